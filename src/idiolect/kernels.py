@@ -1,0 +1,290 @@
+"""The cohort gradient: how K models of one architecture are run and differentiated together.
+
+Four ways with one meaning (they agree to rounding, which tests check):
+
+- stacked   batched matrix products and a hand-written backward pass; for chains of linear layers and activations
+- vmap      torch.func.vmap over the gradient of the module; for any module
+- rows      one model after the other; fastest for convolutions on a CPU, where a batch fills the core already
+- compiled  vmap through torch.compile; pays off in long runs only, so never chosen by itself
+
+`choose` picks by a fixed rule from the layers and the device, never by a measurement, so the same command gives the same bits.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.func import functional_call, grad, vmap
+
+from .batches import Batch
+from .fields import SettingError
+from .losses import Loss
+
+KERNELS = ("auto", "stacked", "vmap", "rows", "compiled")
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in the flat vector of R^d."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    starts: tuple[int, ...]  # one more than names: the last is d
+
+    def unflatten(self, x: Tensor) -> dict[str, Tensor]:
+        """Views of x[..., d] by parameter name."""
+        pieces = x.split([b - a for a, b in pairwise(self.starts)], dim=-1)
+        return {n: p.view(*x.shape[:-1], *s) for n, s, p in zip(self.names, self.shapes, pieces, strict=True)}
+
+    def span(self, name: str) -> tuple[int, int]:
+        at = self.names.index(name)
+        return self.starts[at], self.starts[at + 1]
+
+
+def spread(weights: Tensor, targets: Tensor) -> Tensor:
+    """Sample weights [K, B] over targets [K, B, ...]: a sample with several targets (a sentence) weighs their mean."""
+    if targets.dim() == weights.dim():
+        return weights
+    many = targets[0, 0].numel()
+    return (weights / many).view(*weights.shape, *[1] * (targets.dim() - weights.dim())).expand_as(targets)
+
+
+# -- stacked: batched matrix products ----------------------------------------------------------------------------------------
+_ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {  # forward(z); backward(delta, z, forward(z))
+    "relu": (torch.relu, lambda delta, z, a: aten.threshold_backward(delta, a, 0)),
+    "tanh": (torch.tanh, lambda delta, z, a: aten.tanh_backward(delta, a)),
+    "sigmoid": (torch.sigmoid, lambda delta, z, a: aten.sigmoid_backward(delta, a)),
+    "gelu": (F.gelu, lambda delta, z, a: aten.gelu_backward(delta, z)),
+    "silu": (F.silu, lambda delta, z, a: aten.silu_backward(delta, z)),
+}
+_MODULES = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
+_FUNCTIONS = {torch.relu: "relu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid", F.silu: "silu", F.sigmoid: "sigmoid", F.tanh: "tanh"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One link of a chain: "flatten", an activation, or "linear" with its parameters' names."""
+
+    kind: str
+    weight: str = ""
+    bias: str = ""
+
+
+def chain(module: nn.Module) -> list[Step] | None:
+    """The module as a chain of linear layers and activations, or None where it is anything else."""
+    if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+        return None
+    try:
+        graph = fx.symbolic_trace(module).graph
+    except Exception:  # data-dependent control flow and the like: not a chain
+        return None
+    layers = dict(module.named_modules())
+    steps: list[Step] = []
+    last: fx.Node | None = None
+    sizes: set[fx.Node] = set()  # nodes that hold x.size(0) or x.shape[0]
+    for node in graph.nodes:
+        if node.op == "placeholder" and last is None:
+            last = node
+        elif node.op == "output":
+            return steps if node.args[0] is last and any(s.kind == "linear" for s in steps) else None
+        elif _is_batch_size(node, last, sizes):
+            sizes.add(node)
+        elif node.args and node.args[0] is last and (step := _link(node, layers, sizes)):
+            steps += [step] if step.kind else []
+            last = node
+        else:
+            return None
+    return None
+
+
+def _is_batch_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> bool:
+    if node.op == "call_method" and node.target == "size":
+        return node.args[0] is last and node.args[1:] == (0,)
+    if node.op == "call_function" and node.target is getattr and node.args[1] == "shape":
+        return node.args[0] is last
+    return node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes and node.args[1] == 0
+
+
+def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> Step | None:
+    """The step a traced node stands for; kind "" for one that changes nothing."""
+    rest = node.args[1:]
+    if node.op == "call_module":
+        layer, name = layers[str(node.target)], str(node.target)
+        if type(layer) is nn.Linear:
+            return Step("linear", f"{name}.weight", f"{name}.bias" if layer.bias is not None else "")
+        if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+            return Step("flatten")
+        if type(layer) is nn.GELU and layer.approximate == "none":
+            return Step("gelu")
+        if type(layer) is nn.Identity or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0):
+            return Step("")
+        return Step(_MODULES[type(layer)]) if type(layer) in _MODULES else None
+    if node.op == "call_function":
+        if node.target is torch.flatten and (rest == (1,) or node.kwargs == {"start_dim": 1}):
+            return Step("flatten")
+        return Step(_FUNCTIONS[node.target]) if node.target in _FUNCTIONS and not rest else None
+    if node.op == "call_method":
+        if node.target == "flatten" and rest == (1,):
+            return Step("flatten")
+        if node.target in ("view", "reshape") and len(rest) == 2 and rest[0] in sizes and rest[1] == -1:
+            return Step("flatten")
+        return Step(str(node.target)) if node.target in ("relu", "tanh", "sigmoid") and not rest else None
+    return None
+
+
+class Stacked:
+    """Batched matrix products: layer l of all K models is one `baddbmm`; the backward pass writes straight into g[K, d]."""
+
+    name = "stacked"
+
+    def __init__(self, steps: list[Step], layout: Layout):
+        self.steps, self.layout = steps, layout
+        self.flattens = any(s.kind == "flatten" for s in steps)
+
+    def _forward(self, x: Tensor, inputs: Tensor) -> list[Tensor]:  # -> the value before each step, and the output
+        h = inputs.flatten(2) if self.flattens else inputs
+        h = h.flatten(1, -2)  # [K, M, features]
+        p, values = self.layout.unflatten(x), []
+        for s in self.steps:
+            values.append(h)
+            if s.kind == "linear":
+                w = p[s.weight].transpose(1, 2)
+                h = torch.baddbmm(p[s.bias].unsqueeze(1), h, w) if s.bias else torch.bmm(h, w)
+            elif s.kind != "flatten":
+                h = _ACTIVATIONS[s.kind][0](h)
+        return [*values, h]
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        lead = inputs.shape[:2] if self.flattens else inputs.shape[:-1]
+        return self._forward(x, inputs)[-1].view(*lead, -1)
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        values = self._forward(x, batch.inputs)
+        out, targets = values[-1], batch.targets
+        shaped = out.view(*targets.shape, out.shape[-1])
+        delta = loss.delta(shaped, targets, spread(batch.weights, targets)).view_as(out)
+        p, g = self.layout.unflatten(x), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        parts = self.layout.unflatten(g)
+        first = next(i for i, s in enumerate(self.steps) if s.kind == "linear")
+        for i in range(len(self.steps) - 1, first - 1, -1):
+            s, h = self.steps[i], values[i]
+            if s.kind == "linear":
+                parts[s.weight].copy_(torch.bmm(delta.transpose(1, 2), h))  # dW = delta' h
+                if s.bias:
+                    torch.sum(delta, 1, out=parts[s.bias])
+                if i > first:
+                    delta = torch.bmm(delta, p[s.weight])
+            elif s.kind != "flatten":
+                delta = _ACTIVATIONS[s.kind][1](delta, h, values[i + 1])
+        return g
+
+
+# -- any module --------------------------------------------------------------------------------------------------------------
+def _one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Tensor]:
+    def value(flat: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        out = functional_call(module, layout.unflatten(flat), (inputs,))
+        return (loss.each(out, targets) * weights).sum()
+
+    return value
+
+
+class Vmapped:
+    """torch.func: the gradient of one model, mapped over rows."""
+
+    name = "vmap"
+
+    def __init__(self, module: nn.Module, layout: Layout):
+        self.module, self.layout = module, layout
+        self._run = vmap(lambda flat, inputs: functional_call(module, layout.unflatten(flat), (inputs,)))
+        self._grads: dict[Loss, Callable[..., Tensor]] = {}
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        return self._run(x, inputs)
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        if loss not in self._grads:
+            self._grads[loss] = self._prepare(vmap(grad(_one_loss(self.module, self.layout, loss))))
+        return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
+
+    def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return function
+
+
+class Compiled(Vmapped):
+    """As vmap, through torch.compile: only the gradient step is compiled."""
+
+    name = "compiled"
+
+    def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return torch.compile(function)
+
+
+class Rows:
+    """One model after the other with plain autograd; a row with no data or no longer at work costs nothing.
+
+    Modules with dropout always run here: each row's mask comes from that client's own stream.
+    """
+
+    name = "rows"
+
+    def __init__(self, module: nn.Module, layout: Layout, random: bool):
+        self.module, self.layout, self.random = module, layout, random
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        self.module.train(not self.random)
+        return torch.stack([functional_call(self.module, self.layout.unflatten(xk), (i,)) for xk, i in zip(x, inputs, strict=True)])
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        self.module.train()
+        value = _one_loss(self.module, self.layout, loss)
+        weights = spread(batch.weights, batch.targets)
+        work = batch.weights.sum(1) > 0
+        if batch.active is not None:
+            work &= batch.active
+        g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        with torch.enable_grad():
+            for k in work.nonzero().flatten().tolist():
+                flat = x[k].detach().requires_grad_()
+                with torch.random.fork_rng(devices=[], enabled=self.random):
+                    if self.random and batch.noise is not None:
+                        torch.manual_seed(int(batch.noise[k] >> 1))
+                    g[k] = torch.autograd.grad(value(flat, batch.inputs[k], batch.targets[k], weights[k]), flat)[0]
+        return g
+
+
+Kernel = Stacked | Vmapped | Rows
+
+
+def has_dropout(module: nn.Module) -> bool:
+    def active(m: nn.Module) -> bool:
+        p = m.p if isinstance(m, nn.modules.dropout._DropoutNd) else getattr(m, "dropout", 0)
+        return isinstance(p, float) and p > 0
+
+    return any(active(m) for m in module.modules())
+
+
+def choose(module: nn.Module, layout: Layout, device: torch.device, kernel: str = "auto") -> Kernel:
+    """The fixed rule: dropout -> rows; chain of linear layers -> stacked; convolutions on a CPU -> rows; else vmap."""
+    if kernel not in KERNELS:
+        raise SettingError(f"kernel: {kernel!r} is not accepted; one of {', '.join(KERNELS)}")
+    random = has_dropout(module)
+    steps = None if random else chain(module)
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+    if kernel == "auto":
+        kernel = "rows" if random else "stacked" if steps else "rows" if convolves and device.type == "cpu" else "vmap"
+    if random and kernel != "rows":
+        raise SettingError(f"kernel: {kernel!r} cannot give each client its own dropout; a model with dropout needs kernel 'rows'")
+    if kernel == "stacked":
+        if steps is None:
+            raise SettingError("kernel: 'stacked' needs a chain of linear layers and activations; this model takes 'vmap', 'rows' or 'compiled'")
+        return Stacked(steps, layout)
+    if kernel == "rows":
+        return Rows(module, layout, random)
+    return Compiled(module, layout) if kernel == "compiled" else Vmapped(module, layout)

@@ -1,0 +1,64 @@
+"""What a method is: five short functions of tensors, and its hyper-parameters as fields.
+
+Every function is pure. What is not in a State does not exist, so a checkpoint is the States and nothing else. A cohort is a
+matrix: private state and messages have the client as leading axis, the server's state has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from .batches import Batches
+from .fields import Knobs
+from .task import Task
+
+State = dict[str, Tensor]  # server: plain tensors; private and messages: leading axis = client
+Rule = Callable[[Tensor, Tensor], Tensor]  # rows[S, m], weights[S] -> [m]
+
+
+@dataclass(frozen=True)
+class Method(Knobs):
+    """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
+
+    trains: ClassVar[str] = "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
+    rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
+
+    def check(self, task: Task) -> None:
+        """Refuse, before any work, what does not fit the task."""
+
+    def message(self, task: Task) -> dict[str, int]:
+        """What a client sends: name -> how many numbers."""
+        return {"w": task.d}
+
+    def server(self, task: Task) -> State:
+        """The server's state before round 0."""
+        return {"w": task.x0.clone()}
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        """Private rows of clients met for the first time (`clients`: their stream keys, uint64[K])."""
+        return {}
+
+    def broadcast(self, task: Task, server: State) -> State:
+        """The message down."""
+        return server
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        """A round at the clients: (message up, new private rows); rows in, rows out."""
+        raise NotImplementedError
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        """The server's step; `weights[S]` are the clients' numbers of samples over the federation's mean."""
+        return server | {name: rule(rows, weights) for name, rows in up.items()}
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        """x[K, d]: the model each client predicts with."""
+        return down["w"].expand(batches.rows, -1)
+
+    def scaled(self, factor: float) -> Method:
+        """The method with its learning rates times `factor` (a schedule over rounds)."""
+        return self if factor == 1 else replace(self, **{name: factor * getattr(self, name) for name in self.rates})

@@ -1,0 +1,101 @@
+"""lp-proj: personal models that agree, in L^p, on a fixed random subspace (Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1).
+
+Choose it when messages must be tiny, when some clients may lie (p = 1), or when the data are too unlike for one model. Costs per
+round: `dim` numbers down to every client and up from each sampled one; at most R * steps gradients at every client. Keeps: the
+client's model. P is made from the seed on every side and never sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import projections
+from ..batches import Batch, Batches
+from ..fields import SettingError, knob
+from ..method import Method, Rule, State
+from ..projections import Projection
+from ..solvers import descend
+from ..task import Task
+from .fedavg import average
+from .local import own_models
+
+
+@dataclass(frozen=True)
+class LpProj(Method):
+    """Personal models tied in L^p to a shared point of a random subspace. For tiny messages, unlike data, lying clients (p = 1)."""
+
+    trains: ClassVar[str] = "everyone"
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+
+    p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)
+    dim: int = knob(21, "d_sub, dimension of the shared subspace; 0 = d, for projection 'identity'", low=0)
+    lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
+    lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
+    personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
+    alternations: int = knob(1, "R, alternations of (3) and (4) a round", low=1)
+    steps: int = knob(20, "most gradient steps on (3) an alternation", low=0)
+    nu: float = knob(1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0)
+    fresh: bool = knob(False, "a new mini-batch every step, as in the public code; the paper keeps one for each (3)")
+    beta: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
+    w_step: str = knob("paper", "eq. (4), or the public code's step along the norm's gradient", choices=("paper", "code"))
+    weighting: str = knob("equal", "mean over the sampled clients: equal (the paper) or by samples", choices=("equal", "samples"))
+    projection: str = knob("gaussian", "the kind of P", choices=tuple(projections.PROJECTIONS))
+    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+
+    def check(self, task: Task) -> None:
+        if self.projection == "identity" and self.dim not in (0, task.d):
+            raise SettingError(f"dim: {self.dim} is not accepted with projection 'identity'; 0 or the model's {task.d} parameters")
+        if self.projection != "identity" and not 1 <= self.dim <= task.d:
+            raise SettingError(f"dim: {self.dim} is not accepted; a whole number from 1 to the model's {task.d} parameters")
+
+    def message(self, task: Task) -> dict[str, int]:
+        return {"w": task.d if self.projection == "identity" else self.dim}
+
+    def server(self, task: Task) -> State:
+        return {"w": task.x0.new_zeros(self.message(task)["w"])}
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"x": own_models(task, clients, self.init)}
+
+    def pull(self, gap: Tensor) -> Tensor:
+        """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
+        return gap.sign() if self.p == 1 else gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        P = projections.make(self.projection, self.dim, task.d, task.seed, task.dtype, task.device)
+        x, w = private["x"], down["w"].expand(batches.rows, -1)
+        for _ in range(self.alternations):
+            x = self._minimise(task, P, x, w, batches)
+            w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)
+        return {"w": w}, {"x": x}
+
+    def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, batches: Batches) -> Tensor:
+        """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3), by gradient descent to accuracy ν or a cap on steps."""
+
+        def gradient(x: Tensor, batch: Batch) -> Tensor:
+            g = task.grad(x, batch)
+            return g - self.lam * P.up(self.pull(w - P.down(x))) if self.lam else g
+
+        if not self.fresh:
+            return descend(gradient, x, batches.draw(), self.personal_lr, self.steps, self.nu)
+        for _ in range(self.steps):
+            x = torch.add(x, gradient(x, batches.draw()), alpha=-self.personal_lr)
+        return x
+
+    def _pull_of_w(self, gap: Tensor) -> Tensor:
+        if self.w_step == "paper" or self.p == 1:
+            return self.pull(gap)
+        size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)  # the code: the derivative of ||gap||_p
+        return self.pull(gap / torch.where(size > 0, size, 1))
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        w = server["w"]
+        return {"w": (1 - self.beta) * w + self.beta * average(w, up["w"], weights, rule, self.weighting)}  # line 12
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        return private["x"]

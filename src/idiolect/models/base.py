@@ -1,0 +1,69 @@
+"""What every model shares: a frozen dataclass that turns the shape of one sample into a chain of named layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral
+
+from torch import nn
+
+from idiolect.fields import Knobs, SettingError
+
+Layers = list[tuple[str, nn.Module]]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
+
+
+@dataclass(frozen=True)
+class Model(Knobs):
+    """An architecture; subclasses write `layers`, the last of which is called head."""
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        """The layers in order, by name."""
+        raise NotImplementedError
+
+    def build(self, inputs: tuple[int, ...], outputs: int) -> nn.Module:
+        """A fresh module for samples of shape `inputs`; weights come from torch's default generator.
+
+        >>> from idiolect.models import MODELS
+        >>> MODELS["linear"]().build((60,), 10)
+        Sequential(
+          (flatten): Flatten(start_dim=1, end_dim=-1)
+          (head): Linear(in_features=60, out_features=10, bias=True)
+        )
+        """
+        inputs = tuple(inputs)
+        if not inputs or not all(isinstance(n, Integral) and n > 0 for n in inputs):
+            raise SettingError(f"inputs: {inputs} is not accepted; inputs is the shape of one sample, whole numbers > 0")
+        if not isinstance(outputs, Integral) or outputs < 1:
+            raise SettingError(f"outputs: {outputs!r} is not accepted; outputs (classes, or 1 for regression) is a whole number >= 1")
+        # One flat Sequential, not nested ones: a kernel reads the layers off it in order.
+        return nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
+
+
+def dense(sizes: Sequence[int]) -> Layers:
+    """Fully connected layers with ReLU between them.
+
+    >>> [name for name, _ in dense([784, 100, 10])]
+    ['hidden1', 'relu_hidden1', 'head']
+    """
+    chain: Layers = []
+    for i, (a, b) in enumerate(pairwise(sizes[:-1]), start=1):
+        chain += [(f"hidden{i}", nn.Linear(a, b)), (f"relu_hidden{i}", nn.ReLU())]
+    return [*chain, ("head", nn.Linear(sizes[-2], sizes[-1]))]
+
+
+def image(name: str, inputs: tuple[int, ...], side: int) -> tuple[int, int, int]:
+    """`inputs` as (channels, height, width) with both sides at least `side`, or a SettingError.
+
+    >>> image("lenet", (784,), 16)
+    Traceback (most recent call last):
+        ...
+    idiolect.fields.SettingError: inputs: (784,) is not accepted; lenet takes images (channels, height, width) of 16x16 pixels or more
+    """
+    if len(inputs) != 3 or min(inputs[1:]) < side:
+        raise SettingError(
+            f"inputs: {inputs} is not accepted; {name} takes images (channels, height, width) of {side}x{side} pixels or more"
+        )
+    return inputs[0], inputs[1], inputs[2]

@@ -1,0 +1,59 @@
+"""Two convolutions and some fully connected layers: LeNet, and the CNNs of the FedDeper paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from idiolect.fields import knob
+from idiolect.models.base import Layers, Model, dense, image
+
+
+def smallest_side(kernel: int, convolutions: int = 2) -> int:
+    """The least number of pixels a side needs for one to be left after every unpadded convolution and 2x2 pooling.
+
+    >>> smallest_side(5), smallest_side(3)
+    (16, 10)
+    """
+    side = 1
+    for _ in range(convolutions):
+        side = 2 * side + kernel - 1
+    return side
+
+
+def convnet(name: str, inputs: tuple[int, ...], outputs: int, channels: Sequence[int], kernel: int, widths: Sequence[int]) -> Layers:
+    """(convolution, ReLU, 2x2 max pooling) for each of `channels`, then fully connected layers of `widths`.
+
+    >>> [layer for layer, _ in convnet("lenet", (1, 28, 28), 10, (6, 16), 5, (120, 84))][:7]
+    ['conv1', 'relu_conv1', 'pool1', 'conv2', 'relu_conv2', 'pool2', 'flatten']
+    """
+    c, height, width = image(name, inputs, smallest_side(kernel, len(channels)))
+    chain: Layers = []
+    for i, out in enumerate(channels, start=1):
+        chain += [(f"conv{i}", nn.Conv2d(c, out, kernel)), (f"relu_conv{i}", nn.ReLU()), (f"pool{i}", nn.MaxPool2d(2))]
+        c, height, width = out, (height - kernel + 1) // 2, (width - kernel + 1) // 2
+    return [*chain, ("flatten", nn.Flatten()), *dense([c * height * width, *widths, outputs])]
+
+
+@dataclass(frozen=True)
+class LeNet(Model):
+    """LeNet-5 with ReLU and max pooling, the CIFAR network of the lp-proj paper; images of 16x16 or more, no padding."""
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        return convnet("lenet", inputs, outputs, channels=(6, 16), kernel=5, widths=(120, 84))
+
+
+@dataclass(frozen=True)
+class FedDeperCNN(Model):
+    """The CNNs of the FedDeper paper; it leaves padding and pooling open: here no padding, 2x2 max pooling after each convolution."""
+
+    variant: str = knob(
+        "auto", "the paper's network for MNIST or for CIFAR-10; auto: mnist for one channel, else cifar", choices=("auto", "mnist", "cifar")
+    )
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        if self.variant == "mnist" or (self.variant == "auto" and inputs[0] == 1):
+            return convnet("feddeper-cnn", inputs, outputs, channels=(32, 64), kernel=3, widths=(1024, 512))
+        return convnet("feddeper-cnn", inputs, outputs, channels=(64, 128), kernel=5, widths=(1024, 512, 256))

@@ -1,0 +1,36 @@
+"""The fully connected networks of the papers: lp-proj's "100" (MNIST) and "100,100" (EMNIST), FedDeper's "512,256"."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from idiolect.fields import SettingError, knob
+from idiolect.models.base import Layers, Model, dense
+
+# Six digits at most: a typing slip should be an error here and not an out-of-memory later.
+WIDTHS = re.compile(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*")
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    """Fully connected layers with ReLU between them."""
+
+    hidden: str = knob("100", "widths of the hidden layers, such as '100' or '512,256'")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        widths = self.hidden.replace(" ", "")
+        if not WIDTHS.fullmatch(widths):
+            raise SettingError(
+                f"hidden: {self.hidden!r} is not accepted; hidden (widths of the hidden layers) is "
+                "whole numbers from 1 to 999999 separated by commas, such as '100' or '512,256'"
+            )
+        object.__setattr__(self, "hidden", widths)  # "512, 256" and "512,256" are the same setting
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        widths = [int(width) for width in self.hidden.split(",")]
+        return [("flatten", nn.Flatten()), *dense([math.prod(inputs), *widths, outputs])]

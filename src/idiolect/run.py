@@ -1,0 +1,303 @@
+"""A run: settings in, result out; with checkpoints, exact resume, and a stop on rounds, bytes or accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import aggregation, checkpoint, streams
+from .data.federation import SPLITS, Federation
+from .engine.host import Host, HostSettings
+from .engine.inprocess import InProcess
+from .fields import SettingError, build
+from .ledger import Ledger
+from .method import Method
+from .methods import METHODS, name_of
+from .metrics import summarise
+from .result import Result, SeedResult
+from .rundir import RunDirectory, environment, plain
+from .schedule import factor
+from .server_step import ServerStep
+from .settings import DTYPES, Settings
+from .task import Task
+
+Progress = Callable[[int, int, float], None]  # seed, rounds done, accuracy so far (NaN before the first evaluation)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the run stopped between two rounds; what was done is in its directory."""
+
+
+def run(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    *,
+    directory: str | Path | None = None,
+    progress: Progress | None = None,
+    origin: dict[str, Any] | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train `method` on `federation` and evaluate every client's own model on its own data.
+
+    Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`, settings, metrics and checkpoints
+    are written there and `resume=True` continues a run that was interrupted, to exactly the result it would have had.
+    `origin` describes data and model by name, so that `idiolect resume` can rebuild them.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> result = il.run(il.FedAvg(), il.Task(torch.nn.Linear(60, 10)), federation, rounds=2, sample=2)
+    >>> result.summary()["values"]
+    {'up': 2440, 'down': 2440}
+    """
+    chosen = build(Settings, settings, "run")
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    _check(method, task, federation, chosen)
+    identity = _identity(method, task, federation, chosen, origin)
+    if directory is None:
+        return _run(method, task, federation, chosen, identity, None, progress, False)
+    with RunDirectory(directory, fresh=not resume) as folder:
+        if resume:
+            _same(folder.read_json("settings.json"), identity, folder.path)
+        else:
+            folder.write_json("settings.json", identity)
+            folder.write_json("environment.json", environment())
+        result = _run(method, task, federation, chosen, identity, folder, progress, resume)
+        with _disk("the result"):
+            folder.write_csv("clients.csv", result.clients_table())
+            folder.write_json("result.json", result.summary())
+        return result
+
+
+def _run(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    settings: Settings,
+    identity: dict[str, Any],
+    folder: RunDirectory | None,
+    progress: Progress | None,
+    resume: bool,
+) -> Result:
+    name = name_of(method)
+    result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
+    for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+        one = _prepare(method, task, federation, settings, identity, seed, folder)
+        result.kernel = one.engine.host.task.kernel
+        result.seeds.append(one)
+        _train(one, settings, folder, progress, resume, result)
+        _finish(one, settings)
+        with _disk("metrics.csv"):
+            if folder and result.rounds_table():
+                folder.write_csv("metrics.csv", result.rounds_table())
+    return result
+
+
+def _prepare(
+    method: Method, task: Task, federation: Federation, s: Settings, identity: dict[str, Any], seed: int, folder: RunDirectory | None
+) -> SeedResult:
+    task = task.to(seed=seed, device=s.device, dtype=DTYPES[s.dtype], kernel=s.kernel, clip=s.clip, weight_decay=s.weight_decay)
+    number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
+    host_settings = HostSettings(s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None)
+    host = Host(method, task, federation, number, host_settings)
+    everyone = torch.arange(federation.clients)
+    held = _held_out(federation, s)
+    inside = everyone[~torch.isin(everyone, held)]
+    eligible = inside[federation.sizes("train")[inside] > 0]
+    step = ServerStep(s.server_optimizer, s.server_lr, s.server_options)
+    engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible)))
+    return SeedResult(seed, engine, inside, held)
+
+
+def _held_out(federation: Federation, s: Settings) -> Tensor:
+    """The clients kept out of training: the same for every seed."""
+    draw = streams.bits(streams.keys(s.first_seed, "held out", 0, streams.name_keys(federation.names)), 0, 1)[:, 0]
+    return torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[: s.held_out]))
+
+
+def _train(one: SeedResult, s: Settings, folder: RunDirectory | None, progress: Progress | None, resume: bool, result: Result) -> None:
+    """Rounds until one of the stops; state is complete between rounds, so that is where it is saved."""
+    engine = one.engine
+    if resume and folder and folder.checkpoints(one.seed).is_dir():
+        _restore(one, folder.checkpoints(one.seed))
+    began = time.perf_counter() - one.seconds
+    with _polite_interrupt() as interrupted:
+        while not (stop := _stop(one, s)):
+            if interrupted():
+                one.seconds = time.perf_counter() - began
+                _save(one, folder)
+                raise Interrupted(f"stopped after round {engine.round} of {s.rounds} (seed {one.seed})")
+            engine.advance(factor(s.schedule, engine.round, s.rounds))
+            if s.eval_every and (engine.round % s.eval_every == 0 or engine.round == s.rounds):
+                _evaluate(one)
+            one.seconds = time.perf_counter() - began
+            if s.checkpoint_every and engine.round % s.checkpoint_every == 0:
+                _save(one, folder)
+            if progress:
+                progress(one.seed, engine.round, one.history[-1]["accuracy"] if one.history else float("nan"))
+    one.stopped = stop
+    _save(one, folder)
+
+
+def _stop(one: SeedResult, s: Settings) -> str:
+    """Why the run ends here; "" while it goes on."""
+    if one.engine.round >= s.rounds:
+        return "rounds"
+    if s.bytes and one.engine.ledger.bytes + one.engine.round_bytes > s.bytes:
+        return "bytes"
+    if s.target_accuracy and one.history and one.history[-1]["accuracy"] >= s.target_accuracy:
+        return "target"
+    return ""
+
+
+def _evaluate(one: SeedResult) -> None:
+    engine = one.engine
+    scores = engine.evaluate(one.clients, ("test",))["test"]
+    ledger = engine.ledger
+    totals = {n: ledger.total(n) for n in ("bytes_up", "bytes_down", "values_up", "values_down")}
+    spent = float(ledger.counts["gradients"][one.clients].double().mean())
+    one.history.append({"round": engine.round, **summarise(scores, one.clients), **totals, "gradients_per_client": spent})
+    one.by_client.append(scores.of_clients()[0].float())
+
+
+def _finish(one: SeedResult, s: Settings) -> None:
+    one.scores = one.engine.evaluate(one.clients, SPLITS)
+    if len(one.held_out):
+        one.engine.personalise(one.held_out, s.held_out_rounds)
+        one.held_out_scores = one.engine.evaluate(one.held_out, SPLITS)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------------
+def _save(one: SeedResult, folder: RunDirectory | None) -> None:
+    if folder is None:
+        return
+    tensors, facts = one.engine.ledger.save()
+    by_client = torch.stack(one.by_client) if one.by_client else torch.zeros(0, one.engine.host.data.clients)
+    states = {
+        "server": {n: t.cpu() for n, t in one.engine.server.items()},
+        "private": {n: t.cpu() for n, t in one.engine.host.store.save().items()},
+        "history": {**tensors, "by_client": by_client},
+    }
+    with _disk(f"the checkpoint of round {one.engine.round}"):
+        record = {"ledger": facts, "history": plain(one.history), "seconds": one.seconds}
+        checkpoint.save(folder.checkpoints(one.seed), one.engine.round, states, record)
+
+
+def _restore(one: SeedResult, path: Path) -> None:
+    engine = one.engine
+    engine.round, states, facts = checkpoint.load(path, warn=_warn)
+    device = engine.host.task.device
+    engine.server = {n: t.to(device) for n, t in states["server"].items()}
+    engine.host.store.load({n: t.to(device) if n.startswith("rows.") else t for n, t in states["private"].items()})
+    engine.ledger = Ledger.load(states["history"], facts["ledger"])
+    engine.host.gradients = engine.ledger.counts["gradients"].clone()
+    one.by_client = list(states["history"]["by_client"])
+    one.history = [{k: float("nan") if v is None else v for k, v in h.items()} for h in facts["history"]]
+    one.seconds = facts["seconds"]
+
+
+@contextmanager
+def _disk(what: str) -> Iterator[None]:
+    """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _warn(f"{what} could not be written ({error.strerror}); earlier files are untouched and the run goes on")
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+@contextmanager
+def _polite_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the round finish, so that nothing half-done is saved; the second one stops at once."""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(*_: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(1)
+        print("\nfinishing this round, then saving (Ctrl-C again stops at once)", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# -- what a run is, and what it may be ---------------------------------------------------------------------------------------
+def _identity(method: Method, task: Task, federation: Federation, s: Settings, origin: dict[str, Any] | None) -> dict[str, Any]:
+    """What must be the same when a run is resumed."""
+    model = {"module": type(task.module).__name__, "loss": task.criterion.name, "parameters": [list(x) for x in zip(task.layout.names, map(list, task.layout.shapes), strict=True)]}
+    return {
+        "format": 1,
+        "method": {"name": name_of(method), **method.as_dict()},
+        "run": s.as_dict(),
+        "data": {"name": federation.name, "clients": federation.clients, "sha256": federation.fingerprint()},
+        "model": model,
+        "origin": origin or {},
+    }
+
+
+def _same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    for part in ("format", "method", "run", "data", "model"):
+        if saved.get(part) != now[part]:
+            old, new = saved.get(part), now[part]
+            keys = [k for k in new if old.get(k) != new[k]] if isinstance(new, dict) and isinstance(old, dict) else [part]
+            what = ", ".join(f"{k} was {old.get(k)!r}, is {new.get(k)!r}" if isinstance(new, dict) else f"{old} -> {new}" for k in keys)
+            raise SettingError(f"resume: {path} was made with another {part}: {what}; only the same settings continue a run")
+
+
+def _check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
+    """Everything that can be refused before work starts."""
+    method.check(task)
+    if federation.clients == 0:
+        raise SettingError("clients: the federation is empty; at least one client is needed")
+    if s.held_out >= federation.clients:
+        raise SettingError(f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients")
+    if int(federation.sizes("train").sum()) == 0:
+        raise SettingError("data: no client has a training sample")
+    data = federation.to(task.device, task.dtype)
+    try:
+        out = task.outputs_of_one(task.x0, data.inputs[:1])
+    except (RuntimeError, IndexError) as error:
+        shape = tuple(federation.inputs.shape[1:])
+        raise SettingError(f"model: it does not accept inputs of shape {shape}: {str(error).splitlines()[0]}") from None
+    if federation.classes and task.criterion.name == "cross_entropy" and out.shape[-1] < federation.classes:
+        raise SettingError(f"targets: class {federation.classes - 1} lies outside the model's {out.shape[-1]} outputs")
+    if not federation.classes and task.criterion.name in ("cross_entropy", "logistic"):
+        raise SettingError(f"loss: {task.criterion.name!r} needs class numbers; the targets are real numbers: use 'mse' or 'half_squared'")
+
+
+def label(method: Method) -> str:
+    """The method's name and the fields that differ from its defaults: "lp-proj-1 lam=1"."""
+    name = name_of(method)
+    fixed = METHODS[name][1] if name in METHODS else {}
+    changed = [f for f in dataclasses.fields(method) if f.name not in fixed and getattr(method, f.name) != f.default]
+    return " ".join([name, *(f"{f.name}={_short(getattr(method, f.name))}" for f in changed)])
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

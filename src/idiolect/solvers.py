@@ -1,0 +1,45 @@
+"""The local loops, once. Methods say what is minimised; these say how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .batches import Batch, Batches
+from .task import Task
+
+Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
+
+
+def sgd(task: Task, x: Tensor, batches: Batches, lr: float, steps: int, epochs: int = 0, pull: Pull | None = None) -> Tensor:
+    """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times, or `epochs` passes over each client's own data."""
+    todo = batches.steps(steps, epochs)
+    most, least = int(todo.max()), int(todo.min())
+    for j in range(most):
+        batch = batches.draw()
+        if j >= least:  # some rows are through: they stay where they are
+            batch = batch.only((todo > j).to(x.device))
+        g = task.grad(x, batch)
+        if pull is not None:
+            g = g + pull(x)
+        if batch.active is not None:
+            g = g * batch.active.unsqueeze(-1)
+        x = torch.add(x, g, alpha=-lr)
+    return x
+
+
+def descend(gradient: Callable[[Tensor, Batch], Tensor], x: Tensor, batch: Batch, lr: float, steps: int, accuracy: float) -> Tensor:
+    """Gradient descent on one fixed batch until ||g||^2 <= accuracy, row by row, or `steps` steps.
+
+    A row that is there stays there, so its result does not depend on the other rows of the cohort.
+    """
+    for _ in range(steps):
+        g = gradient(x, batch)
+        batch = batch.only(g.square().sum(-1) > accuracy)
+        assert batch.active is not None
+        if not bool(batch.active.any()):
+            break
+        x = torch.where(batch.active.unsqueeze(-1), torch.add(x, g, alpha=-lr), x)
+    return x

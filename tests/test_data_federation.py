@@ -1,0 +1,136 @@
+"""Federations from the user's own arrays, frames, files and data sets; and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from idiolect import data
+from idiolect.data import Federation
+from idiolect.fields import SettingError
+
+X = np.arange(24, dtype=np.float32).reshape(12, 2)
+Y = np.arange(12) % 3
+WHO = np.array(["b", "a", "c"] * 4)
+
+
+def test_a_clients_part_holds_its_samples_and_no_others():
+    f = Federation.from_arrays(X, Y, WHO, valid=0.25, test=0.25)
+    assert f.names == ("a", "b", "c") and f.classes == 3
+    for k, name in enumerate(f.names):
+        rows = torch.cat([f.part(k, s)[0] for s in ("train", "valid", "test")])
+        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, X[name == WHO].tolist()))
+        assert [int(f.sizes(s)[k]) for s in ("train", "valid", "test")] == [2, 1, 1]
+
+
+def test_a_given_split_is_kept():
+    split = np.array(["train", "test", "valid"] * 4)
+    f = Federation.from_arrays(X, Y, np.repeat([0, 1], 6), split=split)
+    assert f.part(1, "valid")[0].tolist() == X[[8, 11]].tolist()
+
+
+def test_whole_number_client_ids_are_sorted_as_numbers():
+    frame = pd.DataFrame({"who": [10, 2, 10, 2], "x": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1]})
+    assert Federation.from_frame(frame, client="who", target="y").names == ("2", "10")
+    assert Federation.from_arrays(X, Y, np.arange(12)).names[10] == "10"
+
+
+def test_a_client_with_one_sample_trains_on_it():
+    f = Federation.from_arrays(X, Y, np.arange(12), valid=0.9, test=0.9)
+    assert f.sizes("train").tolist() == [1] * 12
+
+
+def test_class_counts_add_up():
+    f = Federation.from_arrays(X, Y, WHO, valid=0, test=0)
+    assert f.class_counts().sum() == 12 and f.class_counts().sum(1).tolist() == [4, 4, 4]
+
+
+def test_torch_float64_is_kept_and_numpy_float64_becomes_float32():
+    assert Federation.from_arrays(torch.ones(4, 1, dtype=torch.float64), [0, 1, 0, 1], [0, 0, 1, 1]).inputs.dtype == torch.float64
+    assert Federation.from_arrays(np.ones((4, 1)), [0, 1, 0, 1], [0, 0, 1, 1]).inputs.dtype == torch.float32
+
+
+def test_data_sets_become_clients():
+    sets = {k: torch.utils.data.TensorDataset(torch.ones(5, 2) * i, torch.arange(5) % 2) for i, k in enumerate("xy")}
+    f = Federation.from_datasets(sets)
+    assert f.names == ("x", "y") and float(f.part(1, "train")[0].mean()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": []}, "clients: an empty list"),
+        ({"clients": WHO[:-1]}, "differ in length: 12, 12, 11"),
+        ({"clients": [None, *WHO[1:]]}, "sample 0 has no client id"),
+        ({"clients": np.array([0.0] * 11 + [np.nan])}, "sample 11 has no client id"),
+        ({"clients": WHO.reshape(4, 3)}, "one client id per sample"),
+        ({"targets": Y - 1}, "class -1 is negative"),
+        ({"classes": 2}, "class 2 lies outside the 2 classes; accepted: 0 to 1"),
+        ({"inputs": np.where(X == 6, np.nan, X)}, "sample 3 holds NaN"),
+        ({"inputs": np.where(X == 6, np.inf, X)}, "sample 3 holds NaN or infinity"),
+        ({"targets": np.where(Y == 1, np.nan, 0.5)}, "targets: NaN"),
+        ({"targets": ["cat"] * 12}, "give numbers"),
+        ({"split": ["train"] * 11 + ["dev"]}, "split: 'dev' is unknown"),
+        ({"split": ["train"]}, "split: 1 entries for 12 samples"),
+        ({"test": 1.0}, "test: 1.0"),
+    ],
+)
+def test_bad_arrays_are_refused_with_the_reason(change, message):
+    given = {"inputs": X, "targets": Y, "clients": WHO, **change}
+    with pytest.raises(SettingError, match=message):
+        Federation.from_arrays(**given)
+
+
+def test_no_client_at_all_is_refused():
+    with pytest.raises(SettingError, match="empty list"):
+        Federation.from_datasets([])
+
+
+FRAME = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": ["no", "yes"] * 10, "dose": np.linspace(0, 1, 20)})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_file_is_loaded_by_its_columns(tmp_path, suffix):
+    path = tmp_path / f"visits.{suffix}"
+    FRAME.to_csv(path, index=False) if suffix == "csv" else FRAME.to_parquet(path)
+    f = data.load("table", path=str(path), client="site", target="ill")
+    assert f.name == "visits" and f.names == ("a", "b") and f.classes == 2 and f.inputs.shape == (20, 2)
+    assert data.load("table", path=str(path), client="site", target="ill", seed=0).fingerprint() == f.fingerprint()
+
+
+def test_the_kind_of_target_can_be_chosen(tmp_path):
+    frame = FRAME.drop(columns="ill")
+    assert Federation.from_frame(frame, client="site", target="dose").classes == 0
+    assert Federation.from_frame(frame, client="site", target="age", kind="values").classes == 0
+    assert Federation.from_frame(frame.assign(age=frame.age + 100), client="site", target="age", kind="classes").classes == 20
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        (FRAME, {"client": "hospital"}, "client: column 'hospital' is not in the table; its columns: site, age"),
+        (FRAME, {"target": "sick"}, "target: column 'sick' is not in the table"),
+        (FRAME, {"target": "age"}, "column 'ill' holds"),
+        (FRAME, {"kind": "values"}, "a regression needs numbers"),
+        (FRAME, {"kind": "value"}, "kind: 'value' is not accepted"),
+        (FRAME.assign(site=["a", None] * 10), {}, "sample 1 has no client id"),
+        (FRAME.assign(ill=[None, "yes"] * 10), {}, "row 0 of column 'ill' is empty"),
+        (FRAME[["site", "ill"]], {}, "no feature columns"),
+    ],
+)
+def test_bad_tables_are_refused_with_the_reason(frame, options, message):
+    with pytest.raises(SettingError, match=message):
+        Federation.from_frame(frame, **{"client": "site", "target": "ill", **options})
+
+
+@pytest.mark.parametrize(("path", "message"), [("visits.xlsx", "a .csv or .parquet file"), ("nowhere.csv", "there is no file")])
+def test_bad_paths_are_refused(path, message):
+    with pytest.raises(SettingError, match=message):
+        data.load("table", path=path)
+
+
+def test_unreadable_tables_are_refused(tmp_path):
+    for name, body in (("empty.csv", b""), ("broken.parquet", b"PAR1 no")):
+        (tmp_path / name).write_bytes(body)
+        with pytest.raises(SettingError, match="cannot be read"):
+            data.load("table", path=str(tmp_path / name))

@@ -1,0 +1,227 @@
+"""Fetching: only the right bytes enter the cache, from whichever source has them."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import tarfile
+import threading
+from functools import partial
+
+import pytest
+
+from idiolect.data import fetch
+from idiolect.data.sources import SOURCES, DataSource, File, Way
+from idiolect.fields import SettingError
+
+BODY = {"a": b"first file " * 100, "b": b"second"}
+FILES = {name: File(len(body), hashlib.sha256(body).hexdigest()) for name, body in BODY.items()}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A web server on this computer; yields (folder, address)."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    folder = tmp_path / "site"
+    folder.mkdir()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+def offer(monkeypatch, *ways):
+    monkeypatch.setitem(SOURCES, "toy", DataSource(FILES, ways, "none"))
+
+
+def each(address):
+    return Way("each", address, {name: f"{name}.gz" for name in BODY})
+
+
+def fill(folder, bodies=BODY):
+    for name, body in bodies.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(body))
+
+
+def make_tar(path, members):
+    with tarfile.open(path, "w:gz") as tar:
+        for name, body in members:
+            info = tarfile.TarInfo(name)
+            if body is None:
+                info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                tar.addfile(info)
+            else:
+                info.size = len(body)
+                tar.addfile(info, io.BytesIO(body))
+
+
+def left(cache):
+    return sorted(p.name for p in (cache / "toy").iterdir()) if (cache / "toy").exists() else []
+
+
+def test_files_are_fetched_once_and_then_kept(cache, site, monkeypatch):
+    folder, address = site
+    fill(folder)
+    offer(monkeypatch, each(address))
+    got = fetch.get("toy")
+    assert got == cache / "toy" and {p.name: p.read_bytes() for p in got.iterdir()} == BODY
+    for path in folder.iterdir():
+        path.unlink()
+    assert fetch.get("toy") == got  # the site is empty now
+
+
+def test_a_corrupt_download_is_refused_and_removed(cache, site, monkeypatch):
+    folder, address = site
+    fill(folder, {**BODY, "b": b"sEcond"})
+    offer(monkeypatch, each(address))
+    with pytest.raises(fetch.FetchError, match="corrupt download: b ") as error:
+        fetch.get("toy")
+    assert FILES["b"].sha256 in str(error.value) and hashlib.sha256(b"sEcond").hexdigest() in str(error.value)
+    assert left(cache) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda z: z[:-9], lambda z: b"<html>not found</html>", lambda z: gzip.compress(bytes(10**6)), lambda z: b""]
+)
+def test_damaged_or_oversized_downloads_leave_nothing_behind(cache, site, monkeypatch, damage):
+    folder, address = site
+    fill(folder)
+    (folder / "a.gz").write_bytes(damage((folder / "a.gz").read_bytes()))
+    offer(monkeypatch, each(address))
+    with pytest.raises(fetch.FetchError, match="toy could not be obtained"):
+        fetch.get("toy")
+    assert left(cache) == []
+
+
+def test_a_corrupt_file_in_the_cache_is_replaced(cache, site, monkeypatch):
+    folder, address = site
+    fill(folder)
+    offer(monkeypatch, each(address))
+    fetch.get("toy")
+    (cache / "toy" / "a").write_bytes(b"bit rot")
+    assert (fetch.get("toy") / "a").read_bytes() == BODY["a"]
+
+
+def test_a_corrupt_file_in_the_cache_is_reported_when_it_cannot_be_replaced(cache, monkeypatch):
+    offer(monkeypatch)
+    (cache / "toy").mkdir(parents=True)
+    (cache / "toy" / "a").write_bytes(b"bit rot")
+    with pytest.raises(fetch.FetchError, match="corrupt download: a .*removed"):
+        fetch.get("toy")
+    assert left(cache) == []
+
+
+def test_the_next_source_is_tried_and_every_failure_is_told(cache, site, monkeypatch):
+    folder, address = site
+    monkeypatch.setattr(fetch.shutil, "which", lambda _: None)
+    ways = (Way("npm", "toy@1", {}), Way("apt", "dataset-toy", {}), each(address + "missing/"))
+    offer(monkeypatch, *ways)
+    with pytest.raises(fetch.FetchError) as error:
+        fetch.get("toy")
+    for text in ("npm package toy@1: npm is not installed", "Debian package dataset-toy: apt-get is not installed", "404", str(cache)):
+        assert text in str(error.value)
+    fill(folder)
+    offer(monkeypatch, *ways, each(address))
+    assert fetch.get("toy").is_dir()
+
+
+def test_a_package_client_fills_the_cache(cache, tmp_path, monkeypatch):
+    make_tar(tmp_path / "toy-1.tgz", [(f"package/{n}", b) for n, b in BODY.items()])
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "npm").write_text(f'#!/bin/sh\n[ "$1" = pack ] || exit 3\ncp {tmp_path}/toy-1.tgz .\n')
+    (programs / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    members = {n: f"package/{n}" for n in BODY}
+    offer(monkeypatch, Way("npm", "toy@1", members, "0" * 64))
+    with pytest.raises(fetch.FetchError, match=r"corrupt download: toy-1\.tgz"):  # the archive's own hash is checked first
+        fetch.get("toy")
+    offer(monkeypatch, Way("npm", "toy@1", members, fetch.sha256(tmp_path / "toy-1.tgz")))
+    assert (fetch.get("toy") / "b").read_bytes() == BODY["b"]
+
+
+def test_a_failing_package_client_is_quoted(cache, tmp_path, monkeypatch):
+    (tmp_path / "npm").write_text("#!/bin/sh\necho 'no such version' >&2\nexit 1\n")
+    (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    offer(monkeypatch, Way("npm", "toy@9", {}))
+    with pytest.raises(fetch.FetchError, match="npm failed with status 1: no such version"):
+        fetch.get("toy")
+
+
+def tar_way(folder, address, members):
+    make_tar(folder / "toy.tar.gz", members)
+    return Way("tar", address + "toy.tar.gz", {name: f"toy/{name}" for name in BODY})
+
+
+def test_only_members_with_the_expected_names_are_written(cache, site, monkeypatch, tmp_path):
+    evil = [("../evil", b"x"), ("/tmp/evil", b"x"), ("toy/../../evil", b"x"), ("toy/extra", b"x")]
+    offer(monkeypatch, tar_way(*site, [*evil, ("toy/a", BODY["a"]), ("toy/b", BODY["b"])]))
+    fetch.get("toy")
+    assert left(cache) == ["a", "b"] and not list(tmp_path.rglob("evil")) and not list(tmp_path.rglob("extra"))
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("toy/a", BODY["a"])], "the archive has no toy/b"),
+        ([("toy/a", None), ("toy/b", BODY["b"])], "toy/a: not a regular file"),
+        ([("toy/a", BODY["b"]), ("toy/b", BODY["a"])], "corrupt download: a "),
+    ],
+)
+def test_wrong_archives_are_refused(cache, site, monkeypatch, members, message):
+    offer(monkeypatch, tar_way(*site, members))
+    with pytest.raises(fetch.FetchError, match=message):
+        fetch.get("toy")
+    assert left(cache) == []
+
+
+def test_an_archive_that_is_none_is_refused(cache, site, monkeypatch):
+    way = tar_way(*site, [])
+    (site[0] / "toy.tar.gz").write_bytes(b"<html>gone</html>")
+    offer(monkeypatch, way)
+    with pytest.raises(fetch.FetchError, match="could not be obtained"):
+        fetch.get("toy")
+
+
+def test_a_converter_makes_the_files(cache, site, monkeypatch):
+    def convert(folder):
+        (folder / "a").write_bytes((folder / "packed").read_bytes() * 100)
+        (folder / "b").write_bytes(BODY["b"])
+
+    make_tar(site[0] / "t.tar.gz", [("one", b"first file ")])
+    offer(monkeypatch, Way("tar", site[1] + "t.tar.gz", {"packed": "one"}, convert=convert))
+    fetch.get("toy")
+    assert left(cache) == ["a", "b"]
+
+
+def test_an_unknown_name_suggests_the_nearest(cache):
+    with pytest.raises(SettingError, match="did you mean 'cifar10'"):
+        fetch.get("cifar")
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
+    assert fetch.where() == tmp_path
+    monkeypatch.delenv("IDIOLECT_DATA")
+    assert fetch.where().parts[-2:] == (".cache", "idiolect")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
+    source = SOURCES[name]
+    assert all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values()) and len(source.ways) >= 2
+    for way in source.ways:
+        assert way.convert or set(way.members) == set(source.files)
