@@ -36,7 +36,7 @@ def site(tmp_path):
     folder = tmp_path / "site"
     folder.mkdir()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield folder, f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
@@ -118,7 +118,7 @@ def test_a_corrupt_file_in_the_cache_is_reported_when_it_cannot_be_replaced(cach
     offer(monkeypatch)
     (cache / "toy").mkdir(parents=True)
     (cache / "toy" / "a").write_bytes(b"bit rot")
-    with pytest.raises(fetch.FetchError, match="corrupt download: a .*removed"):
+    with pytest.raises(fetch.FetchError, match=r"corrupt download: a .*removed"):
         fetch.get("toy")
     assert left(cache) == []
 
@@ -178,7 +178,7 @@ def test_only_members_with_the_expected_names_are_written(cache, site, monkeypat
     [
         ([("toy/a", BODY["a"])], "the archive has no toy/b"),
         ([("toy/a", None), ("toy/b", BODY["b"])], "toy/a: not a regular file"),
-        ([("toy/a", BODY["b"]), ("toy/b", BODY["a"])], "corrupt download: a "),
+        ([("toy/a", BODY["b"]), ("toy/b", BODY["b"])], "corrupt download: a "),
     ],
 )
 def test_wrong_archives_are_refused(cache, site, monkeypatch, members, message):
@@ -193,6 +193,22 @@ def test_an_archive_that_is_none_is_refused(cache, site, monkeypatch):
     (site[0] / "toy.tar.gz").write_bytes(b"<html>gone</html>")
     offer(monkeypatch, way)
     with pytest.raises(fetch.FetchError, match="could not be obtained"):
+        fetch.get("toy")
+
+
+def test_a_gzipped_member_larger_than_its_file_is_stopped(cache, site, monkeypatch):
+    make_tar(site[0] / "t.tar.gz", [("a.gz", gzip.compress(bytes(10**6))), ("b", BODY["b"])])
+    offer(monkeypatch, Way("tar", site[1] + "t.tar.gz", {"a": "a.gz", "b": "b"}))
+    with pytest.raises(fetch.FetchError, match="corrupt download: a has more than the 1100 bytes expected"):
+        fetch.get("toy")
+    assert left(cache) == []
+
+
+def test_a_cache_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "file"))
+    offer(monkeypatch)
+    with pytest.raises(fetch.FetchError, match=r"cannot be made .* IDIOLECT_DATA"):
         fetch.get("toy")
 
 

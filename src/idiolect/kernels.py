@@ -81,6 +81,8 @@ def chain(module: nn.Module) -> list[Step] | None:
     """The module as a chain of linear layers and activations, or None where it is anything else."""
     if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
+    if type(module) is nn.Linear:  # tracing would look inside it
+        return [Step("linear", "weight", "bias" if module.bias is not None else "")]
     try:
         graph = fx.symbolic_trace(module).graph
     except Exception:  # data-dependent control flow and the like: not a chain

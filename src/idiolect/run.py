@@ -96,7 +96,7 @@ def _run(
 ) -> Result:
     name = name_of(method)
     result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
-    for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+    for seed in range(settings.seed, settings.seed + settings.seeds):
         one = _prepare(method, task, federation, settings, identity, seed, folder)
         result.kernel = one.engine.host.task.kernel
         result.seeds.append(one)
@@ -126,7 +126,7 @@ def _prepare(
 
 def _held_out(federation: Federation, s: Settings) -> Tensor:
     """The clients kept out of training: the same for every seed."""
-    draw = streams.bits(streams.keys(s.first_seed, "held out", 0, streams.name_keys(federation.names)), 0, 1)[:, 0]
+    draw = streams.bits(streams.keys(s.seed, "held out", 0, streams.name_keys(federation.names)), 0, 1)[:, 0]
     return torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[: s.held_out]))
 
 

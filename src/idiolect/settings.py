@@ -22,8 +22,8 @@ class Settings(Knobs):
 
     rounds: int = knob(200, "communication rounds", low=0)
     sample: int = knob(0, "S, clients heard a round; 0 = a tenth of them", low=0)
-    seeds: int = knob(1, "runs with seeds first_seed, first_seed + 1, ...", low=1)
-    first_seed: int = knob(0, "the first seed: initialisation, sampling, batches, P", low=0)
+    seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
+    seed: int = knob(0, "the first seed: initialisation, sampling, batches, P", low=0)
     batch: int = knob(64, "mini-batch size", low=1)
     batching: str = knob("replace", "mini-batches with replacement, without (epochs), or all data (full)", choices=BATCHING)
     rule: str = knob("mean", "the server's aggregation rule", choices=tuple(RULES))

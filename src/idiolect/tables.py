@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +20,7 @@ def majority_row(federation: Federation) -> dict[str, Any]:
     s = summarise(majority(federation))
     return {
         "method": "majority",
-        "label": "majority (each client's most frequent class)",
+        "label": "majority class",
         "rounds": 0,
         "seeds": [],
         "accuracy": {"mean": s["accuracy"], "variance": s["accuracy_variance"], "worst10": s["accuracy_worst10"], "ci95": None},
@@ -31,26 +33,28 @@ def majority_row(federation: Federation) -> dict[str, Any]:
     }
 
 
-def results_table(rows: list[dict[str, Any]], title: str | None = None) -> Table:
-    """One line a method: accuracy with its interval, fairness, loss, bytes and compute."""
-    table = Table(title=title, caption=_caption(rows), title_justify="left", caption_justify="left")
-    table.add_column("method", overflow="fold")
-    for head in ("accuracy", "± 95 %", "variance", "worst 10 %", "loss", "sent up", "sent down", "gradients/client", "seconds"):
-        table.add_column(head, justify="right", no_wrap=True)
+COLUMNS: tuple[tuple[str, int, Callable[[dict[str, Any]], str]], ...] = (  # heading, least width of the terminal, cell
+    ("accuracy", 0, lambda r: number(r["accuracy"]["mean"])),
+    ("± 95 %", 0, lambda r: number(r["accuracy"]["ci95"])),
+    ("variance", 0, lambda r: number(r["accuracy"]["variance"])),
+    ("worst 10 %", 110, lambda r: number(r["accuracy"]["worst10"])),
+    ("loss", 118, lambda r: number(r["loss"]["mean"])),
+    ("sent up", 0, lambda r: size(r["bytes"]["up"])),
+    ("sent down", 0, lambda r: size(r["bytes"]["down"])),
+    ("gradients", 0, lambda r: f"{r['gradients_per_client']:,.0f}"),
+    ("seconds", 126, lambda r: f"{r['seconds']:.1f}"),
+)
+
+
+def results_table(rows: list[dict[str, Any]], title: str | None = None, width: int = 140) -> Table:
+    """One line a method: accuracy with its interval, fairness, loss, bytes and compute; fewer columns on a narrow terminal."""
+    table = Table(title=title, caption=_caption(rows), title_justify="left", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("method", overflow="fold", min_width=14)
+    shown = [c for c in COLUMNS if width >= c[1]]
+    for heading, _, _ in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
     for r in rows:
-        a, loss, sent = r["accuracy"], r["loss"], r["bytes"]
-        table.add_row(
-            r.get("label") or r["method"],
-            _number(a["mean"]),
-            _number(a["ci95"]) if a["ci95"] is not None else "–",
-            _number(a["variance"]),
-            _number(a["worst10"]),
-            _number(loss["mean"]),
-            size(sent["up"]),
-            size(sent["down"]),
-            f"{r['gradients_per_client']:,.0f}",
-            f"{r['seconds']:.1f}",
-        )
+        table.add_row(r.get("label") or r["method"], *(cell(r) for _, _, cell in shown))
     return table
 
 
@@ -62,11 +66,11 @@ def _caption(rows: list[dict[str, Any]]) -> str:
     seeds = ran[0]["seeds"]
     return (
         f"test data of each client, last round ({', '.join(map(str, rounds))}), mean over {len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; bytes a seed, all clients"
+        f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; bytes of all clients and gradients of one client, a seed"
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4f}"
 
 

@@ -14,7 +14,7 @@ from .digits import Digits
 from .federation import Federation
 from .fetch import get, where
 from .images import Cifar10, FashionMnist, Mnist
-from .picture import majority, picture, table
+from .picture import picture, table
 from .regression import Linear, Logistic
 from .synthetic import Synthetic
 from .tables import Table
@@ -44,4 +44,4 @@ def load(name: str, **options: Any) -> Federation:
     return build(DATASETS[name], options, f"data set {name}").load()
 
 
-__all__ = ["DATASETS", "Federation", "get", "load", "majority", "picture", "table", "where"]
+__all__ = ["DATASETS", "Federation", "get", "load", "picture", "table", "where"]

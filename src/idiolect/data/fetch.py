@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import http.client
 import os
 import shutil
 import subprocess
@@ -33,6 +34,7 @@ LIMIT = 1 << 29  # bytes of one download or member; the largest we know has 139 
 CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte from an address
 PATIENCE = 900  # seconds for a package client to finish
+FAILURES = (SettingError, OSError, EOFError, http.client.HTTPException, tarfile.TarError, zlib.error, subprocess.SubprocessError)
 
 
 class FetchError(SettingError):
@@ -53,7 +55,10 @@ def get(name: str) -> Path:
     if not notes:
         return folder
     tried = [f"cache {folder}: {note}" for note in notes if not note.startswith("missing")]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise FetchError(f"{name}: the cache {folder} cannot be made ({e}); name another folder in IDIOLECT_DATA") from None
     for way in source.ways:
         try:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
@@ -61,7 +66,7 @@ def get(name: str) -> Path:
                 for file in source.files:
                     os.replace(Path(scratch) / file, folder / file)
             return folder
-        except (FetchError, SettingError, OSError, EOFError, tarfile.TarError, zlib.error, subprocess.SubprocessError) as e:
+        except FAILURES as e:
             tried.append(f"{way}: {e}")
     raise FetchError(f"{name} could not be obtained:\n  " + "\n  ".join(tried) + f"\nYou may also put the files into {folder} yourself.")
 
@@ -78,7 +83,7 @@ def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
             if way.sha256:
                 _demand(archive, File(archive.stat().st_size, way.sha256))
             with _members(archive) as tar:
-                _extract(tar, way.members, scratch)
+                _extract(tar, way.members, source.files, scratch)
         if way.convert:
             way.convert(scratch)
         for file, known in source.files.items():
@@ -144,7 +149,7 @@ def _members(archive: Path) -> Iterator[tarfile.TarFile]:
         yield tar  # leaving closes the pipe, which ends the command
 
 
-def _extract(tar: tarfile.TarFile, members: dict[str, str], scratch: Path) -> None:
+def _extract(tar: tarfile.TarFile, members: dict[str, str], files: dict[str, File], scratch: Path) -> None:
     """Regular members with exactly the expected names, under our own file names; everything else is passed over."""
     wanted = {member: file for file, member in members.items()}
     for info in tar:
@@ -154,7 +159,8 @@ def _extract(tar: tarfile.TarFile, members: dict[str, str], scratch: Path) -> No
             if stream is None:
                 raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
             with gzip.open(stream) if member.endswith(".gz") else stream as body:
-                _copy(cast(IO[bytes], body), scratch / wanted.pop(member), LIMIT)
+                file = wanted.pop(member)
+                _copy(cast(IO[bytes], body), scratch / file, files[file].size if file in files else LIMIT)
             if not wanted:
                 return
     raise FetchError(f"the archive has no {', '.join(sorted(wanted))}")
@@ -171,7 +177,7 @@ def _copy(stream: IO[bytes], target: Path, limit: int, report: Callable[[int], A
         while chunk := stream.read(CHUNK):
             done += len(chunk)
             if done > limit:
-                raise FetchError(f"{target.name}: more than the {limit} bytes expected")
+                raise FetchError(f"corrupt download: {target.name} has more than the {limit} bytes expected")
             out.write(chunk)
             if report:
                 report(len(chunk))
@@ -210,6 +216,6 @@ def _progress(text: str) -> Iterator[Callable[[int], Any]]:
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(f"fetching {text}", soft_wrap=True, highlight=False)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=None)
         yield lambda n: bar.advance(task, n)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits  # comes with scikit-learn
 from torch import Tensor
 
 from ..fields import Knobs, SettingError, knob
@@ -44,7 +45,8 @@ class Linear(Knobs):
             raise SettingError(f"samples: {n} samples cannot have {d} orthogonal features; take samples >= features")
         rng = np.random.default_rng(self.seed)
         w = self.mean + self.heterogeneity**0.5 * rng.standard_normal((N, d))
-        q, _ = np.linalg.qr(rng.standard_normal((N, n, d)))  # q^T q = I
+        with threadpool_limits(1):  # many small matrices: threads only wait for each other, and could change the last bits
+            q, _ = np.linalg.qr(rng.standard_normal((N, n, d)))  # q^T q = I
         xi = (self.b * n) ** 0.5 * q
         clean = np.einsum("knd,kd->kn", xi, w)
         y = clean + self.noise * rng.standard_normal((3, N, n))  # z for training, z' for validation and test

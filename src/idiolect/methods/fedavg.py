@@ -23,7 +23,7 @@ class FedAvg(Method):
     """One shared model: sampled clients train it on their data, the server averages. For clients whose data are alike."""
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
-    steps: int = knob(20, "SGD steps a round", low=0)
+    steps: int = knob(5, "SGD steps a round", low=0)
     epochs: int = knob(0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0)
     weighting: str = knob(
         "samples",

@@ -41,7 +41,7 @@ class LpProj(Method):
     steps: int = knob(20, "most gradient steps on (3) an alternation", low=0)
     nu: float = knob(1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0)
     fresh: bool = knob(False, "a new mini-batch every step, as in the public code; the paper keeps one for each (3)")
-    beta: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
+    server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     w_step: str = knob("paper", "eq. (4), or the public code's step along the norm's gradient", choices=("paper", "code"))
     weighting: str = knob("equal", "mean over the sampled clients: equal (the paper) or by samples", choices=("equal", "samples"))
     projection: str = knob("gaussian", "the kind of P", choices=tuple(projections.PROJECTIONS))
@@ -95,7 +95,7 @@ class LpProj(Method):
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w = server["w"]
-        return {"w": (1 - self.beta) * w + self.beta * average(w, up["w"], weights, rule, self.weighting)}  # line 12
+        return {"w": (1 - self.server_rate) * w + self.server_rate * average(w, up["w"], weights, rule, self.weighting)}  # line 12
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return private["x"]

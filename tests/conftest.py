@@ -1,0 +1,10 @@
+"""Shared by all tests: one thread (two test processes share two cores), no cache or run directory of the user's."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "data-cache"))
