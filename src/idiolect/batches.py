@@ -24,7 +24,13 @@ class Batch:
     weights: Tensor  # [K, B]: 1 / (number of samples drawn), 0 where a row has fewer than B
     tally: Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it, so none goes uncounted
     active: Tensor | None = None  # bool[K]: rows still at work; None = all
-    noise: np.ndarray | None = None  # uint64[K]: keys for the model's own randomness (dropout)
+    noise_keys: tuple[np.ndarray, int] | None = None  # streams of the model's own randomness (dropout), and the step
+
+    def noise(self, row: int) -> int:
+        """A seed for this row's dropout at this step: from the client's own stream."""
+        assert self.noise_keys is not None
+        key, step = self.noise_keys
+        return int(streams.bits(key[row : row + 1], step, 1)[0, 0] >> np.uint64(1))
 
     def only(self, active: Tensor) -> Batch:
         """The same batch for the rows that are still at work; the others' gradients are not asked for."""
@@ -59,7 +65,8 @@ class Batches:
         self.key = streams.keys(seed, purpose, round, names[clients.numpy()])
         self.noise_key = streams.keys(seed, f"{purpose} noise", round, names[clients.numpy()])
         self.step = 0
-        self._ahead: np.ndarray | None = None
+        self._ahead: Tensor | None = None
+        self._share = torch.empty(0)
         self._full: Batch | None = None
         self._epoch = np.full(self.rows, -1)
         self._order = np.zeros((self.rows, 0), dtype=np.int64)
@@ -79,16 +86,19 @@ class Batches:
         elif self.batching == "epochs":
             batch = self._gather(*self._next_in_order())
         else:
-            batch = self._gather(self._with_replacement(), np.broadcast_to(self.sizes[:, None] > 0, (self.rows, self.batch)))
+            batch = self._with_replacement()
         self.step += 1
-        return replace(batch, noise=streams.bits(self.noise_key, self.step, 1)[:, 0])
+        return replace(batch, noise_keys=(self.noise_key, self.step))
 
-    def _with_replacement(self) -> np.ndarray:
+    def _with_replacement(self) -> Batch:
         at = self.step % _AHEAD
         if self._ahead is None or at == 0:
             words = streams.bits(self.key, (self.step - at) * self.batch, _AHEAD * self.batch)
-            self._ahead = streams.below(words, self.sizes[:, None]).reshape(self.rows, _AHEAD, self.batch)
-        return self._ahead[:, at]
+            index = streams.below(words, self.sizes[:, None]) + np.where(self.sizes > 0, self.starts, 0)[:, None]
+            self._ahead = torch.from_numpy(index).view(self.rows, _AHEAD, self.batch).to(self.data.inputs.device)
+            share = (self.sizes > 0)[:, None] / np.full((1, self.batch), float(self.batch))
+            self._share = torch.from_numpy(share).to(device=self.data.inputs.device, dtype=self.dtype)
+        return self._take(self._ahead[:, at], self._share)
 
     def _next_in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions step*B ... of each row's current pass, and which of them exist."""
@@ -115,14 +125,17 @@ class Batches:
         return self._gather(np.where(exists, place, 0), exists)
 
     def _gather(self, place: np.ndarray, exists: np.ndarray) -> Batch:
-        inputs, targets = self.data.inputs, self.data.targets
-        start = np.minimum(self.starts, len(inputs) - 1)  # an empty client at the very end
-        index = torch.from_numpy(np.where(exists, start[:, None] + place, 0)).to(inputs.device)
-        shape, flat = index.shape, index.flatten()
+        """Positions in each client's data, and which of them count."""
+        index = torch.from_numpy(np.where(exists, self.starts[:, None] + place, 0))
         weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
+        device = self.data.inputs.device
+        return self._take(index.to(device), weights.to(device=device, dtype=self.dtype))
+
+    def _take(self, index: Tensor, weights: Tensor) -> Batch:  # index[K, B]
+        inputs, targets, flat = self.data.inputs, self.data.targets, index.flatten()
         return Batch(
-            inputs.index_select(0, flat).view(*shape, *inputs.shape[1:]),
-            targets.index_select(0, flat).view(*shape, *targets.shape[1:]),
-            weights.to(device=inputs.device, dtype=self.dtype),
+            inputs.index_select(0, flat).view(*index.shape, *inputs.shape[1:]),
+            targets.index_select(0, flat).view(*index.shape, *targets.shape[1:]),
+            weights,
             self.tally,
         )

