@@ -12,6 +12,7 @@ Four ways with one meaning (they agree to rounding, which tests check):
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch.func import functional_call, grad, vmap
 from .batches import Batch
 from .fields import SettingError
 from .losses import Loss
+from .pooling import quicken
 
 KERNELS = ("auto", "stacked", "vmap", "rows", "compiled")
 aten = torch.ops.aten
@@ -37,6 +39,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]  # one more than names: the last is d
+    device: torch.device = torch.device("cpu")
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Views of x[..., d] by parameter name."""
@@ -233,21 +236,29 @@ class Compiled(Vmapped):
 class Rows:
     """One model after the other with plain autograd; a row with no data or no longer at work costs nothing.
 
-    Modules with dropout always run here: each row's mask comes from that client's own stream.
+    A row's slices stand in as the parameters of one private copy of the module, so nothing is copied or rebuilt. Modules with
+    dropout always run here: each row's mask comes from that client's own stream.
     """
 
     name = "rows"
 
     def __init__(self, module: nn.Module, layout: Layout, random: bool):
-        self.module, self.layout, self.random = module, layout, random
+        self.layout, self.random = layout, random
+        self.module = quicken(module) if layout.device.type == "cpu" else copy.deepcopy(module)
+        self.parameters = [self.module.get_parameter(n) for n in layout.names]
+
+    def _wear(self, row: Tensor) -> nn.Module:
+        """The module with this row's weights."""
+        for p, value in zip(self.parameters, self.layout.unflatten(row).values(), strict=True):
+            p.data = value
+        return self.module
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         self.module.train(not self.random)
-        return torch.stack([functional_call(self.module, self.layout.unflatten(xk), (i,)) for xk, i in zip(x, inputs, strict=True)])
+        return torch.stack([self._wear(row)(i) for row, i in zip(x, inputs, strict=True)])
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         self.module.train()
-        value = _one_loss(self.module, self.layout, loss)
         weights = spread(batch.weights, batch.targets)
         work = batch.weights.sum(1) > 0
         if batch.active is not None:
@@ -255,11 +266,13 @@ class Rows:
         g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         with torch.enable_grad():
             for k in work.nonzero().flatten().tolist():
-                flat = x[k].detach().requires_grad_()
                 with torch.random.fork_rng(devices=[], enabled=self.random):
                     if self.random:
                         torch.manual_seed(batch.noise(k))
-                    g[k] = torch.autograd.grad(value(flat, batch.inputs[k], batch.targets[k], weights[k]), flat)[0]
+                    out = self._wear(x[k].detach())(batch.inputs[k])
+                value = (loss.each(out, batch.targets[k]) * weights[k]).sum()
+                parts = torch.autograd.grad(value, self.parameters, materialize_grads=True)
+                torch.cat([p.reshape(-1) for p in parts], out=g[k])
         return g
 
 
@@ -274,7 +287,7 @@ def has_dropout(module: nn.Module) -> bool:
     return any(active(m) for m in module.modules())
 
 
-def choose(module: nn.Module, layout: Layout, device: torch.device, kernel: str = "auto") -> Kernel:
+def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
     """The fixed rule: dropout -> rows; chain of linear layers -> stacked; convolutions on a CPU -> rows; else vmap."""
     if kernel not in KERNELS:
         raise SettingError(f"kernel: {kernel!r} is not accepted; one of {', '.join(KERNELS)}")
@@ -282,7 +295,7 @@ def choose(module: nn.Module, layout: Layout, device: torch.device, kernel: str 
     steps = None if random else chain(module)
     convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
     if kernel == "auto":
-        kernel = "rows" if random else "stacked" if steps else "rows" if convolves and device.type == "cpu" else "vmap"
+        kernel = "rows" if random else "stacked" if steps else "rows" if convolves and layout.device.type == "cpu" else "vmap"
     if random and kernel != "rows":
         raise SettingError(f"kernel: {kernel!r} cannot give each client its own dropout; a model with dropout needs kernel 'rows'")
     if kernel == "stacked":

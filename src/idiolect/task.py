@@ -73,10 +73,10 @@ class Task:
         if not trained:
             raise SettingError(f"model: {type(self.module).__name__} has no trainable parameter")
         starts = tuple(accumulate((p.numel() for _, p in trained), initial=0))
-        self.layout = Layout(tuple(n for n, _ in trained), tuple(p.shape for _, p in trained), starts)
+        self.layout = Layout(tuple(n for n, _ in trained), tuple(p.shape for _, p in trained), starts, self.device)
         self.d = starts[-1]
         self.x0 = torch.cat([p.detach().flatten() for _, p in trained])
-        self._kernel = choose(self.module, self.layout, self.device, kernel)
+        self._kernel = choose(self.module, self.layout, kernel)
         self.asked_kernel = kernel
 
     @property

@@ -1,0 +1,31 @@
+"""FedAvg: McMahan et al. 2017, Algorithm 1 (weighting "samples"), its plain mean ("equal"), and Algorithm 1 of the alternative
+paper ("unbiased")."""
+
+import numpy as np
+
+
+def fedavg(model, data, start, cohorts, batches, rates, steps, weighting, server=lambda w, target: target):
+    """`server` turns the model and the clients' mean into the next model; plainly, that mean."""
+    w, spent = start, np.zeros(len(data), dtype=int)
+    for t, cohort in enumerate(cohorts):
+        received = {}
+        for i in cohort:
+            X, y = data[i]
+            batch, x = batches(t, i), w.copy()
+            for _ in range(steps[i]):
+                I = next(batch)
+                x = x - rates[t] * model.gradient(x, X[I], y[I])
+                spent[i] += 1
+            received[i] = x
+        w = server(w, mean(w, received, data, weighting))
+    return {"w": w, "personal": [w for _ in data], "gradients": spent}
+
+
+def mean(w, received, data, weighting):
+    n = [len(y) for _, y in data]
+    m, N, C = len(data), sum(n), list(received)
+    if weighting == "samples":  # sum_i (n_i / n) w_i, n over those that were heard
+        return sum(n[i] * received[i] for i in C) / sum(n[i] for i in C)
+    if weighting == "equal":
+        return sum(received[i] for i in C) / len(C)
+    return w - m / (N * len(C)) * sum(n[i] * (w - received[i]) for i in C)  # with eta_t = 1

@@ -1,0 +1,97 @@
+"""The small federation on which methods are compared, and what comes out of a run or a reference in comparable form."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+import idiolect as il
+
+from .draws import Draws
+from .softmax import Logistic, Network
+
+FEATURES, HIDDEN, CLASSES = 4, 3, 3
+SIZES = (5, 13, 8, 21, 3, 30, 11)  # training samples: unequal, two clients below the batch size
+ROUNDS, SAMPLE, BATCH, SEED = 4, 3, 8, 5
+MODELS = {
+    "logistic": (lambda: nn.Linear(FEATURES, CLASSES), Logistic(FEATURES, CLASSES)),
+    "network": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)),
+        Network(FEATURES, HIDDEN, CLASSES),
+    ),
+}
+
+
+def make_federation(sizes=SIZES):
+    """Clients with labelling rules of their own; client k is called "ck" and has 4 + k test samples."""
+    rng = np.random.default_rng(1)
+    inputs, targets, clients, split = [], [], [], []
+    for k, n in enumerate(sizes):
+        total, W = n + 4 + k, rng.normal(size=(CLASSES, FEATURES))
+        X = rng.normal(size=(total, FEATURES)) + rng.normal(size=FEATURES)
+        inputs.append(X)
+        targets.append((X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1))
+        clients += [f"c{k}"] * total
+        split += ["train"] * n + ["test"] * (4 + k)
+    X = torch.from_numpy(np.concatenate(inputs))
+    return il.Federation.from_arrays(X, np.concatenate(targets), clients, split=split, classes=CLASSES)
+
+
+def arrange(federation, order):
+    """The same clients in another order; a name in place of a number is a client without data."""
+    index, offsets = [], {}
+    for split in ("train", "valid", "test"):
+        ends = [sum(map(len, index))]
+        for k in order:
+            low, high = (0, 0) if isinstance(k, str) else federation.offsets[split][k : k + 2].tolist()
+            index.append(range(low, high))
+            ends.append(ends[-1] + high - low)
+        offsets[split] = torch.tensor(ends)
+    flat = torch.tensor([i for part in index for i in part])
+    names = tuple(k if isinstance(k, str) else federation.names[k] for k in order)
+    return il.Federation(federation.inputs[flat], federation.targets[flat], offsets, names, federation.classes)
+
+
+def run(method, federation, model="logistic", **settings):
+    settings = {"rounds": ROUNDS, "sample": SAMPLE, "batch": BATCH, "seed": SEED, "dtype": "float64", "eval_every": 0} | settings
+    return il.run(method, il.Task(MODELS[model][0]), federation, **settings)
+
+
+def start(model="logistic"):
+    """The common x0 of a run with SEED."""
+    return il.Task(MODELS[model][0], seed=SEED, dtype=torch.float64).x0.numpy()
+
+
+def draws(federation, batching="replace"):
+    return Draws(federation, SEED, BATCH, batching)
+
+
+def outcome(result):
+    """Everything that a run leaves behind, as arrays."""
+    one, engine = result.seeds[0], result.seeds[0].engine
+    everyone = torch.arange(engine.host.data.clients)
+    models = [parameters_to_vector(result.personal(k).parameters()) for k in everyone.tolist()]
+    return {
+        **{name: t.numpy() for name, t in engine.step.without(engine.server).items()},
+        **{name: t.numpy() for name, t in engine.host.store.read(everyone).items()},
+        "personal": torch.stack(models).detach().numpy(),
+        "gradients": engine.ledger.counts["gradients"].numpy(),
+        "accuracy": one.final("test")["accuracy"],
+    }
+
+
+def pooled_accuracy(model, personal, federation):
+    parts = [federation.part(k, "test") for k in range(federation.clients)]
+    hits = sum(model.hits(x, X.double().numpy(), y.numpy()) for x, (X, y) in zip(personal, parts, strict=True))
+    return hits / sum(len(y) for _, y in parts)
+
+
+def assert_same(a, b, tolerance=0.0):
+    """Two outcomes hold the same things; bit for bit unless a tolerance is given."""
+    assert a.keys() == b.keys()
+    for name in a:
+        got, want = np.asarray(a[name]), np.asarray(b[name])
+        assert got.shape == want.shape, name
+        assert np.isfinite(got).all(), name
+        error = np.abs(got - want).max()
+        assert error <= tolerance, f"{name} is {error:.1e} away"

@@ -1,0 +1,399 @@
+"""The fast methods do what their papers say: each equals its plain NumPy reference; and what every method must keep to."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from reference import setting
+from reference.fedavg import fedavg
+from reference.fedprox import fedprox, fedprox_soft
+from reference.local import local
+from reference.lpproj import lpproj
+from reference.server import Adam, Momentum
+from reference.setting import BATCH, MODELS, ROUNDS, SAMPLE, SEED, SIZES, arrange, assert_same, outcome, run
+from reference.softmax import Restrained
+
+import idiolect as il
+from idiolect import wire
+from idiolect.methods import METHODS, make
+
+N = len(SIZES)
+every_model = pytest.mark.parametrize("model", MODELS)
+every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return setting.make_federation()
+
+
+def assert_equals(result, reference, federation, model="logistic"):
+    expected = reference | {"accuracy": setting.pooled_accuracy(MODELS[model][1], reference["personal"], federation)}
+    assert_same(outcome(result), expected, 1e-10)
+
+
+def method_of(name, **fields):
+    """A method by name that fits the small model."""
+    return make(name, **({"dim": 5, "lam": 0.5} if name.startswith("lp-proj") else {}), **fields)
+
+
+# -- the references themselves -----------------------------------------------------------------------------------------------
+@every_model
+def test_the_gradient_written_by_hand_is_the_slope_of_the_loss(federation, model):
+    by_hand, (X, y), x = MODELS[model][1], setting.draws(federation).data[3], setting.start(model)
+    slope = [(by_hand.loss(x + e, X, y) - by_hand.loss(x - e, X, y)) / 2e-6 for e in 1e-6 * np.eye(len(x))]
+    np.testing.assert_allclose(by_hand.gradient(x, X, y), slope, atol=1e-8)
+
+
+def test_a_pass_over_the_data_draws_every_sample_once(federation):
+    draws = setting.draws(federation, "epochs")
+    for i, n in enumerate(SIZES):
+        batches = draws.batches(0, i)
+        for _ in range(2):
+            drawn = np.concatenate([next(batches) for _ in range(draws.passes(1)[i])])
+            assert sorted(drawn) == list(range(n))
+
+
+def test_mini_batches_with_replacement_are_full_and_reach_every_sample(federation):
+    for i, n in enumerate(SIZES):
+        batches = setting.draws(federation).batches(0, i)
+        drawn = [next(batches) for _ in range(60)]
+        assert {len(b) for b in drawn} == {BATCH} and set(np.concatenate(drawn)) == set(range(n))
+
+
+# -- Local -------------------------------------------------------------------------------------------------------------------
+@every_model
+@every_batching
+def test_local_is_sgd_at_each_client_alone(federation, model, batching):
+    draws = setting.draws(federation, batching)
+    result = run(il.Local(lr=0.3, steps=3), federation, model, batching=batching)
+    assert_equals(
+        result, local(MODELS[model][1], draws.data, setting.start(model), draws.batches, [0.3] * ROUNDS, [3] * N), federation, model
+    )
+
+
+def test_local_passes_over_each_clients_own_data(federation):
+    draws = setting.draws(federation, "epochs")
+    result = run(il.Local(lr=0.3, epochs=2), federation, batching="epochs")
+    expected = local(MODELS["logistic"][1], draws.data, setting.start(), draws.batches, [0.3] * ROUNDS, draws.passes(2))
+    assert len(set(expected["gradients"])) > 2
+    assert_equals(result, expected, federation)
+
+
+# -- FedAvg ------------------------------------------------------------------------------------------------------------------
+def fedavg_reference(federation, batching="replace", model="logistic", rates=(0.3,) * ROUNDS, steps=None, weighting="samples", **more):
+    draws = setting.draws(federation, batching)
+    cohorts = draws.cohorts(ROUNDS, SAMPLE)
+    by_hand = more.pop("by_hand", MODELS[model][1])
+    return fedavg(by_hand, draws.data, setting.start(model), cohorts, draws.batches, rates, steps or [4] * N, weighting, **more)
+
+
+@every_model
+@every_batching
+@pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
+def test_fedavg_is_its_algorithm(federation, model, batching, weighting):
+    result = run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation, model, batching=batching)
+    assert_equals(result, fedavg_reference(federation, batching, model, weighting=weighting), federation, model)
+
+
+@every_batching
+@pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
+def test_fedavg_counted_in_passes_takes_as_many_steps_as_each_client_has_batches(federation, batching, weighting):
+    steps = setting.draws(federation, batching).passes(2)
+    result = run(il.FedAvg(lr=0.3, epochs=2, weighting=weighting), federation, batching=batching)
+    assert_equals(result, fedavg_reference(federation, batching, steps=steps, weighting=weighting), federation)
+
+
+def test_fedavg_with_weight_decay_or_clipped_gradients_is_its_algorithm(federation):
+    by_hand = MODELS["logistic"][1]
+    for settings, restrained in (({"weight_decay": 0.2}, {"decay": 0.2}), ({"clip": 0.4}, {"clip": 0.4})):
+        result = run(il.FedAvg(lr=0.3, steps=4), federation, **settings)
+        assert_equals(result, fedavg_reference(federation, by_hand=Restrained(by_hand, **restrained)), federation)
+
+
+# -- FedProx -----------------------------------------------------------------------------------------------------------------
+@every_model
+@every_batching
+@pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
+def test_fedprox_is_its_algorithm(federation, model, batching, weighting):
+    draws = setting.draws(federation, batching)
+    result = run(il.FedProx(lr=0.3, steps=4, mu=0.7, weighting=weighting), federation, model, batching=batching)
+    expected = fedprox(
+        MODELS[model][1], draws.data, setting.start(model), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
+        [0.3] * ROUNDS, [4] * N, weighting, mu=0.7,
+    )  # fmt: skip
+    assert_equals(result, expected, federation, model)
+
+
+def test_fedprox_counted_in_passes_is_its_algorithm(federation):
+    draws = setting.draws(federation, "epochs")
+    result = run(il.FedProx(lr=0.3, epochs=2, mu=0.7), federation, batching="epochs")
+    expected = fedprox(
+        MODELS["logistic"][1], draws.data, setting.start(), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
+        [0.3] * ROUNDS, draws.passes(2), "samples", mu=0.7,
+    )  # fmt: skip
+    assert_equals(result, expected, federation)
+
+
+@every_model
+@every_batching
+@pytest.mark.parametrize(("weighting", "eta"), [("unbiased", 1.0), ("unbiased", 0.7), ("samples", 0.7), ("equal", 1.3)])
+def test_soft_fedprox_is_algorithm_3_with_both_stages(federation, model, batching, weighting, eta):
+    draws = setting.draws(federation, batching)
+    method = il.FedProxSoft(lr=0.3, steps=4, lam=0.7, server_rate=eta, final_steps=3, weighting=weighting)
+    result = run(method, federation, model, batching=batching)
+    expected = fedprox_soft(
+        MODELS[model][1], draws.data, setting.start(model), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
+        lambda i: draws.batches(ROUNDS, i, "personal"), [0.3] * ROUNDS, 0.3, 4, 3, weighting, lam=0.7, eta=eta,
+    )  # fmt: skip
+    assert_equals(result, expected, federation, model)
+    assert result.seeds[0].engine.host.deployment.tolist() == [3] * N
+
+
+# -- lp-proj -----------------------------------------------------------------------------------------------------------------
+def lpproj_reference(federation, batching="replace", model="logistic", **fields):
+    draws, start = setting.draws(federation, batching), setting.start(model)
+    fields = {
+        "rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS, "p": 1, "lam": 0.5, "R": 1, "steps": 6, "nu": 0.0, "beta": 1.0,
+    } | fields  # fmt: skip
+    P, cohorts = draws.projection(5, len(start)), draws.cohorts(ROUNDS, SAMPLE)
+    return lpproj(MODELS[model][1], draws.data, start, P, cohorts, draws.batches, **fields)
+
+
+def an_lpproj(**fields):
+    return il.LpProj(**({"dim": 5, "lam": 0.5, "lr": 0.3, "personal_lr": 0.2, "steps": 6, "nu": 0.0} | fields))
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3])
+@pytest.mark.parametrize("R", [1, 3])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_lpproj_is_algorithm_1(federation, p, R, fresh):
+    result = run(an_lpproj(p=p, alternations=R, fresh=fresh, server_rate=0.7), federation)
+    assert_equals(result, lpproj_reference(federation, p=p, R=R, fresh=fresh, beta=0.7), federation)
+
+
+@every_model
+@every_batching
+@pytest.mark.parametrize("p", [1, 2])
+def test_lpproj_is_algorithm_1_for_every_model_and_batching(federation, model, batching, p):
+    result = run(an_lpproj(p=p, alternations=2), federation, model, batching=batching)
+    assert_equals(result, lpproj_reference(federation, batching, model, p=p, R=2), federation, model)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3])
+@every_model
+def test_lpproj_stops_each_client_where_its_squared_gradient_is_small(federation, p, model):
+    expected = lpproj_reference(federation, model=model, p=p, R=3, nu=0.1, steps=8, lam=0.1)
+    assert expected["gradients"].max() < ROUNDS * 3 * 8 and len(set(expected["gradients"])) > 4  # all stop early, not all alike
+    result = run(an_lpproj(p=p, alternations=3, nu=0.1, steps=8, lam=0.1), federation, model)
+    assert_equals(result, expected, federation, model)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3])
+def test_lpproj_with_the_public_codes_w_step_follows_the_norms_gradient(federation, p):
+    result = run(an_lpproj(p=p, alternations=3, w_step="code", fresh=True), federation)
+    assert_equals(result, lpproj_reference(federation, p=p, R=3, w_step="code", fresh=True), federation)
+
+
+def test_lpproj_can_weigh_clients_by_their_samples(federation):
+    result = run(an_lpproj(p=2, weighting="samples", server_rate=0.7), federation)
+    assert_equals(result, lpproj_reference(federation, p=2, weighting="samples", beta=0.7), federation)
+
+
+def test_lpproj_starts_each_personal_model_at_its_own_point_if_asked(federation):
+    x = outcome(run(an_lpproj(init="own"), federation, rounds=0))["personal"]
+    assert len(np.unique(x, axis=0)) == N
+    np.testing.assert_array_equal(x, outcome(run(il.Local(init="own"), federation, rounds=0))["personal"])
+
+
+# -- the server's step and schedules -----------------------------------------------------------------------------------------
+SERVERS = {
+    "sgd at half rate": ({"server_lr": 0.5}, lambda: Momentum(0.5, 0.0)),
+    "momentum": ({"server_lr": 0.5, "server_options": "momentum=0.9"}, lambda: Momentum(0.5, 0.9)),
+    "adam": (
+        {"server_optimizer": "adam", "server_lr": 0.05, "server_options": "betas=(0.8, 0.95), eps=1e-3"},
+        lambda: Adam(0.05, 0.8, 0.95, 1e-3),
+    ),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_optimiser_steps_along_the_change_that_clients_ask_for(federation, server):
+    settings, by_hand = SERVERS[server]
+    result = run(il.FedAvg(lr=0.3, steps=4), federation, **settings)
+    assert_equals(result, fedavg_reference(federation, server=by_hand()), federation)
+    result = run(an_lpproj(p=2, server_rate=0.7), federation, **settings)
+    assert_equals(result, lpproj_reference(federation, p=2, beta=0.7, server=by_hand()), federation)
+
+
+SCHEDULES = {
+    "cosine": [0.5 * (1 + math.cos(math.pi * t / ROUNDS)) for t in range(ROUNDS)],
+    "linear": [1, 0.75, 0.5, 0.25],
+    "step:2:0.1": [1, 1, 0.1, 0.1],
+    "inverse:0.5": [1, 1 / 1.5, 1 / 2, 1 / 2.5],
+    "exp:0.9": [1, 0.9, 0.81, 0.729],
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_scales_the_learning_rates_of_each_round(federation, schedule):
+    factors = SCHEDULES[schedule]
+    result = run(il.FedAvg(lr=0.3, steps=4), federation, schedule=schedule)
+    assert_equals(result, fedavg_reference(federation, rates=[0.3 * f for f in factors]), federation)
+    result = run(an_lpproj(), federation, schedule=schedule)
+    rates = {"rates": [0.3 * f for f in factors], "personal_rates": [0.2 * f for f in factors]}
+    assert_equals(result, lpproj_reference(federation, **rates), federation)
+
+
+# -- what every method keeps to ----------------------------------------------------------------------------------------------
+@every_method
+@every_batching
+def test_chunks_do_not_change_the_result(federation, name, batching):
+    whole = outcome(run(method_of(name), federation, batching=batching))
+    for chunk in (1, 3):
+        assert_same(outcome(run(method_of(name), federation, batching=batching, chunk=chunk)), whole, 1e-12)
+
+
+@every_method
+def test_the_order_of_the_clients_does_not_change_the_result(federation, name):
+    order = [4, 0, 6, 2, 5, 1, 3]
+    given, other = outcome(run(method_of(name), federation)), outcome(run(method_of(name), arrange(federation, order)))
+    for part in ("x", "personal", "gradients"):
+        if part in given:
+            given[part] = given[part][order]
+    assert_same(other, given, 1e-12)
+
+
+@every_method
+@every_batching
+def test_a_client_without_data_changes_nothing(federation, name, batching):
+    order = [0, 1, 2, "nobody", 3, 4, 5, 6, "no one"]
+    before, after = (outcome(run(method_of(name), f, batching=batching)) for f in (federation, arrange(federation, order)))
+    others = [k for k, client in enumerate(order) if isinstance(client, int)]
+    for part in ("x", "personal", "gradients"):
+        if part in after:
+            after[part] = after[part][others]
+    assert_same(after, before)
+
+
+@every_method
+def test_the_same_run_twice_gives_the_same_bits(federation, name):
+    assert_same(outcome(run(method_of(name), federation, "network")), outcome(run(method_of(name), federation, "network")))
+
+
+@every_method
+def test_another_seed_gives_another_result(federation, name):
+    a, b = (outcome(run(method_of(name), federation, seed=seed))["personal"] for seed in (0, 1))
+    assert np.abs(a - b).min(axis=1).max() > 0
+
+
+@every_method
+def test_personal_models_that_are_evaluated_are_the_trained_ones(name):
+    federation = il.data.load("synthetic", clients=20, samples=100)
+    task = il.Task(lambda: torch.nn.Linear(60, 10))
+    untrained = il.run(il.Local(), task, federation, rounds=0).summary()["accuracy"]["mean"]
+    result = il.run(make(name), task, federation, rounds=10, sample=5, eval_every=0)
+    trained = result.summary()["accuracy"]["mean"]
+    assert trained > untrained + 0.1
+    hits = sum(int((result.personal(k)(X).argmax(1) == y).sum()) for k in range(20) for X, y in [federation.part(k, "test")])
+    assert trained == pytest.approx(hits / int(federation.sizes("test").sum()), abs=1e-12)
+
+
+def test_clients_spend_the_gradients_that_their_method_names(federation):
+    heard = np.bincount(np.concatenate(setting.draws(federation).cohorts(ROUNDS, SAMPLE)), minlength=N)
+    everyone = np.full(N, ROUNDS)
+    for method, spent in (
+        (il.Local(steps=3), 3 * everyone),
+        (il.FedAvg(steps=3), 3 * heard),
+        (il.FedProx(steps=3), 3 * heard),
+        (il.FedProxSoft(steps=3, final_steps=5), 3 * heard),
+        (an_lpproj(steps=3, alternations=2), 6 * everyone),
+    ):
+        result = run(method, federation, seed=SEED)
+        np.testing.assert_array_equal(outcome(result)["gradients"], spent)
+        stage_two = 5 if isinstance(method, il.FedProxSoft) else 0
+        assert result.summary()["gradients_per_client"] == pytest.approx(spent.mean() + stage_two)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------------
+def test_lpproj_sends_21_numbers_to_every_client_and_21_from_each_sampled_one(monkeypatch):
+    packed, pack = [], wire.pack
+
+    def noting(schema, run, round, clients, weights, rows):
+        out = pack(schema, run, round, clients, weights, rows)
+        packed.append((round, clients.tolist() == [wire.SERVER], out))
+        return out
+
+    monkeypatch.setattr(wire, "pack", noting)
+    federation = il.data.load("synthetic", clients=100)
+    task = il.Task(lambda: torch.nn.Linear(60, 10))
+    result = il.run(il.LpProj(p=1, dim=21, steps=1), task, federation, rounds=3, sample=10, eval_every=0)
+    summary = result.summary()
+    assert summary["values"] == {"up": 3 * 21 * 10, "down": 3 * 21 * 100}
+    assert summary["bytes"] == {"up": 3 * 10 * (4 * 21 + 24), "down": 3 * 100 * (4 * 21 + 24)}
+    up = [out for round, from_server, out in packed if not from_server]
+    down = {round: out for round, from_server, out in packed if from_server and round < 3}
+    assert summary["bytes"]["up"] == sum(out.nbytes for out in up)
+    assert summary["bytes"]["down"] == sum(100 * out.nbytes for out in down.values())
+
+
+def test_fedavg_sends_the_model_both_ways_and_local_sends_nothing(federation):
+    d = len(setting.start())
+    summary = run(il.FedAvg(), federation).summary()
+    assert summary["values"] == {"up": ROUNDS * SAMPLE * d, "down": ROUNDS * SAMPLE * d}
+    assert summary["bytes"] == {"up": ROUNDS * SAMPLE * (8 * d + 24), "down": ROUNDS * SAMPLE * (8 * d + 24)}
+    summary = run(il.Local(), federation).summary()
+    assert summary["values"] == summary["bytes"] == {"up": 0, "down": 0}
+
+
+def spoil(message, reason):
+    """A message that the server must refuse for this reason."""
+    head = np.frombuffer(message[:24], dtype=wire.HEADER).copy()
+    body = np.frombuffer(message[24:], dtype="<f8").copy()
+    if reason == "size":
+        return message[:-8]
+    if reason == "not finite":
+        body[-1] = np.nan
+    elif reason == "weight":
+        head["weight"] = -1
+    elif reason == "stranger":
+        head["client"] = 1000
+    else:
+        head[reason] += 1
+    return head.tobytes() + body.tobytes()
+
+
+@pytest.mark.parametrize("reason", ["size", "magic", "schema", "run", "round", "stranger", "weight", "not finite"])
+@pytest.mark.parametrize("kind", ["fedavg", "unbiased fedavg", "lp-proj"])
+def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason, kind):
+    draws = setting.draws(federation)
+    cohorts = draws.cohorts(ROUNDS, SAMPLE)
+    liar = cohorts[1][1]
+    honest = [[i for i in cohort if (t, i) != (1, liar)] for t, cohort in enumerate(cohorts)]
+    update = il.engine.host.Host.update
+
+    def spoiled(self, round, message, train, send, rate=1.0):
+        messages = [m.tobytes() for m in update(self, round, message, train, send, rate)]
+        return [spoil(m, reason) if (round, i) == (1, liar) else m for i, m in zip(send.tolist(), messages, strict=True)]
+
+    monkeypatch.setattr(il.engine.host.Host, "update", spoiled)
+    if kind == "lp-proj":
+        result = run(an_lpproj(p=2), federation)
+        P, start = draws.projection(5, 15), setting.start()
+        rates = {"rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS}
+        expected = lpproj(
+            MODELS["logistic"][1], draws.data, start, P, honest, draws.batches, **rates, p=2, lam=0.5, R=1, steps=6, nu=0, beta=1
+        )
+    else:
+        weighting = "unbiased" if kind.startswith("unbiased") else "samples"
+        result = run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation)
+        expected = fedavg(
+            MODELS["logistic"][1], draws.data, setting.start(), honest, draws.batches, [0.3] * ROUNDS, [4] * N, weighting
+        )
+        expected["gradients"][liar] += 4  # the client did its work; only its message was refused
+    assert_equals(result, expected, federation)
+    ledger = result.seeds[0].engine.ledger
+    assert dict(ledger.rejected) == {reason: 1}
+    assert (ledger.selected, ledger.admitted) == (ROUNDS * SAMPLE, ROUNDS * SAMPLE - 1)
