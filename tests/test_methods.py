@@ -1,10 +1,16 @@
 """The fast methods do what their papers say: each equals its plain NumPy reference; and what every method must keep to."""
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
+
+import idiolect as il
+from idiolect import wire
+from idiolect.engine.host import Host
+from idiolect.methods import METHODS, make
 from reference import setting
 from reference.fedavg import fedavg
 from reference.fedprox import fedprox, fedprox_soft
@@ -14,14 +20,10 @@ from reference.server import Adam, Momentum
 from reference.setting import BATCH, MODELS, ROUNDS, SAMPLE, SEED, SIZES, arrange, assert_same, outcome, run
 from reference.softmax import Restrained
 
-import idiolect as il
-from idiolect import wire
-from idiolect.methods import METHODS, make
-
 N = len(SIZES)
 every_model = pytest.mark.parametrize("model", MODELS)
 every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", {make(name): name for name in METHODS}.values())  # each once, whatever its names
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,10 @@ def assert_equals(result, reference, federation, model="logistic"):
     assert_same(outcome(result), expected, 1e-10)
 
 
-def method_of(name, **fields):
-    """A method by name that fits the small model."""
-    return make(name, **({"dim": 5, "lam": 0.5} if name.startswith("lp-proj") else {}), **fields)
+def method_of(name):
+    """A method by name, with few steps and, where it has one, a subspace that fits the small model."""
+    small = {"steps": 4, "dim": 5, "lam": 0.5}
+    return make(name, **{field.name: small[field.name] for field in fields(METHODS[name][0]) if field.name in small})
 
 
 # -- the references themselves -----------------------------------------------------------------------------------------------
@@ -114,42 +117,46 @@ def test_fedavg_with_weight_decay_or_clipped_gradients_is_its_algorithm(federati
 
 
 # -- FedProx -----------------------------------------------------------------------------------------------------------------
+def fedprox_reference(federation, batching, model="logistic", steps=None, weighting="samples"):
+    draws = setting.draws(federation, batching)
+    cohorts, rates = draws.cohorts(ROUNDS, SAMPLE), [0.3] * ROUNDS
+    by_hand, start = MODELS[model][1], setting.start(model)
+    return fedprox(by_hand, draws.data, start, cohorts, draws.batches, rates, steps or [4] * N, weighting, mu=0.7)
+
+
 @every_model
 @every_batching
+def test_fedprox_is_its_algorithm(federation, model, batching):
+    result = run(il.FedProx(lr=0.3, steps=4, mu=0.7), federation, model, batching=batching)
+    assert_equals(result, fedprox_reference(federation, batching, model), federation, model)
+
+
 @pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
-def test_fedprox_is_its_algorithm(federation, model, batching, weighting):
+def test_fedprox_counted_in_passes_is_its_algorithm(federation, weighting):
+    result = run(il.FedProx(lr=0.3, epochs=2, mu=0.7, weighting=weighting), federation, batching="epochs")
+    steps = setting.draws(federation, "epochs").passes(2)
+    assert_equals(result, fedprox_reference(federation, "epochs", steps=steps, weighting=weighting), federation)
+
+
+def soft_reference(federation, batching="replace", model="logistic", weighting="unbiased", eta=1.0, rates=(0.3,) * ROUNDS):
     draws = setting.draws(federation, batching)
-    result = run(il.FedProx(lr=0.3, steps=4, mu=0.7, weighting=weighting), federation, model, batching=batching)
-    expected = fedprox(
-        MODELS[model][1], draws.data, setting.start(model), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
-        [0.3] * ROUNDS, [4] * N, weighting, mu=0.7,
-    )  # fmt: skip
-    assert_equals(result, expected, federation, model)
-
-
-def test_fedprox_counted_in_passes_is_its_algorithm(federation):
-    draws = setting.draws(federation, "epochs")
-    result = run(il.FedProx(lr=0.3, epochs=2, mu=0.7), federation, batching="epochs")
-    expected = fedprox(
-        MODELS["logistic"][1], draws.data, setting.start(), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
-        [0.3] * ROUNDS, draws.passes(2), "samples", mu=0.7,
-    )  # fmt: skip
-    assert_equals(result, expected, federation)
+    last = {"last_batches": lambda i: draws.batches(ROUNDS, i, "personal"), "last_rate": 0.3, "last_steps": 3}
+    rest = {"cohorts": draws.cohorts(ROUNDS, SAMPLE), "batches": draws.batches, "rates": rates, "steps": 4, "weighting": weighting}
+    return fedprox_soft(MODELS[model][1], draws.data, setting.start(model), lam=0.7, eta=eta, **rest, **last)
 
 
 @every_model
 @every_batching
-@pytest.mark.parametrize(("weighting", "eta"), [("unbiased", 1.0), ("unbiased", 0.7), ("samples", 0.7), ("equal", 1.3)])
-def test_soft_fedprox_is_algorithm_3_with_both_stages(federation, model, batching, weighting, eta):
-    draws = setting.draws(federation, batching)
-    method = il.FedProxSoft(lr=0.3, steps=4, lam=0.7, server_rate=eta, final_steps=3, weighting=weighting)
-    result = run(method, federation, model, batching=batching)
-    expected = fedprox_soft(
-        MODELS[model][1], draws.data, setting.start(model), draws.cohorts(ROUNDS, SAMPLE), draws.batches,
-        lambda i: draws.batches(ROUNDS, i, "personal"), [0.3] * ROUNDS, 0.3, 4, 3, weighting, lam=0.7, eta=eta,
-    )  # fmt: skip
-    assert_equals(result, expected, federation, model)
+def test_soft_fedprox_is_algorithm_3_with_both_stages(federation, model, batching):
+    result = run(il.FedProxSoft(lr=0.3, steps=4, lam=0.7, final_steps=3), federation, model, batching=batching)
+    assert_equals(result, soft_reference(federation, batching, model), federation, model)
     assert result.seeds[0].engine.host.deployment.tolist() == [3] * N
+
+
+@pytest.mark.parametrize(("weighting", "eta"), [("unbiased", 0.7), ("samples", 0.7), ("equal", 1.3)])
+def test_soft_fedprox_takes_the_aggregation_step_it_is_told(federation, weighting, eta):
+    method = il.FedProxSoft(lr=0.3, steps=4, lam=0.7, final_steps=3, server_rate=eta, weighting=weighting)
+    assert_equals(run(method, federation), soft_reference(federation, weighting=weighting, eta=eta), federation)
 
 
 # -- lp-proj -----------------------------------------------------------------------------------------------------------------
@@ -372,13 +379,13 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
     liar = cohorts[1][1]
     honest = [[i for i in cohort if (t, i) != (1, liar)] for t, cohort in enumerate(cohorts)]
-    update = il.engine.host.Host.update
+    update = Host.update
 
     def spoiled(self, round, message, train, send, rate=1.0):
         messages = [m.tobytes() for m in update(self, round, message, train, send, rate)]
         return [spoil(m, reason) if (round, i) == (1, liar) else m for i, m in zip(send.tolist(), messages, strict=True)]
 
-    monkeypatch.setattr(il.engine.host.Host, "update", spoiled)
+    monkeypatch.setattr(Host, "update", spoiled)
     if kind == "lp-proj":
         result = run(an_lpproj(p=2), federation)
         P, start = draws.projection(5, 15), setting.start()
@@ -389,9 +396,7 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     else:
         weighting = "unbiased" if kind.startswith("unbiased") else "samples"
         result = run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation)
-        expected = fedavg(
-            MODELS["logistic"][1], draws.data, setting.start(), honest, draws.batches, [0.3] * ROUNDS, [4] * N, weighting
-        )
+        expected = fedavg(MODELS["logistic"][1], draws.data, setting.start(), honest, draws.batches, [0.3] * ROUNDS, [4] * N, weighting)
         expected["gradients"][liar] += 4  # the client did its work; only its message was refused
     assert_equals(result, expected, federation)
     ledger = result.seeds[0].engine.ledger

@@ -14,14 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import data, methods
+from . import methods
 from .checkpoint import CheckpointError
 from .compare import compare
 from .data.federation import Federation
 from .fields import SettingError, describe, nearest
 from .flags import Flags, Parser, common, plan_of
+from .measure import measure
 from .plan import Plan, method_spec
-from .run import Interrupted, Progress as Report, run
+from .run import Interrupted, run
+from .run import Progress as Report
 from .rundir import RunDirectory
 from .tables import majority_row, results_table
 
@@ -94,15 +96,15 @@ def _run_plan(plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: b
     task = plan.make_task(federation)
     with _progress(settings.seeds * settings.rounds, quiet) as bar, _resumable(directory):
         report = bar(plan.method, settings.seed, settings.rounds)
-        result = run(
-            method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.settings
-        )
+        result = run(method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.settings)
     _show([result.summary()], federation, as_json, single=True, title=f"{plan.data}: {federation.clients} clients, d = {task.d}")
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
 def _compare(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect compare", allow_abbrev=False, description="Train several methods on the same data and show them in one table.")
+    parser = Parser(
+        prog="idiolect compare", allow_abbrev=False, description="Train several methods on the same data and show them in one table."
+    )
     parser.add_argument("methods", nargs="*", help="methods, with fields: lp-proj:p=1,lam=0.1 fedavg:steps=10")
     parser.add_argument("--no-baselines", action="store_true", help="leave out Local at equal compute")
     flags, file = common(parser, argv, None)
@@ -134,7 +136,9 @@ def _demo(argv: list[str]) -> None:
     settings = {"rounds": 100, "sample": 10, "seeds": 3, "eval_every": 5, "threads": 1}
     specs = ("local:steps=1", "local:steps=20", "fedavg", "fedprox", "lp-proj-1", "lp-proj-2")
     plans = [Plan(*method_spec(s), data="synthetic", data_options={"alpha": 0.0, "beta": 0.0}, settings=settings) for s in specs]
-    ERR.print("Synthetic(0, 0): 100 clients, 10 heard a round, 100 rounds, 3 seeds; every client is tested on its own data", highlight=False)
+    ERR.print(
+        "Synthetic(0, 0): 100 clients, 10 heard a round, 100 rounds, 3 seeds; every client is tested on its own data", highlight=False
+    )
     _compare_plans(plans, True, _directory(parsed.directory, "demo"), parsed.json, parsed.quiet, resume=False)
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). Models of one's own beat the shared one "
@@ -145,7 +149,9 @@ def _demo(argv: list[str]) -> None:
 
 
 def _resume(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect resume", allow_abbrev=False, description="Continue an interrupted run to exactly the result it would have had.")
+    parser = Parser(
+        prog="idiolect resume", allow_abbrev=False, description="Continue an interrupted run to exactly the result it would have had."
+    )
     parser.add_argument("run", help="the run's directory")
     parser.add_argument("--json", action="store_true", help="print one JSON value on stdout, everything else on stderr")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -158,7 +164,9 @@ def _resume(argv: list[str]) -> None:
     with RunDirectory(path, fresh=False) as folder:
         origin = folder.read_json("settings.json").get("origin")
     if not origin:
-        raise SettingError(f"resume: {path} was started from Python with the user's own data; continue it there: idiolect.run(..., resume=True)")
+        raise SettingError(
+            f"resume: {path} was started from Python with the user's own data; continue it there: idiolect.run(..., resume=True)"
+        )
     _run_plan(Plan(**origin), path, parsed.json, parsed.quiet, resume=True)
 
 
@@ -167,7 +175,7 @@ def _methods(argv: list[str]) -> None:
     parser = Parser(prog="idiolect methods", allow_abbrev=False, description="What there is, when to use it, what it costs.")
     parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
     parsed = Flags(parser).parse(argv)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, (cls, fixed) in methods.METHODS.items():
         summary = (cls.__doc__ or "").strip().splitlines()[0]
         fields = [f | ({"default": fixed[f["name"]]} if f["name"] in fixed else {}) for f in describe(cls)]
@@ -178,6 +186,28 @@ def _methods(argv: list[str]) -> None:
     table = Table("method", "what it is and when to choose it", "trains", "fields")
     for r in rows:
         table.add_row(r["name"], r["summary"], r["trains"], ", ".join(f"{f['name']}={f['default']}" for f in r["fields"]))
+    OUT.print(table)
+
+
+def _kernels(argv: list[str]) -> None:
+    parser = Parser(
+        prog="idiolect kernels", allow_abbrev=False, description="Measure every kernel on this data and model; `run` never does."
+    )
+    flags, file = common(parser, argv, None)
+    parsed = flags.parse(argv)
+    plan = plan_of(flags, parsed, file, "fedavg", {})
+    settings, federation = plan.make_settings(), plan.make_data()
+    rows = measure(plan.make_task(federation), federation, settings)
+    if parsed.json:
+        print(json.dumps(rows))
+        return
+    table = Table(
+        "kernel", "ms a gradient of the cohort", "", title=f"{rows[0]['clients']} clients, batch {settings.batch}, d = {rows[0]['d']}"
+    )
+    for r in rows:
+        table.add_row(
+            r["kernel"], f"{r['milliseconds']:.2f}" if r["milliseconds"] else r["error"], "chosen by the rule" if r["chosen"] else ""
+        )
     OUT.print(table)
 
 
@@ -217,7 +247,13 @@ def _resumable(directory: Path) -> Iterator[None]:
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Any]:
     """A bar over all rounds of all seeds: rounds a second and the current accuracy. Gives a function that makes a run's reporter."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn()]
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    ]
     with Progress(*columns, console=ERR, disable=quiet or not total, transient=False) as bar:
         task = bar.add_task("starting", total=total, rate="")
         began, done, first = time.perf_counter(), [0], [0]
@@ -242,6 +278,7 @@ COMMANDS: dict[str, tuple[Any, str, str]] = {
     "run": (_run, "METHOD", "train one method"),
     "compare": (_compare, "METHODS…", "train several methods on the same data, with Local at equal compute beside them"),
     "methods": (_methods, "", "what there is, when to use it, what it costs"),
+    "kernels": (_kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
     "data": (_data, "list | get NAME | show NAME", "data sets: what there is, get one, see who has what"),
     "resume": (_resume, "RUN", "continue an interrupted run, exactly"),
 }

@@ -43,7 +43,7 @@ class Flags:
             destination = f"{section}.{f.name}"
             self.taken[destination] = (section, f.name)
             text = f"{f.metadata['help']} (default {f.default!r}; {accepted(f, kinds[f.name])})".replace("%", "%%")
-            switch = {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
+            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
             group.add_argument(f"--{name.replace('_', '-')}", dest=destination, default=None, metavar=f.name.upper(), help=text, **switch)
 
     def parse(self, argv: list[str]) -> argparse.Namespace:

@@ -39,7 +39,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]  # one more than names: the last is d
-    device: torch.device = torch.device("cpu")
+    device: torch.device
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Views of x[..., d] by parameter name."""
@@ -68,7 +68,15 @@ _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {  # forward(z); backward(d
     "silu": (F.silu, lambda delta, z, a: aten.silu_backward(delta, z)),
 }
 _MODULES = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
-_FUNCTIONS = {torch.relu: "relu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid", F.silu: "silu", F.sigmoid: "sigmoid", F.tanh: "tanh"}
+_FUNCTIONS = {
+    torch.relu: "relu",
+    F.relu: "relu",
+    torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    F.silu: "silu",
+    F.sigmoid: "sigmoid",
+    F.tanh: "tanh",
+}
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ def _is_batch_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> 
         return node.args[0] is last and node.args[1:] == (0,)
     if node.op == "call_function" and node.target is getattr and node.args[1] == "shape":
         return node.args[0] is last
-    return node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes and node.args[1] == 0
+    return bool(node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes and node.args[1] == 0)
 
 
 def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> Step | None:
@@ -300,7 +308,9 @@ def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
         raise SettingError(f"kernel: {kernel!r} cannot give each client its own dropout; a model with dropout needs kernel 'rows'")
     if kernel == "stacked":
         if steps is None:
-            raise SettingError("kernel: 'stacked' needs a chain of linear layers and activations; this model takes 'vmap', 'rows' or 'compiled'")
+            raise SettingError(
+                "kernel: 'stacked' needs a chain of linear layers and activations; this model takes 'vmap', 'rows' or 'compiled'"
+            )
         return Stacked(steps, layout)
     if kernel == "rows":
         return Rows(module, layout, random)

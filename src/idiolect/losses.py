@@ -91,13 +91,11 @@ class Custom(Loss):
         return flat.reshape(targets.shape)
 
 
-LOSSES: dict[str, Loss] = {
-    loss.name: loss for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))
-}
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))}
 _KNOWN = {F.cross_entropy: "cross_entropy", F.mse_loss: "mse"}
 
 
-def as_loss(loss: str | nn.Module | Callable[..., Tensor]) -> Loss:
+def as_loss(loss: str | nn.Module | Callable[..., Tensor] | Loss) -> Loss:
     """A loss from a name, a torch loss (its reduction is set to 'none') or a function.
 
     >>> as_loss(nn.CrossEntropyLoss()).name
@@ -116,12 +114,12 @@ def as_loss(loss: str | nn.Module | Callable[..., Tensor]) -> Loss:
     if isinstance(loss, nn.Module):
         if hasattr(loss, "reduction"):
             loss = copy.copy(loss)
-            loss.reduction = "none"
+            setattr(loss, "reduction", "none")  # noqa: B010 (a module's attributes are untyped)
         return Custom(loss)
-    if loss in _KNOWN:
-        return LOSSES[_KNOWN[loss]]
     if not callable(loss):
         raise SettingError(f"loss: {loss!r} is not accepted; give one of {', '.join(LOSSES)}, a torch loss or a function")
+    if loss in _KNOWN:
+        return LOSSES[_KNOWN[loss]]
     if "reduction" in inspect.signature(loss).parameters:
         return Custom(partial(loss, reduction="none"))
     return Custom(loss)

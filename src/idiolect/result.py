@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .engine.inprocess import InProcess
@@ -67,7 +66,13 @@ class Result:
         out: dict[str, Any] = {
             "method": self.name,
             "label": self.label,
-            "settings": {"method": self.method, "run": self.settings.as_dict(), "data": self.data, "parameters": self.d, "kernel": self.kernel},
+            "settings": {
+                "method": self.method,
+                "run": self.settings.as_dict(),
+                "data": self.data,
+                "parameters": self.d,
+                "kernel": self.kernel,
+            },
             "rounds": round(_mean([s.engine.round for s in self.seeds])),
             "seeds": [s.seed for s in self.seeds],
             "accuracy": self._measure("accuracy", "test"),
@@ -86,7 +91,11 @@ class Result:
         out["best_round"] = {"accuracy": _mean(best), "note": "the best round on test data: optimistic, never for comparison"}
         if len(self.seeds[0].held_out):
             held = [summarise(s.held_out_scores["test"], s.held_out) for s in self.seeds]
-            out["held_out"] = {"clients": len(self.seeds[0].held_out), "accuracy": _measure(held, "accuracy"), "loss": _measure(held, "loss")}
+            out["held_out"] = {
+                "clients": len(self.seeds[0].held_out),
+                "accuracy": _measure(held, "accuracy"),
+                "loss": _measure(held, "loss"),
+            }
         return plain(out)
 
     def _measure(self, key: str, split: str) -> dict[str, Any]:
@@ -141,5 +150,3 @@ def _add(counts: list[dict[str, int]]) -> dict[str, int]:
         for k, v in c.items():
             out[k] = out.get(k, 0) + v
     return out
-
-

@@ -250,7 +250,11 @@ def _polite_interrupt() -> Iterator[Callable[[], bool]]:
 # -- what a run is, and what it may be ---------------------------------------------------------------------------------------
 def _identity(method: Method, task: Task, federation: Federation, s: Settings, origin: dict[str, Any] | None) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    model = {"module": type(task.module).__name__, "loss": task.criterion.name, "parameters": [list(x) for x in zip(task.layout.names, map(list, task.layout.shapes), strict=True)]}
+    model = {
+        "module": type(task.module).__name__,
+        "loss": task.criterion.name,
+        "parameters": [list(x) for x in zip(task.layout.names, map(list, task.layout.shapes), strict=True)],
+    }
     return {
         "format": 1,
         "method": {"name": name_of(method), **method.as_dict()},
@@ -263,10 +267,10 @@ def _identity(method: Method, task: Task, federation: Federation, s: Settings, o
 
 def _same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     for part in ("format", "method", "run", "data", "model"):
-        if saved.get(part) != now[part]:
-            old, new = saved.get(part), now[part]
-            keys = [k for k in new if old.get(k) != new[k]] if isinstance(new, dict) and isinstance(old, dict) else [part]
-            what = ", ".join(f"{k} was {old.get(k)!r}, is {new.get(k)!r}" if isinstance(new, dict) else f"{old} -> {new}" for k in keys)
+        old, new = saved.get(part), now[part]
+        if old != new:
+            pair = (old, new) if isinstance(old, dict) and isinstance(new, dict) else ({part: old}, {part: new})
+            what = ", ".join(f"{k} was {pair[0].get(k)!r}, is {v!r}" for k, v in pair[1].items() if pair[0].get(k) != v)
             raise SettingError(f"resume: {path} was made with another {part}: {what}; only the same settings continue a run")
 
 

@@ -24,7 +24,9 @@ class RunDirectory:
     def __init__(self, path: Path | str, *, fresh: bool):
         self.path = Path(path)
         if fresh and (self.path / "settings.json").exists():
-            raise SettingError(f"directory: {self.path} already holds a run; choose another, or continue it with: idiolect resume {self.path}")
+            raise SettingError(
+                f"directory: {self.path} already holds a run; choose another, or continue it with: idiolect resume {self.path}"
+            )
         if not fresh and not (self.path / "settings.json").exists():
             raise SettingError(f"directory: {self.path} holds no run (settings.json is missing)")
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -73,6 +73,6 @@ class ServerStep:
 
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
         try:
-            return optimizers()[self.optimizer]([w], lr=self.lr, **parse(self.options))
+            return cast(Any, optimizers()[self.optimizer])([w], lr=self.lr, **parse(self.options))
         except (TypeError, ValueError) as error:
             raise SettingError(f"server_options: {self.options!r} does not fit {self.optimizer}: {error}") from None

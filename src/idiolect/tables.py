@@ -66,7 +66,8 @@ def _caption(rows: list[dict[str, Any]]) -> str:
     seeds = ran[0]["seeds"]
     return (
         f"test data of each client, last round ({', '.join(map(str, rounds))}), mean over {len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; bytes of all clients and gradients of one client, a seed"
+        f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; "
+        "bytes of all clients and gradients of one client, a seed"
     )
 
 
@@ -80,13 +81,10 @@ def size(n: float) -> str:
     >>> size(0), size(84_480), size(3_200_000)
     ('0', '84.5 kB', '3.2 MB')
     """
-    if n < 1000:
-        return f"{n:.0f}"
-    for unit in ("kB", "MB", "GB"):
-        n /= 1000
-        if n < 1000:
-            break
-    return f"{n:.1f} {unit}"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= factor:
+            return f"{n / factor:.1f} {unit}"
+    return f"{n:.0f}"
 
 
 def render(table: Table, width: int = 140) -> str:

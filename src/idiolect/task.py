@@ -86,7 +86,7 @@ class Task:
 
     def to(self, **changes: Any) -> Task:
         """The same task with another device, dtype, kernel, clip, weight_decay or seed."""
-        now = {"kernel": self.asked_kernel, "device": self.device, "dtype": self.dtype, "clip": self.clip}
+        now: dict[str, Any] = {"kernel": self.asked_kernel, "device": self.device, "dtype": self.dtype, "clip": self.clip}
         now |= {"weight_decay": self.weight_decay, "seed": self.seed}
         return Task(self.model, self.criterion, **(now | changes))
 
@@ -178,5 +178,5 @@ def _refuse(module: nn.Module) -> None:
                 f"model: layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps running statistics, "
                 "which are neither a client's nor the server's; use torch.nn.GroupNorm in its place"
             )
-        if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
             raise SettingError(f"model: layer {name!r} is lazy; run the module once so that its sizes are known")

@@ -42,9 +42,8 @@ class Draws:
     def batches(self, t, i, purpose="batch"):
         """The mini-batches of client i in round t: the run's own, drawn from data that hold nothing but their positions."""
         positions = replace(self.federation, inputs=torch.arange(len(self.federation.inputs)).unsqueeze(1))
-        drawn = Batches(
-            positions, torch.tensor([i]), seed=self.seed, round=t, names=self.keys, batch=self.batch, batching=self.batching, purpose=purpose
-        )
+        of_run = {"seed": self.seed, "batch": self.batch, "batching": self.batching, "names": self.keys}
+        drawn = Batches(positions, torch.tensor([i]), round=t, purpose=purpose, **of_run)
         start = int(self.federation.offsets["train"][i])
         while True:
             b = drawn.draw()

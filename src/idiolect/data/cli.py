@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -52,7 +53,7 @@ def _named(name: str | None) -> str:
 
 
 def _list(as_json: bool, out: Console) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "summary": (cls.__doc__ or "").strip().splitlines()[0],

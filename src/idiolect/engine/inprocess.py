@@ -67,9 +67,7 @@ class InProcess:
 
     def _receive(self, messages: np.ndarray, heard: Tensor) -> None:
         host, method, task = self.host, self.host.method, self.host.task
-        got = admission.admit(
-            messages, schema=host.up, run=host.run, round=self.round, expected=heard, cap=float(host.sizes.max())
-        )
+        got = admission.admit(messages, schema=host.up, run=host.run, round=self.round, expected=heard, cap=float(host.sizes.max()))
         self.ledger.selected += len(heard)
         self.ledger.admitted += len(got.clients)
         self.ledger.rejected.update(got.rejected)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..batches import Batches
 from ..fields import knob
 from ..method import Method, Rule, State
-from ..solvers import sgd
+from ..solvers import Pull, sgd
 from ..task import Task
 
 
@@ -31,14 +31,13 @@ class FedAvg(Method):
         choices=("samples", "equal", "unbiased"),
     )
 
-    def pull(self, x: Tensor, w: Tensor) -> Tensor | None:
+    def pull(self, w: Tensor) -> Pull | None:
         """The gradient of a regulariser towards the received model; none here."""
         return None
 
     def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
         w = down["w"]
-        pull = None if self.pull(w, w) is None else lambda x: self.pull(x, w)
-        return {"w": sgd(task, w.expand(batches.rows, -1), batches, self.lr, self.steps, self.epochs, pull)}, private
+        return {"w": sgd(task, w.expand(batches.rows, -1), batches, self.lr, self.steps, self.epochs, self.pull(w))}, private
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         return server | {"w": average(server["w"], up["w"], weights, rule, self.weighting)}

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..batches import Batches
 from ..fields import knob
 from ..method import Method, Rule, State
-from ..solvers import sgd
+from ..solvers import Pull, sgd
 from ..task import Task
 from .fedavg import FedAvg, average
 
@@ -26,8 +26,8 @@ class FedProx(FedAvg):
 
     mu: float = knob(0.1, "proximal weight: mu/2 ||x - w||^2; 0 is FedAvg", low=0)
 
-    def pull(self, x: Tensor, w: Tensor) -> Tensor | None:
-        return self.mu * (x - w) if self.mu else None
+    def pull(self, w: Tensor) -> Pull | None:
+        return (lambda x: self.mu * (x - w)) if self.mu else None
 
 
 @dataclass(frozen=True)
