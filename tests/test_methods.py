@@ -64,6 +64,7 @@ def test_mini_batches_with_replacement_are_full_and_reach_every_sample(federatio
         batches = setting.draws(federation).batches(0, i)
         drawn = [next(batches) for _ in range(60)]
         assert {len(b) for b in drawn} == {BATCH} and set(np.concatenate(drawn)) == set(range(n))
+        assert len({tuple(b) for b in drawn}) == 60
 
 
 # -- Local -------------------------------------------------------------------------------------------------------------------
@@ -138,11 +139,11 @@ def test_fedprox_counted_in_passes_is_its_algorithm(federation, weighting):
     assert_equals(result, fedprox_reference(federation, "epochs", steps=steps, weighting=weighting), federation)
 
 
-def soft_reference(federation, batching="replace", model="logistic", weighting="unbiased", eta=1.0, rates=(0.3,) * ROUNDS):
+def soft_reference(federation, batching="replace", model="logistic", weighting="unbiased", eta=1.0):
     draws = setting.draws(federation, batching)
     last = {"last_batches": lambda i: draws.batches(ROUNDS, i, "personal"), "last_rate": 0.3, "last_steps": 3}
-    rest = {"cohorts": draws.cohorts(ROUNDS, SAMPLE), "batches": draws.batches, "rates": rates, "steps": 4, "weighting": weighting}
-    return fedprox_soft(MODELS[model][1], draws.data, setting.start(model), lam=0.7, eta=eta, **rest, **last)
+    rest = {"cohorts": draws.cohorts(ROUNDS, SAMPLE), "batches": draws.batches, "rates": [0.3] * ROUNDS, "steps": 4}
+    return fedprox_soft(MODELS[model][1], draws.data, setting.start(model), weighting=weighting, lam=0.7, eta=eta, **rest, **last)
 
 
 @every_model
@@ -213,6 +214,15 @@ def test_lpproj_starts_each_personal_model_at_its_own_point_if_asked(federation)
     x = outcome(run(an_lpproj(init="own"), federation, rounds=0))["personal"]
     assert len(np.unique(x, axis=0)) == N
     np.testing.assert_array_equal(x, outcome(run(il.Local(init="own"), federation, rounds=0))["personal"])
+
+
+@pytest.mark.parametrize("kernel", ["stacked", "vmap", "rows"])
+def test_every_kernel_gives_the_algorithm_where_clients_take_different_numbers_of_steps(federation, kernel):
+    steps = setting.draws(federation, "epochs").passes(2)
+    result = run(il.FedAvg(lr=0.3, epochs=2), federation, "network", batching="epochs", kernel=kernel)
+    assert_equals(result, fedavg_reference(federation, "epochs", "network", steps=steps), federation, "network")
+    result = run(an_lpproj(p=2, nu=0.1, lam=0.1), federation, "network", kernel=kernel)
+    assert_equals(result, lpproj_reference(federation, model="network", p=2, nu=0.1, lam=0.1), federation, "network")
 
 
 # -- the server's step and schedules -----------------------------------------------------------------------------------------

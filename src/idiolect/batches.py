@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,20 +57,36 @@ class Batches:
         batching: str,
         dtype: torch.dtype = torch.float32,
         purpose: str = "batch",
+        validate: Callable[[Tensor], Tensor] | None = None,
     ):
         self.data, self.batch, self.batching, self.dtype = data, batch, batching, dtype
         self.starts = data.offsets["train"][clients].numpy()
         self.sizes = data.sizes("train")[clients].numpy()
         self.rows = len(clients)
         self.tally = torch.zeros(self.rows, dtype=torch.int64)
-        self.key = streams.keys(seed, purpose, round, names[clients.numpy()])
-        self.noise_key = streams.keys(seed, f"{purpose} noise", round, names[clients.numpy()])
+        self.seed, self.round, self.purpose, self.names = seed, round, purpose, names[clients.numpy()]
+        self._validate = validate
+        self.key = self.keys(purpose)
+        self.noise_key = self.keys(f"{purpose} noise")
         self.step = 0
         self._ahead: Tensor | None = None
         self._share = torch.empty(0)
         self._full: Batch | None = None
         self._epoch = np.full(self.rows, -1)
         self._order = np.zeros((self.rows, 0), dtype=np.int64)
+
+    def validate(self, x: Tensor) -> Tensor:  # x[K, d] -> float64[K]
+        """The error of each row's model on that client's own validation data (the loss for a regression); 0 where it has none."""
+        assert self._validate is not None, "this host offers no validation data"
+        return self._validate(x)
+
+    def keys(self, purpose: str) -> np.ndarray:  # -> uint64[K]
+        """Streams of this round for another purpose, one a client."""
+        return streams.keys(self.seed, purpose, self.round, self.names)
+
+    def coins(self, purpose: str, count: int) -> np.ndarray:  # -> float64[count] in [0, 1)
+        """Random numbers of this round that all clients and the server share: nothing has to be sent for them."""
+        return streams.uniform(streams.keys(self.seed, purpose, self.round), count)[0]
 
     def steps(self, steps: int, epochs: int) -> Tensor:  # -> int64[K]
         """How many steps each row takes: `steps`, or, where `epochs` > 0, that many passes over its own data."""

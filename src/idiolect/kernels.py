@@ -202,7 +202,7 @@ class Stacked:
 
 
 # -- any module --------------------------------------------------------------------------------------------------------------
-def _one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Tensor]:
+def one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Tensor]:
     def value(flat: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         out = functional_call(module, layout.unflatten(flat), (inputs,))
         return (loss.each(out, targets) * weights).sum()
@@ -225,7 +225,7 @@ class Vmapped:
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         if loss not in self._grads:
-            self._grads[loss] = self._prepare(vmap(grad(_one_loss(self.module, self.layout, loss))))
+            self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
         return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
 
     def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -26,6 +26,7 @@ class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
     trains: ClassVar[str] = "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
+    hears_all: ClassVar[bool] = False  # whether the method makes sense only if every client is heard every round
     rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
 
     def check(self, task: Task) -> None:
@@ -58,6 +59,11 @@ class Method(Knobs):
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         """x[K, d]: the model each client predicts with."""
         return down["w"].expand(batches.rows, -1)
+
+    def shared(self, task: Task, down: State) -> Tensor | None:  # -> [d]
+        """The method's one global model, where it has one: evaluated beside the personal models at the end."""
+        w = down.get("w")
+        return w if w is not None and w.shape == task.x0.shape else None
 
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""

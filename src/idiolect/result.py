@@ -26,6 +26,7 @@ class SeedResult:
     by_client: list[Tensor] = field(default_factory=list)  # float32[N] test accuracy, an entry an evaluated round
     scores: dict[str, Scores] = field(default_factory=dict)  # split -> final scores
     held_out_scores: dict[str, Scores] = field(default_factory=dict)
+    shared_scores: dict[str, Scores] = field(default_factory=dict)  # of the one global model, where the method has one
     seconds: float = 0.0
     stopped: str = "rounds"  # why: rounds, bytes, target
 
@@ -89,6 +90,9 @@ class Result:
         out["stopped"] = [s.stopped for s in self.seeds]
         best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in self.seeds]
         out["best_round"] = {"accuracy": _mean(best), "note": "the best round on test data: optimistic, never for comparison"}
+        if self.seeds[0].shared_scores:
+            shared = [summarise(s.shared_scores["test"], s.clients) for s in self.seeds]
+            out["global_model"] = {"accuracy": _measure(shared, "accuracy"), "loss": _measure(shared, "loss")}
         if len(self.seeds[0].held_out):
             held = [summarise(s.held_out_scores["test"], s.held_out) for s in self.seeds]
             out["held_out"] = {

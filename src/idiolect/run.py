@@ -111,16 +111,19 @@ def _run(
 def _prepare(
     method: Method, task: Task, federation: Federation, s: Settings, identity: dict[str, Any], seed: int, folder: RunDirectory | None
 ) -> SeedResult:
-    task = task.to(seed=seed, device=s.device, dtype=DTYPES[s.dtype], kernel=s.kernel, clip=s.clip, weight_decay=s.weight_decay)
-    number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
-    host_settings = HostSettings(s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None)
-    host = Host(method, task, federation, number, host_settings)
-    everyone = torch.arange(federation.clients)
-    held = _held_out(federation, s)
+    everyone, held = torch.arange(federation.clients), _held_out(federation, s)
     inside = everyone[~torch.isin(everyone, held)]
     eligible = inside[federation.sizes("train")[inside] > 0]
+    task = task.to(
+        clients=len(eligible), seed=seed, device=s.device, dtype=DTYPES[s.dtype], kernel=s.kernel, clip=s.clip, weight_decay=s.weight_decay
+    )
+    number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
+    host_settings = HostSettings(
+        s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None, s.finetune_steps, s.finetune_lr
+    )
+    host = Host(method, task, federation, number, host_settings)
     step = ServerStep(s.server_optimizer, s.server_lr, s.server_options)
-    engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible)))
+    engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible), method.hears_all))
     return SeedResult(seed, engine, inside, held)
 
 
@@ -177,6 +180,7 @@ def _evaluate(one: SeedResult) -> None:
 
 def _finish(one: SeedResult, s: Settings) -> None:
     one.scores = one.engine.evaluate(one.clients, SPLITS)
+    one.shared_scores = one.engine.evaluate_shared(("test",))
     if len(one.held_out):
         one.engine.personalise(one.held_out, s.held_out_rounds)
         one.held_out_scores = one.engine.evaluate(one.held_out, SPLITS)

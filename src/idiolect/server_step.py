@@ -59,17 +59,18 @@ class ServerStep:
         return {n: t for n, t in server.items() if not n.startswith(_PREFIX)}
 
     def __call__(self, server: State, after: State) -> State:
-        if self.plain or "w" not in after:
+        shared = "w" if "w" in after else "theta"
+        if self.plain or shared not in after:
             return {**{n: t for n, t in server.items() if n.startswith(_PREFIX)}, **after}
-        w = server["w"].clone()
+        w = server[shared].clone()
         optimizer = self._make(w)
         had = {n.removeprefix(_PREFIX): t.clone() for n, t in server.items() if n.startswith(_PREFIX)}
         if had:
             optimizer.state[w] = had
-        w.grad = server["w"] - after["w"]
+        w.grad = server[shared] - after[shared]
         optimizer.step()
         kept = {f"{_PREFIX}{n}": torch.as_tensor(v) for n, v in optimizer.state[w].items() if v is not None}
-        return {**after, "w": w.detach(), **kept}
+        return {**after, shared: w.detach(), **kept}
 
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
         try:

@@ -34,6 +34,8 @@ class Settings(Knobs):
     clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    finetune_steps: int = knob(0, "SGD steps on every personal model before it is used or evaluated, whatever the method", low=0)
+    finetune_lr: float = knob(0.1, "step size of those", above=0)
     held_out: int = knob(0, "clients kept out of training, personalised and evaluated at the end", low=0)
     held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
     bytes: int = knob(0, "stop before more bytes than this are sent, both directions together; 0 = no budget", low=0)
@@ -52,11 +54,13 @@ class Settings(Knobs):
         factor(self.schedule, 0, max(self.rounds, 1))
         check_device(self.device)
 
-    def sampled(self, eligible: int) -> int:
-        """S for this many clients."""
+    def sampled(self, eligible: int, hears_all: bool = False) -> int:
+        """S for this many clients; all of them for a method that needs that."""
         if self.sample > eligible:
             raise SettingError(f"sample: {self.sample} is not accepted; at most the {eligible} clients that can take part")
-        return self.sample or max(1, round(0.1 * eligible))
+        if hears_all and self.sample not in (0, eligible):
+            raise SettingError(f"sample: {self.sample} is not accepted for this method; it must hear all {eligible} clients (0)")
+        return eligible if hears_all else self.sample or max(1, round(0.1 * eligible))
 
 
 def check_device(device: str) -> None:

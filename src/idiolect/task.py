@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, jvp, vmap
 
 from .batches import Batch
 from .fields import SettingError
-from .kernels import Layout, choose, spread
+from .kernels import Layout, choose, has_dropout, one_loss, spread
 from .losses import Loss, as_loss
 
 
@@ -65,9 +65,11 @@ class Task:
         clip: float = 0.0,
         weight_decay: float = 0.0,
         seed: int = 0,
+        clients: int = 0,
     ):
         self.model, self.criterion, self.device, self.dtype = model, as_loss(loss), torch.device(device), dtype
         self.clip, self.weight_decay, self.seed = clip, weight_decay, seed
+        self.clients = clients  # how many clients may take part in the run
         self.module = self._make(seed).to(device=self.device, dtype=dtype)
         trained = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         if not trained:
@@ -78,6 +80,8 @@ class Task:
         self.x0 = torch.cat([p.detach().flatten() for _, p in trained])
         self._kernel = choose(self.module, self.layout, kernel)
         self.asked_kernel = kernel
+        self._splits: dict[str, Split] = {}
+        self._hvp: Any = None
 
     @property
     def kernel(self) -> str:
@@ -87,7 +91,7 @@ class Task:
     def to(self, **changes: Any) -> Task:
         """The same task with another device, dtype, kernel, clip, weight_decay or seed."""
         now: dict[str, Any] = {"kernel": self.asked_kernel, "device": self.device, "dtype": self.dtype, "clip": self.clip}
-        now |= {"weight_decay": self.weight_decay, "seed": self.seed}
+        now |= {"weight_decay": self.weight_decay, "seed": self.seed, "clients": self.clients}
         return Task(self.model, self.criterion, **(now | changes))
 
     # -- functions of rows ---------------------------------------------------------------------------------------------------
@@ -115,6 +119,21 @@ class Task:
             g = g * (self.clip / g.norm(dim=-1, keepdim=True).clamp_min(self.clip))
         return g
 
+    def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:  # x[K, d], v[K, d] -> [K, d]
+        """Hessian of each row's mini-batch loss times v, exact; costs and counts as two gradients."""
+        if self._hvp is None:
+            if has_dropout(self.module):
+                raise SettingError("model: exact second derivatives are not available for a model with dropout")
+            gradient = grad(one_loss(self.module, self.layout, self.criterion))
+
+            def product(x: Tensor, v: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+                return jvp(lambda x: gradient(x, inputs, targets, weights), (x,), (v,))[1]
+
+            self._hvp = vmap(product)
+        batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
+        h = self._hvp(x.contiguous(), v.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
+        return h + self.weight_decay * v if self.weight_decay else h
+
     # -- models --------------------------------------------------------------------------------------------------------------
     def draw(self, keys: np.ndarray) -> Tensor:  # uint64[K] -> x[K, d]
         """A newly initialised model for each key (PyTorch's default initialisation of every layer)."""
@@ -133,21 +152,27 @@ class Task:
         return module.eval()
 
     def split(self, private: str) -> Split:
-        """Which coordinates are private: "input" (the first layer), "output" (the last) or name patterns ("head.*,*.bias").
+        """Which coordinates are private: "input" (the first layer), "output" (the last), "adapter" (what `models.adapt` added),
+        "all", "none", or name patterns ("head.*,*.bias").
 
         >>> Task(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))).split("output").w.tolist()
         [8, 9, 10]
         """
+        if private in self._splits:
+            return self._splits[private]
         names = self.layout.names
         owners = list(dict.fromkeys(n.rpartition(".")[0] for n in names))
-        ends = {"input": owners[0], "output": owners[-1]}
-        patterns = [f"{ends[private]}.*" if ends[private] else "*"] if private in ends else [p.strip() for p in private.split(",")]
+        layers = [n for n in owners if not n.endswith("adapter")]
+        ends = {"input": f"{layers[0]}.*" if layers[0] else "*", "output": f"{layers[-1]}.*" if layers[-1] else "*"}
+        words = {**ends, "adapter": "*adapter.*", "all": "*", "none": ""}
+        patterns = [words.get(p.strip(), p.strip()) for p in private.split(",")]
         chosen = [any(fnmatch.fnmatchcase(n, p) for p in patterns) for n in names]
-        if not any(chosen):
-            raise SettingError(f"split: {private!r} matches no parameter; parameters: {', '.join(names)}; or 'input', 'output'")
+        if not any(chosen) and private != "none":
+            raise SettingError(f"split: {private!r} matches no parameter; one of {', '.join(words)}, or names of: {', '.join(names)}")
         mine = torch.cat([torch.full((b - a,), c) for a, b, c in zip(self.layout.starts, self.layout.starts[1:], chosen, strict=False)])
         index = torch.arange(self.d)
-        return Split(index[~mine].to(self.device), index[mine].to(self.device))
+        self._splits[private] = Split(index[~mine].to(self.device), index[mine].to(self.device))
+        return self._splits[private]
 
     def _make(self, seed: int, renew: bool = False) -> nn.Module:
         """The user's module as it is; or a new one under the seed (from the user's function, or by resetting every layer)."""

@@ -15,6 +15,7 @@ from ..data.federation import Federation
 from ..evaluate import Evaluator
 from ..method import Method, State
 from ..metrics import Scores
+from ..solvers import sgd
 from ..task import Task
 from .store import Store
 
@@ -26,6 +27,8 @@ class HostSettings:
     chunk: int = 0  # rows at once; 0 = as many as fit in `memory`
     memory: int = 2 << 30  # bytes for a chunk at work, and for private rows before they move to a file
     scratch: Path | None = None
+    finetune_steps: int = 0  # SGD steps on every personal model before use
+    finetune_lr: float = 0.1
 
 
 class Host:
@@ -70,6 +73,11 @@ class Host:
                 self._evaluator(split).personal(x, ids, scores[split])
         return scores
 
+    def evaluate_shared(self, round: int, message: bytes, splits: tuple[str, ...]) -> dict[str, Scores]:
+        """Scores of the method's one global model; empty where it has none."""
+        w = self.method.shared(self.task, wire.open_one(self.down, message, self.run, round, self.task.device))
+        return {} if w is None else {split: self._evaluator(split).shared(w) for split in splits}
+
     def personal(self, round: int, message: bytes, client: int) -> Tensor:  # -> x[d]
         """The model a client predicts with: for its owner only, no engine calls this."""
         down = wire.open_one(self.down, message, self.run, round, self.task.device)
@@ -78,15 +86,31 @@ class Host:
     def _personal(self, round: int, down: State, ids: Tensor) -> Tensor:
         batches = self._batches(ids, round, "personal")
         x = self.method.personal(self.task, down, self.store.read(ids), batches)
+        if self.settings.finetune_steps:
+            x = sgd(self.task, x, batches, self.settings.finetune_lr, self.settings.finetune_steps)
         self.deployment[ids] = batches.tally
         return x
 
     def _batches(self, ids: Tensor, round: int, purpose: str = "batch") -> Batches:
-        s = self.settings
         return Batches(
-            self.data, ids, seed=self.task.seed, round=round, names=self.keys, batch=s.batch, batching=s.batching,
-            dtype=self.task.dtype, purpose=purpose,
-        )  # fmt: skip
+            self.data,
+            ids,
+            seed=self.task.seed,
+            round=round,
+            names=self.keys,
+            batch=self.settings.batch,
+            batching=self.settings.batching,
+            dtype=self.task.dtype,
+            purpose=purpose,
+            validate=lambda x: self._errors(x, ids),
+        )
+
+    def _errors(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Error of each model on its client's validation data."""
+        scores = self._evaluator("valid").blank()
+        self._evaluator("valid").personal(x, ids, scores)
+        accuracy, loss = scores.of_clients()
+        return (1 - accuracy if self.data.classes else loss)[ids].nan_to_num(0.0)
 
     def _evaluator(self, split: str) -> Evaluator:
         if split not in self._evaluators:

@@ -86,6 +86,9 @@ class InProcess:
     def evaluate(self, clients: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         return self.host.evaluate(self.round, self.message(self.round), clients, splits)
 
+    def evaluate_shared(self, splits: tuple[str, ...]) -> dict[str, Scores]:
+        return self.host.evaluate_shared(self.round, self.message(self.round), splits)
+
     def personalise(self, clients: Tensor, rounds: int) -> None:
         """Clients that took no part train their private rows towards the finished server; nothing is sent up."""
         nobody = clients[:0]

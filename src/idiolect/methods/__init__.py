@@ -6,10 +6,23 @@ from typing import Any
 
 from ..fields import build, nearest
 from ..method import Method
+from .dichotomy import Dichotomy
+from .ditto import Ditto
+from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
+from .feddeper import FedDeper
 from .fedprox import FedProx, FedProxSoft
+from .ffgg import Ffgg, LocalFfgg
+from .finetune import Finetune
+from .l2gd import L2gd
+from .lgfedavg import LgFedAvg
 from .local import Local
 from .lpproj import LpProj
+from .perfedavg import PerFedAvg
+from .pfedme import PFedMe
+from .rsa import Rsa
+from .scaffnew import Scaffnew
+from .scaffold import Scaffold
 
 METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "local": (Local, {}),
@@ -19,6 +32,22 @@ METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "lp-proj": (LpProj, {}),
     "lp-proj-1": (LpProj, {"p": 1.0}),
     "lp-proj-2": (LpProj, {"p": 2.0}),
+    "ditto": (Ditto, {}),
+    "pfedme": (PFedMe, {}),
+    "per-fedavg": (PerFedAvg, {}),
+    "lg-fedavg": (LgFedAvg, {}),
+    "rsa": (Rsa, {}),
+    "l2gd": (L2gd, {}),
+    "scaffold": (Scaffold, {}),
+    "scaffnew": (Scaffnew, {}),
+    "feddeper": (FedDeper, {}),
+    "feddeper*": (FedDeper, {"steps": 5}),
+    "ffgg": (Ffgg, {}),
+    "local-ffgg": (LocalFfgg, {}),
+    "fedalt": (FedAlt, {}),
+    "fedsim": (FedSim, {}),
+    "finetune": (Finetune, {}),
+    "dichotomy": (Dichotomy, {}),
 }
 
 

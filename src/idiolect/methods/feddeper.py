@@ -1,0 +1,49 @@
+"""FedDeper: depersonalised federated learning (Algorithm 1): a globalised model y beside a personal model v.
+
+Choose it for a shared model on unlike data at the cost of FedAvg's messages, with a personal model as a by-product. Costs per round: d
+numbers each way for each sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the personal model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Batches
+from ..fields import knob
+from ..method import Method, Rule, State
+from ..task import Task
+
+
+@dataclass(frozen=True)
+class FedDeper(Method):
+    """A shared model kept from personal drift by the personal models (rho); both are of use. FedAvg's messages, twice its gradients."""
+
+    lr: float = knob(0.1, "η, step size", above=0)
+    steps: int = knob(10, "τ, local steps a round", low=0)
+    rho: float = knob(0.03, "ϱ, penalty; 0 is FedAvg", low=0)
+    lam: float = knob(0.5, "λ, share of y in the next round's v; the theory has [1/2, 1]", low=0, high=1)
+    same_batch: bool = knob(True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)")
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"v": task.x0.repeat(len(clients), 1)}
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        x, v = down["w"], private["v"]
+        y = x.expand(batches.rows, -1)
+        for _ in range(self.steps):
+            batch = batches.draw()
+            # line 7, y <- y - η g^ϱ(y), with g^ϱ the gradient of f + ϱ/(2η) ||v + y - 2x||² and v as it is before line 8
+            new = y - self.lr * task.grad(y, batch) - self.rho * (v + y - 2 * x)
+            v = v - self.lr * task.grad(v, batch if self.same_batch else batches.draw())  # line 8
+            y = new
+        return {"w": y - x}, {"v": (1 - self.lam) * v + self.lam * y}  # lines 11 and 10
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        return {"w": server["w"] + rule(up["w"], torch.ones_like(weights))}  # line 14
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        return private["v"]

@@ -1,0 +1,31 @@
+"""Fine-tuning: FedAvg, then some steps of one's own before use.
+
+Choose it as the simplest personalisation there is. Costs per round as FedAvg; `personal_steps` gradients before use. Keeps nothing. The
+run's settings `finetune_steps` and `finetune_lr` do the same to any method, as the lp-proj paper does to the compressed ones (section 5.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..batches import Batches
+from ..fields import knob
+from ..method import State
+from ..solvers import sgd
+from ..task import Task
+from .fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Finetune(FedAvg):
+    """FedAvg, then personal SGD steps before use. The simplest personalisation; often hard to beat."""
+
+    rates = ("lr", "personal_lr")
+
+    personal_lr: float = knob(0.1, "step size of the fine-tuning", above=0)
+    personal_steps: int = knob(20, "SGD steps before use", low=0)
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        return sgd(task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.personal_steps)

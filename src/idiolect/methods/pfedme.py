@@ -1,0 +1,72 @@
+"""pFedMe: personal models through Moreau envelopes (Dinh, Tran and Nguyen 2020, Algorithm 1).
+
+Choose it for personal models near a shared one when d numbers a message are affordable; it is lp-proj with P = I and p = 2. Costs per
+round: d numbers down to everyone and up from each sampled client; at most R * steps gradients. Keeps: the personal model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Batch, Batches
+from ..fields import knob
+from ..method import Method, Rule, State
+from ..solvers import descend
+from ..task import Task
+from .fedavg import average
+from .local import own_models
+
+
+@dataclass(frozen=True)
+class PFedMe(Method):
+    """Personal models as Moreau envelopes of a shared one (lam). For clients that differ moderately; sends the whole model."""
+
+    trains: ClassVar[str] = "everyone"
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+
+    lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
+    lr: float = knob(0.1, "η, step size of the local copy of the shared model", above=0)
+    personal_lr: float = knob(0.1, "step size of the personal model θ", above=0)
+    alternations: int = knob(1, "R, local rounds", low=1)
+    steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
+    nu: float = knob(1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0)
+    fresh: bool = knob(False, "a new mini-batch every step (the lp-proj code); the paper keeps one for each envelope")
+    reset: bool = knob(False, "θ starts at the received model each round (the original code), not where it was")
+    server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
+    weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
+    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"x": own_models(task, clients, self.init)}
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        w = down["w"].expand(batches.rows, -1)
+        x = w if self.reset else private["x"]
+        for _ in range(self.alternations):
+            x = self._envelope(task, x, w, batches)
+            w = w - self.lr * self.lam * (w - x)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
+        return {"w": w}, {"x": x.contiguous()}
+
+    def _envelope(self, task: Task, x: Tensor, w: Tensor, batches: Batches) -> Tensor:
+        """θ ≈ argmin f(θ; D) + λ/2 ||θ - w||², to accuracy ν or a cap on steps."""
+
+        def gradient(x: Tensor, batch: Batch) -> Tensor:
+            return task.grad(x, batch) + self.lam * (x - w)
+
+        if not self.fresh:
+            return descend(gradient, x, batches.draw(), self.personal_lr, self.steps, self.nu)
+        for _ in range(self.steps):
+            x = torch.add(x, gradient(x, batches.draw()), alpha=-self.personal_lr)
+        return x
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        w = server["w"]
+        return {"w": (1 - self.server_rate) * w + self.server_rate * average(w, up["w"], weights, rule, self.weighting)}
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        return private["x"]

@@ -1,0 +1,68 @@
+"""RSA: consensus with an L^p penalty that bounds what any client can do to the shared model (Li, Xu, Chen, Giannakis, Ling 2019).
+
+Choose it when clients may lie and d numbers a message are affordable. Costs per round: d numbers down to everyone and up from each
+sampled client; `steps` gradients. Keeps: the client's model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Batches
+from ..fields import knob
+from ..method import Method, Rule, State
+from ..solvers import sgd
+from ..task import Task
+from .local import own_models
+
+
+@dataclass(frozen=True)
+class Rsa(Method):
+    """Personal models tied to a shared one by ||x - w||_p; with p = 1 a lying client moves it by a bounded step. Against attacks."""
+
+    trains: ClassVar[str] = "everyone"
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+
+    p: float = knob(1.0, "the norm of the penalty", low=1)
+    lam: float = knob(0.01, "λ, weight of the penalty", low=0)
+    lr: float = knob(0.1, "step size of the shared model", above=0)
+    personal_lr: float = knob(0.1, "step size of the personal model", above=0)
+    steps: int = knob(20, "SGD steps a round", low=0)
+    decay: float = knob(0.0, "f_0(w) = decay/2 ||w||², the server's own term", low=0)
+    server_step: str = knob(
+        "sum",
+        "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) (the paper), or the clients step and w is their mean (the lp-proj code)",
+        choices=("sum", "mean"),
+    )
+    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"x": own_models(task, clients, self.init)}
+
+    def pull(self, gap: Tensor) -> Tensor:
+        """The gradient of ||gap||_p, with 0 at 0; sign(gap) for p = 1."""
+        if self.p == 1:
+            return gap.sign()
+        size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)
+        return gap.sign() * (gap.abs() / torch.where(size > 0, size, 1)) ** (self.p - 1)
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        w = down["w"]
+        # x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
+        x = sgd(task, private["x"], batches, self.personal_lr, self.steps, pull=lambda x: self.lam * self.pull(x - w))
+        return {"w": x if self.server_step == "sum" else w - self.lr * self.lam * self.pull(w - x)}, {"x": x}
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        w, heard = server["w"], torch.ones_like(weights)
+        if self.server_step == "mean":
+            return {"w": (1 - self.lr * self.decay) * rule(up["w"], heard)}
+        pulls = len(heard) * rule(self.pull(w - up["w"]), heard)  # the sum, through the rule
+        return {"w": w - self.lr * (self.decay * w + self.lam * pulls)}
+
+    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+        return private["x"]

@@ -1,0 +1,44 @@
+"""Scaffnew: ProxSkip for federated learning (Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2).
+
+Choose it for one shared model when all clients are always there and rounds are dear: local steps provably save rounds. Costs per round:
+d numbers each way; 1/p gradients on average, the same number at every client (a shared coin). Keeps: control variate and last model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ..batches import Batches
+from ..fields import knob
+from ..method import Method, Rule, State
+from ..solvers import sgd
+from ..task import Task
+from .l2gd import waiting
+
+
+@dataclass(frozen=True)
+class Scaffnew(Method):
+    """One shared model; local steps that provably save rounds, for federations in which every client is heard every round."""
+
+    trains: ClassVar[str] = "everyone"
+    hears_all: ClassVar[bool] = True  # Σ h_i = 0 holds only then
+
+    lr: float = knob(0.05, "γ, step size", above=0)
+    p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"h": task.x0.new_zeros(len(clients), task.d), "x": task.x0.repeat(len(clients), 1)}
+
+    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+        w = down["w"]
+        h = private["h"] + self.p / self.lr * (w - private["x"])  # h <- h + (p/γ)(x_{t+1} - x̂_{t+1}), once x_{t+1} is known
+        steps = waiting(batches.coins("scaffnew", 1)[0], self.p)
+        x = sgd(task, w.expand(batches.rows, -1), batches, self.lr, steps, pull=lambda x: -h)  # x̂ <- x - γ (g(x) - h)
+        return {"w": x}, {"h": h, "x": x}  # the server's mean of x̂ is the prox: Σ h_i = 0
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        return {"w": rule(up["w"], weights.new_ones(len(weights)))}
