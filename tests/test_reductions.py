@@ -161,7 +161,9 @@ def test_at_p_x_equal_to_w_nothing_pulls(federation, p, w_step):
         return layer
 
     def after(method):
-        return outcome(il.run(method, il.Task(zero), federation, rounds=1, sample=SAMPLE, dtype="float64", eval_every=0))
+        result = il.run(method, il.Task(zero), federation, rounds=1, sample=SAMPLE, dtype="float64", eval_every=0)
+        assert result.summary()["rejected"] == 0  # nobody sent a NaN
+        return outcome(result)
 
     tied = {"p": p, "w_step": w_step, "dim": 5, "lam": 3.0, "personal_lr": 0.2}
     plain = after(il.Local(lr=0.2, steps=1))["personal"]

@@ -22,9 +22,9 @@ from ..task import Task
 class FedDeper(Method):
     """A shared model kept from personal drift by the personal models (rho); both are of use. FedAvg's messages, twice its gradients."""
 
-    lr: float = knob(0.1, "η, step size", above=0)
+    lr: float = knob(0.05, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps a round", low=0)
-    rho: float = knob(0.03, "ϱ, penalty; 0 is FedAvg", low=0)
+    rho: float = knob(0.003, "ϱ, penalty; 0 is FedAvg; 0.03 (the paper) diverges when clients are rarely sampled", low=0)
     lam: float = knob(0.5, "λ, share of y in the next round's v; the theory has [1/2, 1]", low=0, high=1)
     same_batch: bool = knob(True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)")
 
