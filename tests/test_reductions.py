@@ -36,7 +36,7 @@ def test_lpproj_with_lambda_zero_has_the_personal_models_of_local(federation, p,
     method = il.LpProj(p=p, dim=5, lam=0, personal_lr=0.2, steps=2, alternations=3, fresh=True)
     tied = outcome(run(method, federation, model))
     np.testing.assert_array_equal(tied["personal"], alone["personal"])
-    assert not tied["w"].any()
+    assert not tied["server w"].any()
 
 
 @every_model
@@ -66,7 +66,7 @@ def test_fedprox_with_mu_zero_is_fedavg(federation, model, amount):
 def test_soft_fedprox_with_a_very_large_lambda_is_one_shared_model(federation):
     """Steps of size 1 / lam: each one lands on w, up to a gradient over lam."""
     soft = outcome(run(il.FedProxSoft(lam=1e6, lr=1e-6), federation))
-    np.testing.assert_allclose(soft["personal"], np.tile(soft["w"], (N, 1)), atol=1e-5)
+    np.testing.assert_allclose(soft["personal"], np.tile(soft["server w"], (N, 1)), atol=1e-5)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
@@ -80,7 +80,7 @@ def test_fedavg_with_one_client_is_centralised_sgd(weighting):
         for _ in range(5):
             I = next(batches)
             w = w - 0.2 * LOGISTIC.gradient(w, X[I], y[I])
-    close(result["w"], w)
+    close(result["server w"], w)
 
 
 def test_fedavg_with_one_full_step_of_everyone_is_gradient_descent_on_the_pooled_loss(federation):
@@ -90,7 +90,7 @@ def test_fedavg_with_one_full_step_of_everyone_is_gradient_descent_on_the_pooled
     w = setting.start()
     for _ in range(ROUNDS):
         w = w - 0.4 * LOGISTIC.gradient(w, X, y)
-    close(result["w"], w)
+    close(result["server w"], w)
 
 
 def test_unbiased_fedavg_with_everyone_sampled_is_fedavg_weighted_by_samples(federation):
@@ -109,7 +109,7 @@ def test_with_clients_of_equal_size_all_weightings_are_the_same(kind):
 def test_lpproj_with_clients_of_equal_size_weighs_them_alike(federation):
     same_size = setting.make_federation(sizes=(9,) * N)
     for data, apart in ((same_size, False), (federation, True)):
-        samples, equal = (outcome(run(il.LpProj(p=2, dim=5, weighting=v), data))["w"] for v in ("samples", "equal"))
+        samples, equal = (outcome(run(il.LpProj(p=2, dim=5, weighting=v), data))["server w"] for v in ("samples", "equal"))
         assert (np.abs(samples - equal).max() > 1e-9) == apart
 
 
@@ -123,8 +123,8 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
     expected = pfedme(
         MODELS[model][1], draws.data, start, np.zeros(len(start)), cohorts, draws.batches, 0.3, 0.2, lam=0.8, R=3, steps=4, beta=beta
     )
-    close(result["w"], expected["w"])
-    close(result["x"], expected["x"])
+    close(result["server w"], expected["server w"])
+    close(result["private x"], expected["private x"])
 
 
 def messages_and_w(method, federation, monkeypatch):
@@ -169,7 +169,7 @@ def test_at_p_x_equal_to_w_nothing_pulls(federation, p, w_step):
     plain = after(il.Local(lr=0.2, steps=1))["personal"]
     assert np.abs(plain).max() > 0.01
     np.testing.assert_array_equal(after(il.LpProj(**tied, steps=1, fresh=True))["personal"], plain)
-    assert not after(il.LpProj(**tied, steps=0))["w"].any()
+    assert not after(il.LpProj(**tied, steps=0))["server w"].any()
 
 
 def test_the_sign_of_zero_is_zero():

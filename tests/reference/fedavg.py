@@ -18,7 +18,7 @@ def fedavg(model, data, start, cohorts, batches, rates, steps, weighting, server
                 spent[i] += 1
             received[i] = x
         w = server(w, mean(w, received, data, weighting))
-    return {"w": w, "personal": [w for _ in data], "gradients": spent}
+    return {"server w": w, "personal": [w for _ in data], "gradients": spent}
 
 
 def mean(w, received, data, weighting):

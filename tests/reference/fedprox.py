@@ -19,7 +19,7 @@ def fedprox(model, data, start, cohorts, batches, rates, steps, weighting, mu):
                 spent[i] += 1
             received[i] = x
         w = mean(w, received, data, weighting)
-    return {"w": w, "personal": [w for _ in data], "gradients": spent}
+    return {"server w": w, "personal": [w for _ in data], "gradients": spent}
 
 
 def fedprox_soft(model, data, start, cohorts, batches, last_batches, rates, last_rate, steps, last_steps, weighting, lam, eta):
@@ -39,4 +39,4 @@ def fedprox_soft(model, data, start, cohorts, batches, last_batches, rates, last
         target = mean(w, {i: x[i] for i in cohort}, data, weighting)
         w = w - eta * (w - target)
     personal = [soft_local_sgd(x[i], w, *data[i], last_steps, last_batches(i), last_rate) for i in range(len(data))]  # Stage II
-    return {"w": w, "x": x, "personal": personal, "gradients": spent}
+    return {"server w": w, "private x": x, "personal": personal, "gradients": spent}

@@ -12,4 +12,4 @@ def local(model, data, start, batches, rates, steps):
                 I = next(batch)
                 x[i] = x[i] - lr * model.gradient(x[i], X[I], y[I])
                 spent[i] += 1
-    return {"x": x, "personal": x, "gradients": spent}
+    return {"private x": x, "personal": x, "gradients": spent}

@@ -30,7 +30,7 @@ def lpproj(
             local_w.append(w_k)
         target = mean(w, {k: local_w[k] for k in cohort}, data, weighting)
         w = server(w, (1 - beta) * w + beta * target)  # line 12
-    return {"w": w, "x": x, "personal": x, "gradients": spent}
+    return {"server w": w, "private x": x, "personal": x, "gradients": spent}
 
 
 def derivative(gap, p):
@@ -58,4 +58,4 @@ def pfedme(model, data, start, w, cohorts, batches, lr, personal_lr, lam, R, ste
                 w_i = w_i - lr * lam * (w_i - theta[i])
             local_w.append(w_i)
         w = (1 - beta) * w + beta * sum(local_w[i] for i in cohort) / len(cohort)
-    return {"w": w, "x": theta}
+    return {"server w": w, "private x": theta}

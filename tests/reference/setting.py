@@ -53,7 +53,8 @@ def arrange(federation, order):
 
 
 def run(method, federation, model="logistic", **settings):
-    settings = {"rounds": ROUNDS, "sample": SAMPLE, "batch": BATCH, "seed": SEED, "dtype": "float64", "eval_every": 0} | settings
+    sample = 0 if method.hears_all else SAMPLE
+    settings = {"rounds": ROUNDS, "sample": sample, "batch": BATCH, "seed": SEED, "dtype": "float64", "eval_every": 0} | settings
     return il.run(method, il.Task(MODELS[model][0]), federation, **settings)
 
 
@@ -72,8 +73,8 @@ def outcome(result):
     everyone = torch.arange(engine.host.data.clients)
     models = [parameters_to_vector(result.personal(k).parameters()) for k in everyone.tolist()]
     return {
-        **{name: t.numpy() for name, t in engine.step.without(engine.server).items()},
-        **{name: t.numpy() for name, t in engine.host.store.read(everyone).items()},
+        **{f"server {name}": t.numpy() for name, t in engine.step.without(engine.server).items()},
+        **{f"private {name}": t.numpy() for name, t in engine.host.store.read(everyone).items()},
         "personal": torch.stack(models).detach().numpy(),
         "gradients": engine.ledger.counts["gradients"].numpy(),
         "accuracy": one.final("test")["accuracy"],
@@ -93,5 +94,5 @@ def assert_same(a, b, tolerance=0.0):
         got, want = np.asarray(a[name]), np.asarray(b[name])
         assert got.shape == want.shape, name
         assert np.isfinite(got).all(), name
-        error = np.abs(got - want).max()
+        error = np.abs(got - want).max(initial=0)
         assert error <= tolerance, f"{name} is {error:.1e} away"

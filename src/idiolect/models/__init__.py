@@ -1,7 +1,8 @@
 """The models of the papers, by name, as ordinary torch modules.
 
 Each is one flat `nn.Sequential` whose last layer is called `head`. The shape of one sample says what the input is: 784 flat
-features are not an image, (1, 28, 28) is. None has BatchNorm, so a model is its parameter vector and nothing else.
+features are not an image, (1, 28, 28) is. None has BatchNorm, so a model is its parameter vector and nothing else. Each takes
+`adapter_rank`; `adapt` gives adapters to any other module.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import Any
 from torch import nn
 
 from idiolect.fields import build, nearest
+from idiolect.models.adapters import adapt
 from idiolect.models.base import Model
 from idiolect.models.cnn import FedDeperCNN, LeNet, smallest_side
 from idiolect.models.linear import Linear
 from idiolect.models.mlp import MLP
 from idiolect.models.resnet import ResNetSmall
 
-__all__ = ["MODELS", "Model", "default", "make"]
+__all__ = ["MODELS", "Model", "adapt", "default", "make"]
 
 MODELS: dict[str, type[Model]] = {
     "linear": Linear,

@@ -10,14 +10,17 @@ from numbers import Integral
 
 from torch import nn
 
-from idiolect.fields import Knobs, SettingError
+from idiolect.fields import Knobs, SettingError, knob
+from idiolect.models.adapters import adapt
 
 Layers = list[tuple[str, nn.Module]]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Model(Knobs):
     """An architecture; subclasses write `layers`, the last of which is called head."""
+
+    adapter_rank: int = knob(0, "inner width of a low-rank adapter at every layer, for part 'adapter'; 0 for none", low=0)
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         """The layers in order, by name."""
@@ -39,7 +42,8 @@ class Model(Knobs):
         if not isinstance(outputs, Integral) or outputs < 1:
             raise SettingError(f"outputs: {outputs!r} is not accepted; outputs (classes, or 1 for regression) is a whole number >= 1")
         # One flat Sequential, not nested ones: a kernel reads the layers off it in order.
-        return nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
+        module = nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
+        return adapt(module, self.adapter_rank) if self.adapter_rank else module
 
 
 def dense(sizes: Sequence[int]) -> Layers:
