@@ -25,6 +25,7 @@ every_model = pytest.mark.parametrize("model", MODELS)
 every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
 proved = ("local", "fedavg", "fedprox", "fedprox-soft", "lp-proj-1", "lp-proj-2")  # the methods that have a reference here
 every_method = pytest.mark.parametrize("name", METHODS)
+every_proved_method = pytest.mark.parametrize("name", proved)
 every_method_and_batching = pytest.mark.parametrize(
     ("name", "batching"), [(name, "replace") for name in METHODS] + [(name, b) for name in proved for b in ("epochs", "full")]
 )
@@ -91,11 +92,11 @@ def test_local_passes_over_each_clients_own_data(federation):
 
 
 # -- FedAvg ------------------------------------------------------------------------------------------------------------------
-def fedavg_reference(federation, batching="replace", model="logistic", rates=(0.3,) * ROUNDS, steps=None, weighting="samples", **more):
+def fedavg_reference(federation, batching="replace", model="logistic", **changes):
     draws = setting.draws(federation, batching)
-    cohorts = draws.cohorts(ROUNDS, SAMPLE)
-    by_hand = more.pop("by_hand", MODELS[model][1])
-    return fedavg(by_hand, draws.data, setting.start(model), cohorts, draws.batches, rates, steps or [4] * N, weighting, **more)
+    fields = {"cohorts": draws.cohorts(ROUNDS, SAMPLE), "rates": [0.3] * ROUNDS, "steps": [4] * N, "weighting": "samples"} | changes
+    by_hand = fields.pop("by_hand", MODELS[model][1])
+    return fedavg(by_hand, draws.data, setting.start(model), batches=draws.batches, **fields)
 
 
 @every_model
@@ -165,13 +166,11 @@ def test_soft_fedprox_takes_the_aggregation_step_it_is_told(federation, weightin
 
 
 # -- lp-proj -----------------------------------------------------------------------------------------------------------------
-def lpproj_reference(federation, batching="replace", model="logistic", **fields):
+def lpproj_reference(federation, batching="replace", model="logistic", **changes):
     draws, start = setting.draws(federation, batching), setting.start(model)
-    fields = {
-        "rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS, "p": 1, "lam": 0.5, "R": 1, "steps": 6, "nu": 0.0, "beta": 1.0,
-    } | fields  # fmt: skip
-    P, cohorts = draws.projection(5, len(start)), draws.cohorts(ROUNDS, SAMPLE)
-    return lpproj(MODELS[model][1], draws.data, start, P, cohorts, draws.batches, **fields)
+    fields = {"p": 1, "lam": 0.5, "R": 1, "steps": 6, "nu": 0.0, "beta": 1.0, "cohorts": draws.cohorts(ROUNDS, SAMPLE)}
+    fields |= {"rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS} | changes
+    return lpproj(MODELS[model][1], draws.data, start, draws.projection(5, len(start)), batches=draws.batches, **fields)
 
 
 def an_lpproj(**fields):
@@ -251,10 +250,10 @@ def test_a_server_optimiser_steps_along_the_change_that_clients_ask_for(federati
 
 SCHEDULES = {
     "cosine": [0.5 * (1 + math.cos(math.pi * t / ROUNDS)) for t in range(ROUNDS)],
-    "linear": [1, 0.75, 0.5, 0.25],
-    "step:2:0.1": [1, 1, 0.1, 0.1],
-    "inverse:0.5": [1, 1 / 1.5, 1 / 2, 1 / 2.5],
-    "exp:0.9": [1, 0.9, 0.81, 0.729],
+    "linear": [1, 2 / 3, 1 / 3],
+    "step:2:0.1": [1, 1, 0.1],
+    "inverse:0.5": [1, 1 / 1.5, 1 / 2],
+    "exp:0.9": [1, 0.9, 0.81],
 }
 
 
@@ -297,12 +296,12 @@ def test_a_client_without_data_changes_nothing(federation, name, batching):
     assert_same(only(after, [k for k, client in enumerate(order) if isinstance(client, int)]), before)
 
 
-@every_method
+@every_proved_method
 def test_the_same_run_twice_gives_the_same_bits(federation, name):
     assert_same(outcome(run(method_of(name), federation, "network")), outcome(run(method_of(name), federation, "network")))
 
 
-@every_method
+@every_proved_method
 def test_another_seed_gives_another_result(federation, name):
     a, b = (outcome(run(method_of(name), federation, "network", seed=seed))["personal"] for seed in (0, 1))
     assert np.abs(a - b).min(axis=1).max() > 0
@@ -385,7 +384,7 @@ def spoil(message, reason):
 
 
 @pytest.mark.parametrize("reason", ["size", "magic", "schema", "run", "round", "stranger", "weight", "not finite"])
-@pytest.mark.parametrize("kind", ["fedavg", "unbiased fedavg", "lp-proj"])
+@pytest.mark.parametrize("kind", ["fedavg", "lp-proj"])
 def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason, kind):
     draws = setting.draws(federation)
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
@@ -393,22 +392,16 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     honest = [[i for i in cohort if (t, i) != (1, liar)] for t, cohort in enumerate(cohorts)]
     update = Host.update
 
-    def spoiled(self, round, message, train, send, rate=1.0):
-        messages = [m.tobytes() for m in update(self, round, message, train, send, rate)]
+    def spoiled(self, round, message, train, send, *rest):
+        messages = [m.tobytes() for m in update(self, round, message, train, send, *rest)]
         return [spoil(m, reason) if (round, i) == (1, liar) else m for i, m in zip(send.tolist(), messages, strict=True)]
 
     monkeypatch.setattr(Host, "update", spoiled)
     if kind == "lp-proj":
-        result = run(an_lpproj(p=2), federation)
-        P, start = draws.projection(5, 15), setting.start()
-        rates = {"rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS}
-        expected = lpproj(
-            MODELS["logistic"][1], draws.data, start, P, honest, draws.batches, **rates, p=2, lam=0.5, R=1, steps=6, nu=0, beta=1
-        )
-    else:
-        weighting = "unbiased" if kind.startswith("unbiased") else "samples"
-        result = run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation)
-        expected = fedavg(MODELS["logistic"][1], draws.data, setting.start(), honest, draws.batches, [0.3] * ROUNDS, [4] * N, weighting)
+        result, expected = run(an_lpproj(p=2), federation), lpproj_reference(federation, p=2, cohorts=honest)
+    else:  # the weighting that depends on how many are heard
+        result = run(il.FedAvg(lr=0.3, steps=4, weighting="unbiased"), federation)
+        expected = fedavg_reference(federation, weighting="unbiased", cohorts=honest)
         expected["gradients"][liar] += 4  # the client did its work; only its message was refused
     assert_equals(result, expected, federation)
     ledger = result.seeds[0].engine.ledger

@@ -131,8 +131,8 @@ def messages_and_w(method, federation, monkeypatch):
     """(message[client], w as the server sent it) of every round."""
     seen, update = [], Host.update
 
-    def noting(self, round, message, train, send, rate=1.0):
-        out = update(self, round, message, train, send, rate)
+    def noting(self, round, message, *rest):
+        out = update(self, round, message, *rest)
         down = wire.open_one(self.down, message, self.run, round, self.task.device)["w"]
         seen.append((wire.unpack(self.up, out)["w"].numpy(), down.numpy()))
         return out

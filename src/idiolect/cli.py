@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -10,22 +11,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import methods
+from . import experiments, methods, models, streams
 from .checkpoint import CheckpointError
 from .compare import compare
 from .data.federation import Federation
 from .fields import SettingError, describe, nearest
 from .flags import Flags, Parser, common, plan_of
 from .measure import measure
+from .pipeline import pipeline
 from .plan import Plan, method_spec
 from .run import Interrupted, run
 from .run import Progress as Report
 from .rundir import RunDirectory
 from .tables import majority_row, results_table
+from .task import Task
 
 ERR = Console(stderr=True)
 OUT = Console() if sys.stdout.isatty() else Console(width=140)  # a file or a pipe has no width
@@ -127,6 +131,41 @@ def _compare_plans(plans: list[Plan], baselines: bool, directory: Path, as_json:
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
+def _pipeline(argv: list[str]) -> None:
+    parser = Parser(prog="idiolect pipeline", allow_abbrev=False, description="Stages as one run, each started from the one before.")
+    parser.add_argument("stages", nargs="+", help="METHOD:field=value,...@ROUNDS, in order: fedavg@50 ffgg:part=output@50")
+    flags, file = common(parser, argv, None)
+    parsed = flags.parse(argv)
+    plans = []
+    for stage in parsed.stages:
+        spec, at, rounds = stage.partition("@")
+        if not at or not rounds.isdigit():
+            raise SettingError(f"stages: {stage!r} is not accepted; METHOD:field=value,...@ROUNDS")
+        plan = plan_of(flags, parsed, file, *method_spec(spec))
+        plans.append(dataclasses.replace(plan, settings={**plan.settings, "rounds": int(rounds)}))
+    directory = _directory(parsed.directory, "pipeline")
+    if directory.exists():
+        raise SettingError(f"directory: {directory} already exists; choose another, or: idiolect resume {directory}")
+    directory.mkdir(parents=True)
+    (directory / "pipeline.json").write_text(json.dumps([p.as_dict() for p in plans], indent=1))
+    _pipeline_plans(plans, directory, parsed.json, parsed.quiet, resume=False)
+
+
+def _pipeline_plans(plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool) -> None:
+    federation = plans[0].make_data()
+    task = plans[0].make_task(federation)
+    settings = [p.make_settings() for p in plans]
+    stages = [(p.make_method(), s.rounds) for p, s in zip(plans, settings, strict=True)]
+    for method, _ in stages:
+        method.check(task)
+    with _progress(sum(s.seeds * s.rounds for s in settings), quiet) as bar, _resumable(directory):
+        origins = [p.as_dict() for p in plans]
+        results = pipeline(stages, task, federation, directory=directory, resume=resume, report=bar, origins=origins, **plans[0].settings)
+    rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
+    _show(rows, federation, as_json, single=False, title=f"{plans[0].data}: {federation.clients} clients, d = {task.d}")
+    ERR.print(f"run directory: {directory}", highlight=False)
+
+
 def _demo(argv: list[str]) -> None:
     parser = Parser(prog="idiolect demo", allow_abbrev=False, description="Several methods on Synthetic(0, 0), 100 clients, 3 seeds.")
     parser.add_argument("--json", action="store_true", help="print one JSON value on stdout, everything else on stderr")
@@ -161,6 +200,10 @@ def _resume(argv: list[str]) -> None:
         saved = json.loads((path / "compare.json").read_text())
         _compare_plans([Plan(**p) for p in saved["plans"]], saved["baselines"], path, parsed.json, parsed.quiet, resume=True)
         return
+    if (path / "pipeline.json").exists():
+        stages = [Plan(**p) for p in json.loads((path / "pipeline.json").read_text())]
+        _pipeline_plans(stages, path, parsed.json, parsed.quiet, resume=True)
+        return
     with RunDirectory(path, fresh=False) as folder:
         origin = folder.read_json("settings.json").get("origin")
     if not origin:
@@ -176,17 +219,34 @@ def _methods(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
     parsed = Flags(parser).parse(argv)
     rows: list[dict[str, Any]] = []
+    probe = Task(lambda: models.make("mlp", (30,), 2, hidden="4"))
     for name, (cls, fixed) in methods.METHODS.items():
         summary = (cls.__doc__ or "").strip().splitlines()[0]
         fields = [f | ({"default": fixed[f["name"]]} if f["name"] in fixed else {}) for f in describe(cls)]
-        rows.append({"name": name, "summary": summary, "trains": cls.trains, "fields": fields})
+        method = methods.make(name)
+        keeps = any(t.numel() for t in method.private(probe, streams.name_keys(["a"])).values())
+        heard = "all" if cls.hears_all else "sampled"
+        costs = {"trains": method.trains, "heard": heard, "sends": method.sends, "keeps_state": keeps}
+        rows.append({"name": name, "summary": summary, **costs, "fields": fields})
     if parsed.json:
         print(json.dumps(rows))
         return
-    table = Table("method", "what it is and when to choose it", "trains", "fields")
+    table = Table("method", "what it is and when to choose it", "trains", "sends", "keeps", box=SIMPLE_HEAD)
     for r in rows:
-        table.add_row(r["name"], r["summary"], r["trains"], ", ".join(f"{f['name']}={f['default']}" for f in r["fields"]))
+        table.add_row(r["name"], r["summary"], r["trains"], r["sends"], "a state" if r["keeps_state"] else "nothing")
     OUT.print(table)
+    OUT.print("sends: numbers a message, up and down; keeps: at the clients between rounds. Fields: idiolect run METHOD --help")
+
+
+def _reproduce(argv: list[str]) -> None:
+    parser = Parser(prog="idiolect reproduce", allow_abbrev=False, description="Run a stored experiment again and write its page.")
+    parser.add_argument("name", nargs="?", help=f"one of: {', '.join(experiments.EXPERIMENTS)}")
+    parser.add_argument("--output", default="docs", help="the folder for its page and figures (default docs)")
+    parsed = Flags(parser).parse(argv)
+    if parsed.name not in experiments.EXPERIMENTS:
+        raise nearest(parsed.name or "", experiments.EXPERIMENTS, "experiment")
+    for path in experiments.EXPERIMENTS[parsed.name](Path(parsed.output)):
+        print(path)
 
 
 def _kernels(argv: list[str]) -> None:
@@ -277,6 +337,8 @@ COMMANDS: dict[str, tuple[Any, str, str]] = {
     "demo": (_demo, "", "several methods compared on 100 clients, in under a minute, without a download"),
     "run": (_run, "METHOD", "train one method"),
     "compare": (_compare, "METHODS…", "train several methods on the same data, with Local at equal compute beside them"),
+    "pipeline": (_pipeline, "STAGES…", "stages as one run: pre-train, personalise, fine-tune"),
+    "reproduce": (_reproduce, "NAME", "a stored table again, by name"),
     "methods": (_methods, "", "what there is, when to use it, what it costs"),
     "kernels": (_kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
     "data": (_data, "list | get NAME | show NAME", "data sets: what there is, get one, see who has what"),

@@ -26,6 +26,7 @@ class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
     trains: ClassVar[str] = "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
+    sends: ClassVar[str] = "d"  # numbers a message holds, in words
     hears_all: ClassVar[bool] = False  # whether the method makes sense only if every client is heard every round
     rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
 
@@ -64,6 +65,10 @@ class Method(Knobs):
         """The method's one global model, where it has one: evaluated beside the personal models at the end."""
         w = down.get("w")
         return w if w is not None and w.shape == task.x0.shape else None
+
+    def handover(self, task: Task, down: State) -> Tensor | None:  # -> [d]
+        """The model that a next stage starts from: the shared one; None where there is none."""
+        return self.shared(task, down)
 
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,20 @@ from .task import Task
 Progress = Callable[[int, int, float], None]  # seed, rounds done, accuracy so far (NaN before the first evaluation)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins in place of a new model: the shared model x0[d], and private rows by name."""
+
+    x0: Tensor
+    rows: dict[str, Tensor]
+
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name, t in sorted({"x0": self.x0, **self.rows}.items()):
+            digest.update(name.encode() + t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C: the run stopped between two rounds; what was done is in its directory."""
 
@@ -50,13 +66,15 @@ def run(
     progress: Progress | None = None,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
+    start: dict[int, Start] | None = None,
     **settings: Any,
 ) -> Result:
     """Train `method` on `federation` and evaluate every client's own model on its own data.
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`, settings, metrics and checkpoints
     are written there and `resume=True` continues a run that was interrupted, to exactly the result it would have had.
-    `origin` describes data and model by name, so that `idiolect resume` can rebuild them.
+    `origin` describes data and model by name, so that `idiolect resume` can rebuild them. `start` gives, for each seed, the model and
+    private rows to start from (see `idiolect.pipeline`).
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -69,15 +87,17 @@ def run(
         torch.set_num_threads(chosen.threads)
     _check(method, task, federation, chosen)
     identity = _identity(method, task, federation, chosen, origin)
+    if start:
+        identity["start"] = {str(seed): s.sha256() for seed, s in start.items()}
     if directory is None:
-        return _run(method, task, federation, chosen, identity, None, progress, False)
+        return _run(method, task, federation, chosen, identity, None, progress, False, start or {})
     with RunDirectory(directory, fresh=not resume) as folder:
         if resume:
             _same(folder.read_json("settings.json"), identity, folder.path)
         else:
             folder.write_json("settings.json", identity)
             folder.write_json("environment.json", environment())
-        result = _run(method, task, federation, chosen, identity, folder, progress, resume)
+        result = _run(method, task, federation, chosen, identity, folder, progress, resume, start or {})
         with _disk("the result"):
             folder.write_csv("clients.csv", result.clients_table())
             folder.write_json("result.json", result.summary())
@@ -93,11 +113,12 @@ def _run(
     folder: RunDirectory | None,
     progress: Progress | None,
     resume: bool,
+    start: dict[int, Start],
 ) -> Result:
     name = name_of(method)
     result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
     for seed in range(settings.seed, settings.seed + settings.seeds):
-        one = _prepare(method, task, federation, settings, identity, seed, folder)
+        one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))
         result.kernel = one.engine.host.task.kernel
         result.seeds.append(one)
         _train(one, settings, folder, progress, resume, result)
@@ -109,7 +130,14 @@ def _run(
 
 
 def _prepare(
-    method: Method, task: Task, federation: Federation, s: Settings, identity: dict[str, Any], seed: int, folder: RunDirectory | None
+    method: Method,
+    task: Task,
+    federation: Federation,
+    s: Settings,
+    identity: dict[str, Any],
+    seed: int,
+    folder: RunDirectory | None,
+    start: Start | None,
 ) -> SeedResult:
     everyone, held = torch.arange(federation.clients), _held_out(federation, s)
     inside = everyone[~torch.isin(everyone, held)]
@@ -121,7 +149,11 @@ def _prepare(
     host_settings = HostSettings(
         s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None, s.finetune_steps, s.finetune_lr
     )
+    if start:
+        task.x0 = start.x0.to(task.x0)
     host = Host(method, task, federation, number, host_settings)
+    if start:
+        host.store.adopt(start.rows)
     step = ServerStep(s.server_optimizer, s.server_lr, s.server_options)
     engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible), method.hears_all))
     return SeedResult(seed, engine, inside, held)
@@ -270,8 +302,8 @@ def _identity(method: Method, task: Task, federation: Federation, s: Settings, o
 
 
 def _same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    for part in ("format", "method", "run", "data", "model"):
-        old, new = saved.get(part), now[part]
+    for part in ("format", "method", "run", "data", "model", "start"):
+        old, new = saved.get(part), now.get(part)
         if old != new:
             pair = (old, new) if isinstance(old, dict) and isinstance(new, dict) else ({part: old}, {part: new})
             what = ", ".join(f"{k} was {pair[0].get(k)!r}, is {v!r}" for k, v in pair[1].items() if pair[0].get(k) != v)

@@ -103,13 +103,17 @@ def purity(method: Method, settings: dict[str, Any]) -> None:
         assert all(torch.equal(state[n], v) for n, v in before[name].items()), f"update changed {name} in place"
     assert {n: v.shape[1] for n, v in up.items()} == method.message(t), "the message is not what `message` declares"
     assert all(len(v) == len(ids) and v.dtype == t.dtype for v in up.values()), "a message needs a row a client, in the task's dtype"
-    assert {n: (v.shape, v.dtype) for n, v in rows.items()} == {n: (v.shape, v.dtype) for n, v in private.items()}, "private rows changed form"
+    assert {n: (v.shape, v.dtype) for n, v in rows.items()} == {n: (v.shape, v.dtype) for n, v in private.items()}, (
+        "private rows changed form"
+    )
     assert x.shape == (len(ids), t.d), f"personal models are {tuple(x.shape)}, expected {(len(ids), t.d)}"
     weights = torch.ones(len(ids), dtype=torch.float64)
     kept = _copy(server)
     if up:
         after = method.aggregate(t, server, up, weights, lambda r, w: (w / w.sum()).to(r.dtype) @ r)
-        assert {n: (v.shape, v.dtype) for n, v in after.items()} == {n: (v.shape, v.dtype) for n, v in server.items()}, "server state changed form"
+        assert {n: (v.shape, v.dtype) for n, v in after.items()} == {n: (v.shape, v.dtype) for n, v in server.items()}, (
+            "server state changed form"
+        )
     assert all(torch.equal(server[n], v) for n, v in kept.items()), "aggregate changed the server's state in place"
 
 

@@ -12,7 +12,7 @@ from .softmax import Logistic, Network
 
 FEATURES, HIDDEN, CLASSES = 4, 3, 3
 SIZES = (5, 13, 8, 21, 3, 30, 11)  # training samples: unequal, two clients below the batch size
-ROUNDS, SAMPLE, BATCH, SEED = 4, 3, 8, 5
+ROUNDS, SAMPLE, BATCH, SEED = 3, 3, 8, 5
 MODELS = {
     "logistic": (lambda: nn.Linear(FEATURES, CLASSES), Logistic(FEATURES, CLASSES)),
     "network": (

@@ -89,6 +89,10 @@ class InProcess:
     def evaluate_shared(self, splits: tuple[str, ...]) -> dict[str, Scores]:
         return self.host.evaluate_shared(self.round, self.message(self.round), splits)
 
+    def handover(self) -> Tensor | None:
+        """The model a next stage starts from."""
+        return self.host.method.handover(self.host.task, self.host.method.broadcast(self.host.task, self.step.without(self.server)))
+
     def personalise(self, clients: Tensor, rounds: int) -> None:
         """Clients that took no part train their private rows towards the finished server; nothing is sent up."""
         nobody = clients[:0]

@@ -27,6 +27,7 @@ class Dichotomy(FedAvg):
     """FedAvg and Local side by side; validation data decide which is used. When it is unknown whether to learn together."""
 
     trains: ClassVar[str] = "everyone"
+    sends: ClassVar[str] = "d + 2"
     rates = ("lr", "personal_lr")
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)

@@ -30,6 +30,13 @@ class Pillutla(Partial):
     steps: int = knob(5, "steps on the shared part a round", low=0)
     stateful: bool = knob(True, "training starts from the private part kept; else from the initial one each round")
     weighting: str = knob("samples", "the server's mean", choices=("samples", "equal", "unbiased"))
+    who: str = knob(
+        "sampled", "who trains: the sampled clients, or everyone (a last stage for the private part)", choices=("sampled", "everyone")
+    )
+
+    @property
+    def trains(self) -> str:  # type: ignore[override]
+        return self.who
 
     def _start(self, task: Task, private: State) -> Tensor:
         return private["w"] if self.stateful else self.split(task).parts(task.x0)[1].expand_as(private["w"])

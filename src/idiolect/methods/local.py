@@ -33,6 +33,7 @@ class Local(Method):
     """Every client trains alone; nothing is sent. The baseline that any collaboration has to beat at equal compute."""
 
     trains: ClassVar[str] = "everyone"
+    sends: ClassVar[str] = "nothing"
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps a round", low=0)

@@ -30,6 +30,7 @@ class LpProj(Method):
     """Personal models tied in L^p to a shared point of a random subspace. For tiny messages, unlike data, lying clients (p = 1)."""
 
     trains: ClassVar[str] = "everyone"
+    sends: ClassVar[str] = "dim"
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from .fedavg import average
 @dataclass(frozen=True)
 class SplitMethod(Method):
     """Base: says what is sent, kept and averaged once `split` says which part is whose."""
+
+    sends: ClassVar[str] = "shared part"
 
     def split(self, task: Task) -> Split:
         raise NotImplementedError
@@ -42,6 +45,9 @@ class SplitMethod(Method):
 
     def shared(self, task: Task, down: State) -> Tensor | None:
         return None
+
+    def handover(self, task: Task, down: State) -> Tensor:
+        return self.split(task).join(down["theta"], self.split(task).parts(task.x0)[1])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ for each sampled client; `steps` gradients (and one more for option I). Keeps: t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from ..task import Task
 @dataclass(frozen=True)
 class Scaffold(Method):
     """One shared model with control variates against drift. For unlike data and clients that return; sends twice the model."""
+
+    sends: ClassVar[str] = "2 d"
 
     lr: float = knob(0.1, "η_l, local step size", above=0)
     steps: int = knob(5, "K, SGD steps a round", low=1)

@@ -1,0 +1,10 @@
+"""Stored tables and how to make them again: name -> function of the output folder that returns the files it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from . import golden
+
+EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {"golden": golden.write}

@@ -1,0 +1,55 @@
+"""What lying clients do to the losses of the others (lp-proj, Appendix B.3): they change the spread that `losses` takes, nothing else.
+
+The paper's one round: every benign client sends ŵ_k (P ŵ_k in lp-proj), liars send what the attack says, the server takes the mean, and
+the benign clients tie their models to it. With M the variance of a liar's message in one coordinate, the loss on benign clients is
+that of Appendix B.2 with Σ replaced by Σ' = Σ₁ + N_a / N² (M - σ² / (bn)), where Σ₁ is measured around the mean that is expected to come
+back. So λ₁*, λ₂* and all thresholds are those of `losses` at Σ'. Every liar draws its own c.
+
+>>> s, liars = Linear(clients=4, samples=8, features=3), torch.tensor([True, False, False, False])
+>>> w = s.draw()[1]
+>>> losses.pfedme(s, 0.1, same_value(s, w, liars, tau=10.0)) > losses.pfedme(s, 0.1, spread(w))
+True
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...data.regression import Linear
+from . import losses as losses
+
+
+def spread(w: Tensor, P: Tensor | None = None) -> float:  # w[N, d], P[m, d] with orthonormal rows
+    """Σ of eq. (36): variance of a true coefficient over clients, mean over all coordinates, or over those of the subspace."""
+    return float(_seen(w, P).var(0, correction=0).mean())
+
+
+def attacked(s: Linear, spread: float, liars: int, power: float) -> float:
+    """Σ' from Σ₁ (or Σ₂), N_a and M (τ², or M₀)."""
+    return spread + liars / s.clients**2 * (power - s.noise**2 / (s.b * s.samples))
+
+
+def same_value(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None) -> float:  # liars: bool[N]
+    """Liars send c (1, ..., 1), c ~ N(0, τ²); eq. (37), M = τ²."""
+    u = _seen(w, P)
+    returned = u[~liars].sum(0) / s.clients
+    return attacked(s, float((returned - u[~liars]).square().mean()), int(liars.sum()), tau**2)
+
+
+gaussian = same_value  # liars send N(0, τ² I): the same trace, so the same loss
+
+
+def sign_flip(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None) -> float:  # liars: bool[N]
+    """Liars send -|c| ŵ_k, c ~ N(0, τ²); eqs. (40) to (43)."""
+    u = _seen(w, P)
+    returned = (u[~liars].sum(0) - math.sqrt(2 / math.pi) * tau * u[liars].sum(0)) / s.clients
+    own = (1 - 2 / math.pi) * u[liars].square() + s.noise**2 / (s.b * s.samples)  # diagonals of M_k / τ²
+    power = tau**2 * float(own.mean()) if bool(liars.any()) else 0.0
+    return attacked(s, float((returned - u[~liars]).square().mean()), int(liars.sum()), power)
+
+
+def _seen(w: Tensor, P: Tensor | None) -> Tensor:
+    return w if P is None else torch.as_tensor(w @ P.T)

@@ -1,0 +1,97 @@
+"""The models each method ends with, as functions of the data (lp-proj, Appendix B.1), for any features and any P.
+
+Every shared model is a mean of what the clients would find alone, weighted by matrices; every personal model solves one linear system.
+For lp-proj-2 the paper says that general features allow no concise solution. They do: with H_k = Xi_k^T Xi_k / n and the Woodbury
+identity the envelope is F_k(w) = λ/2 (w - P ŵ_k)^T A_k (w - P ŵ_k) + constant, A_k = (I + λ P H_k^-1 P^T)^-1, and the rest follows.
+
+Shapes: H[N, d, d], ŵ[..., N, d] (leading axes: draws of the noise), P[m, d], shared models [..., m], personal models [..., N, d].
+
+>>> H, found = 2.0 * torch.eye(3).expand(2, 3, 3), torch.tensor([[0.0, 0.0, 0.0], [6.0, 6.0, 6.0]])
+>>> w, x = lpproj(H, found, lam=1.0, P=torch.eye(3)[:1])
+>>> w.tolist(), x.tolist()  # the first coordinate is tied: (b ŵ_k + λ w) / (b + λ); the others are the client's own
+([3.0], [[1.0, 0.0, 0.0], [5.0, 6.0, 6.0]])
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def curvature(xi: Tensor) -> Tensor:  # xi[N, n, d] -> H[N, d, d]
+    """H_k = Xi_k^T Xi_k / n; b I for the features of the paper."""
+    return xi.mT @ xi / xi.shape[-2]
+
+
+def local(xi: Tensor, y: Tensor) -> Tensor:  # xi[N, n, d], y[..., N, n] -> ŵ[..., N, d]
+    """Least squares at every client: ŵ_k = (Xi_k^T Xi_k)^-1 Xi_k^T y_k.
+
+    >>> local(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[2.0, 4.0]])).tolist()
+    [[2.0]]
+    """
+    return torch.linalg.solve(xi.mT @ xi, xi.mT @ y.unsqueeze(-1)).squeeze(-1)
+
+
+def weighted_mean(A: Tensor, rows: Tensor) -> Tensor:  # A[N, m, m], rows[..., N, m] -> [..., m]
+    """The w with sum_k A_k (w - row_k) = 0."""
+    return _apply(torch.linalg.inv(A.sum(-3)), _apply(A, rows).sum(-2))
+
+
+def fedavg(H: Tensor, found: Tensor) -> Tensor:
+    """w minimises the mean of the clients' losses; the mean of the ŵ_k if all H_k are equal."""
+    return weighted_mean(H, found)
+
+
+def pfedme(H: Tensor, found: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """(w, x): lp-proj-2 with P = I."""
+    return lpproj(H, found, lam, torch.eye(H.shape[-1], dtype=H.dtype))
+
+
+def ditto(H: Tensor, found: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """(w, x): FedAvg's model, and personal models tied to it."""
+    w = fedavg(H, found)
+    return w, tied(H, found, lam, torch.eye(H.shape[-1], dtype=H.dtype), w.unsqueeze(-2))
+
+
+def lpproj(H: Tensor, found: Tensor, lam: float, P: Tensor) -> tuple[Tensor, Tensor]:
+    """(w, x): the minimiser of the bi-level objective (1) with p = 2, and the personal models tied to it."""
+    w = weighted_mean(envelope(H, lam, P), found @ P.T)
+    return w, tied(H, found, lam, P, w.unsqueeze(-2))
+
+
+def envelope(H: Tensor, lam: float, P: Tensor) -> Tensor:  # -> A[N, m, m]
+    """A_k, with which grad F_k(w) = λ (w - P x_k(w)) = λ A_k (w - P ŵ_k); b / (b + λ) I for the paper's features and P."""
+    return torch.linalg.inv(torch.eye(len(P), dtype=P.dtype) + lam * P @ torch.linalg.solve(H, P.T))
+
+
+def tied(H: Tensor, found: Tensor, lam: float, P: Tensor, w: Tensor) -> Tensor:  # w[..., N or 1, m] -> x[..., N, d]
+    """x_k(w) = argmin f_k(x) + λ/2 ||w - P x||^2 = (H_k + λ P^T P)^-1 (H_k ŵ_k + λ P^T w)."""
+    return _apply(torch.linalg.inv(H + lam * P.T @ P), _apply(H, found) + lam * w @ P)
+
+
+def fedavg_after_many_rounds(H: Tensor, found: Tensor, lr: float, steps: int) -> Tensor:
+    """Where FedAvg with `steps` full-batch steps a round settles: at the minimiser for one step or equal H_k, else beside it."""
+    return weighted_mean(_gone(lr * H, steps), found)
+
+
+def lpproj_after_many_rounds(H: Tensor, found: Tensor, lam: float, P: Tensor, lr: float, alternations: int) -> tuple[Tensor, Tensor]:
+    """(w, x) where Algorithm 1 settles, with (3) solved exactly, everybody heard and R `alternations` of step size `lr` (η).
+
+    An alternation is w <- w - η λ A_k (w - P ŵ_k): R of them go the share I - (I - η λ A_k)^R of the way to P ŵ_k. For R = 1, and for
+    equal A_k, w is `lpproj`'s. As R grows w tends to the plain mean of the P ŵ_k (the paper's one round of infinitely many steps).
+    The personal model is tied to the client's own copy of w before its last step: to w for R = 1, and it tends to ŵ_k as R grows.
+    """
+    A, target = lr * lam * envelope(H, lam, P), found @ P.T
+    w = weighted_mean(_gone(A, alternations), target)
+    copy = w.unsqueeze(-2) + _apply(_gone(A, alternations - 1), target - w.unsqueeze(-2))
+    return w, tied(H, found, lam, P, copy)
+
+
+def _gone(A: Tensor, steps: int) -> Tensor:
+    """I - (I - A_k)^steps."""
+    one = torch.eye(A.shape[-1], dtype=A.dtype)
+    return one - torch.linalg.matrix_power(one - A, steps)
+
+
+def _apply(A: Tensor, rows: Tensor) -> Tensor:  # A[..., m, m], rows[..., m]: a matrix for each row
+    return (A @ rows.unsqueeze(-1)).squeeze(-1)

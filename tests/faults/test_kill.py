@@ -1,0 +1,133 @@
+"""kill -9 at any point of a round, of a checkpoint or of the end: the run continues to exactly the result it would have had.
+
+Run as a script, this file kills a forked child at each point and resumes what it left; the tests read what came out.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import idiolect as il
+
+POINTS = {  # what is called, the call at which to die, before or after it
+    "before the first round": ("idiolect.engine.host:Host.update", 1, "before"),
+    "before the clients' work": ("idiolect.engine.host:Host.update", 5, "before"),
+    "after the clients' work": ("idiolect.engine.host:Host.update", 5, "after"),
+    "after the aggregation": ("idiolect.engine.inprocess:InProcess._receive", 5, "after"),
+    "in an evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 5, "before"),
+    "before a checkpoint": ("idiolect.checkpoint:save", 2, "before"),
+    "after a checkpoint": ("idiolect.checkpoint:save", 2, "after"),
+    "in the first checkpoint": ("idiolect.checkpoint:save_file", 2, "after"),
+    "between the files of a checkpoint": ("idiolect.checkpoint:save_file", 5, "after"),
+    "before a checkpoint has its name": ("os:replace", "000004", "before"),
+    "when a checkpoint has its name": ("os:replace", "000004", "after"),
+    "when an old checkpoint is half removed": ("shutil:rmtree", "000002", "before"),
+    "when the last checkpoint has its name": ("os:replace", "000006", "after"),
+    "in the last evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 7, "before"),
+    "before the result is written": ("os:replace", "result.json", "before"),
+}
+
+
+def run(directory: Path, resume: bool = False) -> il.Result:
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=120)
+    data = il.Federation.from_arrays(rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20))
+    settings = {"rounds": 6, "sample": 3, "checkpoint_every": 2, "server_options": "momentum=0.9", "batching": "epochs", "batch": 8}
+    return il.run(il.FedProxSoft(steps=3), il.Task(lambda: nn.Linear(8, 3)), data, directory=directory, resume=resume, **settings)
+
+
+def digest(result: il.Result) -> str:
+    """SHA-256 of server, private rows, ledger, history and summary."""
+    out = hashlib.sha256()
+    for one in result.seeds:
+        for state in (one.engine.server, one.engine.host.store.save(), one.engine.ledger.counts):
+            for name, t in sorted(state.items()):
+                out.update(name.encode() + t.contiguous().view(torch.uint8).numpy().tobytes())
+        out.update(repr((one.history, one.engine.ledger.save()[1], [x.tolist() for x in one.by_client])).encode())
+    out.update(repr(sorted((k, v) for k, v in result.summary().items() if k != "seconds")).encode())
+    return out.hexdigest()
+
+
+def arm(where: str, at: int | str, side: str) -> None:
+    """Die by SIGKILL at the `at`-th call, or at the call whose path ends in `at`."""
+    module, _, path = where.partition(":")
+    owner = importlib.import_module(module)
+    *holders, name = path.split(".")
+    for holder in holders:
+        owner = getattr(owner, holder)
+    real, calls = getattr(owner, name), [0]
+
+    def fatal(*args, **kwargs):
+        calls[0] += 1
+        paths = [str(a) for a in args if isinstance(a, (str, Path))]
+        here = calls[0] == at if isinstance(at, int) else any(Path(p).name == at for p in paths[-1:])
+        if here and name == "rmtree" and Path(paths[0]).exists():
+            next(p for p in Path(paths[0]).iterdir()).unlink()
+        elif here and name == "rmtree":
+            here = False
+        if here and side == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        out = real(*args, **kwargs)
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return out
+
+    setattr(owner, name, fatal)
+
+
+def kill_and_resume(directory: Path, point: tuple) -> str:
+    child = os.fork()
+    if child == 0:
+        arm(*point)
+        run(directory)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        return "the child was not killed"
+    return digest(run(directory, resume=True))
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    out = {"whole": digest(run(folder / "whole"))}
+    for name, point in POINTS.items():
+        directory = folder / "run"
+        try:
+            out[name] = kill_and_resume(directory, point)
+            left = [str(p.relative_to(directory)) for p in directory.rglob("*") if p.name.startswith(".")]
+            if left:
+                out[name] = f"left behind: {left}"
+        except Exception as error:
+            out[name] = f"{type(error).__name__}: {error}"
+        shutil.rmtree(directory)
+    print(json.dumps(out))
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path_factory.mktemp("killed"))], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_killed_here_resumes_exactly_and_leaves_nothing_half_written(point, outcomes):
+    assert outcomes[point] == outcomes["whole"]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
