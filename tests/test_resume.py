@@ -26,6 +26,12 @@ from idiolect.rundir import RunDirectory
 ROUNDS = 6
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """These processes do not die, so nothing need reach the disk itself."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
 def federation() -> il.Federation:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=6 * 20)
@@ -182,6 +188,17 @@ def test_checkpoints_come_every_so_many_rounds_and_the_last_two_stay(tmp_path):
     il.run(il.FedAvg(), task(), FEDERATION, rounds=7, directory=tmp_path / "run", progress=progress, checkpoint_every=2)
     pairs = [[], ["000002"], ["000002"], ["000002", "000004"], ["000002", "000004"], ["000004", "000006"], ["000004", "000006"]]
     assert seen == pairs and checkpoints(tmp_path / "run") == ["000006", "000007"]
+
+
+def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr("os.fsync", lambda handle: events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+    replace = os.replace
+    monkeypatch.setattr("os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b)))
+    run(il.FedAvg(), tmp_path / "run")
+    files = {"server.safetensors", "private.safetensors", "history.safetensors", "checkpoint.json"}
+    at = events.index(f"named {ROUNDS:06d}")
+    assert files <= set(events[:at]) and "seed-0" in events[at:]
 
 
 @pytest.mark.parametrize("settings", ["plain", "a file of rows"])

@@ -5,6 +5,8 @@ the benign clients tie their models to it. With M the variance of a liar's messa
 that of Appendix B.2 with Σ replaced by Σ' = Σ₁ + N_a / N² (M - σ² / (bn)), where Σ₁ is measured around the mean that is expected to come
 back. So λ₁*, λ₂* and all thresholds are those of `losses` at Σ'. Every liar draws its own c.
 
+>>> import torch
+>>> from idiolect.theory.linear_regression import losses
 >>> s, liars = Linear(clients=4, samples=8, features=3), torch.tensor([True, False, False, False])
 >>> w = s.draw()[1]
 >>> losses.pfedme(s, 0.1, same_value(s, w, liars, tau=10.0)) > losses.pfedme(s, 0.1, spread(w))
@@ -15,11 +17,9 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from ...data.regression import Linear
-from . import losses as losses
 
 
 def spread(w: Tensor, P: Tensor | None = None) -> float:  # w[N, d], P[m, d] with orthonormal rows
@@ -52,4 +52,4 @@ def sign_flip(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None 
 
 
 def _seen(w: Tensor, P: Tensor | None) -> Tensor:
-    return w if P is None else torch.as_tensor(w @ P.T)
+    return w if P is None else w @ P.T
