@@ -8,7 +8,7 @@ import torch
 import idiolect as il
 from idiolect.cli import main
 
-STAGES = [(il.FedAvg(), 6), (il.Ffgg(part="output"), 4), (il.FedAlt(part="output", steps=0, private_steps=5, who="everyone"), 3)]
+STAGES = [(il.FedAvg(), 6), (il.Ffgg(part="output"), 4), (il.FedAlt(part="output", steps=0, private_steps=30, who="everyone"), 3)]
 
 
 def federation():

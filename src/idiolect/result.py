@@ -14,7 +14,7 @@ from .rundir import plain
 from .settings import Settings
 
 
-@dataclass
+@dataclass(repr=False)
 class SeedResult:
     """One seed's run."""
 
@@ -39,7 +39,7 @@ class SeedResult:
         return spent[self.clients].double()
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """All seeds of one method on one federation."""
 
@@ -124,6 +124,9 @@ class Result:
             for k, name in enumerate(host.data.names):
                 rows.append({"seed": s.seed, "client": name, "held_out": k in held, **{n: v[k] for n, v in lists.items()}})
         return rows
+
+    def __repr__(self) -> str:
+        return f"Result({self.label!r}, {self.data!r}, accuracy {_mean(self.over_seeds('accuracy')):.4f}, {len(self.seeds)} seeds)"
 
     def __str__(self) -> str:
         from .tables import render, results_table

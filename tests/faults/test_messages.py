@@ -190,7 +190,7 @@ def test_a_client_that_diverges_is_rejected_and_harms_no_other():
     a, b = FEDERATION.offsets["train"][2:4].tolist()
     inputs[a:b] = 1e30
     wild = il.Federation(inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes)
-    one = il.run(il.FedAvg(), il.Task(network), wild, rounds=3, sample=6, batch=8).seeds[0].engine
+    one = il.run(il.FedAvg(), il.Task(lambda: nn.Linear(8, 3)), wild, rounds=3, sample=6, batch=8).seeds[0].engine
     assert one.ledger.rejected == Counter({"not finite": 3}) and one.ledger.counts["bytes_up"][2] == 0
     assert torch.isfinite(one.server["w"]).all()
 
