@@ -436,3 +436,17 @@ def test_dropout_in_the_forward_of_linear_layers_is_refused_or_trains():
         assert "'rows'" in str(error)
     task = Task(Net(), kernel="rows", dtype=torch.float64)
     assert torch.equal(task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2])))
+
+
+def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
+    class Spare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.spare = nn.Linear(6, 3), nn.Linear(40, 40)
+
+        def forward(self, x):
+            return self.a(x)
+
+    task, batch = Task(Spare(), dtype=torch.float64), a_batch((6,))
+    for kernel in ("auto", "vmap", "rows"):
+        assert not task.to(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel

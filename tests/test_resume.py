@@ -310,8 +310,8 @@ def test_a_run_killed_before_its_first_checkpoint_was_whole_starts_again(tmp_pat
         ({"batching": "full", "batch": 4}, "batch was 8, is 4, batching was 'replace', is 'full'"),
         ({"method": il.FedProxSoft(lam=0.2)}, "another method: lam was 0.1, is 0.2"),
         ({"method": il.FedAvg()}, "another method: name was 'fedprox-soft', is 'fedavg'"),
-        ({"task": il.Task(nn.Linear(8, 4))}, "another model: parameters"),
-        ({"task": il.Task(lambda: nn.Linear(8, 3), nn.CrossEntropyLoss(label_smoothing=0.1))}, "another model: loss was 'cross_entropy'"),
+        ({"task": il.Task(nn.Linear(8, 4))}, "another model: .*parameters was"),
+        ({"task": il.Task(lambda: nn.Linear(8, 3), nn.CrossEntropyLoss(label_smoothing=0.1))}, "another model: .*loss was 'cross_entropy'"),
         ({"data": "changed"}, "another data: sha256"),
     ],
 )

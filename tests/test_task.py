@@ -180,8 +180,9 @@ def test_join_spreads_one_shared_part_over_private_rows():
 
 
 def test_a_pattern_that_matches_nothing_lists_the_parameters():
-    with pytest.raises(SettingError, match=r"'heads.\*' matches no parameter; parameters: 0.weight, 0.bias, .*'input', 'output'"):
+    with pytest.raises(SettingError) as error:
         Task(mlp()).split("heads.*")
+    assert all(word in str(error.value) for word in ("'heads.*' matches no parameter", "input", "output", "0.weight", "0.bias", "4.bias"))
 
 
 def test_the_only_layer_is_both_first_and_last():

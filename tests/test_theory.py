@@ -54,11 +54,11 @@ def projection_of(kind, dim):
 
 
 def lpproj(kind, dim, **fields):
-    exact = {"p": 2.0, "lam": LAM, "personal_lr": 0.2, "steps": 2000, "nu": 1e-16}
+    exact = {"p": 2.0, "lam": LAM, "personal_lr": 0.2, "steps": 2000, "nu": 1e-14}
     return il.LpProj(projection=kind, dim=0 if kind == "identity" else dim, **(exact | fields))
 
 
-def assert_near(got, expected, tolerance=1e-6):
+def assert_near(got, expected, tolerance=1e-5):
     assert float((got - expected).norm() / expected.norm()) <= tolerance
 
 
@@ -74,7 +74,7 @@ def test_local_finds_the_least_squares_solution(features):
 def test_fedavg_with_one_step_a_round_finds_the_minimiser_of_the_mean_loss(features):
     federation = federation_of(features)
     H, found = known(federation)
-    w, _ = trained(il.FedAvg(lr=0.2, steps=1), federation, 300)
+    w, _ = trained(il.FedAvg(lr=0.2, steps=1), federation, 150)
     assert_near(w, solutions.fedavg(H, found))
 
 
@@ -82,18 +82,18 @@ def test_fedavg_with_one_step_a_round_finds_the_minimiser_of_the_mean_loss(featu
 def test_fedavg_with_many_steps_a_round_settles_where_the_theory_says(features):
     federation = federation_of(features)
     H, found = known(federation)
-    w, _ = trained(il.FedAvg(lr=0.1, steps=8), federation, 120)
+    w, _ = trained(il.FedAvg(lr=0.1, steps=8), federation, 60)
     assert_near(w, solutions.fedavg_after_many_rounds(H, found, 0.1, 8))
     beside = float((w - solutions.fedavg(H, found)).norm() / w.norm())
-    assert beside < 1e-6 if features == "orthogonal" else beside > 1e-2
+    assert beside < 1e-5 if features == "orthogonal" else beside > 1e-2
 
 
 @every_features
 def test_pfedme_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
     expected = solutions.pfedme(*known(federation), LAM)
-    method = make("pfedme", lam=LAM, lr=1 / LAM, personal_lr=0.2, steps=2000, nu=1e-16)
-    for got, true in zip(trained(method, federation, 80), expected, strict=True):
+    method = make("pfedme", lam=LAM, lr=1 / LAM, personal_lr=0.2, steps=2000, nu=1e-14)
+    for got, true in zip(trained(method, federation, 60), expected, strict=True):
         assert_near(got, true)
 
 
@@ -102,7 +102,7 @@ def test_ditto_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
     expected = solutions.ditto(*known(federation), LAM)
     method = make("ditto", lam=LAM, lr=0.2, steps=1, personal_lr=0.2, personal_steps=5)
-    for got, true in zip(trained(method, federation, 300), expected, strict=True):
+    for got, true in zip(trained(method, federation, 150), expected, strict=True):
         assert_near(got, true)
 
 
@@ -111,7 +111,7 @@ def test_ditto_finds_the_minimiser_of_its_objective(features):
 def test_lpproj_with_one_alternation_finds_the_minimiser_of_its_objective(features, projection):
     federation = federation_of(features)
     expected = solutions.lpproj(*known(federation), LAM, projection_of(projection, 5))
-    for got, true in zip(trained(lpproj(projection, 5, lr=1 / LAM), federation, 80), expected, strict=True):
+    for got, true in zip(trained(lpproj(projection, 5, lr=1 / LAM), federation, 60), expected, strict=True):
         assert_near(got, true)
 
 
@@ -120,13 +120,13 @@ def test_lpproj_with_one_alternation_finds_the_minimiser_of_its_objective(featur
 def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, projection):
     federation, P, lr, R = federation_of(features), projection_of(projection, 5), 0.8 / LAM, 4
     H, found = known(federation)
-    w, x = trained(lpproj(projection, 5, lr=lr, alternations=R), federation, 30)
+    w, x = trained(lpproj(projection, 5, lr=lr, alternations=R), federation, 20)
     expected = solutions.lpproj_after_many_rounds(H, found, LAM, P, lr, R)
     assert_near(w, expected[0])
     assert_near(x, expected[1])
     minimiser, tied = solutions.lpproj(H, found, LAM, P)
     beside = float((w - minimiser).norm() / w.norm())
-    assert beside < 1e-6 if features == "orthogonal" else beside > 1e-3
+    assert beside < 1e-5 if features == "orthogonal" else beside > 1e-3
     assert (x - found).norm() < 0.8 * (tied - found).norm()  # each alternation takes the personal model nearer to the local one
 
 
@@ -135,7 +135,7 @@ def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, p
 def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_solutions(kind, dim):
     federation, P = SETTING.load(), projection_of(kind, dim)
     H, found = known(federation)
-    w, x = trained(lpproj(kind, dim, lr=1 / LAM, alternations=80), federation, 1)
+    w, x = trained(lpproj(kind, dim, lr=1 / LAM, alternations=60, nu=1e-24), federation, 1)
     assert_near(w, (found @ P.T).mean(0))
     assert_near(w, solutions.lpproj(H, found, LAM, P)[0])
     assert_near(x, found)  # and leaves the client with the local solution, until it is tied to the server's answer
@@ -145,7 +145,7 @@ def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_
 def test_the_step_size_that_makes_one_alternation_infinitely_many_gives_the_papers_round(kind, dim):
     federation, b = SETTING.load(), SETTING.b
     expected = solutions.lpproj(*known(federation), LAM, projection_of(kind, dim))
-    method = lpproj(kind, dim, lr=(b + LAM) / (b * LAM))  # η λ b / (b + λ) = 1
+    method = lpproj(kind, dim, lr=(b + LAM) / (b * LAM), nu=1e-24)  # η λ b / (b + λ) = 1
     for got, true in zip(trained(method, federation, 2), expected, strict=True):  # up in round 1; down and tied in round 2
         assert_near(got, true)
 
@@ -309,13 +309,35 @@ def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_thresh
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_the_tied_methods_beat_fedavg_if_and_only_if_the_thresholds_say_so(spread):
+def test_local_and_pfedme_beat_fedavg_if_and_only_if_the_thresholds_say_so(spread):
     everywhere = losses.fedavg(FIGURE1, spread)
     assert (losses.local(FIGURE1) <= everywhere) == (losses.best_lam(FIGURE1, spread) <= FIGURE1.b)
     for lam in np.geomspace(1e-4, 1e4, 101):
         assert (losses.pfedme(FIGURE1, lam, spread) <= everywhere) == (lam >= losses.pfedme_beats_fedavg_from(FIGURE1, spread))
-        enough = spread >= losses.lpproj_beats_fedavg_from(FIGURE1, lam, 10)
-        assert (losses.lpproj(FIGURE1, lam, 10, spread) <= everywhere) == enough
+
+
+@pytest.mark.parametrize("dim", [1, 10, 90])
+@pytest.mark.parametrize("lam", [0.01, 0.5, 1.0, 3.0, 100.0])
+def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
+    spread = losses.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
+    assert losses.lpproj(FIGURE1, lam, dim, spread) == pytest.approx(losses.fedavg(FIGURE1, spread), rel=1e-12)
+    assert losses.lpproj(FIGURE1, lam, dim, 1.01 * spread) < losses.fedavg(FIGURE1, 1.01 * spread)
+    assert losses.lpproj(FIGURE1, lam, dim, 0.99 * spread) > losses.fedavg(FIGURE1, 0.99 * spread)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.3, 10.0])
+def test_the_losses_under_attack_are_those_of_theorem_30(tau):
+    """Eq. (39) as printed, in a setting where the noise of one client weighs as much as the rest."""
+    s, liars, dim, spread = Linear(clients=5, samples=4, features=4, b=1.5, noise=2.0), 3, 3, 0.2
+    b, v = s.b, s.noise**2 / (s.b * s.samples)
+    changed = attacks.attacked(s, spread, liars, tau**2)
+    for lam in (0.1, 1.0, 7.0):
+        numerator = (b**2 + 2 * b * lam / 5 + 2 * lam**2 / 25) * v + liars * lam**2 / 25 * tau**2 + lam**2 * spread
+        one = b / 2 * numerator / (b + lam) ** 2
+        assert losses.pfedme(s, lam, changed) == pytest.approx(s.noise**2 / 2 + 4 * one)
+        assert losses.lpproj(s, lam, dim, changed) == pytest.approx(s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8)
+    everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + liars * tau**2) + b * 4 * spread / 2
+    assert losses.fedavg(s, changed) == pytest.approx(everywhere)
 
 
 @pytest.mark.parametrize("spread", SPREADS)

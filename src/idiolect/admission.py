@@ -40,7 +40,7 @@ def admit(
     claim counts as the cap. Of several messages of one client the first is taken.
     """
     rejected: Counter[str] = Counter()
-    if not isinstance(messages, np.ndarray):
+    if not isinstance(messages, np.ndarray) or messages.shape[1] != schema.length:
         fitting = [m for m in messages if len(m) == schema.length]
         rejected["size"] = len(messages) - len(fitting)
         messages = wire.stack(fitting, schema.length)

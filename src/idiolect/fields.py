@@ -74,7 +74,7 @@ def _convert(value: Any, kind: type) -> Any:
             raise ValueError
         return int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
     if kind is float:
-        if isinstance(value, bool) or math.isnan(float(value)):
+        if isinstance(value, bool) or not math.isfinite(float(value)):
             raise ValueError
         return float(value)
     if kind is str and not isinstance(value, str):

@@ -88,17 +88,32 @@ class Step:
     bias: str = ""
 
 
+def trace(module: nn.Module) -> fx.Graph | None:
+    """The module's operations, or None where its control flow depends on data."""
+    try:
+        return fx.symbolic_trace(module).graph
+    except Exception:  # whatever a user's forward does to a proxy
+        return None
+
+
 def chain(module: nn.Module) -> list[Step] | None:
-    """The module as a chain of linear layers and activations, or None where it is anything else."""
+    """The module as a chain of linear layers and activations, or None where it is anything else.
+
+    Every trainable parameter must belong to exactly one link: layers used twice, tied, frozen or unused ones are no chain.
+    """
     if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     if type(module) is nn.Linear:  # tracing would look inside it
-        return [Step("linear", "weight", "bias" if module.bias is not None else "")]
-    try:
-        graph = fx.symbolic_trace(module).graph
-    except Exception:  # data-dependent control flow and the like: not a chain
-        return None
-    layers = dict(module.named_modules())
+        steps: list[Step] | None = [Step("linear", "weight", "bias" if module.bias is not None else "")]
+    else:
+        graph = trace(module)
+        steps = None if graph is None else _links(graph, dict(module.named_modules()))
+    used = [name for s in steps or [] for name in (s.weight, s.bias) if name]
+    trained = [name for name, p in module.named_parameters() if p.requires_grad]
+    return steps if sorted(used) == sorted(trained) else None
+
+
+def _links(graph: fx.Graph, layers: dict[str, nn.Module]) -> list[Step] | None:
     steps: list[Step] = []
     last: fx.Node | None = None
     sizes: set[fx.Node] = set()  # nodes that hold x.size(0) or x.shape[0]
@@ -110,6 +125,8 @@ def chain(module: nn.Module) -> list[Step] | None:
         elif _is_batch_size(node, last, sizes):
             sizes.add(node)
         elif node.args and node.args[0] is last and (step := _link(node, layers, sizes)):
+            if step.kind == "flatten" and any(s.kind == "linear" for s in steps):
+                return None
             steps += [step] if step.kind else []
             last = node
         else:
@@ -183,8 +200,11 @@ class Stacked:
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         values = self._forward(x, batch.inputs)
-        weights = spread(batch.weights, batch.targets)
-        delta = loss.delta(values[-1], batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
+        out, weights = values[-1], spread(batch.weights, batch.targets)
+        if batch.targets.flatten(1).shape[1] == out.shape[2]:
+            delta = loss.delta(out, batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
+        else:  # several real targets a sample
+            delta = loss.delta_by_autograd(out, batch.targets, weights)
         p, g = self.layout.unflatten(x), torch.empty(x.shape, dtype=x.dtype, device=x.device)
         parts = self.layout.unflatten(g)
         first = next(i for i, s in enumerate(self.steps) if s.kind == "linear")
@@ -221,12 +241,20 @@ class Vmapped:
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        self.module.train()  # nothing in it is random, and torch's fast path for evaluation cannot be mapped
         return self._run(x, inputs)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         if loss not in self._grads:
             self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
-        return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
+        self.module.train()
+        try:
+            return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
+        except RuntimeError as error:
+            if "randomness" not in str(error):
+                raise
+            what = "cannot give each client its own random numbers; this model needs kernel 'rows'"
+            raise SettingError(f"kernel: {self.name!r} {what}") from None
 
     def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function
@@ -262,7 +290,7 @@ class Rows:
         return self.module
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        self.module.train(not self.random)
+        self.module.eval()
         return torch.stack([self._wear(row)(i) for row, i in zip(x, inputs, strict=True)])
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
@@ -287,12 +315,20 @@ class Rows:
 Kernel = Stacked | Vmapped | Rows
 
 
+_DROPS = {torch.dropout, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
+
+
 def has_dropout(module: nn.Module) -> bool:
+    """Whether the module draws random numbers in training: dropout layers, or dropout as a function where that can be traced."""
+
     def active(m: nn.Module) -> bool:
         p = m.p if isinstance(m, nn.modules.dropout._DropoutNd) else getattr(m, "dropout", 0)
         return isinstance(p, float) and p > 0
 
-    return any(active(m) for m in module.modules())
+    if any(active(m) for m in module.modules()):
+        return True
+    graph = trace(module)
+    return graph is not None and any(node.op == "call_function" and node.target in _DROPS for node in graph.nodes)
 
 
 def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:

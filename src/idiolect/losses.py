@@ -26,6 +26,10 @@ class Loss:
         raise NotImplementedError
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return self.delta_by_autograd(outputs, targets, weights)
+
+    def delta_by_autograd(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """`delta` for any loss and any form of targets."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
             return torch.autograd.grad((self.each(leaf.transpose(1, 2), targets) * weights).sum(), leaf)[0]

@@ -6,6 +6,7 @@ matrix: private state and messages have the client as leading axis, the server's
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -72,4 +73,5 @@ class Method(Knobs):
 
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""
-        return self if factor == 1 else replace(self, **{name: factor * getattr(self, name) for name in self.rates})
+        tiny = sys.float_info.min  # a rate that has decayed to nothing is still a rate
+        return self if factor == 1 else replace(self, **{name: max(factor * getattr(self, name), tiny) for name in self.rates})

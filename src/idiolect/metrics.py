@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from .data.federation import Federation
@@ -62,30 +63,6 @@ def majority(federation: Federation, split: str = "test") -> Scores:
     return Scores(federation.majority_hits(split).double(), -(held * share.log()).sum(1), held.sum(1).long())
 
 
-_T975 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-    2.110,
-    2.101,
-    2.093,
-    2.086,
-)
-
-
 def interval(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean over seeds (Student's t); None for a single seed.
 
@@ -97,5 +74,4 @@ def interval(values: Sequence[float]) -> float | None:
         return None
     mean = sum(values) / n
     sd = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
-    t = _T975[n - 2] if n - 2 < len(_T975) else 1.96 + 2.4 / (n - 1)  # the tail of the table, to 0.1 %
-    return t * sd / math.sqrt(n)
+    return float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n)

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .engine.inprocess import InProcess
+from .fields import SettingError, nearest
 from .metrics import Scores, interval, summarise
 from .rundir import plain
 from .settings import Settings
@@ -59,7 +61,11 @@ class Result:
         """The model that a client (number or name) predicts with, as a torch module; of the first seed, or the `seed`-th."""
         engine = self.seeds[seed].engine
         names = engine.host.data.names
-        number = client if isinstance(client, int) else names.index(client)
+        if isinstance(client, str) and client not in names:
+            raise nearest(client, names, "client")
+        number = names.index(client) if isinstance(client, str) else int(client)
+        if not 0 <= number < len(names):
+            raise SettingError(f"client: {number} is not accepted; 0 to {len(names) - 1}, or a client's name")
         return engine.host.task.module_of(engine.host.personal(engine.round, engine.message(engine.round), number))
 
     def summary(self) -> dict[str, Any]:
@@ -115,8 +121,12 @@ class Result:
         for s in self.seeds:
             host, counts = s.engine.host, s.engine.ledger.counts
             columns: dict[str, Tensor] = {}
+            inside = torch.isin(torch.arange(host.data.clients), s.clients)
             for split, scores in s.scores.items():
                 accuracy, loss = scores.of_clients()
+                if split in s.held_out_scores:
+                    theirs = s.held_out_scores[split].of_clients()
+                    accuracy, loss = torch.where(inside, accuracy, theirs[0]), torch.where(inside, loss, theirs[1])
                 columns |= {f"{split}_samples": scores.samples, f"{split}_accuracy": accuracy, f"{split}_loss": loss}
             columns |= counts
             lists = {n: t.tolist() for n, t in columns.items()}

@@ -140,11 +140,8 @@ def _prepare(
     start: Start | None,
 ) -> SeedResult:
     everyone, held = torch.arange(federation.clients), _held_out(federation, s)
-    inside = everyone[~torch.isin(everyone, held)]
-    eligible = inside[federation.sizes("train")[inside] > 0]
-    task = task.to(
-        clients=len(eligible), seed=seed, device=s.device, dtype=DTYPES[s.dtype], kernel=s.kernel, clip=s.clip, weight_decay=s.weight_decay
-    )
+    inside, eligible = everyone[~torch.isin(everyone, held)], _eligible(federation, s)
+    task = _under(task, s, clients=len(eligible), seed=seed)
     number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
     host_settings = HostSettings(
         s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None, s.finetune_steps, s.finetune_lr
@@ -317,18 +314,61 @@ def _check(method: Method, task: Task, federation: Federation, s: Settings) -> N
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
         raise SettingError(f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients")
-    if int(federation.sizes("train").sum()) == 0:
-        raise SettingError("data: no client has a training sample")
-    data = federation.to(task.device, task.dtype)
+    eligible = _eligible(federation, s)
+    if not len(eligible):
+        raise SettingError("data: no client has a training sample (those held out do not count)")
+    s.sampled(len(eligible), method.hears_all)
+    _check_model(_under(task, s), federation)
+
+
+def _check_model(task: Task, federation: Federation) -> None:
+    """One sample through model and loss: the one with the largest class."""
+    loss, classes = task.criterion, federation.classes
+    at = int(federation.targets.flatten(1).amax(1).argmax()) if federation.targets.dim() > 1 else int(federation.targets.argmax())
+    one = dataclasses.replace(federation, inputs=federation.inputs[at : at + 1], targets=federation.targets[at : at + 1])
+    one = one.to(task.device, task.dtype)
     try:
-        out = task.outputs_of_one(task.x0, data.inputs[:1])
-    except (RuntimeError, IndexError) as error:
+        out = task.outputs_of_one(task.x0, one.inputs)
+    except Exception as error:  # whatever a user's forward raises
         shape = tuple(federation.inputs.shape[1:])
-        raise SettingError(f"model: it does not accept inputs of shape {shape}: {str(error).splitlines()[0]}") from None
-    if federation.classes and task.criterion.name == "cross_entropy" and out.shape[-1] < federation.classes:
-        raise SettingError(f"targets: class {federation.classes - 1} lies outside the model's {out.shape[-1]} outputs")
-    if not federation.classes and task.criterion.name in ("cross_entropy", "logistic"):
-        raise SettingError(f"loss: {task.criterion.name!r} needs class numbers; the targets are real numbers: use 'mse' or 'half_squared'")
+        raise SettingError(f"model: it does not accept inputs of shape {shape}: {(str(error) or repr(error)).splitlines()[0]}") from None
+    if not classes and loss.name in ("cross_entropy", "logistic"):
+        raise SettingError(f"loss: {loss.name!r} needs class numbers; the targets are real numbers: use 'mse' or 'half_squared'")
+    if loss.name == "logistic" and (classes > 2 or out.shape[-1] != 1):
+        raise SettingError(f"loss: 'logistic' is for two classes and one output; there are {classes} classes and {out.shape[-1]} outputs")
+    if loss.name in ("mse", "half_squared") and out.squeeze(-1).shape != one.targets.shape:
+        raise SettingError(
+            f"model: {tuple(out.shape[1:])} outputs for {tuple(one.targets.shape[1:]) or 'one'} target; {loss.name!r} needs as many"
+        )
+    too_few = f"targets: class {classes - 1} lies outside the model's {out.shape[-1]} outputs"
+    if loss.name == "cross_entropy" and out.shape[-1] < classes:
+        raise SettingError(too_few)
+    try:
+        loss.each(out, one.targets)
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(too_few if classes > out.shape[-1] else f"loss: {loss.name} does not fit the model's outputs: {error}") from None
+
+
+def _eligible(federation: Federation, s: Settings) -> Tensor:
+    """The clients that may take part: not held out, with training data."""
+    everyone = torch.arange(federation.clients)
+    inside = everyone[~torch.isin(everyone, _held_out(federation, s))]
+    return inside[federation.sizes("train")[inside] > 0]
+
+
+def _under(task: Task, s: Settings, **changes: Any) -> Task:
+    """The task under the run's settings; what the task was given itself stays where the run says nothing."""
+    default = Settings()
+    return task.to(
+        device=s.device if s.device != default.device else task.device,
+        dtype=DTYPES[s.dtype] if s.dtype != default.dtype else task.dtype,
+        kernel=s.kernel if s.kernel != default.kernel else task.asked_kernel,
+        clip=s.clip or task.clip,
+        weight_decay=s.weight_decay or task.weight_decay,
+        **changes,
+    )
 
 
 def label(method: Method) -> str:

@@ -18,6 +18,8 @@ def factor(schedule: str, round: int, rounds: int) -> float:
     kind, *numbers = schedule.split(":")
     try:
         values = [float(n) for n in numbers]
+        if not all(map(math.isfinite, values)):
+            raise ValueError
         match kind, values:
             case "constant", []:
                 return 1.0

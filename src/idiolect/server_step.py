@@ -75,5 +75,5 @@ class ServerStep:
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
         try:
             return cast(Any, optimizers()[self.optimizer])([w], lr=self.lr, **parse(self.options))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             raise SettingError(f"server_options: {self.options!r} does not fit {self.optimizer}: {error}") from None

@@ -23,7 +23,7 @@ class Settings(Knobs):
     rounds: int = knob(200, "communication rounds", low=0)
     sample: int = knob(0, "S, clients heard a round; 0 = a tenth of them", low=0)
     seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
-    seed: int = knob(0, "the first seed: initialisation, sampling, batches, P", low=0)
+    seed: int = knob(0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1)
     batch: int = knob(64, "mini-batch size", low=1)
     batching: str = knob("replace", "mini-batches with replacement, without (epochs), or all data (full)", choices=BATCHING)
     rule: str = knob("mean", "the server's aggregation rule", choices=tuple(RULES))
@@ -65,6 +65,7 @@ class Settings(Knobs):
 
 def check_device(device: str) -> None:
     try:
-        torch.empty(1, device=device)
+        if torch.empty(1, device=device).device.type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
         raise SettingError(f"device: {device!r} is not available here ({str(error).splitlines()[0]}); 'cpu' always is") from None

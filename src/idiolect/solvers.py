@@ -37,7 +37,7 @@ def descend(gradient: Callable[[Tensor, Batch], Tensor], x: Tensor, batch: Batch
     """
     for _ in range(steps):
         g = gradient(x, batch)
-        batch = batch.only(g.square().sum(-1) > accuracy)
+        batch = batch.only(~(g.square().sum(-1) <= accuracy))  # a NaN is not solved: it must reach the message and be rejected
         assert batch.active is not None
         if not bool(batch.active.any()):
             break

@@ -162,7 +162,7 @@ class Task:
             return self._splits[private]
         names = self.layout.names
         owners = list(dict.fromkeys(n.rpartition(".")[0] for n in names))
-        layers = [n for n in owners if not n.endswith("adapter")]
+        layers = [n for n in owners if n and not n.endswith("adapter")] or [""]  # a parameter of the module itself is no layer
         ends = {"input": f"{layers[0]}.*" if layers[0] else "*", "output": f"{layers[-1]}.*" if layers[-1] else "*"}
         words = {**ends, "adapter": "*adapter.*", "all": "*", "none": ""}
         patterns = [words.get(p.strip(), p.strip()) for p in private.split(",")]

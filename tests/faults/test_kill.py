@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -39,12 +40,17 @@ POINTS = {  # what is called, the call at which to die, before or after it
 }
 
 
-def run(directory: Path, resume: bool = False) -> il.Result:
+FULL = "a disk without room"
+
+
+def run(directory: Path, resume: bool = False, progress=None) -> il.Result:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=120)
     data = il.Federation.from_arrays(rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20))
     settings = {"rounds": 6, "sample": 3, "checkpoint_every": 2, "server_options": "momentum=0.9", "batching": "epochs", "batch": 8}
-    return il.run(il.FedProxSoft(steps=3), il.Task(lambda: nn.Linear(8, 3)), data, directory=directory, resume=resume, **settings)
+    return il.run(
+        il.FedProxSoft(steps=3), il.Task(lambda: nn.Linear(8, 3)), data, directory=directory, resume=resume, progress=progress, **settings
+    )
 
 
 def digest(result: il.Result) -> str:
@@ -98,14 +104,41 @@ def kill_and_resume(directory: Path, point: tuple) -> str:
     return digest(run(directory, resume=True))
 
 
+def fill_and_resume(directory: Path) -> str:
+    """From the third round on no file can grow: a disk without room, as the operating system shows it."""
+
+    def progress(seed: int, round: int, accuracy: float) -> None:
+        if round == 3:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, digest(run(directory, progress=progress)).encode())
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    kept = sorted(p.name for p in (directory / "checkpoints" / "seed-0").iterdir())
+    if kept != ["000002"]:
+        return f"{said}; checkpoints: {kept}"
+    again = digest(run(directory, resume=True))
+    return again if said == again else said
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     os.fsync = lambda handle: None  # a killed process loses nothing that it has written; only a dead machine does
     out = {"whole": digest(run(folder / "whole"))}
-    for name, point in POINTS.items():
+    for name, point in {**POINTS, FULL: None}.items():
         directory = folder / "run"
         try:
-            out[name] = kill_and_resume(directory, point)
+            out[name] = kill_and_resume(directory, point) if point else fill_and_resume(directory)
             left = [str(p.relative_to(directory)) for p in directory.rglob("*") if p.name.startswith(".")]
             if left:
                 out[name] = f"left behind: {left}"
@@ -128,6 +161,11 @@ def outcomes(tmp_path_factory) -> dict[str, str]:
 @pytest.mark.parametrize("point", POINTS)
 def test_a_run_killed_here_resumes_exactly_and_leaves_nothing_half_written(point, outcomes):
     assert outcomes[point] == outcomes["whole"]
+
+
+@pytest.mark.slow
+def test_a_run_on_a_disk_without_room_ends_with_its_result_and_keeps_its_last_checkpoint(outcomes):
+    assert outcomes[FULL] == outcomes["whole"]
 
 
 if __name__ == "__main__":

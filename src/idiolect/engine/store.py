@@ -49,11 +49,14 @@ class Store:
             had = self.rows[name]
             if t.shape[1:] != had.shape[1:] or t.dtype != had.dtype or len(t) != len(ids):
                 raise ValueError(f"private {name!r} became {t.dtype}{tuple(t.shape)}; rows were {had.dtype}{tuple(had.shape[1:])}")
-        if not bool((self.version[ids] == round).any()):
+        new = ids[self.version[ids] != round]
+        if len(new):
             self._before = [b for b in self._before if b[0] == round]
-            self._before.append((round, ids, {n: t if self._all(ids) else t[ids.to(t.device)] for n, t in self.rows.items()}))
-        if self._all(ids) and not self.file_backed:
-            self.rows = {n: t.detach() for n, t in rows.items()}
+            self._before.append((round, new, {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}))
+        if self._all(ids):
+            self.rows = {n: t.detach().contiguous() for n, t in rows.items()}
+            if len({t.data_ptr() for t in self.rows.values()}) < len(self.rows):  # one tensor under two names
+                self.rows = {n: t.clone() for n, t in self.rows.items()}
         else:
             for n, t in rows.items():
                 self.rows[n][ids.to(t.device)] = t

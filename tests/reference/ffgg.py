@@ -1,0 +1,100 @@
+"""FFGG, Algorithms 1 and 2, with other solvers for line 4; and Local FFGG, Algorithm 4."""
+
+import numpy as np
+
+
+def ffgg(
+    model, data, start, private, cohorts, batches, last_batches, starts, rates, private_lr, steps, solver, kept=False, local_steps=None,
+    product=None,
+):  # fmt: skip
+    """`private`: the coordinates of w; the rest is theta. `starts(t, i)`: where w starts in round t, random or not; `kept`: where it
+    was. `local_steps`: K of Algorithm 4, None for Algorithm 1. `product(x, v, X, y)`: the Hessian times v, for cg and newton."""
+    shared, rounds = np.setdiff1d(np.arange(len(start)), private), len(cohorts)
+    theta, own, spent = start[shared], [start[private] for _ in data], np.zeros(len(data), dtype=int)
+    count = spent
+
+    def gradient(i, theta, w, I):
+        X, y = data[i]
+        count[i] += 1
+        return model.gradient(join(theta, w), X[I], y[I])
+
+    def join(theta, w):
+        x = np.empty(len(start))
+        x[shared], x[private] = theta, w
+        return x
+
+    def hessian(i, theta, w, I):
+        X, y = data[i]
+
+        def times(v):
+            count[i] += 2
+            return product(join(theta, w), join(np.zeros(len(shared)), v), X[I], y[I])[private]
+
+        return times
+
+    def solve(t, i, batch):  # line 4: w ~ argmin f(theta, w)
+        w = own[i] if kept else starts(t, i)
+        if solver in ("cg", "newton"):
+            I = next(batch)
+            g, H = gradient(i, theta, w, I)[private], hessian(i, theta, w, I)
+            return w - (conjugate_gradients(H, g, steps) if solver == "cg" else np.linalg.solve(matrix(H, len(g)), g))
+        optimise = {"sgd": plain, "gd": plain, "adam": adam}[solver](private_lr)
+        I = None
+        for _ in range(steps):
+            I = next(batch) if I is None or solver != "gd" else I  # Algorithm 2 on one mini-batch; sgd and adam draw anew
+            w = optimise(w, gradient(i, theta, w, I)[private])
+        return w
+
+    for t, cohort in enumerate(cohorts):
+        delta = {}
+        for i in cohort:
+            batch = batches(t, i)
+            w = solve(t, i, batch)
+            if local_steps is None:
+                delta[i] = gradient(i, theta, w, next(batch))[shared]  # line 5
+            else:
+                mine = theta
+                for _ in range(local_steps):
+                    w = w - private_lr * gradient(i, mine, w, next(batch))[private]  # Algorithm 4, line 6
+                    mine = mine - rates[t] * gradient(i, mine, w, next(batch))[shared]  # line 7
+                delta[i] = theta - mine  # line 9
+            if kept:
+                own[i] = w
+        step = rates[t] if local_steps is None else 1
+        theta = theta - step * sum(delta.values()) / len(cohort)  # line 7; Algorithm 4, line 11
+    count = np.zeros(len(data), dtype=int)  # what is spent before use is not training
+    personal = [join(theta, solve(rounds, i, last_batches(i))) for i in range(len(data))]
+    rows = own if kept else np.empty((len(data), 0))
+    return {"server theta": theta, "private w": rows, "personal": personal, "gradients": spent, "deployment": count}
+
+
+def plain(lr):
+    return lambda w, g: w - lr * g
+
+
+def adam(lr, b1=0.9, b2=0.999, eps=1e-8):
+    """Kingma and Ba 2015, Algorithm 1."""
+    m, v, t = 0.0, 0.0, 0
+
+    def step(w, g):
+        nonlocal m, v, t
+        t += 1
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        return w - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
+
+    return step
+
+
+def conjugate_gradients(H, b, steps):
+    """Hestenes and Stiefel 1952 on H z = b, from z = 0."""
+    z, r, p = np.zeros_like(b), b, b
+    for _ in range(steps):
+        Hp = H(p)
+        alpha = r @ r / (p @ Hp)
+        z, new = z + alpha * p, r - alpha * Hp
+        p, r = new + (new @ new) / (r @ r) * p, new
+    return z
+
+
+def matrix(H, size):
+    return np.stack([H(e) for e in np.eye(size)], axis=1)

@@ -1,0 +1,27 @@
+"""SCAFFOLD: Karimireddy et al. 2020, Algorithm 1, with both options for the control variates."""
+
+import numpy as np
+
+
+def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, option):
+    N, spent = len(data), np.zeros(len(data), dtype=int)
+    x, c, c_i = start, np.zeros_like(start), [np.zeros_like(start) for _ in data]
+    for t, S in enumerate(cohorts):
+        dy, dc = {}, {}
+        for i in S:  # line 5
+            (X, y), batch, y_i = data[i], batches(t, i), x.copy()  # line 6
+            for _ in range(steps):
+                I = next(batch)
+                y_i = y_i - lr * (model.gradient(y_i, X[I], y[I]) - c_i[i] + c)  # line 9
+                spent[i] += 1
+            if option == "I":  # line 11
+                I = next(batch)
+                plus = model.gradient(x, X[I], y[I])
+                spent[i] += 1
+            else:
+                plus = c_i[i] - c + (x - y_i) / (steps * lr)
+            dy[i], dc[i] = y_i - x, plus - c_i[i]  # line 12
+            c_i[i] = plus  # line 13
+        x = x + server_rate * sum(dy.values()) / len(S)  # lines 15 and 16
+        c = c + len(S) / N * sum(dc.values()) / len(S)
+    return {"server w": x, "server c": c, "private c": c_i, "personal": [x for _ in data], "gradients": spent}
