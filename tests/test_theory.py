@@ -369,13 +369,13 @@ def test_the_simulated_variance_over_clients_has_the_expected_mean(P):
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.6, 5.0])
 def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam):
-    S, w = any_covariance(), federations(any_covariance(), 6000)
+    s, S, seen = Linear(**{**SETTING.as_dict(), "noise": 5.0}), any_covariance(), torch.eye(d).double() if P is None else P
+    w = federations(S, 6000)
     noise = torch.randn(w.shape, generator=torch.manual_seed(12), dtype=torch.float64)
-    found, seen = w + SETTING.noise / (SETTING.b * n) ** 0.5 * noise, torch.eye(d).double() if P is None else P
-    H = SETTING.b * torch.eye(d).double().expand(N, d, d)
-    x = solutions.lpproj(H, found, lam, seen)[1]
-    drawn = (SETTING.b / 2 * (x - w).square().sum(-1)).var(1, correction=0)
-    assert_chance_agrees(drawn, fairness.realised(SETTING, lam, S, P))
+    found = w + s.noise / (s.b * n) ** 0.5 * noise
+    x = solutions.lpproj(s.b * torch.eye(d).double().expand(N, d, d), found, lam, seen)[1]
+    drawn = (s.b / 2 * (x - w).square().sum(-1)).var(1, correction=0)
+    assert_chance_agrees(drawn, fairness.realised(s, lam, S, P))
 
 
 def test_the_variance_of_given_clients_is_that_of_their_simulated_expected_losses():

@@ -7,6 +7,7 @@ Nothing executable is ever read. A folder whose hashes do not match is named and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -39,28 +40,41 @@ def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, An
             save_file({n: t.contiguous() for n, t in state.items()}, path)
             hashes[path.name] = _sha256(path)
             _sync(path)
+        body = {"round": round, "facts": facts, "sha256": hashes}
         record = temporary / "checkpoint.json"
-        record.write_text(json.dumps({"round": round, "facts": facts, "sha256": hashes}))
+        record.write_text(json.dumps({**body, "seal": _seal(body)}))
         _sync(record)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(temporary, final)
         _sync(folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, SafetensorError) and f"os error {errno.ENOSPC}" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise
-    for old in sorted(p for p in folder.iterdir() if p.name.isdigit())[:-KEEP]:
+    for old in found(folder)[KEEP:]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
+def found(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, newest first."""
+    return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
+
+
+def clear(folder: Path) -> None:
+    """Remove what a killed run left half written."""
+    for half in folder.glob(".writing-*"):
+        shutil.rmtree(half, ignore_errors=True)
+
+
 def load(folder: Path, warn: Any = None) -> tuple[int, dict[str, State], dict[str, Any]]:
     """The newest sound checkpoint: (round, states, facts). A damaged one is named through `warn` and the previous one used."""
-    found = sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
     problems = []
-    for path in found:
+    for path in found(folder):
         try:
             return _read(path)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             problems.append(f"{path}: {error}")
             if warn:
                 warn(f"checkpoint {path} is damaged ({error}); trying the one before")
@@ -69,6 +83,8 @@ def load(folder: Path, warn: Any = None) -> tuple[int, dict[str, State], dict[st
 
 def _read(path: Path) -> tuple[int, dict[str, State], dict[str, Any]]:
     record = json.loads((path / "checkpoint.json").read_text())
+    if record.pop("seal") != _seal(record):
+        raise ValueError("checkpoint.json does not match its SHA-256")
     states = {}
     for name, expected in record["sha256"].items():
         file = path / Path(name).name
@@ -76,6 +92,10 @@ def _read(path: Path) -> tuple[int, dict[str, State], dict[str, Any]]:
             raise ValueError(f"{file.name} does not match its SHA-256")
         states[file.stem] = load_file(file)
     return int(record["round"]), states, record["facts"]
+
+
+def _seal(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

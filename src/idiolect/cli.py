@@ -27,7 +27,7 @@ from .pipeline import pipeline
 from .plan import Plan, method_spec
 from .run import Interrupted, run
 from .run import Progress as Report
-from .rundir import RunDirectory
+from .rundir import RunDirectory, plain
 from .tables import majority_row, results_table
 from .task import Task
 
@@ -281,7 +281,7 @@ def _data(argv: list[str]) -> None:
 def _show(rows: list[dict[str, Any]], federation: Federation, as_json: bool, single: bool, title: str) -> None:
     baseline = [majority_row(federation)] if federation.classes else []
     if as_json:
-        print(json.dumps(rows[0] if single else baseline + rows))
+        print(json.dumps(plain(rows[0] if single else baseline + rows)))
     else:
         OUT.print(results_table(baseline + rows, title, OUT.width))
 

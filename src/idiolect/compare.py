@@ -12,7 +12,7 @@ from typing import Any
 from .data.federation import Federation
 from .fields import SettingError
 from .plan import Plan
-from .run import Progress, run
+from .run import Progress, check, run
 from .task import Task
 
 
@@ -28,7 +28,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Run every plan (they share data, model and settings) in its own folder; the summaries, in order."""
     for plan in plans:  # refuse all that is bad before any work
-        plan.make_method().check(task)
+        check(plan.make_method(), task, federation, plan.make_settings())
     if not resume:
         if (directory / "compare.json").exists() or (directory / "settings.json").exists():
             raise SettingError(f"directory: {directory} already holds a run; choose another, or: idiolect resume {directory}")

@@ -47,7 +47,7 @@ class Flags:
             group.add_argument(f"--{name.replace('_', '-')}", dest=destination, default=None, metavar=f.name.upper(), help=text, **switch)
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        known, unknown = self.parser.parse_known_args(argv)
+        known, unknown = self.parser.parse_known_intermixed_args(argv)
         if unknown:
             flags = [s for a in self.parser._actions for s in a.option_strings]
             close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1, cutoff=0.5)
@@ -64,10 +64,10 @@ class Flags:
 SECTIONS = ("method", "run", "data", "model")
 
 
-def read_toml(path: str | None) -> dict[str, dict[str, Any]]:
+def read_toml(path: str | None) -> dict[str, Any]:
     """A settings file: [method] name = "..." and fields, [run], [data] name = "...", [model] name = "..."."""
     if path is None:
-        return {s: {} for s in SECTIONS}
+        return {s: {} for s in SECTIONS} | {"methods": []}
     try:
         content = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -77,6 +77,8 @@ def read_toml(path: str | None) -> dict[str, dict[str, Any]]:
     for section in content:
         if section not in (*SECTIONS, "methods"):
             raise nearest(section, SECTIONS, f"config section in {path}")
+        if section != "methods" and not isinstance(content[section], dict):
+            raise SettingError(f"config: {section} in {path} is not a section; write [{section}] and its settings below")
     return {s: dict(content.get(s, {})) for s in SECTIONS} | {"methods": content.get("methods", [])}
 
 

@@ -30,7 +30,7 @@ from .method import Method
 from .methods import METHODS, name_of
 from .metrics import summarise
 from .result import Result, SeedResult
-from .rundir import RunDirectory, environment, plain
+from .rundir import RunDirectory, environment
 from .schedule import factor
 from .server_step import ServerStep
 from .settings import DTYPES, Settings
@@ -85,7 +85,7 @@ def run(
     chosen = build(Settings, settings, "run")
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
-    _check(method, task, federation, chosen)
+    check(method, task, federation, chosen)
     identity = _identity(method, task, federation, chosen, origin)
     if start:
         identity["start"] = {str(seed): s.sha256() for seed, s in start.items()}
@@ -93,10 +93,14 @@ def run(
         return _run(method, task, federation, chosen, identity, None, progress, False, start or {})
     with RunDirectory(directory, fresh=not resume) as folder:
         if resume:
+            folder.clear()
             _same(folder.read_json("settings.json"), identity, folder.path)
         else:
-            folder.write_json("settings.json", identity)
-            folder.write_json("environment.json", environment())
+            try:
+                folder.write_json("environment.json", environment())
+                folder.write_json("settings.json", identity)
+            except OSError as error:
+                raise SettingError(f"directory: cannot write to {folder.path}: {error.strerror}") from None
         result = _run(method, task, federation, chosen, identity, folder, progress, resume, start or {})
         with _disk("the result"):
             folder.write_csv("clients.csv", result.clients_table())
@@ -117,15 +121,16 @@ def _run(
 ) -> Result:
     name = name_of(method)
     result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
-    for seed in range(settings.seed, settings.seed + settings.seeds):
-        one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))
-        result.kernel = one.engine.host.task.kernel
-        result.seeds.append(one)
-        _train(one, settings, folder, progress, resume, result)
-        _finish(one, settings)
-        with _disk("metrics.csv"):
-            if folder and result.rounds_table():
-                folder.write_csv("metrics.csv", result.rounds_table())
+    with _polite_interrupt() as interrupted:
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))
+            result.kernel = one.engine.host.task.kernel
+            result.seeds.append(one)
+            _train(one, settings, folder, progress, resume, interrupted)
+            _finish(one, settings)
+            with _disk("metrics.csv"):
+                if folder and result.rounds_table():
+                    folder.write_csv("metrics.csv", result.rounds_table())
     return result
 
 
@@ -162,28 +167,33 @@ def _held_out(federation: Federation, s: Settings) -> Tensor:
     return torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[: s.held_out]))
 
 
-def _train(one: SeedResult, s: Settings, folder: RunDirectory | None, progress: Progress | None, resume: bool, result: Result) -> None:
+def _train(
+    one: SeedResult, s: Settings, folder: RunDirectory | None, progress: Progress | None, resume: bool, interrupted: Callable[[], bool]
+) -> None:
     """Rounds until one of the stops; state is complete between rounds, so that is where it is saved."""
     engine = one.engine
-    if resume and folder and folder.checkpoints(one.seed).is_dir():
-        _restore(one, folder.checkpoints(one.seed))
+    if resume and folder:
+        checkpoint.clear(folder.checkpoints(one.seed))
+        if checkpoint.found(folder.checkpoints(one.seed)):
+            _restore(one, folder.checkpoints(one.seed))
     began = time.perf_counter() - one.seconds
-    with _polite_interrupt() as interrupted:
-        while not (stop := _stop(one, s)):
-            if interrupted():
-                one.seconds = time.perf_counter() - began
-                _save(one, folder)
-                raise Interrupted(f"stopped after round {engine.round} of {s.rounds} (seed {one.seed})")
-            engine.advance(factor(s.schedule, engine.round, s.rounds))
-            if s.eval_every and (engine.round % s.eval_every == 0 or engine.round == s.rounds):
-                _evaluate(one)
+    while not (stop := _stop(one, s)):
+        if interrupted():
             one.seconds = time.perf_counter() - began
-            if s.checkpoint_every and engine.round % s.checkpoint_every == 0:
-                _save(one, folder)
-            if progress:
-                progress(one.seed, engine.round, one.history[-1]["accuracy"] if one.history else float("nan"))
+            _save(one, folder)
+            raise Interrupted(f"stopped after round {engine.round} of {s.rounds} (seed {one.seed})")
+        engine.advance(factor(s.schedule, engine.round, s.rounds))
+        if s.eval_every and (engine.round % s.eval_every == 0 or engine.round == s.rounds):
+            _evaluate(one)
+        one.seconds = time.perf_counter() - began
+        if s.checkpoint_every and engine.round % s.checkpoint_every == 0:
+            _save(one, folder)
+        if progress:
+            progress(one.seed, engine.round, one.history[-1]["accuracy"] if one.history else float("nan"))
     one.stopped = stop
     _save(one, folder)
+    if interrupted() and one.seed + 1 < s.seed + s.seeds:
+        raise Interrupted(f"stopped after the last round of seed {one.seed}")
 
 
 def _stop(one: SeedResult, s: Settings) -> str:
@@ -227,7 +237,7 @@ def _save(one: SeedResult, folder: RunDirectory | None) -> None:
         "history": {**tensors, "by_client": by_client},
     }
     with _disk(f"the checkpoint of round {one.engine.round}"):
-        record = {"ledger": facts, "history": plain(one.history), "seconds": one.seconds}
+        record = {"ledger": facts, "history": one.history, "seconds": one.seconds}
         checkpoint.save(folder.checkpoints(one.seed), one.engine.round, states, record)
 
 
@@ -240,7 +250,7 @@ def _restore(one: SeedResult, path: Path) -> None:
     engine.ledger = Ledger.load(states["history"], facts["ledger"])
     engine.host.gradients = engine.ledger.counts["gradients"].clone()
     one.by_client = list(states["history"]["by_client"])
-    one.history = [{k: float("nan") if v is None else v for k, v in h.items()} for h in facts["history"]]
+    one.history = facts["history"]
     one.seconds = facts["seconds"]
 
 
@@ -307,7 +317,7 @@ def _same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
             raise SettingError(f"resume: {path} was made with another {part}: {what}; only the same settings continue a run")
 
 
-def _check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
+def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
     """Everything that can be refused before work starts."""
     method.check(task)
     if federation.clients == 0:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +49,11 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def clear(self) -> None:
+        """Remove what a killed run left behind: files half written, private rows it had moved to the disk."""
+        for left in (*self.path.glob("idiolect-rows-*"), *self.path.glob(".*.json.*"), *self.path.glob(".*.csv.*")):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
     def checkpoints(self, seed: int) -> Path:
         return self.path / "checkpoints" / f"seed-{seed}"
