@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -243,10 +244,11 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+def edit(path: Path, name: str, value: int) -> None:
+    """Another value in the record, which stays well-formed."""
+    text, n = re.subn(rf'({name}\\*": )\d+', rf"\g<1>{value}", path.read_text(), count=1)
+    assert n == 1
+    path.write_text(text)
 
 
 DAMAGE = {
@@ -263,8 +265,8 @@ DAMAGE = {
     "a record of something else": lambda p: (p / "checkpoint.json").write_text("[1, 2]"),
     "a record without its parts": lambda p: (p / "checkpoint.json").write_text("{}"),
     "a record that is not text": lambda p: (p / "checkpoint.json").write_bytes(b"\xff\xfe\x00"),
-    "another round in the record": lambda p: edit(p / "checkpoint.json", '"round": 4', '"round": 3'),
-    "another count in the record": lambda p: edit(p / "checkpoint.json", '"admitted": 12', '"admitted": 13'),
+    "another round in the record": lambda p: edit(p / "checkpoint.json", "round", 3),
+    "another count in the record": lambda p: edit(p / "checkpoint.json", "admitted", 13),
     "an empty folder": lambda p: (shutil.rmtree(p), p.mkdir()),
 }
 

@@ -7,10 +7,10 @@ Nothing executable is ever read. A folder whose hashes do not match is named and
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, An
         _sync(folder)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, SafetensorError) and f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        if isinstance(error, SafetensorError) and (code := re.search(r"os error (\d+)", str(error))):
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
         raise
     for old in found(folder)[KEEP:]:
         shutil.rmtree(old, ignore_errors=True)

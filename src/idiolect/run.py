@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import aggregation, checkpoint, streams
 from .data.federation import SPLITS, Federation
@@ -293,11 +293,9 @@ def _polite_interrupt() -> Iterator[Callable[[], bool]]:
 # -- what a run is, and what it may be ---------------------------------------------------------------------------------------
 def _identity(method: Method, task: Task, federation: Federation, s: Settings, origin: dict[str, Any] | None) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    model = {
-        "module": type(task.module).__name__,
-        "loss": task.criterion.name,
-        "parameters": [list(x) for x in zip(task.layout.names, map(list, task.layout.shapes), strict=True)],
-    }
+    parameters = [[name, list(shape)] for name, shape in zip(task.layout.names, task.layout.shapes, strict=True)]
+    given = Start(task.x0, {}).sha256() if isinstance(task.model, nn.Module) else "made anew for each seed"
+    model = {"module": type(task.module).__name__, "loss": task.criterion.name, "parameters": parameters, "weights": given}
     return {
         "format": 1,
         "method": {"name": name_of(method), **method.as_dict()},

@@ -61,22 +61,27 @@ class InProcess:
         messages = host.update(self.round, down, train, heard, rate)
         self.ledger.sent_down(train, len(down), host.down.values)
         if host.up.parts:
-            self._receive(messages, heard)
+            self._receive(messages, heard, rate)
         self.ledger.counts["gradients"] = host.gradients.clone()
         self.round += 1
 
-    def _receive(self, messages: np.ndarray, heard: Tensor) -> None:
-        host, method, task = self.host, self.host.method, self.host.task
+    def _receive(self, messages: np.ndarray, heard: Tensor, rate: float) -> None:
+        """Admit or reject, aggregate, step. Nobody heard, or numbers that overflow: the server stays as it is."""
+        host, task, method = self.host, self.host.task, self.host.method.scaled(rate)
         got = admission.admit(messages, schema=host.up, run=host.run, round=self.round, expected=heard, cap=float(host.sizes.max()))
         self.ledger.selected += len(heard)
-        self.ledger.admitted += len(got.clients)
         self.ledger.rejected.update(got.rejected)
+        if not len(got.clients):
+            return
+        up = {n: t.to(task.device) for n, t in got.up.items()}
+        weights = (got.weights / self.mean_size).to(task.device)
+        server = self.step(self.server, method.aggregate(task, self.step.without(self.server), up, weights, self.rule))
+        if not all(bool(torch.isfinite(t).all()) for t in server.values() if t.is_floating_point()):
+            self.ledger.rejected["overflow"] += len(got.clients)
+            return
+        self.server = server
+        self.ledger.admitted += len(got.clients)
         self.ledger.sent_up(got.clients, torch.from_numpy(got.bytes), host.up.values)
-        if len(got.clients):  # nobody heard: the server stays as it is
-            before = self.step.without(self.server)
-            up = {n: t.to(task.device) for n, t in got.up.items()}
-            after = method.aggregate(task, before, up, (got.weights / self.mean_size).to(task.device), self.rule)
-            self.server = self.step(self.server, after)
 
     def _trained(self, round: int) -> tuple[Tensor, Tensor]:
         """(who trains, who of them is heard)."""

@@ -34,7 +34,7 @@ def solve(task: Task, split: Split, theta: Tensor, w: Tensor, batches: Batches, 
         x = split.join(theta, w)
         g = split.parts(task.grad(x, batch))[1]
         product = _Hessian(task, split, x, batch)
-        return w - (_conjugate(product, g, steps) if solver == "cg" else torch.linalg.solve(product.matrix(w.shape[-1]), g))
+        return w - (_conjugate(product, g, steps) if solver == "cg" else product.newton(g))
     fixed = batches.draw() if solver == "gd" else None
     m, v = torch.zeros_like(w), torch.zeros_like(w)
     for t in range(1, steps + 1):
@@ -56,23 +56,30 @@ class _Hessian:
         full = self.split.join(self.x.new_zeros(len(self.x), len(self.split.theta)), v)
         return self.split.parts(self.task.hvp(self.x, full, self.batch))[1]
 
-    def matrix(self, size: int) -> Tensor:  # -> [K, d_w, d_w]
-        eye = torch.eye(size, dtype=self.x.dtype, device=self.x.device)
-        return torch.stack([self(e.expand(len(self.x), -1)) for e in eye], dim=-1)
+    def newton(self, g: Tensor) -> Tensor:
+        """H⁺ g with the whole Hessian: where many w fit, the one nearest to the start."""
+        eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
+        matrix = torch.stack([self(e.expand(len(self.x), -1)) for e in eye], dim=-1)  # [K, d_w, d_w]
+        return (torch.linalg.pinv(matrix, rtol=1e3 * torch.finfo(g.dtype).eps, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
 
 
 def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
-    """At most `steps` conjugate-gradient steps on H z = b, every row its own; a solved row stays."""
-    z, r = torch.zeros_like(b), b
-    p, rr = r, (r * r).sum(-1, keepdim=True)
-    done = rr <= torch.finfo(b.dtype).eps ** 2 * rr
+    """At most `steps` conjugate-gradient steps on H z = b, every row its own.
+
+    A row stays where it is once its residual is at rounding level or its direction has no curvature beyond rounding.
+    """
+    tiny = 1e3 * torch.finfo(b.dtype).eps
+    z, r, p = torch.zeros_like(b), b, b
+    rr = first = (r * r).sum(-1, keepdim=True)
+    steepest, done = torch.zeros_like(rr), rr == 0
     for _ in range(steps):
         hp = product(p)
-        curvature = (p * hp).sum(-1, keepdim=True)
-        done = done | (curvature <= 0) | (rr == 0)
+        curvature, pp = (p * hp).sum(-1, keepdim=True), (p * p).sum(-1, keepdim=True)
+        steepest = torch.maximum(steepest, torch.where(done, 0, curvature / torch.where(pp > 0, pp, 1)))
+        done = done | (curvature <= tiny * steepest * pp) | (rr <= tiny**2 * first)
         alpha = torch.where(done, 0, rr / torch.where(done, 1, curvature))
         z, r = z + alpha * p, r - alpha * hp
-        new = (r * r).sum(-1, keepdim=True)
-        p = r + torch.where(done, 0, new / torch.where(rr > 0, rr, 1)) * p
-        rr = torch.where(done, rr, new)
+        new = torch.where(done, rr, (r * r).sum(-1, keepdim=True))
+        p = torch.where(done, p, r + new / torch.where(rr > 0, rr, 1) * p)
+        rr = new
     return z

@@ -7,23 +7,27 @@ gradients a step, 4 with second derivatives. Keeps nothing at the clients; they 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from ..batches import Batches
 from ..fields import knob
-from ..method import State
+from ..method import Method, Rule, State
 from ..solvers import sgd
 from ..task import Task
-from .fedavg import FedAvg
+from .fedavg import average
 
 
 @dataclass(frozen=True)
-class PerFedAvg(FedAvg):
+class PerFedAvg(Method):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go and have time for a step only."""
 
-    rates = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
+    lr: float = knob(0.1, "β, step size of the shared model", above=0)
+    steps: int = knob(5, "meta-gradient steps a round", low=0)
+    weighting: str = knob("samples", "the server's mean", choices=("samples", "equal", "unbiased"))
     personal_lr: float = knob(0.1, "α, the adaptation's step size", above=0)
     adapt_steps: int = knob(1, "adaptation steps before use", low=0)
     hessian: str = knob(
@@ -48,6 +52,9 @@ class PerFedAvg(FedAvg):
             return g - self.personal_lr * task.hvp(w, g, batch)
         ahead, behind = task.grad(w + self.delta * g, batch), task.grad(w - self.delta * g, batch)
         return g - self.personal_lr * (ahead - behind) / (2 * self.delta)
+
+    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+        return {"w": average(server["w"], up["w"], weights, rule, self.weighting)}
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return sgd(task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.adapt_steps)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..batches import Batches
@@ -31,14 +32,20 @@ class Scaffnew(Method):
     p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
-        return {"h": task.x0.new_zeros(len(clients), task.d), "x": task.x0.repeat(len(clients), 1)}
+        rate = task.x0.new_full((len(clients), 1), self.lr)
+        return {"h": task.x0.new_zeros(len(clients), task.d), "x": task.x0.repeat(len(clients), 1), "rate": rate}
 
     def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
         w = down["w"]
-        h = private["h"] + self.p / self.lr * (w - private["x"])  # h <- h + (p/γ)(x_{t+1} - x̂_{t+1}), once x_{t+1} is known
+        # h <- h + (p/γ)(x_{t+1} - x̂_{t+1}), once x_{t+1} is known, with the γ that x̂ was made with
+        h = private["h"] + self.p / private["rate"] * (w - private["x"])
         steps = waiting(batches.coins("scaffnew", 1)[0], self.p)
         x = sgd(task, w.expand(batches.rows, -1), batches, self.lr, steps, pull=lambda x: -h)  # x̂ <- x - γ (g(x) - h)
-        return {"w": x}, {"h": h, "x": x}  # the server's mean of x̂ is the prox: Σ h_i = 0
+        return {"w": x}, {
+            "h": h,
+            "x": x,
+            "rate": torch.full_like(private["rate"], self.lr),
+        }  # the server's mean of x̂ is the prox: Σ h_i = 0
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         return {"w": rule(up["w"], weights.new_ones(len(weights)))}
