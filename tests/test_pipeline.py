@@ -1,6 +1,7 @@
 """Stages as one run."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -74,8 +75,6 @@ def _figures(summary):
 
 
 def _remove(path):
-    import shutil
-
     shutil.rmtree(path)
 
 

@@ -393,3 +393,9 @@ def test_ten_thousand_clients_with_ten_thousand_parameters(method, memory, tmp_p
     assert task.d == 10_110 and one.engine.ledger.admitted == 300
     assert one.engine.host.store.file_backed is (memory < 1)
     assert torch.isfinite(one.engine.server["w"]).all() and one.final()["accuracy"] > 0
+
+
+def test_a_method_that_decides_by_validation_data_says_when_there_are_none():
+    data = il.data.load("synthetic", clients=4, samples=40, valid=0.0)
+    with pytest.raises(il.SettingError, match="validation"):
+        il.run(il.Dichotomy(), il.Task(torch.nn.Linear(60, 10)), data, rounds=1)

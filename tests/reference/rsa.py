@@ -21,6 +21,6 @@ def rsa(model, data, start, cohorts, batches, rates, personal_rates, p, lam, ste
         if server_step == "sum":  # f_0(w) = decay/2 ||w||^2
             w = w - rates[t] * (decay * w + lam * sum(derivative_of_norm(w - x[i], p) for i in cohort))
         else:
-            w = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(cohort)
-            w = w - rates[t] * decay * w
+            mean = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(cohort)
+            w = mean - rates[t] * decay * w
     return {"server w": w, "private x": x, "personal": x, "gradients": spent}

@@ -13,6 +13,7 @@ from .. import streams, wire
 from ..batches import Batches
 from ..data.federation import Federation
 from ..evaluate import Evaluator
+from ..fields import SettingError
 from ..method import Method, State
 from ..metrics import Scores
 from ..solvers import sgd
@@ -107,6 +108,8 @@ class Host:
 
     def _errors(self, x: Tensor, ids: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""
+        if not int(self.data.sizes("valid").sum()):
+            raise SettingError("data: this method decides by validation data, and no client has any; give a validation share")
         scores = self._evaluator("valid").blank()
         self._evaluator("valid").personal(x, ids, scores)
         accuracy, loss = scores.of_clients()

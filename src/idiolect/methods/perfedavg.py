@@ -27,7 +27,7 @@ class PerFedAvg(Method):
 
     lr: float = knob(0.1, "β, step size of the shared model", above=0)
     steps: int = knob(5, "meta-gradient steps a round", low=0)
-    weighting: str = knob("samples", "the server's mean", choices=("samples", "equal", "unbiased"))
+    weighting: str = knob("equal", "the server's mean", choices=("samples", "equal", "unbiased"))
     personal_lr: float = knob(0.1, "α, the adaptation's step size", above=0)
     adapt_steps: int = knob(1, "adaptation steps before use", low=0)
     hessian: str = knob(

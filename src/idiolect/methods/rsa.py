@@ -60,7 +60,7 @@ class Rsa(Method):
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w, heard = server["w"], torch.ones_like(weights)
         if self.server_step == "mean":
-            return {"w": (1 - self.lr * self.decay) * rule(up["w"], heard)}
+            return {"w": rule(up["w"], heard) - self.lr * self.decay * w}
         pulls = len(heard) * rule(self.pull(w - up["w"]), heard)  # the sum, through the rule
         return {"w": w - self.lr * (self.decay * w + self.lam * pulls)}
 
