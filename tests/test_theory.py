@@ -50,7 +50,11 @@ def trained(method, federation, rounds):
 
 
 def projection_of(kind, dim):
-    return torch.eye(d).double() if kind == "identity" else projections.make(kind, dim, d, 0, torch.float64, torch.device("cpu")).rows
+    return (
+        torch.eye(d).double()
+        if kind == "identity"
+        else projections.make(projections.Spec(kind, dim), (0, d), 0, torch.float64, torch.device("cpu")).rows
+    )
 
 
 def lpproj(kind, dim, **fields):

@@ -59,6 +59,10 @@ class Evaluator:
         """Positions in `clients`, in groups of like size: at most a fifth of a group is padding. Found once."""
         key = clients.numpy().tobytes()
         if key not in self._plans:
+            if len(self._plans) >= 64:  # ever new cohorts: forget the old ones
+                self._plans.clear()
+                self._ready.clear()
+                self._kept = 0
             sizes = self.sizes[clients].numpy()
             order = np.flatnonzero(sizes)[sizes[np.flatnonzero(sizes)].argsort(kind="stable")]
             groups: list[Tensor] = []

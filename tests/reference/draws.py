@@ -54,4 +54,4 @@ class Draws:
         return [epochs if self.batching == "full" else epochs * int(np.ceil(n / self.batch)) for n in self.sizes]
 
     def projection(self, dim, d):
-        return projections.make("gaussian", dim, d, self.seed, torch.float64, torch.device("cpu")).rows.numpy()
+        return projections.make(projections.Spec("gaussian", dim), (0, d), self.seed, torch.float64, torch.device("cpu")).rows.numpy()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import projections
 from ..batches import Batch, Batches
-from ..fields import SettingError, knob
+from ..fields import knob
 from ..method import Method, Rule, State
 from ..projections import Projection
 from ..solvers import descend
@@ -45,14 +45,23 @@ class LpProj(Method):
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     w_step: str = knob("paper", "eq. (4), or the public code's step along the norm's gradient", choices=("paper", "code"))
     weighting: str = knob("equal", "mean over the sampled clients: equal (the paper) or by samples", choices=("equal", "samples"))
-    projection: str = knob("gaussian", "the kind of P", choices=tuple(projections.PROJECTIONS))
+    projection: str = knob("gaussian", "the kind of P; dense kinds for small models only", choices=tuple(projections.PROJECTIONS))
+    blocks: int = knob(0, "projection block: how many; 0 = as many as dim", low=0)
+    reuse: bool = knob(False, "projection block: one block serves for all")
+    dims: str = knob("", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size")
+    per_column: int = knob(1, "projection sparse: entries a column", low=1)
     init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
 
     def check(self, task: Task) -> None:
-        if self.projection == "identity" and self.dim not in (0, task.d):
-            raise SettingError(f"dim: {self.dim} is not accepted with projection 'identity'; 0 or the model's {task.d} parameters")
-        if self.projection != "identity" and not 1 <= self.dim <= task.d:
-            raise SettingError(f"dim: {self.dim} is not accepted; a whole number from 1 to the model's {task.d} parameters")
+        projections.check(self.spec, task.d)
+        self._projection(task)
+
+    @property
+    def spec(self) -> projections.Spec:
+        return projections.Spec(self.projection, self.dim, self.blocks, self.reuse, self.dims, self.per_column)
+
+    def _projection(self, task: Task) -> Projection:
+        return projections.make(self.spec, task.layout.starts, task.seed, task.dtype, task.device)
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d if self.projection == "identity" else self.dim}
@@ -68,8 +77,7 @@ class LpProj(Method):
         return gap.sign() if self.p == 1 else gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
 
     def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
-        P = projections.make(self.projection, self.dim, task.d, task.seed, task.dtype, task.device)
-        x, w = private["x"], down["w"].expand(batches.rows, -1)
+        P, x, w = self._projection(task), private["x"], down["w"].expand(batches.rows, -1)
         for _ in range(self.alternations):
             x = self._minimise(task, P, x, w, batches)
             w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)

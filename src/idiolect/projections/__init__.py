@@ -1,4 +1,8 @@
-"""Projections P of R^d onto R^dim: made from a seed on every side, never sent; and the table of them."""
+"""Projections P of R^d onto R^dim: made from a seed on every side, never sent; and the table of them.
+
+`make` gives an object with `dim`, `down(x) = P x` and `up(u) = Pᵀ u` on rows. The numbers come from the counter-based generator of
+`idiolect.streams`, so the same seed gives the same P on every machine and with every version of torch.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..fields import nearest
+from ..fields import SettingError, nearest
+from .block import Block, Layers
 from .gaussian import Gaussian
 from .identity import Identity
+from .sparse import Contiguous, Sparse
+from .spec import Spec
 
 
 class Projection(Protocol):
@@ -20,13 +27,43 @@ class Projection(Protocol):
 
     def up(self, u: Tensor) -> Tensor: ...  # P^T u: u[K, dim] -> [K, d]
 
+    def memory(self) -> int: ...  # bytes kept
 
-PROJECTIONS: dict[str, type] = {"gaussian": Gaussian, "identity": Identity}
+
+PROJECTIONS: dict[str, type] = {
+    "gaussian": Gaussian,
+    "orthogonal": Gaussian,
+    "block": Block,
+    "layers": Layers,
+    "sparse": Sparse,
+    "contiguous": Contiguous,
+    "identity": Identity,
+}
+
+
+def check(spec: Spec, d: int) -> None:
+    """Refuse what makes no sense for a model of d parameters; an option of another kind is refused, not ignored."""
+    if spec.kind == "identity":
+        if spec.dim not in (0, d):
+            raise SettingError(f"dim: {spec.dim} is not accepted with projection 'identity'; 0 or the model's {d} parameters")
+    elif not 1 <= spec.dim <= d:
+        raise SettingError(f"dim: {spec.dim} is not accepted; a whole number from 1 to the model's {d} parameters")
+    belongs = {"blocks": "block", "reuse": "block", "dims": "layers", "per_column": "sparse"}
+    for name, kind in belongs.items():
+        if spec.kind != kind and getattr(spec, name) != getattr(Spec("", 0), name):
+            raise SettingError(f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {kind!r}")
+    if spec.blocks > spec.dim:
+        raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
+    if spec.per_column > spec.dim:
+        raise SettingError(f"per_column: {spec.per_column} is not accepted; at most dim, {spec.dim}")
 
 
 @lru_cache(maxsize=8)
-def make(name: str, dim: int, d: int, seed: int, dtype: torch.dtype, device: torch.device) -> Projection:
-    """The projection of this name; the same arguments give the same numbers everywhere."""
-    if name not in PROJECTIONS:
-        raise nearest(name, PROJECTIONS, "projection")
-    return PROJECTIONS[name](dim, d, seed, dtype, device)
+def make(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Projection:
+    """The projection of this spec for a model whose parameters start at `starts` (the last entry is d)."""
+    if spec.kind not in PROJECTIONS:
+        raise nearest(spec.kind, PROJECTIONS, "projection")
+    return PROJECTIONS[spec.kind](spec, starts, seed, dtype, device)
+
+
+__all__ = ["PROJECTIONS", "Projection", "Spec", "check", "make"]

@@ -1,0 +1,92 @@
+"""Block-diagonal projections: k blocks over slices of the model (lp-proj, section 6.1), or one block a layer.
+
+Time and storage are dim * d / k. The paper states storage dim * d / k²: true if one block serves for all (`reuse`).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from ..fields import SettingError
+from .dense import rows
+from .spec import Spec, shares
+
+
+class _Blocks:
+    """Given cuts of the columns and of the rows: block i maps columns[i] to rows[i]."""
+
+    def __init__(self, widths: list[int], heights: list[int], blocks: list[Tensor], device: torch.device):
+        self.dim, self.d = sum(heights), sum(widths)
+        self.columns = list(pairwise(accumulate(widths, initial=0)))
+        self.heights = heights
+        self.blocks = [b.to(device) for b in blocks]
+        self.even = len(set(widths)) == len(set(heights)) == 1
+        distinct = len({b.untyped_storage().data_ptr() for b in blocks}) == len(blocks)
+        self.stacked = torch.stack(self.blocks) if self.even and distinct else None
+        if self.stacked is not None:
+            self.blocks = []
+
+    def down(self, x: Tensor) -> Tensor:
+        if self.stacked is not None:  # equal blocks: one batched product
+            k, h, w = self.stacked.shape
+            return torch.bmm(x.view(len(x), k, w).transpose(0, 1), self.stacked.transpose(1, 2)).transpose(0, 1).reshape(len(x), k * h)
+        parts = [x[:, a:b] @ block[:, : b - a].T for (a, b), block in zip(self.columns, self.blocks, strict=True)]
+        return torch.cat(parts, dim=1)
+
+    def up(self, u: Tensor) -> Tensor:
+        if self.stacked is not None:
+            k, h, w = self.stacked.shape
+            return torch.bmm(u.view(len(u), k, h).transpose(0, 1), self.stacked).transpose(0, 1).reshape(len(u), k * w)
+        out = u.new_empty(len(u), self.d)
+        for (a, b), block, part in zip(self.columns, self.blocks, u.split(self.heights, dim=1), strict=True):
+            torch.mm(part, block[:, : b - a], out=out[:, a:b])
+        return out
+
+    def memory(self) -> int:
+        kept = [self.stacked] if self.stacked is not None else self.blocks
+        return sum({b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values())
+
+
+class Block(_Blocks):
+    """k blocks of about d/k columns and dim/k rows; sizes may differ by one."""
+
+    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+        k = spec.blocks or spec.dim
+        widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
+        if spec.reuse:
+            one = rows(max(heights), max(widths), seed, "projection", dtype)
+            cut = {w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)}  # at most two widths
+            blocks = [cut[w][:h] for h, w in zip(heights, widths, strict=True)]
+        else:
+            blocks = [rows(h, w, seed, f"projection block {i}", dtype) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
+        super().__init__(widths, heights, blocks, device)
+
+
+def _renormalised(block: Tensor, width: int) -> Tensor:
+    cut = block[:, :width]
+    return cut / cut.norm(dim=1, keepdim=True)
+
+
+class Layers(_Blocks):
+    """One block a parameter tensor of the model; the dimensions shared out by size, or as given."""
+
+    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+        widths = [b - a for a, b in pairwise(starts)]
+        heights = _given(spec, widths) if spec.dims else shares(spec.dim, widths)
+        blocks = [rows(h, w, seed, f"projection layer {i}", dtype) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
+        super().__init__(widths, heights, blocks, device)
+
+
+def _given(spec: Spec, widths: list[int]) -> list[int]:
+    try:
+        heights = [int(n) for n in spec.dims.split(",")]
+    except ValueError:
+        heights = []
+    fits = len(heights) == len(widths) and sum(heights) == spec.dim and all(0 <= h <= w for h, w in zip(heights, widths, strict=False))
+    if not fits:
+        sizes = ", ".join(map(str, widths))
+        raise SettingError(f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to dim {spec.dim}, at most {sizes}")
+    return heights

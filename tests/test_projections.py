@@ -1,0 +1,156 @@
+"""Every projection is linear, has its adjoint, unit rows and the same numbers everywhere."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+import idiolect as il
+from idiolect import projections
+from idiolect.projections import PROJECTIONS, Spec
+
+CPU, F64 = torch.device("cpu"), torch.float64
+STARTS = (0, 300, 310, 401, 1003)
+SPECS = {
+    "gaussian": Spec("gaussian", 21),
+    "orthogonal": Spec("orthogonal", 21),
+    "block": Spec("block", 21),
+    "block, uneven": Spec("block", 21, blocks=4),
+    "block, one for all": Spec("block", 20, blocks=5, reuse=True),
+    "layers": Spec("layers", 21),
+    "layers, given": Spec("layers", 21, dims="10,1,4,6"),
+    "sparse": Spec("sparse", 21),
+    "sparse, three a column": Spec("sparse", 21, per_column=3),
+    "contiguous": Spec("contiguous", 21),
+    "contiguous, even": Spec("contiguous", 17),
+    "identity": Spec("identity", 0),
+}
+every_kind = pytest.mark.parametrize("name", SPECS)
+
+
+def make(name, dtype=F64, seed=0, starts=STARTS):
+    return projections.make(SPECS[name], starts, seed, dtype, CPU)
+
+
+def matrix(P, d):
+    """P itself, column by column."""
+    return P.down(torch.eye(d, dtype=F64)).T
+
+
+def test_every_kind_of_the_table_is_tested():
+    assert {s.kind for s in SPECS.values()} == set(PROJECTIONS)
+
+
+@every_kind
+def test_down_and_up_are_adjoint(name):
+    P, g = make(name), torch.Generator().manual_seed(1)
+    x, u = torch.randn(5, 1003, generator=g, dtype=F64), torch.randn(5, P.dim, generator=g, dtype=F64)
+    torch.testing.assert_close((P.down(x) * u).sum(1), (x * P.up(u)).sum(1), rtol=1e-12, atol=1e-12)
+
+
+@every_kind
+def test_up_is_the_transpose_of_down(name):
+    P = make(name)
+    torch.testing.assert_close(matrix(P, 1003), P.up(torch.eye(P.dim, dtype=F64)), rtol=1e-12, atol=1e-14)
+
+
+@every_kind
+def test_rows_have_unit_length(name):
+    torch.testing.assert_close(matrix(make(name), 1003).norm(dim=1), torch.ones(make(name).dim, dtype=F64), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("name", ["orthogonal", "sparse", "contiguous", "contiguous, even", "identity"])
+def test_rows_are_orthonormal_where_that_is_promised(name):
+    M = matrix(make(name), 1003)
+    torch.testing.assert_close(M @ M.T, torch.eye(len(M), dtype=F64), rtol=0, atol=1e-12)
+
+
+@every_kind
+def test_singular_values_stay_near_one_as_the_theory_asks(name):
+    s = torch.linalg.svdvals(matrix(make(name), 1003))
+    assert s.min() > 0.5 and s.max() < 1.6
+
+
+@every_kind
+def test_the_seed_decides_and_nothing_else_does(name):
+    M = matrix(make(name), 1003)
+    projections.make.cache_clear()
+    torch.manual_seed(99)
+    assert torch.equal(matrix(make(name), 1003), M)
+    if name != "identity":
+        assert not torch.equal(matrix(make(name, seed=1), 1003), M)
+
+
+@every_kind
+def test_single_precision_is_the_same_matrix(name):
+    single = make(name, torch.float32)
+    assert single.down(torch.ones(2, 1003)).dtype == torch.float32
+    M = single.down(torch.eye(1003)).T.double()
+    torch.testing.assert_close(M, matrix(make(name), 1003), rtol=1e-5, atol=1e-6)
+
+
+@every_kind
+def test_a_row_does_not_depend_on_the_others(name):
+    P, x = make(name), torch.randn(4, 1003, dtype=F64)
+    torch.testing.assert_close(P.down(x)[2:3], P.down(x[2:3]), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(P.down(x.T.contiguous().T), P.down(x), rtol=1e-12, atol=1e-14)
+
+
+def test_a_block_of_the_diagonal_touches_its_own_columns_only():
+    M = matrix(make("block, uneven"), 1003)
+    rows, columns = [6, 5, 5, 5], [251, 251, 251, 250]
+    r = c = 0
+    for h, w in zip(rows, columns, strict=True):
+        block = torch.zeros_like(M, dtype=torch.bool)
+        block[r : r + h, c : c + w] = True
+        assert (M[block] != 0).all() and not M[r : r + h][:, ~block[r]].any()
+        r, c = r + h, c + w
+
+
+def test_layers_have_the_rows_that_were_given():
+    M = matrix(make("layers, given"), 1003)
+    assert [(M[:, a:b] != 0).any(1).sum().item() for a, b in pairwise(STARTS)] == [10, 1, 4, 6]
+
+
+def test_memory_is_what_the_kinds_promise():
+    dense = make("gaussian").memory()
+    assert dense == 21 * 1003 * 8
+    assert make("block").memory() == 1003 * 8  # one row a block: d numbers
+    assert make("block, one for all").memory() == 4 * (201 + 200) * 8  # two widths; d_sub d / k² each
+    assert make("contiguous").memory() == 1003 * 8 and make("sparse").memory() == 1003 * 12
+
+
+def test_a_dense_matrix_beyond_the_limit_is_refused_with_advice():
+    with pytest.raises(il.SettingError, match=r"600 x 21300000 takes .* use 'sparse'"):
+        projections.make(Spec("gaussian", 600), (0, 21_300_000), 0, torch.float32, CPU)
+
+
+def test_a_large_model_needs_only_a_few_vectors():
+    P = projections.make(Spec("contiguous", 600), (0, 2_000_000), 0, torch.float32, CPU)
+    assert P.down(torch.ones(1, 2_000_000)).shape == (1, 600) and P.memory() == 8_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"projection": "gaussian", "blocks": 3}, "blocks: 3 is not accepted with projection 'gaussian'; it belongs to 'block'"),
+        ({"projection": "block", "blocks": 9}, "blocks: 9 is not accepted; at most dim, 6"),
+        ({"projection": "sparse", "per_column": 7}, "per_column: 7 is not accepted; at most dim, 6"),
+        ({"projection": "layers", "dims": "3,4"}, "dims: '3,4' is not accepted; 2 numbers that sum to dim 6"),
+        ({"projection": "layers", "dims": "a,b"}, "dims: 'a,b' is not accepted"),
+        ({"projection": "sparse", "reuse": True}, "reuse: True is not accepted with projection 'sparse'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(fields, says):
+    with pytest.raises(il.SettingError, match=says):
+        il.run(il.LpProj(dim=6, **fields), il.Task(torch.nn.Linear(64, 10)), il.data.load("synthetic", clients=2, features=64), rounds=1)
+
+
+@pytest.mark.parametrize("kind", [k for k in PROJECTIONS if k != "identity"])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_lp_proj_learns_with_every_kind(kind, p):
+    federation = il.data.load("digits", clients=6)
+    task = il.Task(lambda: il.models.make("linear", (1, 8, 8), 10))
+    result = il.run(il.LpProj(p=p, dim=12, lam=0.5, projection=kind), task, federation, rounds=8)
+    assert result.summary()["accuracy"]["mean"] > 0.9
+    assert result.summary()["values"]["up"] == 8 * 12
