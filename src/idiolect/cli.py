@@ -181,8 +181,8 @@ def _demo(argv: list[str]) -> None:
     _compare_plans(plans, True, _directory(parsed.directory, "demo"), parsed.json, parsed.quiet, resume=False)
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). Models of one's own beat the shared one "
-        "(fedavg, fedprox).\nlp-proj sends 21 numbers a message instead of 610. Against Local, look at the row with as many gradients: on "
-        "these data the gain\nof lp-proj over training alone is compute, not collaboration.",
+        "(fedavg, fedprox). lp-proj sends 21 numbers a message instead of 610. Against Local, look at the row with as many gradients: "
+        "on these data the gain of lp-proj over training alone is compute, not collaboration.",
         highlight=False,
     )
 
