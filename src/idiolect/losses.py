@@ -43,7 +43,7 @@ class CrossEntropy(Loss):
     name = "cross_entropy"
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return outputs.logsumexp(-1) - outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:  # weights * (softmax - one hot)
         p = outputs.softmax(1).mul_(weights.unsqueeze(1))

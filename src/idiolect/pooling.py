@@ -7,6 +7,7 @@ rows is two vectorised passes; comparing strictly in that order picks the same e
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,10 +54,22 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def quicken(module: nn.Module) -> nn.Module:
-    """A copy of the module with its 2x2 max pooling layers replaced."""
+    """A copy of the module with its 2x2 max pooling layers replaced; in a Sequential, pooling goes before a ReLU.
+
+    The larger of max(0, a) and max(0, b) is max(0, the larger of a and b), gradients included: a quarter of the work for the ReLU.
+    """
     module = FastPool() if _is_plain(module) else copy.deepcopy(module)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if _is_plain(child):
                 setattr(parent, name, FastPool())
+        if type(parent) is nn.Sequential:
+            _pool_first(parent)
     return module
+
+
+def _pool_first(chain: nn.Sequential) -> None:
+    names = [name for name, _ in chain.named_children()]
+    for a, b in pairwise(names):
+        if type(chain._modules[a]) is nn.ReLU and type(chain._modules[b]) is FastPool:
+            chain._modules[a], chain._modules[b] = chain._modules[b], chain._modules[a]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from . import allocator
 from .batches import Batch
 from .fields import SettingError
 from .kernels import Layout, choose, has_dropout, one_loss, spread
@@ -67,6 +68,7 @@ class Task:
         seed: int = 0,
         clients: int = 0,
     ):
+        allocator.keep()
         self.model, self.criterion, self.device, self.dtype = model, as_loss(loss), torch.device(device), dtype
         self.clip, self.weight_decay, self.seed = clip, weight_decay, seed
         self.clients = clients  # how many clients may take part in the run
