@@ -118,7 +118,7 @@ class Task:
         if self.weight_decay:
             g = g + self.weight_decay * x
         if self.clip:
-            g = g * (self.clip / g.norm(dim=-1, keepdim=True).clamp_min(self.clip))
+            g = g * (self.clip / g.norm(dim=-1, keepdim=True)).clamp(max=1)  # exactly 1 below the bound
         return g
 
     def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:  # x[K, d], v[K, d] -> [K, d]

@@ -54,7 +54,7 @@ def check(spec: Spec, d: int) -> None:
             raise SettingError(f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {kind!r}")
     if spec.blocks > spec.dim:
         raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
-    if spec.per_column > spec.dim:
+    if spec.kind == "sparse" and spec.per_column > spec.dim:
         raise SettingError(f"per_column: {spec.per_column} is not accepted; at most dim, {spec.dim}")
 
 
