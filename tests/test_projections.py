@@ -1,5 +1,6 @@
 """Every projection is linear, has its adjoint, unit rows and the same numbers everywhere."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 
 import idiolect as il
 from idiolect import projections
+from idiolect.cli import main
 from idiolect.projections import PROJECTIONS, Spec
+from idiolect.projections.report import singular_values
 
 CPU, F64 = torch.device("cpu"), torch.float64
 STARTS = (0, 300, 310, 401, 1003)
@@ -154,3 +157,23 @@ def test_lp_proj_learns_with_every_kind(kind, p):
     result = il.run(il.LpProj(p=p, dim=12, lam=0.5, projection=kind), task, federation, rounds=8)
     assert result.summary()["accuracy"]["mean"] > 0.9
     assert result.summary()["values"]["up"] == 8 * 12
+
+
+def test_the_command_tells_what_each_kind_costs(capsys):
+    assert main(["projections", "--dim", "20", "--clients", "10", "--sample", "2", "--json"]) == 0
+    rows = {r["projection"]: r for r in json.loads(capsys.readouterr().out)}
+    assert set(rows) == set(PROJECTIONS) - {"identity"}
+    assert all(r["bytes_per_round"] == (24 + 80) * 12 and 0 < r["s_min"] <= r["s_max"] and not r["warning"] for r in rows.values())
+    assert rows["gaussian"]["memory"] == 20 * 610 * 4 and rows["contiguous"]["memory"] == 610 * 4
+
+
+def test_a_dimension_too_large_for_the_theory_is_warned_of(capsys):
+    assert main(["projections", "--dim", "600", "--clients", "2"]) == 0
+    assert "warning: singular values are far from 1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_singular_values_are_those_of_the_matrix():
+    for name in SPECS:
+        P = make(name)
+        s = torch.linalg.svdvals(matrix(P, 1003))
+        assert singular_values(P, F64, CPU) == pytest.approx((float(s[-1]), float(s[0])), abs=1e-9)

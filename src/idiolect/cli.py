@@ -11,28 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from . import experiments, methods, models, streams
+from . import info, methods
 from .checkpoint import CheckpointError
 from .compare import compare
+from .console import ERR, OUT
 from .data.federation import Federation
-from .fields import SettingError, describe, nearest
+from .fields import SettingError, nearest
 from .flags import Flags, Parser, common, plan_of
-from .measure import measure
 from .pipeline import pipeline
 from .plan import Plan, method_spec
 from .run import Interrupted, run
 from .run import Progress as Report
 from .rundir import RunDirectory, plain
 from .tables import majority_row, results_table
-from .task import Task
-
-ERR = Console(stderr=True)
-OUT = Console() if sys.stdout.isatty() else Console(width=140)  # a file or a pipe has no width
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -213,64 +207,7 @@ def _resume(argv: list[str]) -> None:
     _run_plan(Plan(**origin), path, parsed.json, parsed.quiet, resume=True)
 
 
-# -- methods, data -------------------------------------------------------------------------------------------------------------
-def _methods(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect methods", allow_abbrev=False, description="What there is, when to use it, what it costs.")
-    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
-    parsed = Flags(parser).parse(argv)
-    rows: list[dict[str, Any]] = []
-    probe = Task(lambda: models.make("mlp", (30,), 2, hidden="4"))
-    for name, (cls, fixed) in methods.METHODS.items():
-        summary = (cls.__doc__ or "").strip().splitlines()[0]
-        fields = [f | ({"default": fixed[f["name"]]} if f["name"] in fixed else {}) for f in describe(cls)]
-        method = methods.make(name)
-        keeps = any(t.numel() for t in method.private(probe, streams.name_keys(["a"])).values())
-        heard = "all" if cls.hears_all else "sampled"
-        costs = {"trains": method.trains, "heard": heard, "sends": method.sends, "keeps_state": keeps}
-        rows.append({"name": name, "summary": summary, **costs, "fields": fields})
-    if parsed.json:
-        print(json.dumps(rows))
-        return
-    table = Table("method", "what it is and when to choose it", "trains", "sends", "keeps", box=SIMPLE_HEAD)
-    for r in rows:
-        table.add_row(r["name"], r["summary"], r["trains"], r["sends"], "a state" if r["keeps_state"] else "nothing")
-    OUT.print(table)
-    OUT.print("sends: numbers a message, up and down; keeps: at the clients between rounds. Fields: idiolect run METHOD --help")
-
-
-def _reproduce(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect reproduce", allow_abbrev=False, description="Run a stored experiment again and write its page.")
-    parser.add_argument("name", nargs="?", help=f"one of: {', '.join(experiments.EXPERIMENTS)}")
-    parser.add_argument("--output", default="docs", help="the folder for its page and figures (default docs)")
-    parsed = Flags(parser).parse(argv)
-    if parsed.name not in experiments.EXPERIMENTS:
-        raise nearest(parsed.name or "", experiments.EXPERIMENTS, "experiment")
-    for path in experiments.EXPERIMENTS[parsed.name](Path(parsed.output)):
-        print(path)
-
-
-def _kernels(argv: list[str]) -> None:
-    parser = Parser(
-        prog="idiolect kernels", allow_abbrev=False, description="Measure every kernel on this data and model; `run` never does."
-    )
-    flags, file = common(parser, argv, None)
-    parsed = flags.parse(argv)
-    plan = plan_of(flags, parsed, file, "fedavg", {})
-    settings, federation = plan.make_settings(), plan.make_data()
-    rows = measure(plan.make_task(federation), federation, settings)
-    if parsed.json:
-        print(json.dumps(rows))
-        return
-    table = Table(
-        "kernel", "ms a gradient of the cohort", "", title=f"{rows[0]['clients']} clients, batch {settings.batch}, d = {rows[0]['d']}"
-    )
-    for r in rows:
-        table.add_row(
-            r["kernel"], f"{r['milliseconds']:.2f}" if r["milliseconds"] else r["error"], "chosen by the rule" if r["chosen"] else ""
-        )
-    OUT.print(table)
-
-
+# -- data --------------------------------------------------------------------------------------------------------------------
 def _data(argv: list[str]) -> None:
     from .data import cli as data_cli
 
@@ -338,9 +275,10 @@ COMMANDS: dict[str, tuple[Any, str, str]] = {
     "run": (_run, "METHOD", "train one method"),
     "compare": (_compare, "METHODS…", "train several methods on the same data, with Local at equal compute beside them"),
     "pipeline": (_pipeline, "STAGES…", "stages as one run: pre-train, personalise, fine-tune"),
-    "reproduce": (_reproduce, "NAME", "a stored table again, by name"),
-    "methods": (_methods, "", "what there is, when to use it, what it costs"),
-    "kernels": (_kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
+    "reproduce": (info.reproduce, "NAME", "a stored table again, by name"),
+    "methods": (info.methods, "", "what there is, when to use it, what it costs"),
+    "projections": (info.projections, "", "what each kind of P costs for your model: singular values, memory, time, bytes"),
+    "kernels": (info.kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
     "data": (_data, "list | get NAME | show NAME", "data sets: what there is, get one, see who has what"),
     "resume": (_resume, "RUN", "continue an interrupted run, exactly"),
 }
