@@ -566,7 +566,8 @@ def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not
     expected["personal"] = finetune(
         case.model, case.data, expected["personal"], lambda i: islice(case.last_batches(i), 2, None), 0.15, 3
     )  # fmt: skip
-    result = run(il.PerFedAvg(lr=0.3, personal_lr=0.2, steps=3, adapt_steps=2), federation, finetune_steps=3, finetune_lr=0.15)
+    method = il.PerFedAvg(lr=0.3, personal_lr=0.2, steps=3, adapt_steps=2, weighting="samples")
+    result = run(method, federation, finetune_steps=3, finetune_lr=0.15)
     assert_equals(result, expected | {"deployment": np.full(N, 5)}, federation)
 
 

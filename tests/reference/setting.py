@@ -23,16 +23,17 @@ MODELS = {
 
 
 def make_federation(sizes=SIZES):
-    """Clients with labelling rules of their own; client k is called "ck" and has 4 + k test samples."""
-    rng = np.random.default_rng(1)
+    """Clients with labelling rules of their own; client k is called "ck" and has 4 + k test and 3 validation samples."""
+    rng, more = np.random.default_rng(1), np.random.default_rng(2)
     inputs, targets, clients, split = [], [], [], []
     for k, n in enumerate(sizes):
         total, W = n + 4 + k, rng.normal(size=(CLASSES, FEATURES))
         X = rng.normal(size=(total, FEATURES)) + rng.normal(size=FEATURES)
-        inputs.append(X)
-        targets.append((X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1))
-        clients += [f"c{k}"] * total
-        split += ["train"] * n + ["test"] * (4 + k)
+        extra = more.normal(size=(3, FEATURES))
+        inputs += [X, extra]
+        targets += [(X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1), (extra @ W.T).argmax(1)]
+        clients += [f"c{k}"] * (total + 3)
+        split += ["train"] * n + ["test"] * (4 + k) + ["valid"] * 3
     X = torch.from_numpy(np.concatenate(inputs))
     return il.Federation.from_arrays(X, np.concatenate(targets), clients, split=split, classes=CLASSES)
 
