@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import gradients, rounds
+from . import gradients, projections, rounds
 
 
 def main() -> None:
     torch.set_num_threads(1)
     table = Table("figure", "value", "goal", "")
     results = []
-    for module in (gradients, rounds):
+    for module in (gradients, rounds, projections):
         for figure in module.figures():
             results.append({**figure, "value": round(figure["value"], 3)})
             print(f"{figure['name']}: {figure['value']:.2f} {figure['unit']}", flush=True)

@@ -58,6 +58,13 @@ def test_up_is_the_transpose_of_down(name):
 
 
 @every_kind
+def test_adding_what_comes_up_is_adding_it(name):
+    P, g = make(name), torch.Generator().manual_seed(3)
+    x, u = torch.randn(4, 1003, generator=g, dtype=F64), torch.randn(4, P.dim, generator=g, dtype=F64)
+    torch.testing.assert_close(P.add_up(x.clone(), u), x + P.up(u), rtol=1e-12, atol=1e-12)
+
+
+@every_kind
 def test_rows_have_unit_length(name):
     torch.testing.assert_close(matrix(make(name), 1003).norm(dim=1), torch.ones(make(name).dim, dtype=F64), rtol=1e-10, atol=0)
 

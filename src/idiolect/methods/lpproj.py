@@ -88,7 +88,7 @@ class LpProj(Method):
 
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             g = task.grad(x, batch)
-            return g - self.lam * P.up(self.pull(w - P.down(x))) if self.lam else g
+            return P.add_up(g, -self.lam * self.pull(w - P.down(x))) if self.lam else g
 
         if not self.fresh:
             return descend(gradient, x, batches.draw(), self.personal_lr, self.steps, self.nu)

@@ -27,6 +27,8 @@ class Projection(Protocol):
 
     def up(self, u: Tensor) -> Tensor: ...  # P^T u: u[K, dim] -> [K, d]
 
+    def add_up(self, g: Tensor, u: Tensor) -> Tensor: ...  # g + P^T u, in place
+
     def memory(self) -> int: ...  # bytes kept
 
 

@@ -45,6 +45,9 @@ class _Blocks:
             torch.mm(part, block[:, : b - a], out=out[:, a:b])
         return out
 
+    def add_up(self, g: Tensor, u: Tensor) -> Tensor:
+        return g.add_(self.up(u))
+
     def memory(self) -> int:
         kept = [self.stacked] if self.stacked is not None else self.blocks
         return sum({b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values())

@@ -32,5 +32,8 @@ class Gaussian:
     def up(self, u: Tensor) -> Tensor:
         return u @ self.rows
 
+    def add_up(self, g: Tensor, u: Tensor) -> Tensor:
+        return g.addmm_(u, self.rows)
+
     def memory(self) -> int:
         return self.rows.numel() * self.rows.element_size()

@@ -39,11 +39,14 @@ class Sparse:
     def down(self, x: Tensor) -> Tensor:
         out = x.new_zeros(len(x), self.dim)
         for row, value in self.maps:
-            out.index_add_(1, row, x * value)
+            out.scatter_add_(1, row.long().expand(len(x), -1), x * value)
         return out
 
     def up(self, u: Tensor) -> Tensor:
         return self._spread(u)
+
+    def add_up(self, g: Tensor, u: Tensor) -> Tensor:
+        return g.add_(self._spread(u))
 
     def _spread(self, u: Tensor) -> Tensor:
         row, value = self.maps[0]
@@ -82,8 +85,8 @@ class Contiguous:
         return v[..., :cut].unflatten(-1, (self.many, self.long)), v[..., cut:].unflatten(-1, (self.dim - self.many, self.long - 1))
 
     def down(self, x: Tensor) -> Tensor:
-        a, b = zip(self._parts(x), self._parts(self.value), strict=True)
-        return torch.cat([torch.einsum("knl,nl->kn", *a), torch.einsum("knl,nl->kn", *b)], dim=1)
+        pairs = zip(self._parts(x), self._parts(self.value), strict=True)
+        return torch.cat([torch.bmm(v.unsqueeze(1), part.permute(1, 2, 0))[:, 0].T for part, v in pairs], dim=1)  # a dot product a slice
 
     def up(self, u: Tensor) -> Tensor:
         out = u.new_empty(len(u), self.d)
@@ -92,6 +95,14 @@ class Contiguous:
         ):
             torch.mul(part.unsqueeze(-1), value, out=place)
         return out
+
+    def add_up(self, g: Tensor, u: Tensor) -> Tensor:
+        """g + Pᵀ u in one pass, in place."""
+        for part, value, place in zip(
+            u.split([self.many, self.dim - self.many], dim=1), self._parts(self.value), self._parts(g), strict=True
+        ):
+            place.addcmul_(part.unsqueeze(-1), value)
+        return g
 
     def memory(self) -> int:
         return self.value.numel() * self.value.element_size()
