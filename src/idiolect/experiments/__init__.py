@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import golden
+from . import golden, projections
 
-EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {"golden": golden.write}
+EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {"golden": golden.write, "projections": projections.write}
