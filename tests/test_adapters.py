@@ -9,7 +9,7 @@ import idiolect as il
 from idiolect.batches import Batch
 from idiolect.fields import SettingError
 from idiolect.methods import FedAlt
-from idiolect.models import MODELS, adapt, make
+from idiolect.models import PAPERS, adapt, make
 from idiolect.models.adapters import Adapted, Adapter
 
 
@@ -202,7 +202,7 @@ def test_adapters_alone_improve_accuracy_while_the_shared_part_stands_still():
     assert runs[1].summary()["accuracy"]["mean"] > runs[0].summary()["accuracy"]["mean"] + 0.3
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_model_takes_an_adapter_rank_and_has_none_by_default(name):
     inputs = (1, 16, 16)
     plain, zero, adapted = (make(name, inputs, 3, **o) for o in ({}, {"adapter_rank": 0}, {"adapter_rank": 2}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def dims(seeds: int) -> Iterator[str]:
 
 def write(folder: Path, seeds: int = 3) -> list[Path]:
     console, page = Console(stderr=True), []
-    for line in (*HEAD, *kinds(seeds), *MIDDLE, *dims(seeds)):
+    for line in chain(HEAD, kinds(seeds), MIDDLE, dims(seeds)):  # as they come
         page.append(line)
         if line.startswith("|"):
             console.print(line, highlight=False, soft_wrap=True)

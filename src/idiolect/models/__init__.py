@@ -1,8 +1,8 @@
-"""The models of the papers, by name, as ordinary torch modules.
+"""The models of the papers (`PAPERS`) and larger ones (`LARGE`), by name, as ordinary torch modules.
 
 Each is one flat `nn.Sequential` whose last layer is called `head`. The shape of one sample says what the input is: 784 flat
-features are not an image, (1, 28, 28) is. None has BatchNorm, so a model is its parameter vector and nothing else. Each takes
-`adapter_rank`; `adapt` gives adapters to any other module.
+features are not an image, (1, 28, 28) is; to a transformer, (T,) is T tokens. None has BatchNorm, so a model is its parameter
+vector and nothing else. Each takes `adapter_rank`; `adapt` gives adapters to any other module.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ from idiolect.models.base import Model
 from idiolect.models.cnn import FedDeperCNN, LeNet, smallest_side
 from idiolect.models.linear import Linear
 from idiolect.models.mlp import MLP
-from idiolect.models.resnet import ResNetSmall
+from idiolect.models.resnet import ResNet18, ResNet34, ResNetSmall
+from idiolect.models.transformer import Transformer
 
-__all__ = ["MODELS", "Model", "adapt", "default", "make"]
+__all__ = ["LARGE", "MODELS", "PAPERS", "Model", "adapt", "default", "make"]
 
-MODELS: dict[str, type[Model]] = {
+PAPERS: dict[str, type[Model]] = {
     "linear": Linear,
     "mlp": MLP,
     "lenet": LeNet,
     "resnet-small": ResNetSmall,
     "feddeper-cnn": FedDeperCNN,
 }
+LARGE: dict[str, type[Model]] = {"resnet18": ResNet18, "resnet34": ResNet34, "transformer": Transformer}
+MODELS = PAPERS | LARGE
 
 
 def make(name: str, inputs: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
     """The model called `name` for samples of shape `inputs`; `outputs` is the number of classes, or 1 for regression.
 
+    For a transformer, `outputs` is the size of its vocabulary.
+
     >>> sum(p.numel() for p in make("mlp", (784,), 62, hidden="100,100").parameters())
     94862
-    >>> make("lenett", (3, 32, 32), 10)
+    >>> make("lenett", (3, 32, 32), 10)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: feddeper-cnn, lenet, linear, mlp, resnet-small
+    idiolect.fields.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: feddeper-cnn, lenet, linear, mlp, ...
     """
     if name not in MODELS:
         raise nearest(name, MODELS, "model")

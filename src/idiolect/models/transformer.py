@@ -1,0 +1,121 @@
+"""A causal language model: from the tokens up to each position, scores for the token that comes next.
+
+A sample is T tokens (int64) and its targets are the T tokens one place later; outputs are [B, T, vocabulary]. The blocks are
+pre-norm (Xiong et al., ICML 2020; GPT-2) with learned positions and without dropout, so that every kernel can run them:
+
+    h <- h + attention(norm1(h));   h <- h + contract(gelu(expand(norm2(h))))
+
+With V tokens, context T, width w, hidden h and b blocks there are, with tied weights,
+
+    (V + T) w + V + b (4 w^2 + 2 w h + h + 9 w) + 2 w
+
+parameters, and V w more without. What `Task.split` selects: "input" is the token embedding (with tied weights that is the output
+matrix too); "output" is the head, of which only the bias is its own where the weights are tied: each client's token frequencies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idiolect.fields import SettingError, knob
+from idiolect.models.base import Layers, Model
+
+
+class Table(nn.Embedding):
+    """An embedding that starts small: tokens and positions add up, and tied weights are the output layer's scale (GPT-2's 0.02)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+
+class Embed(nn.Module):
+    """Tokens [B, T] to vectors [B, T, width]: what the token is plus where it stands."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = Table(vocabulary, width), Table(context, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.is_floating_point():
+            raise SettingError(f"inputs: {tokens.dtype} is not accepted; transformer takes tokens, whole numbers (int64)")
+        length, context = tokens.shape[-1], self.positions.num_embeddings
+        if length > context:
+            raise SettingError(f"inputs: {length} tokens are not accepted; this transformer has positions for at most {context}")
+        # Indexed and not nn.Embedding's own forward: under vmap that would read a token out of range from the next client's table.
+        # A negative one would count from the end; it is put out of range, and so refused, too.
+        tokens = tokens.long()
+        tokens = torch.where(tokens < 0, self.tokens.num_embeddings, tokens)
+        return self.tokens.weight[tokens] + self.positions.weight[:length]
+
+
+class Attention(nn.Module):
+    """Causal self-attention; a masked softmax written out, which can be mapped and differentiated twice."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, T, width]
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))  # [B, heads, T, w / heads]
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(later, -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers at every position, each added to what comes in.
+
+    >>> Block(8, heads=2, hidden=16)(torch.zeros(5, 7, 8)).shape
+    torch.Size([5, 7, 8])
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2, self.expand, self.contract = nn.LayerNorm(width), nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.contract(F.gelu(self.expand(self.norm2(x))))
+
+
+class Tied(nn.Linear):
+    """An output layer whose weights are those of the embedding; the bias is its own."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__(table.embedding_dim, table.num_embeddings)
+        self.weight = table.weight
+
+    def reset_parameters(self) -> None:  # the weights are the embedding's to reset
+        nn.init.zeros_(self.bias)
+
+
+@dataclass(frozen=True)
+class Transformer(Model):
+    """A small causal language model of samples (T,) of tokens: `outputs` is the size of the vocabulary, T the longest context."""
+
+    blocks: int = knob(4, "attention blocks", low=1)
+    heads: int = knob(4, "attention heads; they divide the width", low=1)
+    width: int = knob(256, "features of a token", low=1)
+    hidden: int = knob(1024, "features between the two linear layers of a block", low=1)
+    tied: bool = knob(True, "whether the output weights are those of the token embedding")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise SettingError(f"heads: {self.heads} is not accepted; heads divide the width, which is {self.width}")
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        if len(inputs) != 1:
+            raise SettingError(f"inputs: {inputs} is not accepted; transformer takes samples (T,), which are T tokens")
+        if outputs < 2:
+            raise SettingError(f"outputs: {outputs} is not accepted; for transformer it is the size of the vocabulary, 2 or more")
+        embed = Embed(outputs, inputs[0], self.width)
+        chain: Layers = [("embed", embed)]
+        chain += [(f"block{i}", Block(self.width, self.heads, self.hidden)) for i in range(1, self.blocks + 1)]
+        return [*chain, ("norm", nn.LayerNorm(self.width)), ("head", Tied(embed.tokens) if self.tied else nn.Linear(self.width, outputs))]
