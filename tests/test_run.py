@@ -399,3 +399,14 @@ def test_a_method_that_decides_by_validation_data_says_when_there_are_none():
     data = il.data.load("synthetic", clients=4, samples=40, valid=0.0)
     with pytest.raises(il.SettingError, match="validation"):
         il.run(il.Dichotomy(), il.Task(torch.nn.Linear(60, 10)), data, rounds=1)
+
+
+@pytest.mark.parametrize("token", [7, -1])
+def test_a_token_outside_the_models_table_is_refused(token):
+    module = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 3))
+    tokens = np.array([[0, 1, 2], [3, 4, 5], [6, 0, 1], [2, 3, 4]])
+    owners = [0, 0, 1, 1]
+    assert il.run(il.FedAvg(), il.Task(module), il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners), rounds=1)
+    tokens[2, 1] = token
+    with pytest.raises(SettingError, match="does not accept inputs"):
+        il.run(il.FedAvg(), il.Task(module), il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners), rounds=1)

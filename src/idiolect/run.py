@@ -336,6 +336,10 @@ def _check_model(task: Task, federation: Federation) -> None:
     one = dataclasses.replace(federation, inputs=federation.inputs[at : at + 1], targets=federation.targets[at : at + 1])
     one = one.to(task.device, task.dtype)
     try:
+        if not federation.inputs.is_floating_point():  # tokens: a mapped embedding would read past its table without a word
+            flat = federation.inputs.flatten(1)
+            for extreme in (int(flat.amax(1).argmax()), int(flat.amin(1).argmin())):
+                task.outputs_of_one(task.x0, federation.inputs[extreme : extreme + 1].to(task.device))
         out = task.outputs_of_one(task.x0, one.inputs)
     except Exception as error:  # whatever a user's forward raises
         shape = tuple(federation.inputs.shape[1:])
