@@ -15,7 +15,9 @@ import pytest
 
 import idiolect
 from idiolect.cli import COMMANDS, main
+from idiolect.data.federation import Federation
 from idiolect.methods import METHODS
+from idiolect.plan import Plan
 
 SMALL = split("--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet")
 KEYS = {"method", "settings", "rounds", "seeds", "accuracy", "loss", "bytes", "values", "gradients_per_client", "seconds", "rejected"}
@@ -387,3 +389,9 @@ def test_a_killed_command_resumes_to_the_same_result(capsys, tmp_path):
 def test_the_installed_command_keeps_stdout_for_the_result():
     done = subprocess.run([*COMMAND, "run", "fedavg", *SMALL[:-1], "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["method"] == "fedavg" and "run directory" in done.stderr
+
+
+def test_tokens_get_a_model_that_reads_tokens():
+    federation = Federation.from_arrays(np.zeros((4, 5), dtype=np.int64), np.ones((4, 5), dtype=np.int64), [0, 0, 1, 1], classes=7)
+    task = Plan("fedavg", model_options={"width": 8, "hidden": 8, "heads": 2, "blocks": 1}).make_task(federation)
+    assert any("embed" in name for name in task.layout.names)

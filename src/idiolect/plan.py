@@ -45,7 +45,8 @@ class Plan:
             raise nearest(loss, LOSSES, "loss")
         shape = tuple(federation.inputs.shape[1:])
         outputs = federation.classes if loss == "cross_entropy" else 1
-        name = self.model or models.default(shape, outputs)
+        tokens = not federation.inputs.is_floating_point()
+        name = self.model or ("transformer" if tokens else models.default(shape, outputs))
         models.make(name, shape, outputs, **self.model_options)  # refuse a bad one now, not under the first seed
         return Task(lambda: models.make(name, shape, outputs, **self.model_options), loss)
 

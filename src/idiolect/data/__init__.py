@@ -18,6 +18,7 @@ from .picture import picture, table
 from .regression import Linear, Logistic
 from .synthetic import Synthetic
 from .tables import Table
+from .text import Chitchat, Sotu
 
 DATASETS: dict[str, type[Knobs]] = {
     "synthetic": Synthetic,
@@ -27,6 +28,8 @@ DATASETS: dict[str, type[Knobs]] = {
     "mnist": Mnist,
     "fashion-mnist": FashionMnist,
     "cifar10": Cifar10,
+    "sotu": Sotu,
+    "chitchat": Chitchat,
     "table": Table,
 }
 
@@ -37,7 +40,7 @@ def load(name: str, **options: Any) -> Federation:
     >>> load("mnits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: data set: 'mnits' is unknown; did you mean 'mnist'? known: cifar10, digits, ...
+    idiolect.fields.SettingError: data set: 'mnits' is unknown; did you mean 'mnist'? known: chitchat, cifar10, ...
     """
     if name not in DATASETS:
         raise nearest(name, DATASETS, "data set")

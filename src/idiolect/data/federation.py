@@ -26,7 +26,7 @@ class Federation:
     """N clients' data. Make one with `from_arrays`, `from_frame`, `from_datasets` or `idiolect.data.load`."""
 
     inputs: Tensor  # [n, ...] features (floating) or tokens (integers)
-    targets: Tensor  # [n] class numbers (int64) or real values (floating)
+    targets: Tensor  # [n] or [n, ...]: class numbers (int64) or real values (floating)
     offsets: dict[str, Tensor]  # split -> int64[N + 1], positions in `inputs`
     names: tuple[str, ...]  # N client names, in order
     classes: int  # number of classes; 0 for regression

