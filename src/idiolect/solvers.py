@@ -30,7 +30,19 @@ def sgd(task: Task, x: Tensor, batches: Batches, lr: float, steps: int, epochs: 
     return x
 
 
-def descend(gradient: Callable[[Tensor, Batch], Tensor], x: Tensor, batch: Batch, lr: float, steps: int, accuracy: float) -> Tensor:
+Gradient = Callable[[Tensor, Batch], Tensor]
+
+
+def minimise(gradient: Gradient, x: Tensor, batches: Batches, lr: float, steps: int, accuracy: float, fresh: bool) -> Tensor:
+    """An inner problem of lp-proj or pFedMe: `descend` on one mini-batch (the papers), or `steps` SGD steps on fresh ones (their code)."""
+    if not fresh:
+        return descend(gradient, x, batches.draw(), lr, steps, accuracy)
+    for _ in range(steps):
+        x = torch.add(x, gradient(x, batches.draw()), alpha=-lr)
+    return x
+
+
+def descend(gradient: Gradient, x: Tensor, batch: Batch, lr: float, steps: int, accuracy: float) -> Tensor:
     """Gradient descent on one fixed batch until ||g||^2 <= accuracy, row by row, or `steps` steps.
 
     A row that is there stays there, so its result does not depend on the other rows of the cohort.

@@ -19,7 +19,7 @@ from ..batches import Batch, Batches
 from ..fields import knob
 from ..method import Method, Rule, State
 from ..projections import Projection
-from ..solvers import descend
+from ..solvers import minimise
 from ..task import Task
 from .fedavg import average
 from .local import own_models
@@ -90,11 +90,7 @@ class LpProj(Method):
             g = task.grad(x, batch)
             return P.add_up(g, -self.lam * self.pull(w - P.down(x))) if self.lam else g
 
-        if not self.fresh:
-            return descend(gradient, x, batches.draw(), self.personal_lr, self.steps, self.nu)
-        for _ in range(self.steps):
-            x = torch.add(x, gradient(x, batches.draw()), alpha=-self.personal_lr)
-        return x
+        return minimise(gradient, x, batches, self.personal_lr, self.steps, self.nu, self.fresh)
 
     def _pull_of_w(self, gap: Tensor) -> Tensor:
         if self.w_step == "paper" or self.p == 1:

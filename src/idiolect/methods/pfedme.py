@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..batches import Batch, Batches
 from ..fields import knob
 from ..method import Method, Rule, State
-from ..solvers import descend
+from ..solvers import minimise
 from ..task import Task
 from .fedavg import average
 from .local import own_models
@@ -58,11 +57,7 @@ class PFedMe(Method):
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             return task.grad(x, batch) + self.lam * (x - w)
 
-        if not self.fresh:
-            return descend(gradient, x, batches.draw(), self.personal_lr, self.steps, self.nu)
-        for _ in range(self.steps):
-            x = torch.add(x, gradient(x, batches.draw()), alpha=-self.personal_lr)
-        return x
+        return minimise(gradient, x, batches, self.personal_lr, self.steps, self.nu, self.fresh)
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w = server["w"]
