@@ -228,3 +228,8 @@ def test_the_plain_step_takes_the_aggregate_exactly():
 def test_options_are_literals_only():
     assert parse("") == {} and parse("betas=(0.9, 0.99), eps=1e-3") == {"betas": (0.9, 0.99), "eps": 1e-3}
     assert issubclass(optimizers()["adam"], optim.Adam)
+
+
+def test_a_target_that_nobody_would_look_at_is_refused():
+    with pytest.raises(SettingError, match="eval_every: 0 is not accepted with a target_accuracy"):
+        Settings(target_accuracy=0.5, eval_every=0)

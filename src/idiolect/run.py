@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from . import aggregation, checkpoint, streams
 from .data.federation import SPLITS, Federation
 from .engine.host import Host, HostSettings
-from .engine.inprocess import InProcess
+from .engine.inprocess import InProcess, select
 from .fields import SettingError, build
 from .ledger import Ledger
 from .method import Method
@@ -163,8 +162,7 @@ def _prepare(
 
 def _held_out(federation: Federation, s: Settings) -> Tensor:
     """The clients kept out of training: the same for every seed."""
-    draw = streams.bits(streams.keys(s.seed, "held out", 0, streams.name_keys(federation.names)), 0, 1)[:, 0]
-    return torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[: s.held_out]))
+    return select(s.seed, 0, streams.name_keys(federation.names), torch.arange(federation.clients), s.held_out, "held out")
 
 
 def _train(

@@ -53,6 +53,8 @@ class Settings(Knobs):
         ServerStep(self.server_optimizer, self.server_lr, self.server_options)
         factor(self.schedule, 0, max(self.rounds, 1))
         check_device(self.device)
+        if self.target_accuracy and not self.eval_every:
+            raise SettingError("eval_every: 0 is not accepted with a target_accuracy; a whole number >= 1, so that the target can be seen")
 
     def sampled(self, eligible: int, hears_all: bool = False) -> int:
         """S for this many clients; all of them for a method that needs that."""

@@ -16,12 +16,12 @@ from ..server_step import ServerStep
 from .host import Host
 
 
-def select(seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: int) -> Tensor:
+def select(seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: int, purpose: str = "select") -> Tensor:
     """A uniform sample without replacement, sorted: the `sample` smallest of one random number a client.
 
     A client's number depends on nobody else, so a client that cannot take part changes nothing for the others.
     """
-    draw = streams.bits(streams.keys(seed, "select", round, keys[eligible.numpy()]), 0, 1)[:, 0]
+    draw = streams.bits(streams.keys(seed, purpose, round, keys[eligible.numpy()]), 0, 1)[:, 0]
     return eligible[torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[:sample]))]
 
 
