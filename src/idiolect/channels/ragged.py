@@ -1,0 +1,113 @@
+"""Byte strings of different lengths, one a client, as one matrix: coding a cohort touches no Python per client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Row k holds lengths[k] bytes at the left of matrix[k]; what is to the right of them means nothing."""
+
+    matrix: np.ndarray  # uint8[K, longest]
+    lengths: np.ndarray  # int64[K]
+
+    @classmethod
+    def even(cls, matrix: np.ndarray) -> Ragged:
+        """Rows that all use the whole width."""
+        return cls(matrix, np.full(len(matrix), matrix.shape[1], dtype=np.int64))
+
+    @classmethod
+    def empty(cls, rows: int) -> Ragged:
+        return cls.even(np.zeros((rows, 0), dtype=np.uint8))
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Ragged:
+        lengths = np.array([len(s) for s in strings], dtype=np.int64)
+        matrix = np.zeros((len(strings), int(lengths.max(initial=0))), dtype=np.uint8)
+        for row, s in zip(matrix, strings, strict=True):
+            row[: len(s)] = np.frombuffer(s, dtype=np.uint8)
+        return cls(matrix, lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def row(self, k: int) -> bytes:
+        return self.matrix[k, : self.lengths[k]].tobytes()
+
+    def __getitem__(self, rows: np.ndarray) -> Ragged:
+        """Some of the rows."""
+        return Ragged(self.matrix[rows], self.lengths[rows])
+
+    def spread(self, where: np.ndarray) -> Ragged:
+        """The rows at the places where `where[K']` is true, nothing at the others."""
+        matrix = np.zeros((len(where), self.matrix.shape[1]), dtype=np.uint8)
+        lengths = np.zeros(len(where), dtype=np.int64)
+        matrix[where], lengths[where] = self.matrix, self.lengths
+        return Ragged(matrix, lengths)
+
+
+def join(parts: Sequence[Ragged]) -> Ragged:
+    """Row k of the result: row k of every part, one after the other.
+
+    >>> join([Ragged.of([b"a", b""]), Ragged.of([b"bc", b"d"])]).row(1)
+    b'd'
+    """
+    parts = [p for p in parts if p.matrix.shape[1]] or [parts[0]]
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.sum([p.lengths for p in parts], axis=0)
+    if all((p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]):  # equal lengths up to the last: side by side
+        return Ragged(np.concatenate([p.matrix for p in parts], axis=1), lengths)
+    matrix = np.zeros((len(lengths), int(lengths.max(initial=0))), dtype=np.uint8)
+    at = np.zeros(len(lengths), dtype=np.int64)
+    for p in parts:
+        place = np.arange(p.matrix.shape[1])
+        row, column = np.nonzero(place < p.lengths[:, None])
+        matrix[row, at[row] + column] = p.matrix[row, column]
+        at += p.lengths
+    return Ragged(matrix, lengths)
+
+
+class Reader:
+    """Reads rows of bytes from left to right. A row that ends too soon is marked in `bad` and reads as zeros."""
+
+    def __init__(self, bodies: Ragged):
+        self.bodies = bodies
+        self.at = np.zeros(len(bodies), dtype=np.int64)
+        self.bad = np.zeros(len(bodies), dtype=bool)
+
+    def take(self, count: int | np.ndarray, who: np.ndarray | None = None) -> np.ndarray:  # -> uint8[rows of who, largest count]
+        """The next `count` bytes of every row (or of the rows where `who` is true): one number, or one a row."""
+        rows = np.arange(len(self.at)) if who is None else np.flatnonzero(who)
+        counts = np.broadcast_to(np.asarray(count, dtype=np.int64), (len(rows),))
+        short = (counts < 0) | (self.at[rows] + counts > self.bodies.lengths[rows])
+        self.bad[rows] |= short
+        counts = np.where(short, 0, counts)
+        width = int(counts.max(initial=0)) if isinstance(count, np.ndarray) else int(count)
+        begin, same = self.at[rows], not short.any() and len(rows) and (self.at[rows] == self.at[rows[0]]).all()
+        self.at[rows] += counts
+        if same and begin[0] + width <= self.bodies.matrix.shape[1]:  # the usual case: a slice
+            out = self.bodies.matrix[rows, begin[0] : begin[0] + width] if who is not None else self.bodies.matrix[:, begin[0] : begin[0] + width]
+            if (counts == width).all():
+                return out
+            return np.where(np.arange(width) < counts[:, None], out, 0).astype(np.uint8)
+        place = begin[:, None] + np.arange(width)
+        inside = np.arange(width) < counts[:, None]
+        if not self.bodies.matrix.shape[1]:
+            return np.zeros((len(rows), width), dtype=np.uint8)
+        return np.where(inside, self.bodies.matrix[rows[:, None], np.where(inside, place, 0)], 0).astype(np.uint8)
+
+    def reject(self, rows: np.ndarray, who: np.ndarray | None = None) -> None:
+        """Mark rows whose content makes no sense: `rows` is bool, over all rows or over those of `who`."""
+        if who is None:
+            self.bad |= rows
+        else:
+            self.bad[np.flatnonzero(who)[rows]] = True
+
+    def finished(self) -> np.ndarray:  # -> bool[K]
+        """Which rows were read to their end and made sense."""
+        return ~self.bad & (self.at == self.bodies.lengths)

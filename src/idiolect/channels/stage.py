@@ -1,0 +1,122 @@
+"""What a stage of a channel is: rows of numbers in; bytes of its own and fewer numbers out.
+
+A channel is a chain of stages. Each takes the numbers that the one before left over, writes bytes of its own and passes on what is
+still to be sent: `topk` writes which coordinates it sends and passes on their values; `qsgd` writes everything as packed bits and
+passes nothing on. Numbers left after the last stage are sent as they are.
+
+Every function is pure. What a stage remembers is declared: rows a client keeps (`client`), rows the server keeps for each client
+(`memory`) and vectors of the server (`server`); all start at zero, and run and checkpoint carry them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..fields import Knobs
+from ..method import State
+from .ragged import Ragged, Reader
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a stage is given: n numbers a row, of the tensors that start at `starts` (the last is n); and the round."""
+
+    n: int
+    starts: tuple[int, ...] = ()
+    round: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass
+class Coded:
+    """What a stage makes of rows[K, n]."""
+
+    body: Ragged  # its own bytes
+    rest: Tensor | None = None  # numbers that go on, of the rows in `who`
+    who: np.ndarray | None = None  # bool[K]: rows that pass numbers on; None = all
+    state: State = field(default_factory=dict)  # the clients' rows after it
+    values: np.ndarray | None = None  # float[K]: 32-bit words a row costs as the lp-proj paper counts; None = what is passed on
+
+
+@dataclass(frozen=True)
+class Stage(Knobs):
+    """The interface; its defaults are a stage that passes everything on."""
+
+    joint: ClassVar[bool] = False  # the server decodes the aggregate, not each client's rows (sketches are linear)
+    asks: ClassVar[bool] = False  # a joint stage with a second exchange: the server asks for the exact values of some coordinates
+    settles: ClassVar[bool] = False  # the client needs to know what arrived: `settle` is called with it
+
+    def check(self, form: Form) -> str:
+        """Refuse what cannot work on this form; a warning, or "". """
+        return ""
+
+    def numbers(self, form: Form) -> int:
+        """How many numbers of a row go on."""
+        return form.n
+
+    def limit(self, form: Form) -> int:
+        """The most bytes of its own a row can take: a longer message is rejected before it is read."""
+        return 0
+
+    def client(self, form: Form) -> dict[str, int]:
+        """Rows each client keeps: name -> numbers."""
+        return {}
+
+    def memory(self, form: Form) -> dict[str, int]:
+        """Rows the server keeps for each client: name -> numbers."""
+        return {}
+
+    def server(self, form: Form) -> dict[str, int]:
+        """Vectors the server keeps: name -> numbers."""
+        return {}
+
+    def down_values(self, form: Form) -> float:
+        """32-bit words the message down costs, as the lp-proj paper counts for this channel."""
+        return float(form.n)
+
+    def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
+        """rows[K, n]; state: the clients' rows; keys: uint64[K], a stream for each client in this round."""
+        return Coded(Ragged.empty(len(rows)), rows, state=state)
+
+    def read(self, reader: Reader, who: np.ndarray, form: Form) -> Any:
+        """This stage's own bytes of the rows `who` (bool[K]), as whatever `decode` needs. Bytes may be hostile: mark, do not raise."""
+        return None
+
+    def passes(self, info: Any, who: np.ndarray) -> np.ndarray:  # -> bool[K]
+        """Which of the rows `who` passed numbers on."""
+        return who
+
+    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+        """Rows[K', n] again, and the server's memory of these clients; `rest`: the numbers passed on, of the rows that did."""
+        assert rest is not None
+        return rest, memory
+
+    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+        """The client's rows once it knows what arrived: `rows` went into this stage, `received` came out at the server."""
+        return state
+
+    # -- joint stages ----------------------------------------------------------------------------------------------------------
+    def finish(self, aggregate: Tensor, state: State, form: Form) -> tuple[Tensor, State]:
+        """From the aggregated numbers that were passed on, and the server's vectors, to the change [n] and the vectors after it."""
+        raise NotImplementedError
+
+    def query(self, aggregate: Tensor, state: State, form: Form) -> Tensor:  # -> int64[q], sorted
+        """Coordinates whose exact values the server asks for."""
+        raise NotImplementedError
+
+    def answer(self, state: State, query: Tensor, form: Form) -> Tensor:  # -> [K, q]
+        """The clients' exact values, from their rows."""
+        raise NotImplementedError
+
+    def conclude(self, query: Tensor, exact: Tensor, state: State, form: Form) -> tuple[Tensor, Tensor, State]:
+        """From the aggregated answer [q] to (change [n], the chosen coordinates int64[k], the server's vectors)."""
+        raise NotImplementedError
+
+    def forget(self, state: State, chosen: Tensor, form: Form) -> State:
+        """The clients' rows after the server has taken these coordinates."""
+        raise NotImplementedError
