@@ -21,6 +21,7 @@ SPECS = {
     "block, uneven": Spec("block", 21, blocks=4),
     "block, one for all": Spec("block", 20, blocks=5, reuse=True),
     "layers": Spec("layers", 21),
+    "layers, dense": Spec("layers", 21, blocks=1),
     "layers, given": Spec("layers", 21, dims="10,1,4,6"),
     "sparse": Spec("sparse", 21),
     "sparse, three a column": Spec("sparse", 21, per_column=3),
@@ -69,7 +70,7 @@ def test_rows_have_unit_length(name):
     torch.testing.assert_close(matrix(make(name), 1003).norm(dim=1), torch.ones(make(name).dim, dtype=F64), rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("name", ["orthogonal", "sparse", "contiguous", "contiguous, even", "identity"])
+@pytest.mark.parametrize("name", ["orthogonal", "block", "layers", "sparse", "contiguous", "contiguous, even", "identity"])
 def test_rows_are_orthonormal_where_that_is_promised(name):
     M = matrix(make(name), 1003)
     torch.testing.assert_close(M @ M.T, torch.eye(len(M), dtype=F64), rtol=0, atol=1e-12)
@@ -122,6 +123,37 @@ def test_layers_have_the_rows_that_were_given():
     assert [(M[:, a:b] != 0).any(1).sum().item() for a, b in pairwise(STARTS)] == [10, 1, 4, 6]
 
 
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_a_layer_may_get_no_row_at_all(blocks):
+    P = projections.make(Spec("layers", 21, dims="10,0,5,6", blocks=blocks), STARTS, 0, F64, CPU)
+    M = matrix(P, 1003)
+    assert not M[:, 300:310].any() and (M != 0).any(1).all()
+    torch.testing.assert_close(M, P.up(torch.eye(21, dtype=F64)), rtol=1e-12, atol=1e-14)
+
+
+def test_one_block_a_layer_is_dense_and_many_are_disjoint():
+    dense, sliced = matrix(make("layers, dense"), 1003), matrix(make("layers"), 1003)
+    assert (dense[:, :300] != 0).sum(0).unique().tolist() == [6]  # every column of the layer in all its rows
+    assert ((sliced != 0).sum(0) == 1).all()
+
+
+@pytest.mark.parametrize("per_column", [1, 2])
+def test_sparse_places_repeat_in_a_large_model_and_signs_do_not(per_column):
+    d, dim = 10_007, 50
+    P = projections.make(Spec("sparse", dim, per_column=per_column), (0, d), 0, F64, CPU)
+    assert P.tile == 4100 and d > 2 * P.tile
+    M = P.up(torch.eye(dim, dtype=F64))
+    first, second = M[:, :4100], M[:, 4100:8200]
+    assert not torch.equal(first.sign(), second.sign())
+    if per_column == 1:  # else two entries of a column may meet in one row and cancel
+        assert torch.equal(first != 0, second != 0)
+    torch.testing.assert_close(M.norm(dim=1), torch.ones(dim, dtype=F64), rtol=1e-10, atol=0)
+    x = torch.randn(3, d, dtype=F64)
+    torch.testing.assert_close(P.down(x), x @ M.T, rtol=1e-10, atol=1e-10)
+    if per_column == 1:
+        torch.testing.assert_close(M @ M.T, torch.eye(dim, dtype=F64), rtol=0, atol=1e-12)
+
+
 def test_memory_is_what_the_kinds_promise():
     dense = make("gaussian").memory()
     assert dense == 21 * 1003 * 8
@@ -143,7 +175,7 @@ def test_a_large_model_needs_only_a_few_vectors():
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"projection": "gaussian", "blocks": 3}, "blocks: 3 is not accepted with projection 'gaussian'; it belongs to 'block'"),
+        ({"projection": "gaussian", "blocks": 3}, "blocks: 3 is not accepted with .*; it belongs to 'block' and 'layers'"),
         ({"projection": "block", "blocks": 9}, "blocks: 9 is not accepted; at most dim, 6"),
         ({"projection": "sparse", "per_column": 7}, "per_column: 7 is not accepted; at most dim, 6"),
         ({"projection": "layers", "dims": "3,4"}, "dims: '3,4' is not accepted; 2 numbers that sum to dim 6"),

@@ -46,7 +46,7 @@ class LpProj(Method):
     w_step: str = knob("paper", "eq. (4), or the public code's step along the norm's gradient", choices=("paper", "code"))
     weighting: str = knob("equal", "mean over the sampled clients: equal (the paper) or by samples", choices=("equal", "samples"))
     projection: str = knob("gaussian", "the kind of P; dense kinds for small models only", choices=tuple(projections.PROJECTIONS))
-    blocks: int = knob(0, "projection block: how many; 0 = as many as dim", low=0)
+    blocks: int = knob(0, "projections block and layers: how many blocks (in each layer); 0 = one a dimension", low=0)
     reuse: bool = knob(False, "projection block: one block serves for all")
     dims: str = knob("", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size")
     per_column: int = knob(1, "projection sparse: entries a column", low=1)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..fields import SettingError, nearest
-from .block import Block, Layers
+from .block import block, layers
 from .gaussian import Gaussian
 from .identity import Identity
 from .sparse import Contiguous, Sparse
@@ -32,11 +33,11 @@ class Projection(Protocol):
     def memory(self) -> int: ...  # bytes kept
 
 
-PROJECTIONS: dict[str, type] = {
+PROJECTIONS: dict[str, Callable[..., Projection]] = {
     "gaussian": Gaussian,
     "orthogonal": Gaussian,
-    "block": Block,
-    "layers": Layers,
+    "block": block,
+    "layers": layers,
     "sparse": Sparse,
     "contiguous": Contiguous,
     "identity": Identity,
@@ -50,10 +51,11 @@ def check(spec: Spec, d: int) -> None:
             raise SettingError(f"dim: {spec.dim} is not accepted with projection 'identity'; 0 or the model's {d} parameters")
     elif not 1 <= spec.dim <= d:
         raise SettingError(f"dim: {spec.dim} is not accepted; a whole number from 1 to the model's {d} parameters")
-    belongs = {"blocks": "block", "reuse": "block", "dims": "layers", "per_column": "sparse"}
-    for name, kind in belongs.items():
-        if spec.kind != kind and getattr(spec, name) != getattr(Spec("", 0), name):
-            raise SettingError(f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {kind!r}")
+    belongs = {"blocks": ("block", "layers"), "reuse": ("block",), "dims": ("layers",), "per_column": ("sparse",)}
+    for name, kinds in belongs.items():
+        if spec.kind not in kinds and getattr(spec, name) != getattr(Spec("", 0), name):
+            owner = " and ".join(map(repr, kinds))
+            raise SettingError(f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {owner}")
     if spec.blocks > spec.dim:
         raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
     if spec.kind == "sparse" and spec.per_column > spec.dim:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..fields import SettingError
 from .dense import rows
+from .slices import Slices
 from .spec import Spec, shares
 
 
@@ -53,19 +54,36 @@ class _Blocks:
         return sum({b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values())
 
 
-class Block(_Blocks):
+def block(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
     """k blocks of about d/k columns and dim/k rows; sizes may differ by one."""
+    k = spec.blocks or spec.dim
+    widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
+    if not spec.reuse:
+        return _made(widths, heights, [f"projection block {i}" for i in range(k)], seed, dtype, device)
+    one = rows(max(heights), max(widths), seed, "projection", dtype)
+    cut = {w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)}  # at most two widths
+    return _Blocks(widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device)
 
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
-        k = spec.blocks or spec.dim
-        widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
-        if spec.reuse:
-            one = rows(max(heights), max(widths), seed, "projection", dtype)
-            cut = {w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)}  # at most two widths
-            blocks = [cut[w][:h] for h, w in zip(heights, widths, strict=True)]
-        else:
-            blocks = [rows(h, w, seed, f"projection block {i}", dtype) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
-        super().__init__(widths, heights, blocks, device)
+
+def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
+    """Every parameter tensor of the model apart, the dimensions shared out by size or as given; `blocks` of about equal size within
+    each layer: 1 is one dense block a layer, 0 one block a row."""
+    sizes = [b - a for a, b in pairwise(starts)]
+    dims = _given(spec, sizes) if spec.dims else _by_size(spec.dim, sizes)
+    widths, heights, names = [], [], []
+    for i, (size, dim) in enumerate(zip(sizes, dims, strict=True)):
+        k = max(1, min(spec.blocks or dim, dim))
+        widths += shares(size, [1] * k)
+        heights += shares(dim, [1] * k)
+        names += [f"projection layer {i}" if k == 1 else f"projection layer {i} block {j}" for j in range(k)]
+    return _made(widths, heights, names, seed, dtype, device)
+
+
+def _made(widths: list[int], heights: list[int], names: list[str], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
+    blocks = [rows(h, w, seed, name, dtype) for h, w, name in zip(heights, widths, names, strict=True)]
+    if set(heights) == {1}:
+        return Slices(widths, torch.cat([b[0] for b in blocks]).to(device))
+    return _Blocks(widths, heights, blocks, device)
 
 
 def _renormalised(block: Tensor, width: int) -> Tensor:
@@ -73,14 +91,16 @@ def _renormalised(block: Tensor, width: int) -> Tensor:
     return cut / cut.norm(dim=1, keepdim=True)
 
 
-class Layers(_Blocks):
-    """One block a parameter tensor of the model; the dimensions shared out by size, or as given."""
+def _by_size(dim: int, sizes: list[int]) -> list[int]:
+    """Shares in proportion, none larger than its layer.
 
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
-        widths = [b - a for a, b in pairwise(starts)]
-        heights = _given(spec, widths) if spec.dims else shares(spec.dim, widths)
-        blocks = [rows(h, w, seed, f"projection layer {i}", dtype) for i, (h, w) in enumerate(zip(heights, widths, strict=True))]
-        super().__init__(widths, heights, blocks, device)
+    >>> _by_size(600, [600, 10])
+    [590, 10]
+    """
+    dims = [min(n, size) for n, size in zip(shares(dim, sizes), sizes, strict=True)]
+    for i in sorted(range(len(sizes)), key=lambda i: dims[i] - sizes[i]):  # the surplus to where there is most room
+        dims[i] += min(dim - sum(dims), sizes[i] - dims[i])
+    return dims
 
 
 def _given(spec: Spec, widths: list[int]) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Spec:
     kind: str
     dim: int
-    blocks: int = 0  # block: how many; 0 = one a row
+    blocks: int = 0  # block, layers: how many (in each layer); 0 = one a row
     reuse: bool = False  # block: one block for all
     dims: str = ""  # layers: rows of each layer, "20,5,..."; "" = shared out by size
     per_column: int = 1  # sparse: entries in a column
