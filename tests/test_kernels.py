@@ -16,6 +16,7 @@ from idiolect.batches import Batch, Batches
 from idiolect.fields import SettingError
 from idiolect.kernels import chain
 from idiolect.streams import name_keys
+from idiolect.threads import over_threads
 
 K, B = 3, 5
 
@@ -450,3 +451,31 @@ def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
     task, batch = Task(Spare(), dtype=torch.float64), a_batch((6,))
     for kernel in ("auto", "vmap", "rows"):
         assert not task.to(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel
+
+
+def test_rows_on_two_threads_are_the_rows_on_one():
+    task = Task(lambda: models.make("lenet", (3, 32, 32), 10))
+    rng = torch.Generator().manual_seed(0)
+    x = task.x0 + 0.01 * torch.randn(5, task.d, generator=rng)
+    inputs, targets = torch.rand(5, 8, 3, 32, 32, generator=rng), torch.randint(10, (5, 8), generator=rng)
+    batch = Batch(inputs, targets, torch.full((5, 8), 1 / 8), torch.zeros(5, dtype=torch.int64))
+    before = torch.get_num_threads()
+    one = task.grad(x, batch), task.outputs(x, inputs)
+    try:
+        torch.set_num_threads(2)
+        two = task.grad(x, batch), task.outputs(x, inputs)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert task.kernel == "rows"
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_an_error_on_another_thread_is_not_lost():
+    def work(i):
+        if i:
+            raise ValueError("thread 1")
+
+    with pytest.raises(ValueError, match="thread 1"):
+        over_threads(work, 2)

@@ -27,6 +27,7 @@ from .batches import Batch
 from .fields import SettingError
 from .losses import Loss
 from .pooling import quicken
+from .threads import over_threads
 
 KERNELS = ("auto", "stacked", "vmap", "rows", "compiled")
 aten = torch.ops.aten
@@ -272,44 +273,73 @@ class Compiled(Vmapped):
 class Rows:
     """One model after the other with plain autograd; a row with no data or no longer at work costs nothing.
 
-    A row's slices stand in as the parameters of one private copy of the module, so nothing is copied or rebuilt. Modules with
-    dropout always run here: each row's mask comes from that client's own stream.
+    A row's slices stand in as the parameters of one private copy of the module, so nothing is copied or rebuilt. With several
+    threads, rows are shared out among them, each with its own copy: a row's numbers do not depend on how many there are. Modules
+    with dropout always run here, on one thread: each row's mask comes from that client's own stream.
     """
 
     name = "rows"
 
     def __init__(self, module: nn.Module, layout: Layout, random: bool):
         self.layout, self.random = layout, random
-        self.module = quicken(module) if layout.device.type == "cpu" else copy.deepcopy(module)
-        self.parameters = [self.module.get_parameter(n) for n in layout.names]
+        self.on_cpu = layout.device.type == "cpu"
+        self.original = quicken(module) if self.on_cpu else copy.deepcopy(module)
+        self.worn: list[_Worn] = []
 
-    def _wear(self, row: Tensor) -> nn.Module:
-        """The module with this row's weights."""
-        for p, value in zip(self.parameters, self.layout.unflatten(row).values(), strict=True):
-            p.data = value
-        return self.module
+    def _each(self, rows: list[int], work: Callable[[_Worn, int], None]) -> None:
+        """`work(copy, k)` for every k of `rows`, on as many threads as torch may use."""
+        threads = min(torch.get_num_threads(), len(rows)) if self.on_cpu and not self.random else 1
+        while len(self.worn) < max(threads, 1):
+            self.worn.append(_Worn(self.original, self.layout))
+
+        def share(i: int) -> None:
+            for k in rows[i::threads]:
+                work(self.worn[i], k)
+
+        over_threads(share, threads)
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        self.module.eval()
-        return torch.stack([self._wear(row)(i) for row, i in zip(x, inputs, strict=True)])
+        out: list[Tensor] = [x] * len(x)
+
+        def run(worn: _Worn, k: int) -> None:
+            with torch.no_grad():
+                out[k] = worn(x[k]).eval()(inputs[k])
+
+        self._each(list(range(len(x))), run)
+        return torch.stack(out)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
-        self.module.train()
         weights = spread(batch.weights, batch.targets)
-        work = batch.weights.sum(1) > 0
+        at_work = batch.weights.sum(1) > 0
         if batch.active is not None:
-            work &= batch.active
+            at_work &= batch.active
         g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        with torch.enable_grad():
-            for k in work.nonzero().flatten().tolist():
+
+        def run(worn: _Worn, k: int) -> None:
+            with torch.enable_grad():
                 with torch.random.fork_rng(devices=[], enabled=self.random):
                     if self.random:
                         torch.manual_seed(batch.noise(k))
-                    out = self._wear(x[k].detach())(batch.inputs[k])
+                    out = worn(x[k].detach()).train()(batch.inputs[k])
                 value = (loss.each(out, batch.targets[k]) * weights[k]).sum()
-                parts = torch.autograd.grad(value, self.parameters, materialize_grads=True)
+                parts = torch.autograd.grad(value, worn.parameters, materialize_grads=True)
                 torch.cat([p.reshape(-1) for p in parts], out=g[k])
+
+        self._each(at_work.nonzero().flatten().tolist(), run)
         return g
+
+
+class _Worn:
+    """A copy of a module that wears the weights of one row at a time."""
+
+    def __init__(self, module: nn.Module, layout: Layout):
+        self.module, self.layout = copy.deepcopy(module), layout
+        self.parameters = [self.module.get_parameter(n) for n in layout.names]
+
+    def __call__(self, row: Tensor) -> nn.Module:
+        for p, value in zip(self.parameters, self.layout.unflatten(row).values(), strict=True):
+            p.data = value
+        return self.module
 
 
 Kernel = Stacked | Vmapped | Rows
