@@ -1,0 +1,40 @@
+"""Mimic: every liar repeats one honest client, who then counts for many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import streams
+from ..fields import knob
+from ..streams import Keys
+from .base import Collusion, change
+
+
+@dataclass(frozen=True)
+class Mimic(Collusion):
+    """All liars send the message of one honest client i*; nothing looks wrong, and where clients differ the others go unheard.
+
+    which = "variance": z is the direction of greatest variance of the honest changes x_i and i* = argmax_i |z . x_i|. The paper sums
+    both over the first rounds and then keeps i*; this attack has no memory and decides anew from the one round. which = "keyed": the
+    honest client with the smallest random number of the round. Karimireddy, He and Jaggi 2022.
+
+    >>> import numpy as np
+    >>> rows, bad = torch.tensor([[0.0], [1.0], [5.0], [9.0]]), torch.tensor([False, False, False, True])
+    >>> Mimic()(rows, bad, None, np.zeros(4, dtype=np.uint64)).tolist()
+    [[0.0], [1.0], [5.0], [5.0]]
+    """
+
+    which: str = knob("variance", "whom to repeat: farthest along the greatest variance, or a random one", choices=("variance", "keyed"))
+
+    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:
+        if self.which == "keyed":
+            return seen[int(streams.bits(keys, 0, 1)[:, 0].argmin())]
+        x = change(seen, reference).nan_to_num()  # a difference may overflow; the message itself is a copy
+        x = x / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny)  # squares neither overflow nor vanish
+        c = x - x.mean(0)
+        u = torch.linalg.eigh((c @ c.T).cpu().double())[1][:, -1]  # z is c' u up to its length
+        z = c.T @ u.to(c)
+        return seen[int((x @ z).abs().argmax())]
