@@ -1,7 +1,7 @@
 """The fast methods do what their papers say: each equals its plain NumPy reference; and what every method must keep to."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -393,8 +393,10 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     update = Host.update
 
     def spoiled(self, round, message, train, send, *rest):
-        messages = [m.tobytes() for m in update(self, round, message, train, send, *rest)]
-        return [spoil(m, reason) if (round, i) == (1, liar) else m for i, m in zip(send.tolist(), messages, strict=True)]
+        sent = update(self, round, message, train, send, *rest)
+        messages = [sent.messages.row(k) for k in range(len(send))]
+        altered = [spoil(m, reason) if (round, i) == (1, liar) else m for i, m in zip(send.tolist(), messages, strict=True)]
+        return replace(sent, messages=altered)
 
     monkeypatch.setattr(Host, "update", spoiled)
     if kind == "lp-proj":

@@ -134,7 +134,7 @@ def messages_and_w(method, federation, monkeypatch):
     def noting(self, round, message, *rest):
         out = update(self, round, message, *rest)
         down = wire.open_one(self.down, message, self.run, round, self.task.device)["w"]
-        seen.append((wire.unpack(self.up, out)["w"].numpy(), down.numpy()))
+        seen.append((wire.unpack(self.up, out.messages.matrix)["w"].numpy(), down.numpy()))
         return out
 
     monkeypatch.setattr(Host, "update", noting)

@@ -26,13 +26,14 @@ class Ledger:
 
     def __post_init__(self) -> None:
         for name in COUNTS:
-            self.counts.setdefault(name, torch.zeros(self.clients, dtype=torch.int64))
+            kind = torch.float64 if name.startswith("values") else torch.int64  # coded numbers count as fractions of 32-bit words
+            self.counts[name] = self.counts.get(name, torch.zeros(self.clients)).to(kind)
 
-    def sent_down(self, clients: Tensor, bytes: int, values: int) -> None:
+    def sent_down(self, clients: Tensor, bytes: int, values: float) -> None:
         self.counts["bytes_down"][clients] += bytes
         self.counts["values_down"][clients] += values
 
-    def sent_up(self, clients: Tensor, bytes: Tensor, values: int) -> None:
+    def sent_up(self, clients: Tensor, bytes: Tensor, values: Tensor) -> None:
         self.counts["bytes_up"][clients] += bytes
         self.counts["values_up"][clients] += values
 

@@ -30,6 +30,8 @@ class Method(Knobs):
     sends: ClassVar[str] = "d"  # numbers a message holds, in words
     hears_all: ClassVar[bool] = False  # whether the method makes sense only if every client is heard every round
     rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
+    changes: ClassVar[tuple[str, ...]] = ()  # parts of the message that are changes or gradients, not models
+    plain: ClassVar[tuple[str, ...]] = ()  # parts that no channel may alter (a few numbers that must arrive)
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""
@@ -49,6 +51,11 @@ class Method(Knobs):
     def broadcast(self, task: Task, server: State) -> State:
         """The message down."""
         return server
+
+    def reference(self, task: Task, down: State) -> State:
+        """What a receiver knows already of a message: channels code the difference to it. Nothing where the message is a change."""
+        models = {n: m for n, m in self.message(task).items() if n not in self.changes}
+        return {n: down[n] for n, m in models.items() if n in down and down[n].shape == (m,)}
 
     def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
         """A round at the clients: (message up, new private rows); rows in, rows out."""

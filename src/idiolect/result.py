@@ -15,6 +15,8 @@ from .metrics import Scores, interval, summarise
 from .rundir import plain
 from .settings import Settings
 
+ABSURD = 1e6  # a mean test loss beyond this is not a model's
+
 
 @dataclass(repr=False)
 class SeedResult:
@@ -24,16 +26,28 @@ class SeedResult:
     engine: InProcess
     clients: Tensor  # int64: the clients evaluated
     held_out: Tensor  # int64: the clients kept out of training
+    liars: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # the malicious clients; never among `clients`
     history: list[dict[str, float]] = field(default_factory=list)  # one dict an evaluated round, on test data
     by_client: list[Tensor] = field(default_factory=list)  # float32[N] test accuracy, an entry an evaluated round
     scores: dict[str, Scores] = field(default_factory=dict)  # split -> final scores
     held_out_scores: dict[str, Scores] = field(default_factory=dict)
+    liars_scores: dict[str, Scores] = field(default_factory=dict)
     shared_scores: dict[str, Scores] = field(default_factory=dict)  # of the one global model, where the method has one
     seconds: float = 0.0
     stopped: str = "rounds"  # why: rounds, bytes, target
+    collapsed: int = 0  # the round from which on the clients' models are not finite or absurd; 0 = they are sound
 
     def final(self, split: str = "test") -> dict[str, float]:
         return summarise(self.scores[split], self.clients)
+
+    def note_collapse(self, scores: dict[str, float] | None = None) -> None:
+        """Mark the round from which on the models are no use: a test loss that is not finite, or beyond ABSURD."""
+        scores = scores or self.history[-1]
+        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= ABSURD
+        self.collapsed = 0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
+
+    def _tested(self) -> bool:
+        return bool(self.engine.host.data.sizes("test")[self.clients].sum())
 
     @property
     def gradients(self) -> Tensor:  # float64[clients]: training, and personalisation before use
@@ -94,11 +108,19 @@ class Result:
         out["rejected"] = sum(sum(s.engine.ledger.rejected.values()) for s in self.seeds)
         out["rejected_by_reason"] = _add([dict(s.engine.ledger.rejected) for s in self.seeds])
         out["stopped"] = [s.stopped for s in self.seeds]
+        out["collapsed"] = [s.collapsed or None for s in self.seeds]
         best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in self.seeds]
         out["best_round"] = {"accuracy": _mean(best), "note": "the best round on test data: optimistic, never for comparison"}
         if self.seeds[0].shared_scores:
             shared = [summarise(s.shared_scores["test"], s.clients) for s in self.seeds]
             out["global_model"] = {"accuracy": _measure(shared, "accuracy"), "loss": _measure(shared, "loss")}
+        if len(self.seeds[0].liars):
+            theirs = [summarise(s.liars_scores["test"], s.liars) for s in self.seeds]
+            out["malicious"] = {
+                "clients": len(self.seeds[0].liars),
+                "accuracy": _measure(theirs, "accuracy"),
+                "loss": _measure(theirs, "loss"),
+            }
         if len(self.seeds[0].held_out):
             held = [summarise(s.held_out_scores["test"], s.held_out) for s in self.seeds]
             out["held_out"] = {
@@ -121,18 +143,19 @@ class Result:
         for s in self.seeds:
             host, counts = s.engine.host, s.engine.ledger.counts
             columns: dict[str, Tensor] = {}
-            inside = torch.isin(torch.arange(host.data.clients), s.clients)
             for split, scores in s.scores.items():
                 accuracy, loss = scores.of_clients()
-                if split in s.held_out_scores:
-                    theirs = s.held_out_scores[split].of_clients()
-                    accuracy, loss = torch.where(inside, accuracy, theirs[0]), torch.where(inside, loss, theirs[1])
+                for others, which in ((s.held_out_scores, s.held_out), (s.liars_scores, s.liars)):
+                    if split in others:
+                        theirs = others[split].of_clients()
+                        accuracy[which], loss[which] = theirs[0][which], theirs[1][which]
                 columns |= {f"{split}_samples": scores.samples, f"{split}_accuracy": accuracy, f"{split}_loss": loss}
             columns |= counts
             lists = {n: t.tolist() for n, t in columns.items()}
-            held = set(s.held_out.tolist())
+            held, lying = set(s.held_out.tolist()), set(s.liars.tolist())
             for k, name in enumerate(host.data.names):
-                rows.append({"seed": s.seed, "client": name, "held_out": k in held, **{n: v[k] for n, v in lists.items()}})
+                kinds = {"held_out": k in held, "malicious": k in lying}
+                rows.append({"seed": s.seed, "client": name, **kinds, **{n: v[k] for n, v in lists.items()}})
         return rows
 
     def __repr__(self) -> str:

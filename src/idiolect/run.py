@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import aggregation, checkpoint, streams
+from . import adversary, aggregation, channels, checkpoint, streams
+from .channels.link import Link
 from .data.federation import SPLITS, Federation
 from .engine.host import Host, HostSettings
 from .engine.inprocess import InProcess, select
@@ -147,8 +148,20 @@ def _prepare(
     inside, eligible = everyone[~torch.isin(everyone, held)], _eligible(federation, s)
     task = _under(task, s, clients=len(eligible), seed=seed)
     number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
+    attack, liars = adversary.make(s.attack), _liars(federation, s, seed)
+    if attack:
+        federation = attack.poison(federation, liars, seed)
     host_settings = HostSettings(
-        s.batch, s.batching, s.chunk, int(s.memory * 2**30), folder.path if folder else None, s.finetune_steps, s.finetune_lr
+        batch=s.batch,
+        batching=s.batching,
+        chunk=s.chunk,
+        memory=int(s.memory * 2**30),
+        scratch=folder.path if folder else None,
+        finetune_steps=s.finetune_steps,
+        finetune_lr=s.finetune_lr,
+        channel=channels.make(s.channel),
+        attack=attack,
+        liars=liars,
     )
     if start:
         task.x0 = start.x0.to(task.x0)
@@ -157,7 +170,13 @@ def _prepare(
         host.store.adopt(start.rows)
     step = ServerStep(s.server_optimizer, s.server_lr, s.server_options)
     engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible), method.hears_all))
-    return SeedResult(seed, engine, inside, held)
+    return SeedResult(seed, engine, inside[~torch.isin(inside, liars)], held, liars)
+
+
+def _liars(federation: Federation, s: Settings, seed: int) -> Tensor:
+    """The malicious clients of a seed."""
+    eligible = _eligible(federation, s)
+    return adversary.chosen(seed, streams.name_keys(federation.names), eligible, adversary.how_many(s.malicious, len(eligible)))
 
 
 def _held_out(federation: Federation, s: Settings) -> Tensor:
@@ -213,10 +232,14 @@ def _evaluate(one: SeedResult) -> None:
     spent = float(ledger.counts["gradients"][one.clients].double().mean())
     one.history.append({"round": engine.round, **summarise(scores, one.clients), **totals, "gradients_per_client": spent})
     one.by_client.append(scores.of_clients()[0].float())
+    one.note_collapse()
 
 
 def _finish(one: SeedResult, s: Settings) -> None:
     one.scores = one.engine.evaluate(one.clients, SPLITS)
+    one.note_collapse(one.final())
+    if len(one.liars):
+        one.liars_scores = one.engine.evaluate(one.liars, SPLITS)
     one.shared_scores = one.engine.evaluate_shared(("test",))
     if len(one.held_out):
         one.engine.personalise(one.held_out, s.held_out_rounds)
@@ -234,6 +257,8 @@ def _save(one: SeedResult, folder: RunDirectory | None) -> None:
         "private": {n: t.cpu() for n, t in one.engine.host.store.save().items()},
         "history": {**tensors, "by_client": by_client},
     }
+    if one.engine.host.link:
+        states["channel"] = {n: t.cpu() for n, t in one.engine.save_channel().items()}
     with _disk(f"the checkpoint of round {one.engine.round}"):
         record = {"ledger": facts, "history": one.history, "seconds": one.seconds}
         checkpoint.save(folder.checkpoints(one.seed), one.engine.round, states, record)
@@ -245,10 +270,13 @@ def _restore(one: SeedResult, path: Path) -> None:
     device = engine.host.task.device
     engine.server = {n: t.to(device) for n, t in states["server"].items()}
     engine.host.store.load({n: t.to(device) if n.startswith("rows.") else t for n, t in states["private"].items()})
+    engine.load_channel({n: t.to(device) if ".rows." in n else t for n, t in states.get("channel", {}).items()})
     engine.ledger = Ledger.load(states["history"], facts["ledger"])
     engine.host.gradients = engine.ledger.counts["gradients"].clone()
     one.by_client = list(states["history"]["by_client"])
     one.history = facts["history"]
+    for done in range(len(one.history)):
+        one.note_collapse(one.history[done])
     one.seconds = facts["seconds"]
 
 
@@ -323,8 +351,13 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     eligible = _eligible(federation, s)
     if not len(eligible):
         raise SettingError("data: no client has a training sample (those held out do not count)")
-    s.sampled(len(eligible), method.hears_all)
-    _check_model(_under(task, s), federation)
+    heard = s.sampled(len(eligible), method.hears_all)
+    aggregation.make(s.rule).check(heard)
+    adversary.how_many(s.malicious, len(eligible))
+    under = _under(task, s)
+    for warning in Link.fit(channels.make(s.channel), method, under).check():
+        _warn(warning)
+    _check_model(under, federation)
 
 
 def _check_model(task: Task, federation: Federation) -> None:

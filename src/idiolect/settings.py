@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .aggregation import RULES
+from . import adversary, aggregation, channels
 from .batches import BATCHING
 from .fields import Knobs, SettingError, knob
 from .kernels import KERNELS
@@ -26,7 +26,10 @@ class Settings(Knobs):
     seed: int = knob(0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1)
     batch: int = knob(64, "mini-batch size", low=1)
     batching: str = knob("replace", "mini-batches with replacement, without (epochs), or all data (full)", choices=BATCHING)
-    rule: str = knob("mean", "the server's aggregation rule", choices=tuple(RULES))
+    rule: str = knob("mean", "the server's aggregation rule, e.g. 'median', 'krum(f=2)', 'bucketing(size=2) + trimmed-mean(f=1)'")
+    channel: str = knob("none", "how messages up are coded, e.g. 'qsgd(levels=16)', 'feedback + topk(share=0.01) + half'; see: channels")
+    attack: str = knob("none", "what malicious clients do, e.g. 'sign-flip', 'same-value(std=100)', 'data-poison'; see: attacks")
+    malicious: float = knob(0.0, "malicious clients: below 1 their share, from 1 on their number", low=0)
     server_optimizer: str = knob("sgd", "server step on the aggregated change: any torch.optim name")
     server_lr: float = knob(1.0, "server step size", above=0)
     server_options: str = knob("", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'")
@@ -50,6 +53,12 @@ class Settings(Knobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        aggregation.make(self.rule)
+        channels.make(self.channel)
+        attack = adversary.make(self.attack)
+        if bool(attack) != bool(self.malicious):
+            missing = "attack: 'none' is not accepted with malicious" if self.malicious else "malicious: 0 is not accepted with an attack"
+            raise SettingError(f"{missing}; who lies and what they do go together, e.g. attack 'sign-flip' and malicious 0.2")
         ServerStep(self.server_optimizer, self.server_lr, self.server_options)
         factor(self.schedule, 0, max(self.rounds, 1))
         check_device(self.device)

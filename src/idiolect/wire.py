@@ -30,6 +30,7 @@ class Schema:
     """What a message holds: (name, shape, dtype) in order."""
 
     parts: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+    channel: str = ""  # how the numbers are coded; "" = as they are
 
     @classmethod
     def of(cls, state: State) -> Schema:
@@ -49,7 +50,7 @@ class Schema:
 
     @property
     def checksum(self) -> int:
-        return zlib.crc32(repr([(n, s, _CODES[t]) for n, s, t in self.parts]).encode())
+        return zlib.crc32((repr([(n, s, _CODES[t]) for n, s, t in self.parts]) + self.channel).encode())
 
 
 def pack(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray, rows: State) -> np.ndarray:
@@ -61,10 +62,7 @@ def pack(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.
     (10, 108)
     """
     out = np.empty((len(clients), schema.length), dtype=np.uint8)
-    head = np.zeros(len(clients), dtype=HEADER)
-    head["magic"], head["round"], head["run"], head["schema"] = MAGIC, round, run, schema.checksum
-    head["client"], head["weight"] = clients, weights
-    out[:, : HEADER.itemsize] = head.view(np.uint8).reshape(len(clients), -1)
+    out[:, : HEADER.itemsize] = heads(schema, run, round, clients, weights)
     at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
         t = rows[name].detach().to("cpu")
@@ -75,6 +73,14 @@ def pack(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.
         out[:, at : at + width] = body.view(np.uint8).reshape(len(clients), width)
         at += width
     return out
+
+
+def heads(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray) -> np.ndarray:  # -> uint8[K, 24]
+    """The headers of K messages."""
+    head = np.zeros(len(clients), dtype=HEADER)
+    head["magic"], head["round"], head["run"], head["schema"] = MAGIC, round, run, schema.checksum
+    head["client"], head["weight"] = clients, weights
+    return head.view(np.uint8).reshape(len(clients), -1)
 
 
 def header(messages: np.ndarray) -> np.ndarray:  # uint8[K, length >= 24] -> HEADER[K]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from .. import specs
 from .chain import Chain
+from .clip import Clip
+from .dgc import DGC
 from .feedback import Feedback
 from .half import Half
+from .int8 import Int8
+from .qsgd import QSGD
+from .randomk import RandomK
+from .sign import Sign
 from .stage import Form, Stage
+from .topk import TopK
 
 CHANNELS: dict[str, type[Stage]] = {
+    "clip": Clip,
+    "dgc": DGC,
     "feedback": Feedback,
     "half": Half,
+    "int8": Int8,
+    "qsgd": QSGD,
+    "randomk": RandomK,
+    "sign": Sign,
+    "topk": TopK,
 }
 
 __all__ = ["CHANNELS", "Chain", "Form", "Stage", "make"]

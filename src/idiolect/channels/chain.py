@@ -31,6 +31,14 @@ class Chain:
             if stage.joint and any(s.settles or s.numbers(f) != f.n or s.limit(f) for s, f in zip(self.stages[:i], forms, strict=False)):
                 what = "is read from the sum of all messages: only 'clip' can stand before it"
                 raise SettingError(f"channel: {type(stage).__name__.lower()!r} {what}")
+            if stage.repays and any(s.repays for s in self.stages[:i]):
+                before = next(type(s).__name__.lower() for s in self.stages[:i] if s.repays)
+                what = f"{before!r} and {type(stage).__name__.lower()!r} would both send again what was lost: keep one of them"
+                raise SettingError(f"channel: {what}")
+            if (stage.client(at) or stage.memory(at)) and any(s.moves for s in self.stages[:i]):
+                mover = next(type(s).__name__.lower() for s in self.stages[:i] if s.moves)
+                what = f"remembers coordinates, and {mover!r} sends others every round: put it before {mover!r}"
+                raise SettingError(f"channel: {type(stage).__name__.lower()!r} {what}")
             warnings.append(stage.check(at))
         return [w for w in warnings if w]
 
@@ -70,8 +78,8 @@ class Chain:
         """From stage i on: bytes, what will arrive (where a stage asks for it), state, values."""
         if i == len(self.stages):
             numbers = np.ascontiguousarray(rows.detach().to("cpu", form.dtype).numpy())
-            raw = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(len(rows), -1)
-            return Ragged.even(raw), rows, state, np.full(len(rows), float(form.n))
+            raw = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(len(rows), form.n * numbers.itemsize)
+            return Ragged.even(raw), rows.to(form.dtype), state, np.full(len(rows), float(form.n))
         stage, after = self.stages[i], self.forms_after(i, form)
         own = _own(state, i)
         with np.errstate(over="ignore"):
@@ -79,7 +87,7 @@ class Chain:
         state = state | {f"{i}.{n}": t for n, t in coded.state.items()}
         body, received, values = coded.body, None, coded.values
         who = np.ones(len(rows), dtype=bool) if coded.who is None else coded.who
-        if coded.rest is not None and who.any():
+        if coded.rest is not None:
             at = torch.from_numpy(who).to(rows.device)
             later = {n: t[at] for n, t in state.items() if int(n.split(".")[0]) > i}
             more, received, later, passed = self._encode(i + 1, coded.rest, later, keys[who], after)

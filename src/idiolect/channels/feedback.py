@@ -24,6 +24,7 @@ class Feedback(Stage):
     """
 
     settles: ClassVar[bool] = True
+    repays: ClassVar[bool] = True
 
     def client(self, form: Form) -> dict[str, int]:
         return {"e": form.n}

@@ -63,12 +63,11 @@ def join(parts: Sequence[Ragged]) -> Ragged:
     if all((p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]):  # equal lengths up to the last: side by side
         return Ragged(np.concatenate([p.matrix for p in parts], axis=1), lengths)
     matrix = np.zeros((len(lengths), int(lengths.max(initial=0))), dtype=np.uint8)
-    at = np.zeros(len(lengths), dtype=np.int64)
+    at, column = np.zeros((len(lengths), 1), dtype=np.int64), np.arange(matrix.shape[1])
     for p in parts:
-        place = np.arange(p.matrix.shape[1])
-        row, column = np.nonzero(place < p.lengths[:, None])
-        matrix[row, at[row] + column] = p.matrix[row, column]
-        at += p.lengths
+        end = at + p.lengths[:, None]
+        matrix[(column >= at) & (column < end)] = p.matrix[np.arange(p.matrix.shape[1]) < p.lengths[:, None]]
+        at = end
     return Ragged(matrix, lengths)
 
 
@@ -91,7 +90,8 @@ class Reader:
         begin, same = self.at[rows], not short.any() and len(rows) and (self.at[rows] == self.at[rows[0]]).all()
         self.at[rows] += counts
         if same and begin[0] + width <= self.bodies.matrix.shape[1]:  # the usual case: a slice
-            out = self.bodies.matrix[rows, begin[0] : begin[0] + width] if who is not None else self.bodies.matrix[:, begin[0] : begin[0] + width]
+            out = self.bodies.matrix[:, begin[0] : begin[0] + width]
+            out = out if len(out) == len(rows) else out[rows]
             if (counts == width).all():
                 return out
             return np.where(np.arange(width) < counts[:, None], out, 0).astype(np.uint8)

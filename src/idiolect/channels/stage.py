@@ -31,6 +31,11 @@ class Form:
     round: int = 0
     dtype: torch.dtype = torch.float32
 
+    @property
+    def kind(self) -> np.dtype:
+        """The NumPy type of the numbers."""
+        return torch.empty(0, dtype=self.dtype).numpy().dtype
+
 
 @dataclass
 class Coded:
@@ -50,9 +55,11 @@ class Stage(Knobs):
     joint: ClassVar[bool] = False  # the server decodes the aggregate, not each client's rows (sketches are linear)
     asks: ClassVar[bool] = False  # a joint stage with a second exchange: the server asks for the exact values of some coordinates
     settles: ClassVar[bool] = False  # the client needs to know what arrived: `settle` is called with it
+    repays: ClassVar[bool] = False  # what did not arrive is added to a later message: once in a channel
+    moves: ClassVar[bool] = False  # number j that goes on is another coordinate in every round: nothing after it can remember coordinates
 
     def check(self, form: Form) -> str:
-        """Refuse what cannot work on this form; a warning, or "". """
+        """Refuse what cannot work on this form; a warning, or ""."""
         return ""
 
     def numbers(self, form: Form) -> int:
@@ -120,3 +127,8 @@ class Stage(Knobs):
     def forget(self, state: State, chosen: Tensor, form: Form) -> State:
         """The clients' rows after the server has taken these coordinates."""
         raise NotImplementedError
+
+
+def array(rows: Tensor, form: Form) -> np.ndarray:
+    """Rows as a NumPy matrix of the message's type; may share memory with them."""
+    return rows.detach().to("cpu", form.dtype).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from .. import streams, wire
+from ..adversary import Attack
 from ..batches import Batches
+from ..channels import Chain, Form
+from ..channels.link import Link, only
+from ..channels.ragged import Ragged, join
 from ..data.federation import Federation
 from ..evaluate import Evaluator
 from ..fields import SettingError
@@ -30,6 +34,18 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
+    channel: Chain = field(default_factory=Chain)
+    attack: Attack | None = None
+    liars: Tensor | None = None  # int64: the malicious clients
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The messages of a round: bytes, whose they are, and what they count as in the lp-proj paper's 32-bit words."""
+
+    messages: Ragged
+    clients: Tensor  # int64[S]
+    values: np.ndarray  # float64[S]
 
 
 class Host:
@@ -40,17 +56,22 @@ class Host:
         self.data = data.to(task.device, task.dtype)
         self.keys = streams.name_keys(data.names)
         self.sizes = data.sizes("train")
-        self.up = wire.Schema(tuple((n, (m,), task.dtype) for n, m in sorted(method.message(task).items())))
+        self.link = Link.fit(settings.channel, method, task)
+        parts = tuple((n, (m,), task.dtype) for n, m in sorted(method.message(task).items()))
+        self.up = wire.Schema(parts, repr(settings.channel.stages) if self.link else "")
         self.down = wire.Schema.of(method.broadcast(task, method.server(task)))
         self.store = Store(data.clients, lambda ids: method.private(task, self.keys[ids.numpy()]), settings.memory, settings.scratch)
+        self.coder = Store(data.clients, lambda ids: self.link.blank("client", len(ids), task.x0), settings.memory, settings.scratch)
         self.gradients = torch.zeros(data.clients, dtype=torch.int64)  # spent in training
         self.deployment = torch.zeros(data.clients, dtype=torch.int64)  # spent by the last personalisation before use
         self._evaluators: dict[str, Evaluator] = {}
 
-    def update(self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0) -> np.ndarray:
-        """A round for the clients `train`; the messages of those in `send`, a byte matrix. Ids are sorted."""
+    def update(self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0) -> Sent:
+        """A round for the clients `train`; the messages of those in `send`. Ids are sorted."""
         down = wire.open_one(self.down, message, self.run, round, self.task.device)
         method, out = self.method.scaled(rate), []
+        together = self.settings.attack is not None  # liars who collude see the honest messages of the round
+        waiting: list[tuple[Tensor, State]] = []
         for ids in train.split(self.chunk):
             batches = self._batches(ids, round)
             up, rows = method.update(self.task, down, self.store.read(ids, round), batches)
@@ -58,9 +79,59 @@ class Host:
             self.gradients[ids] += batches.tally
             heard = torch.isin(ids, send)
             if self.up.parts and bool(heard.any()):
-                who, rows_up = ids[heard], {n: t[heard.to(t.device)] for n, t in up.items()}
-                out.append(wire.pack(self.up, self.run, round, who.numpy(), self.sizes[who].numpy(), rows_up))
-        return np.concatenate(out) if out else np.empty((0, self.up.length), dtype=np.uint8)
+                waiting.append((ids[heard], up if bool(heard.all()) else {n: t[heard.to(t.device)] for n, t in up.items()}))
+            if waiting and not together:
+                out.append(self._send(round, down, *waiting.pop()))
+        if waiting:
+            up = {n: torch.cat([rows[n] for _, rows in waiting]) for n in waiting[0][1]}
+            out.append(self._send(round, down, torch.cat([ids for ids, _ in waiting]), up))
+        if not out:
+            return Sent(Ragged.empty(0), send[:0], np.zeros(0))
+        return out[0] if len(out) == 1 else _together(out)
+
+    def _send(self, round: int, down: State, ids: Tensor, up: State) -> Sent:
+        """What clients really send: their messages, bent where they lie, through the channel, with a header."""
+        reference = self.method.reference(self.task, down)
+        up = self._attacked(round, ids, up, reference)
+        names, weights = ids.numpy(), self.sizes[ids].numpy()
+        if not self.link:
+            packed = wire.pack(self.up, self.run, round, names, weights, up)
+            return Sent(Ragged.even(packed), ids, np.full(len(ids), float(self.up.values)))
+        keys = streams.keys(self.task.seed, "channel", round, self.keys[names])
+        bodies, state, values = self.link.encode(up, reference, self.coder.read(ids, round), keys, round)
+        self.coder.write(ids, round, state)
+        return Sent(join([Ragged.even(wire.heads(self.up, self.run, round, names, weights)), bodies]), ids, values)
+
+    def _attacked(self, round: int, ids: Tensor, up: State, reference: State, purpose: str = "attack") -> State:
+        attack, liars = self.settings.attack, self.settings.liars
+        if attack is None or liars is None:
+            return up
+        bad = torch.isin(ids, liars).to(self.task.device)
+        keys = streams.keys(self.task.seed, purpose, round, self.keys[ids.numpy()])
+        return {n: attack(rows, bad, reference.get(n), keys) for n, rows in up.items()}
+
+    def answer(self, round: int, part: str, query: bytes, clients: Tensor, schema: wire.Schema) -> np.ndarray:
+        """The exact values that the server asks for, a byte matrix (a channel's second exchange)."""
+        asked = wire.open_one(schema, query, self.run, round, torch.device("cpu"))["query"].long()
+        stage, (prefix, form) = self.link.joint, self._joint(part, round)
+        assert stage is not None
+        state = only(self.coder.read(clients), prefix)
+        rows = {"values": stage.answer(state, asked.to(self.task.device), form)}
+        rows = self._attacked(round, clients, rows, {}, "attack on the answer")
+        answers = wire.Schema((("values", (len(asked),), self.task.dtype),))
+        return wire.pack(answers, self.run, round, clients.numpy(), self.sizes[clients].numpy(), rows)
+
+    def forget(self, round: int, part: str, chosen: bytes, clients: Tensor, schema: wire.Schema) -> None:
+        """The coordinates that the server has taken: the clients' error starts anew there."""
+        taken = wire.open_one(schema, chosen, self.run, round, torch.device("cpu"))["chosen"].long()
+        stage, (prefix, form) = self.link.joint, self._joint(part, round)
+        assert stage is not None
+        rows = self.coder.read(clients)
+        after = stage.forget(only(rows, prefix), taken.to(self.task.device), form)
+        self.coder.write(clients, round, rows | {f"{prefix}{n}": t for n, t in after.items()})
+
+    def _joint(self, part: str, round: int) -> tuple[str, Form]:
+        return next((prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part)
 
     def evaluate(self, round: int, message: bytes, clients: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         """Scores of the personal models on the clients' own data; `round` keys what personalisation draws."""
@@ -128,3 +199,10 @@ class Host:
         sample = self.data.inputs[0].numel() * self.task.dtype.itemsize
         row = 8 * self.task.d * self.task.dtype.itemsize + 4 * self.settings.batch * sample
         return max(1, self.settings.memory // row)
+
+
+def _together(sent: list[Sent]) -> Sent:
+    width = max(s.messages.matrix.shape[1] for s in sent)
+    matrix = np.concatenate([np.pad(s.messages.matrix, ((0, 0), (0, width - s.messages.matrix.shape[1]))) for s in sent])
+    lengths = np.concatenate([s.messages.lengths for s in sent])
+    return Sent(Ragged(matrix, lengths), torch.cat([s.clients for s in sent]), np.concatenate([s.values for s in sent]))

@@ -28,6 +28,7 @@ class Dichotomy(FedAvg):
 
     trains: ClassVar[str] = "everyone"
     sends: ClassVar[str] = "d + 2"
+    plain: ClassVar[tuple[str, ...]] = ("votes",)
     rates = ("lr", "personal_lr")
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)

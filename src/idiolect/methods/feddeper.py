@@ -7,6 +7,7 @@ numbers each way for each sampled client; 2 `steps` gradients (`feddeper*` halve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from ..task import Task
 @dataclass(frozen=True)
 class FedDeper(Method):
     """A shared model kept from personal drift by the personal models (rho); both are of use. FedAvg's messages, twice its gradients."""
+
+    changes: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.05, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps a round", low=0)

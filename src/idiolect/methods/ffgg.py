@@ -25,6 +25,7 @@ class Ffgg(Partial):
     """Each client solves for its private part, then sends one gradient of the shared part. Stateless; for clients that may not return."""
 
     rates = ("lr", "private_lr")
+    changes = ("theta",)
 
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(

@@ -25,6 +25,7 @@ class Scaffold(Method):
     """One shared model with control variates against drift. For unlike data and clients that return; sends twice the model."""
 
     sends: ClassVar[str] = "2 d"
+    changes: ClassVar[tuple[str, ...]] = ("w", "c")
 
     lr: float = knob(0.1, "η_l, local step size", above=0)
     steps: int = knob(5, "K, SGD steps a round", low=1)

@@ -1,0 +1,124 @@
+"""QSGD: numbers rounded at random to a few levels of their bucket's norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..fields import knob
+from ..method import State
+from . import bits, buckets
+from .ragged import Ragged, Reader, join
+from .stage import Coded, Form, Stage, array
+
+
+@dataclass(frozen=True)
+class QSGD(Stage):
+    """Every number v of a bucket becomes norm * sign(v) * l / s with l in {0, ..., s}, s = levels - 1, and E l = s |v| / norm.
+
+    Unbiased. With the l2 norm and buckets of b numbers, E ||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2; with the inf norm each
+    number is off by less than norm / s. A bucket with a number that is not finite arrives as not finite.
+
+    Bytes: 4 ceil(n / bucket) for the norms, and ceil(n (1 + ceil(log2 levels)) / 8) packed. `coding="elias"` sends the gaps between
+    the numbers that are not zero, their signs and their levels as gamma codes: shorter where many are zero (l2 norm, few levels or
+    large buckets), longer where few are. Words as the lp-proj paper counts: ceil(n / bucket) + n (1 + ceil(log2 levels)) / 32.
+
+    Alistarh, Grubic, Li, Tomioka and Vojnovic 2017, "QSGD: Communication-efficient SGD via gradient quantization and encoding".
+
+    >>> coded = QSGD(levels=4).encode(torch.ones(1, 1000), {}, np.zeros(1, np.uint64), Form(1000))
+    >>> coded.body.lengths.tolist()  # two norms, 3 bits a number
+    [383]
+    """
+
+    levels: int = knob(16, "magnitudes a number can take, zero included: q of lp-proj, s + 1 of QSGD", low=2, high=2**15)
+    bucket: int = knob(512, "numbers that share one norm", low=1)
+    norm: str = knob("l2", "the norm of a bucket", choices=("l2", "inf"))
+    coding: str = knob("packed", "fixed width, or gamma codes of what is not zero", choices=("packed", "elias"))
+
+    @property
+    def width(self) -> int:
+        """Bits of a packed number: its level, then its sign."""
+        return (self.levels - 1).bit_length() + 1
+
+    def numbers(self, form: Form) -> int:
+        return 0
+
+    def limit(self, form: Form) -> int:
+        scales = 4 * buckets.count(form.n, self.bucket)
+        if self.coding == "packed":
+            return scales + bits.size(form.n, self.width)
+        gaps = 4 + bits.size(3 * form.n // 2, 1)  # a gap g takes at most 1.5 g bits, and they sum to n at most
+        return scales + 4 + gaps + bits.size(form.n, 1) + bits.gamma_limit(form.n, self.levels - 1)
+
+    def down_values(self, form: Form) -> float:
+        return buckets.count(form.n, self.bucket) + form.n * self.width / 32
+
+    def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
+        x = buckets.split(array(rows, form), self.bucket)
+        norm = buckets.norms(x, self.norm)
+        level = np.minimum(buckets.dither(buckets.ratio(np.abs(x), norm, self.levels - 1), keys), self.levels - 1)
+        level = level.astype(np.uint16).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
+        negative = (x < 0).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
+        scales = Ragged.even(bits.to_bytes(norm, "<f4"))
+        if self.coding == "packed":
+            body = [scales, Ragged.even(bits.pack(level | (negative.astype(np.uint16) << (self.width - 1)), self.width))]
+        else:
+            body = [scales, *_sparse(level, negative)]
+        return Coded(join(body), values=np.full(len(rows), self.down_values(form)))
+
+    def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers in [-1, 1] and the norms of their buckets."""
+        norm = bits.from_bytes(reader.take(4 * buckets.count(form.n, self.bucket), who), "<f4")
+        if self.coding == "elias":
+            return (_read_sparse(reader, who, form.n, self.levels - 1) / (self.levels - 1)).astype(form.kind), norm
+        raw = reader.take(bits.size(form.n, self.width), who)
+        reader.reject(bits.spoilt(raw, form.n * self.width), who)
+        code = bits.unpack(raw, self.width, form.n)
+        half = 2 ** (self.width - 1)
+        if half > self.levels:
+            reader.reject(((code & (half - 1)) >= self.levels).any(axis=1), who)
+        magnitude = np.minimum(np.arange(half) / (self.levels - 1), 1.0)
+        return np.concatenate([magnitude, -magnitude]).astype(form.kind)[code], norm
+
+    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+        unit, norm = info
+        return torch.from_numpy(buckets.join(unit, norm, self.bucket)), memory
+
+
+def _sparse(level: np.ndarray, negative: np.ndarray) -> list[Ragged]:
+    """How many numbers are not zero (4 bytes), the gaps between them, their signs, their levels."""
+    sent = level != 0
+    n, counts, at = level.shape[1], sent.sum(axis=1), np.flatnonzero(sent)
+    row = np.repeat(np.arange(len(level)), counts)
+    place = at - row * n
+    gaps = np.diff(place, prepend=-1)
+    first = (np.cumsum(counts) - counts)[counts > 0]
+    gaps[first] = place[first] + 1
+    signs = np.zeros((len(level), int(counts.max(initial=0))), dtype=bool)
+    signs[np.arange(signs.shape[1]) < counts[:, None]] = negative.ravel().take(at)
+    number = Ragged.even(bits.to_bytes(counts[:, None], "<u4"))
+    flags = Ragged(bits.pack(signs, 1), -(-counts // 8))
+    return [number, bits.pack_gamma(gaps, counts), flags, bits.pack_gamma(level.ravel().take(at), counts)]
+
+
+def _read_sparse(reader: Reader, who: np.ndarray, n: int, top: int) -> np.ndarray:  # -> int32[rows of who, n]
+    counts = bits.from_bytes(reader.take(4, who), "<u4")[:, 0].astype(np.int64)
+    reader.reject(counts > n, who)
+    counts = np.where(counts > n, 0, counts)
+    gaps = bits.read_gamma(reader, who, counts, n)
+    flags = np.unpackbits(reader.take(-(-counts // 8), who), axis=1, bitorder="little")
+    flags = np.pad(flags, ((0, 0), (0, max(0, int(counts.max(initial=0)) - flags.shape[1]))))
+    negative = flags[np.arange(flags.shape[1]) < counts[:, None]]
+    level = bits.read_gamma(reader, who, counts, top)
+    row, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts)
+    reach = np.concatenate([[0], np.cumsum(gaps)])
+    place = reach[1:] - reach[ends - counts][row] - 1
+    beyond = place >= n
+    reader.reject(np.bincount(row[beyond], minlength=len(counts)) > 0, who)
+    out = np.zeros((len(counts), n), dtype=np.int32)
+    out[row, np.minimum(place, n - 1)] = np.where(negative, -level, level)
+    return out

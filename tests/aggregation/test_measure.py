@@ -1,0 +1,49 @@
+"""What the page of rules says: measured again where that is cheap, and the same as stored."""
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+
+from idiolect.experiments import rules
+
+STORED = json.loads((Path(__file__).parents[2] / "docs" / "rules.json").read_text())
+
+
+def test_the_spread_is_that_of_definition_2():
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pairs = [float((a - b).square().sum()) for a, b in permutations(x, 2)]
+    assert rules.spread(x) == pytest.approx(sum(pairs) / (7 * 6))
+
+
+@pytest.mark.parametrize("kind", rules.HONEST)
+def test_honest_rows_have_spread_and_mean_of_length_1(kind):
+    x = rules.honest_rows(kind, 18)
+    assert rules.spread(x) == pytest.approx(1) and float(x.mean(0).norm()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("attack", rules.ATTACKS)
+def test_an_attack_makes_as_many_rows_as_there_are_liars(attack):
+    x = rules.honest_rows("alike", 8)
+    assert all(lies.shape == (3, x.shape[1]) for lies in rules.ATTACKS[attack](x, 3))
+
+
+@pytest.mark.parametrize("text", ["median", "krum(f={f})", "geometric-median"])
+def test_rules_that_answer_with_one_group_get_worse_as_one_over_delta(text):
+    few, many = (rules.worst(text, n, 1) for n in (20, 80))
+    assert many[0] > 3 * few[0] and many[1] == "two clusters"
+
+
+@pytest.mark.parametrize("text", ["trimmed-mean(f={f})", "multi-krum(f={f})", "nnm(f={f}) + median", "nnm(f={f}) + krum(f={f})"])
+def test_rules_that_average_what_is_left_do_not(text):
+    few, many = (rules.worst(text, n, 1) for n in (20, 80))
+    assert many[0] < few[0] < 2
+
+
+@pytest.mark.parametrize("text", ["median", "trimmed-mean(f={f})", "krum(f={f})", "centred-clipping(tau=1)"])
+def test_the_stored_table_is_what_the_code_measures(text):
+    stored = STORED["share of liars"][rules.label(text)]
+    for column, found in rules.by_share(text).items():
+        assert found[0] == pytest.approx(stored[column][0], rel=1e-2)
