@@ -1,10 +1,12 @@
-# make demo | test | lint | bench: each sets up what it needs in .venv
+# make demo | test | lint | bench: each sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
+FEDJAX := .venv-fedjax
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
@@ -17,8 +19,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.run
+bench: bench-peers
+	$(BENCH)/bin/python -m benchmarks.run
+
+bench-peers: $(BENCH)/.peers $(FEDJAX)/.peers
 
 # torch first, at the version of constraints.txt: then no other package can pull in another build
 $(VENV)/.base: pyproject.toml constraints.txt
@@ -31,5 +35,20 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(BENCH)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	echo "*" > $(BENCH)/.gitignore
+	$(BENCH)/bin/pip --disable-pip-version-check --quiet install -c constraints.txt torch
+	$(BENCH)/bin/pip --disable-pip-version-check --quiet install -c constraints.txt -e .
+	$(BENCH)/bin/pip --disable-pip-version-check --quiet install -r benchmarks/requirements.txt
+	touch $@
+
+$(FEDJAX)/.peers: pyproject.toml constraints.txt benchmarks/requirements-fedjax.txt
+	test -x $(FEDJAX)/bin/python || $(PYTHON) -m venv $(FEDJAX)
+	echo "*" > $(FEDJAX)/.gitignore
+	$(FEDJAX)/bin/pip --disable-pip-version-check --quiet install -c benchmarks/requirements-fedjax.txt torch
+	$(FEDJAX)/bin/pip --disable-pip-version-check --quiet install -r benchmarks/requirements-fedjax.txt -e .
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(BENCH) $(FEDJAX) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

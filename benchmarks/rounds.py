@@ -1,59 +1,91 @@
-"""A whole FedAvg round against the bare matrix products it contains.
-
-100 clients of 434/109 samples, MLP 784-100-10, 10 clients a round, 6 steps of batch 64, every client evaluated every round.
-"""
+"""Whole rounds, evaluation included, against the bare products or convolutions they contain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from idiolect import FedAvg, Federation, Task, aggregation, models
-from idiolect.engine.host import Host, HostSettings
-from idiolect.engine.inprocess import InProcess
-from idiolect.server_step import ServerStep
-
+from .ours import Ours
 from .timing import fastest
-
-CLIENTS, TRAIN, TEST, SAMPLE, STEPS, BATCH = 100, 434, 109, 10, 6, 64
-
-
-def federation() -> Federation:
-    rng = np.random.default_rng(0)
-    n = CLIENTS * (TRAIN + TEST)
-    parts = np.tile(["train"] * TRAIN + ["test"] * TEST, CLIENTS)
-    ids = np.repeat(np.arange(CLIENTS), TRAIN + TEST)
-    return Federation.from_arrays(rng.random((n, 784), dtype=np.float32), rng.integers(0, 10, n), ids, split=parts)
+from .workloads import CLASSES, WORKLOADS, Workload
 
 
-def floor() -> None:
-    """The products alone: forward and two backward of each layer in training (one for the first), forward in evaluation."""
-    for _ in range(STEPS):
-        h = torch.bmm(W1, X.transpose(1, 2))
-        o = torch.bmm(W2, h)
-        torch.bmm(o, h.transpose(1, 2))
-        d = torch.bmm(W2.transpose(1, 2), o)
-        torch.bmm(d, X)
-    torch.mm(torch.mm(T, W1[0].T), W2[0].T)
+def steps(work: Workload) -> list[int]:
+    """The batch sizes of one pass over a client's data."""
+    return [min(work.batch, work.train - at) for at in range(0, work.train, work.batch)]
 
 
-X, T = torch.rand(SAMPLE, BATCH, 784), torch.rand(CLIENTS * TEST, 784)
-W1, W2 = torch.rand(SAMPLE, 100, 784), torch.rand(SAMPLE, 10, 100)
+def mlp(work: Workload) -> Callable[[], None]:
+    """Forward, and backward to weights and inputs (not to the first layer's inputs), of each layer of the clients at once."""
+    x, tests = torch.rand(work.heard, work.batch, 784), torch.rand(work.clients * work.test, 784)
+    first, last = torch.rand(work.heard, 100, 784), torch.rand(work.heard, CLASSES, 100)
+
+    def work_of_a_round() -> None:
+        for size in steps(work):
+            h = torch.bmm(first, x[:, :size].transpose(1, 2))
+            out = torch.bmm(last, h)
+            torch.bmm(out, h.transpose(1, 2))
+            torch.bmm(torch.bmm(last.transpose(1, 2), out), x[:, :size])
+        torch.mm(torch.mm(tests, first[0].T), last[0].T)
+
+    return work_of_a_round
+
+
+def lenet(work: Workload) -> Callable[[], None]:
+    """Convolutions and linear layers without pooling, activation and loss: what is between them is made beforehand, at its size."""
+    shapes = [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (CLASSES, 84)]
+    weights = [torch.rand(s) for s in shapes]
+    values = [(3, 32, 32), (6, 14, 14), (400,), (120,), (84,)]  # what each layer takes
+
+    def forward(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x, w) if w.dim() == 4 else x @ w.T
+
+    def prepared(size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        inputs = [torch.rand(size, *v) for v in values]
+        return [(x, w, torch.rand_like(forward(x, w))) for x, w in zip(inputs, weights, strict=True)]
+
+    batches, tests = {size: prepared(size) for size in set(steps(work))}, prepared(500)
+
+    def work_of_a_round() -> None:
+        for size in steps(work) * work.heard:
+            for i, (x, w, delta) in enumerate(batches[size]):
+                forward(x, w)
+                if w.dim() == 4:
+                    need = (i > 0, True, False)
+                    torch.ops.aten.convolution_backward(delta, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, need)
+                else:
+                    torch.mm(delta.T, x)
+                    torch.mm(delta, w)
+        for _ in range(work.clients * work.test // 500):
+            for x, w, _delta in tests:
+                forward(x, w)
+
+    return work_of_a_round
+
+
+def logistic(work: Workload) -> Callable[[], None]:
+    """One product forward and one backward a step, of all clients at once; one in evaluation."""
+    x, tests = torch.rand(work.clients, work.batch, 60), torch.rand(work.clients, work.test, 60)
+    w = torch.rand(work.clients, CLASSES, 60)
+
+    def work_of_a_round() -> None:
+        for _ in range(work.method.steps):
+            torch.bmm(torch.bmm(w, x.transpose(1, 2)), x)
+        torch.bmm(w, tests.transpose(1, 2))
+
+    return work_of_a_round
+
+
+FLOORS = {"mlp": (mlp, 1.5), "lenet": (lenet, 2.0), "lpproj": (logistic, 2.5)}  # workload: (floor, goal)
 
 
 def figures() -> Iterator[dict]:
-    task = Task(lambda: models.make("mlp", (784,), 10))
-    host = Host(FedAvg(steps=STEPS), task, federation(), 1, HostSettings(batch=BATCH))
-    everyone = torch.arange(CLIENTS)
-    engine = InProcess(host, aggregation.make("mean"), ServerStep(), everyone, SAMPLE)
-
-    def whole() -> None:
-        engine.advance()
-        engine.evaluate(everyone, ("test",))
-
-    bare, took = fastest(floor, whole)
-    name = "FedAvg round with evaluation against its bare matrix products, 100 clients, MLP 784-100-10"
-    yield {"name": name, "value": took / bare, "unit": "x", "goal": 2.0, "better": "lower"}
-    yield {"name": "the same round, rounds a CPU second", "value": 1 / took, "unit": "1/s", "goal": None, "better": "higher"}
+    for key, (floor, goal) in FLOORS.items():
+        work = WORKLOADS[key]
+        bare, took = fastest(floor(work), Ours(work).round, tries=7)
+        what = "convolutions and products" if key == "lenet" else "products"
+        name = f"a round with evaluation against its bare {what}, {work.label}"
+        yield {"name": name, "value": took / bare, "unit": "x", "goal": goal, "better": "lower"}

@@ -1,4 +1,8 @@
-"""The local loops, once. Methods say what is minimised; these say how."""
+"""The local loops, once. Methods say what is minimised; these say how.
+
+A row of a large model is what memory is made of, so a step makes none that it can do without: the first one leaves the rows it is given
+alone (they may be the store's own) and makes new ones, the later ones work in place, and a gradient is gone before the next is made.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +27,23 @@ def sgd(task: Task, x: Tensor, batches: Batches, lr: float, steps: int, epochs: 
             batch = batch.only((todo > j).to(x.device))
         g = task.grad(x, batch)
         if pull is not None:
-            g = g + pull(x)
+            g.add_(pull(x))
         if batch.active is not None:
-            g = g * batch.active.unsqueeze(-1)
-        x = torch.add(x, g, alpha=-lr)
+            g.mul_(batch.active.unsqueeze(-1))
+        x = torch.add(x, g, alpha=-lr, out=x if j else None)
+        del g
     return x
 
 
-Gradient = Callable[[Tensor, Batch], Tensor]
+Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
 
 
 def minimise(gradient: Gradient, x: Tensor, batches: Batches, lr: float, steps: int, accuracy: float, fresh: bool) -> Tensor:
     """An inner problem of lp-proj or pFedMe: `descend` on one mini-batch (the papers), or `steps` SGD steps on fresh ones (their code)."""
     if not fresh:
         return descend(gradient, x, batches.draw(), lr, steps, accuracy)
-    for _ in range(steps):
-        x = torch.add(x, gradient(x, batches.draw()), alpha=-lr)
+    for j in range(steps):
+        x = torch.add(x, gradient(x, batches.draw()), alpha=-lr, out=x if j else None)
     return x
 
 
@@ -47,11 +52,16 @@ def descend(gradient: Gradient, x: Tensor, batch: Batch, lr: float, steps: int, 
 
     A row that is there stays there, so its result does not depend on the other rows of the cohort.
     """
-    for _ in range(steps):
+    for j in range(steps):
         g = gradient(x, batch)
-        batch = batch.only(~(g.square().sum(-1) <= accuracy))  # a NaN is not solved: it must reach the message and be rejected
-        assert batch.active is not None
-        if not bool(batch.active.any()):
+        going = ~(torch.linalg.vecdot(g, g) <= accuracy)  # a NaN is not solved: it must reach the message and be rejected
+        if batch.active is not None or not bool(going.all()):
+            batch = batch.only(going)
+        if batch.active is None:
+            x = torch.add(x, g, alpha=-lr, out=x if j else None)
+        elif bool(batch.active.any()):
+            x = torch.where(batch.active.unsqueeze(-1), torch.add(x, g, alpha=-lr, out=g), x, out=x if j else None)
+        else:
             break
-        x = torch.where(batch.active.unsqueeze(-1), torch.add(x, g, alpha=-lr), x)
+        del g
     return x

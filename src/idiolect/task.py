@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from . import allocator
 from .batches import Batch
 from .fields import SettingError
-from .kernels import Layout, choose, has_dropout, one_loss, spread
+from .kernels import Layout, Rows, choose, has_dropout, one_loss, spread
 from .losses import Loss, as_loss
 
 
@@ -103,6 +103,8 @@ class Task:
 
     def outputs_of_one(self, w: Tensor, inputs: Tensor) -> Tensor:  # w[d], inputs[n, ...] -> [n, ...]
         """One model on many samples: an ordinary forward pass."""
+        if isinstance(self._kernel, Rows):
+            return self._kernel.of_one(w, inputs)
         self.module.eval()
         with torch.no_grad():
             return functional_call(self.module, self.layout.unflatten(w), (inputs,))

@@ -9,9 +9,11 @@ from .dgc import DGC
 from .feedback import Feedback
 from .half import Half
 from .int8 import Int8
+from .lbgm import LBGM
 from .qsgd import QSGD
 from .randomk import RandomK
 from .sign import Sign
+from .sketch import Sketch
 from .stage import Form, Stage
 from .topk import TopK
 
@@ -21,9 +23,11 @@ CHANNELS: dict[str, type[Stage]] = {
     "feedback": Feedback,
     "half": Half,
     "int8": Int8,
+    "lbgm": LBGM,
     "qsgd": QSGD,
     "randomk": RandomK,
     "sign": Sign,
+    "sketch": Sketch,
     "topk": TopK,
 }
 

@@ -53,10 +53,14 @@ class Stage(Knobs):
     """The interface; its defaults are a stage that passes everything on."""
 
     joint: ClassVar[bool] = False  # the server decodes the aggregate, not each client's rows (sketches are linear)
-    asks: ClassVar[bool] = False  # a joint stage with a second exchange: the server asks for the exact values of some coordinates
     settles: ClassVar[bool] = False  # the client needs to know what arrived: `settle` is called with it
     repays: ClassVar[bool] = False  # what did not arrive is added to a later message: once in a channel
     moves: ClassVar[bool] = False  # number j that goes on is another coordinate in every round: nothing after it can remember coordinates
+
+    @property
+    def asks(self) -> bool:
+        """A joint stage with a second exchange: the server asks for the exact values of some coordinates."""
+        return False
 
     def check(self, form: Form) -> str:
         """Refuse what cannot work on this form; a warning, or ""."""

@@ -25,6 +25,9 @@ from ..task import Task
 from .store import Store
 
 
+_CACHE = 32 << 20  # bytes that rows at work may touch in a step
+
+
 @dataclass(frozen=True)
 class HostSettings:
     batch: int = 64
@@ -130,6 +133,15 @@ class Host:
         after = stage.forget(only(rows, prefix), taken.to(self.task.device), form)
         self.coder.write(clients, round, rows | {f"{prefix}{n}": t for n, t in after.items()})
 
+    def unheard(self, round: int, clients: Tensor) -> None:
+        """Clients whose messages did not count: what they remember of the channel is as before the round, as it is at the server.
+
+        Else LBGM would send multiples of what the server has never seen, and a message that is not finite would stay in the error
+        of its sender for good. A client learns it with the next broadcast: one bit, not counted.
+        """
+        if self.link and len(clients):
+            self.coder.write(clients, round, self.coder.read(clients, round))
+
     def _joint(self, part: str, round: int) -> tuple[str, Form]:
         return next((prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part)
 
@@ -193,12 +205,14 @@ class Host:
 
     @property
     def chunk(self) -> int:
-        """Rows at once: as set, or what fits: about eight vectors of R^d and a batch with its activations a row."""
+        """Rows at once: as set; or as many as stay in the cache through their steps (a model, its gradient, a batch each), at least
+        one a thread, and no more than fit in memory (about eight vectors of R^d and a batch with its activations a row)."""
         if self.settings.chunk:
             return self.settings.chunk
-        sample = self.data.inputs[0].numel() * self.task.dtype.itemsize
-        row = 8 * self.task.d * self.task.dtype.itemsize + 4 * self.settings.batch * sample
-        return max(1, self.settings.memory // row)
+        model = self.task.d * self.task.dtype.itemsize
+        batch = self.settings.batch * self.data.inputs[0].numel() * self.task.dtype.itemsize
+        fit = self.settings.memory // (8 * model + 4 * batch)
+        return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
 
 
 def _together(sent: list[Sent]) -> Sent:

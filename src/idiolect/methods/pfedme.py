@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..batches import Batch, Batches
@@ -48,14 +49,15 @@ class PFedMe(Method):
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
             x = self._envelope(task, x, w, batches)
-            w = w - self.lr * self.lam * (w - x)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
+            step = (w - x).mul_(self.lr * self.lam)
+            w = torch.sub(w, step, out=step)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
         return {"w": w}, {"x": x.contiguous()}
 
     def _envelope(self, task: Task, x: Tensor, w: Tensor, batches: Batches) -> Tensor:
         """θ ≈ argmin f(θ; D) + λ/2 ||θ - w||², to accuracy ν or a cap on steps."""
 
         def gradient(x: Tensor, batch: Batch) -> Tensor:
-            return task.grad(x, batch) + self.lam * (x - w)
+            return task.grad(x, batch).add_((x - w).mul_(self.lam))
 
         return minimise(gradient, x, batches, self.personal_lr, self.steps, self.nu, self.fresh)
 

@@ -1,0 +1,135 @@
+"""Sketched messages: clients send count sketches, the server reads the large coordinates out of their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ..fields import SettingError, knob
+from ..method import State
+from . import countsketch
+from .ragged import Ragged
+from .stage import Coded, Form, Stage
+
+ASKED = 4  # coordinates asked for exactly, for each that is taken (p2 of Ivkin et al.)
+
+
+@dataclass(frozen=True)
+class Sketch(Stage):
+    """A table of rows x columns numbers a message, whatever the model; k coordinates of the model change a round.
+
+    With S the count sketch, g a client's message (a change: its learning rate is in it) and <.> the server's aggregate:
+
+    FetchSGD (Rothchild et al. 2020, Algorithm 1); clients remember nothing:
+        u <- momentum u + <S(g)>,  v <- v + lr u,  change = the k largest of the estimate of v.
+        Then the cells of u and v that `change` falls into are cleared (momentum factor masking, in the table);
+        with clear = false, v <- v - S(change), as Algorithm 1 is written, and u stays: it diverges where many coordinates are large.
+    Sketched-SGD (exact = true; Ivkin et al. 2019, "Communication-efficient distributed SGD with sketching"); a client keeps u and v:
+        u <- momentum u + g,  v <- v + lr u,  sends S(v); the server asks for v at the 4 k largest of the estimate of <S(v)>,
+        takes the k largest of the exact answers' aggregate as the change, and the clients clear u and v there.
+
+    lr = 0 means 1 - momentum, so that momentum never enlarges the message (and slows what is taken, and cleared, every round); lr = 1
+    is the papers' recursion, their learning rate being in the client's. What is sent late is sent all at once, after about n/k rounds:
+    if it diverges, lower the clients' learning rate or lr.
+    FetchSGD sees the same rows x columns combinations of every message and nothing else: it finds changes with few large coordinates;
+    where there are many, gradient descent on a quadratic stops short of the optimum. exact = true has no such limit.
+
+    Numbers up: rows x columns (and 4 k exact), down: 2 k (and 4 k asked for). Defaults for n numbers: k = n/40; columns = n/25, or n/50
+    with exact = true; both send n/5 up.
+
+    >>> Sketch().numbers(Form(79510)), Sketch(exact=True).numbers(Form(79510)), Sketch().size(Form(79510))[1]
+    (15905, 7955, 1988)
+    """
+
+    columns: int = knob(0, "columns of the table; 0 = n/25, or n/50 if exact", low=0)
+    rows: int = knob(5, "rows of the table", low=1)
+    k: int = knob(0, "coordinates that change a round; 0 = n/40", low=0)
+    exact: bool = knob(False, "ask the clients for exact values (Sketched-SGD) instead of the server's memory (FetchSGD)")
+    momentum: float = knob(0.9, "momentum, of the server's table or of each client", low=0, below=1)
+    lr: float = knob(0.0, "factor of the momentum in what is accumulated; 0 = 1 - momentum", low=0)
+    clear: bool = knob(True, "FetchSGD: clear the cells of what was taken instead of subtracting it")
+    seed: int = knob(0, "seed of the hashes, the same at both sides", low=0)
+
+    joint: ClassVar[bool] = True
+
+    @property
+    def asks(self) -> bool:
+        return self.exact
+
+    @property
+    def rate(self) -> float:
+        return self.lr or 1 - self.momentum
+
+    def size(self, form: Form) -> tuple[int, int]:
+        """Columns, and coordinates that change."""
+        return self.columns or -(-form.n // (50 if self.exact else 25)), self.k or -(-form.n // 40)
+
+    def check(self, form: Form) -> str:
+        columns, k = self.size(form)
+        if k > form.n:
+            raise SettingError(f"channel sketch: k: {k} is not accepted; it is at most {form.n}, the numbers of the message")
+        if self.rows * columns < form.n:
+            return ""
+        table = f"{self.rows} x {columns} = {self.rows * columns:,} numbers"
+        return f"a sketch of {table} is not smaller than the message of {form.n:,}: it does not compress"
+
+    def numbers(self, form: Form) -> int:
+        return self.rows * self.size(form)[0]
+
+    def client(self, form: Form) -> dict[str, int]:
+        return {"u": form.n, "v": form.n} if self.exact else {}
+
+    def server(self, form: Form) -> dict[str, int]:
+        return {} if self.exact else {"u": self.numbers(form), "v": self.numbers(form)}
+
+    def down_values(self, form: Form) -> float:
+        k = self.size(form)[1]
+        return float(2 * k + (ASKED * k if self.exact else 0))
+
+    def operator(self, like: Tensor, form: Form) -> countsketch.CountSketch:
+        return countsketch.shared(form.n, self.rows, self.size(form)[0], self.seed, str(like.device))
+
+    def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
+        body, s = Ragged.empty(len(rows)), self.operator(rows, form)
+        if not self.exact:
+            return Coded(body, s.sketch(rows), state=state)
+        u = self.momentum * state["u"] + rows
+        v = state["v"] + self.rate * u
+        values = np.full(len(rows), float(self.numbers(form) + ASKED * self.size(form)[1]))
+        return Coded(body, s.sketch(v), state={"u": u, "v": v}, values=values)
+
+    def finish(self, aggregate: Tensor, state: State, form: Form) -> tuple[Tensor, State]:
+        s = self.operator(aggregate, form)
+        u = self.momentum * state["u"] + aggregate
+        v = state["v"] + self.rate * u
+        estimate = s.estimate(v)
+        change = _only(estimate, countsketch.heaviest(estimate, self.size(form)[1]))
+        taken = s.sketch(change[None])[0]
+        if not self.clear:
+            return change, {"u": u, "v": v - taken}
+        return change, {"u": u.masked_fill(taken != 0, 0), "v": v.masked_fill(taken != 0, 0)}
+
+    def query(self, aggregate: Tensor, state: State, form: Form) -> Tensor:
+        return self.operator(aggregate, form).heavy(aggregate, min(ASKED * self.size(form)[1], form.n))
+
+    def answer(self, state: State, query: Tensor, form: Form) -> Tensor:
+        return state["v"][:, query]
+
+    def conclude(self, query: Tensor, exact: Tensor, state: State, form: Form) -> tuple[Tensor, Tensor, State]:
+        best = countsketch.heaviest(exact, self.size(form)[1])
+        change = exact.new_zeros(form.n)
+        change[query[best]] = exact[best]
+        return change, query[best], state
+
+    def forget(self, state: State, chosen: Tensor, form: Form) -> State:
+        return {name: rows.index_fill(1, chosen, 0) for name, rows in state.items()}
+
+
+def _only(x: Tensor, at: Tensor) -> Tensor:
+    """x at these places, 0 elsewhere."""
+    out = x.new_zeros(x.shape)
+    out[at] = x[at]
+    return out
