@@ -395,3 +395,26 @@ def test_tokens_get_a_model_that_reads_tokens():
     federation = Federation.from_arrays(np.zeros((4, 5), dtype=np.int64), np.ones((4, 5), dtype=np.int64), [0, 0, 1, 1], classes=7)
     task = Plan("fedavg", model_options={"width": 8, "hidden": 8, "heads": 2, "blocks": 1}).make_task(federation)
     assert any("embed" in name for name in task.layout.names)
+
+
+# -- lists of parts, and what a comparison adds --------------------------------------------------------------------------------
+@pytest.mark.parametrize("command", ["channels", "attacks", "rules"])
+def test_the_parts_of_a_run_are_listed_for_people_and_programs(command, capsys):
+    rows = json_of(capsys, command, "--json")
+    assert all(r["name"] and r["summary"] for r in rows)
+    assert main([command]) == 0 and all(r["name"] in capsys.readouterr().out for r in rows[:1])
+    assert "did you mean --json?" in error_of(capsys, command, "--jsn")
+
+
+def test_compare_takes_rows_from_a_file_with_settings_of_their_own(capsys, tmp_path):
+    lines = [
+        'methods = ["fedavg", "fedavg:channel=feedback + topk(share=0.2)"]',
+        "[run]",
+        "rounds = 2",
+        "bytes = 900",
+        "target_accuracy = 0.1",
+    ]
+    (tmp_path / "s.toml").write_text("\n".join(lines))
+    rows = json_of(capsys, "compare", "--config", "s.toml", *split("--clients 4 --samples 30 --sample 2 --json --quiet"))
+    assert [r["label"] for r in rows[1:3]] == ["fedavg", "fedavg channel=feedback + topk(share=0.2)"]
+    assert all(r["rounds"] == 2 and r["at_budget"]["mean"] is None and r["to_target"]["by_seed"] for r in rows[1:3])

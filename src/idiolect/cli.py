@@ -18,11 +18,12 @@ from . import info, methods
 from .checkpoint import CheckpointError
 from .compare import compare
 from .console import ERR, OUT
+from .curves import COUNTS, Goals
 from .data.federation import Federation
 from .fields import SettingError, nearest
 from .flags import Flags, Parser, common, plan_of
 from .pipeline import pipeline
-from .plan import Plan, method_spec
+from .plan import Plan, method_spec, row_spec
 from .run import Interrupted, run
 from .run import Progress as Report
 from .rundir import RunDirectory, plain
@@ -63,7 +64,7 @@ def _help() -> None:
     for name, (_, usage, text) in COMMANDS.items():
         table.add_row(f"idiolect {name} {usage}", text)
     OUT.print(table)
-    OUT.print("Each command has --help; run, compare, demo, methods and data have --json.")
+    OUT.print("Each command has --help; those that show figures or lists have --json.")
 
 
 # -- run, compare, demo, resume ------------------------------------------------------------------------------------------------
@@ -94,7 +95,9 @@ def _run_plan(plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: b
     task = plan.make_task(federation)
     with _progress(settings.seeds * settings.rounds, quiet) as bar, _resumable(directory):
         report = bar(plan.method, settings.seed, settings.rounds)
-        result = run(method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.settings)
+        result = run(
+            method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.run_settings
+        )
     _show([result.summary()], federation, as_json, single=True, title=f"{plan.data}: {federation.clients} clients, d = {task.d}")
     ERR.print(f"run directory: {directory}", highlight=False)
 
@@ -103,25 +106,38 @@ def _compare(argv: list[str]) -> None:
     parser = Parser(
         prog="idiolect compare", allow_abbrev=False, description="Train several methods on the same data and show them in one table."
     )
-    parser.add_argument("methods", nargs="*", help="methods, with fields: lp-proj:p=1,lam=0.1 fedavg:steps=10")
+    parser.add_argument(
+        "methods",
+        nargs="*",
+        help="methods, with fields and run settings of their own: lp-proj:p=1,lam=0.1 'fedavg:channel=qsgd(levels=16)'",
+    )
     parser.add_argument("--no-baselines", action="store_true", help="leave out Local at equal compute")
+    text = "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper counts (default bytes)"
+    parser.add_argument("--count", choices=COUNTS, default="bytes", help=text)
+    parser.epilog = "Here --bytes and --target-accuracy stop no run: they add columns, accuracy at the budget and the cost of the target."
     flags, file = common(parser, argv, None)
     parsed = flags.parse(argv)
     specs = parsed.methods or file["methods"]
     if not specs:
         raise SettingError(f"compare: name methods: {', '.join(methods.METHODS)}")
-    plans = [plan_of(flags, parsed, file, *method_spec(s)) for s in specs]
-    _compare_plans(plans, not parsed.no_baselines, _directory(parsed.directory, "compare"), parsed.json, parsed.quiet, resume=False)
+    plans = []
+    for spec in specs:
+        name, fields, own = row_spec(spec)
+        plans.append(dataclasses.replace(plan_of(flags, parsed, file, name, fields), own=own))
+    directory = _directory(parsed.directory, "compare")
+    _compare_plans(plans, not parsed.no_baselines, directory, parsed.json, parsed.quiet, resume=False, count=parsed.count)
 
 
-def _compare_plans(plans: list[Plan], baselines: bool, directory: Path, as_json: bool, quiet: bool, resume: bool) -> None:
-    settings, federation = plans[0].make_settings(), plans[0].make_data()
-    task = plans[0].make_task(federation)
-    runs = len(plans) + baselines
-    with _progress(runs * settings.seeds * settings.rounds, quiet) as bar, _resumable(directory):
-        rows = compare(plans, federation, task, directory, baselines=baselines, resume=resume, report=bar)
+def _compare_plans(
+    plans: list[Plan], baselines: bool, directory: Path, as_json: bool, quiet: bool, resume: bool, count: str = "bytes"
+) -> None:
+    settings, federation = [p.make_settings() for p in plans], plans[0].make_data()
+    task, goals = plans[0].make_task(federation), Goals.of(settings, count)
+    rounds = [s.seeds * s.rounds for s in settings]
+    with _progress(sum(rounds) + baselines * rounds[0], quiet) as bar, _resumable(directory):
+        rows = compare(plans, federation, task, directory, baselines=baselines, count=count, resume=resume, report=bar)
     title = f"{plans[0].data}: {federation.clients} clients, d = {task.d}"
-    _show(rows, federation, as_json, single=False, title=title)
+    _show(rows, federation, as_json, single=False, title=title, goals=goals)
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
@@ -192,7 +208,9 @@ def _resume(argv: list[str]) -> None:
     path = Path(parsed.run)
     if (path / "compare.json").exists():
         saved = json.loads((path / "compare.json").read_text())
-        _compare_plans([Plan(**p) for p in saved["plans"]], saved["baselines"], path, parsed.json, parsed.quiet, resume=True)
+        _compare_plans(
+            [Plan(**p) for p in saved["plans"]], saved["baselines"], path, parsed.json, parsed.quiet, True, saved.get("count", "bytes")
+        )
         return
     if (path / "pipeline.json").exists():
         stages = [Plan(**p) for p in json.loads((path / "pipeline.json").read_text())]
@@ -215,12 +233,13 @@ def _data(argv: list[str]) -> None:
 
 
 # -- shared --------------------------------------------------------------------------------------------------------------------
-def _show(rows: list[dict[str, Any]], federation: Federation, as_json: bool, single: bool, title: str) -> None:
-    baseline = [majority_row(federation)] if federation.classes else []
+def _show(rows: list[dict[str, Any]], federation: Federation, as_json: bool, single: bool, title: str, goals: Goals | None = None) -> None:
+    asked = {key: None for key in rows[0] if key.startswith(("at_budget", "to_target"))}
+    baseline = [majority_row(federation) | asked] if federation.classes else []
     if as_json:
         print(json.dumps(plain(rows[0] if single else baseline + rows)))
     else:
-        OUT.print(results_table(baseline + rows, title, OUT.width))
+        OUT.print(results_table(baseline + rows, title, OUT.width, goals))
 
 
 def _directory(given: str | None, name: str) -> Path:
@@ -277,6 +296,9 @@ COMMANDS: dict[str, tuple[Any, str, str]] = {
     "pipeline": (_pipeline, "STAGES…", "stages as one run: pre-train, personalise, fine-tune"),
     "reproduce": (info.reproduce, "NAME", "a stored table again, by name"),
     "methods": (info.methods, "", "what there is, when to use it, what it costs"),
+    "channels": (info.channels, "", "how to send less: what each channel does and the bytes of a message"),
+    "attacks": (info.attacks, "", "what malicious clients can do"),
+    "rules": (info.rules, "", "how the server combines messages, and how many liars it bears"),
     "projections": (info.projections, "", "what each kind of P costs for your model: singular values, memory, time, bytes"),
     "kernels": (info.kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
     "data": (_data, "list | get NAME | show NAME", "data sets: what there is, get one, see who has what"),

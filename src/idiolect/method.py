@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -77,6 +77,10 @@ class Method(Knobs):
     def handover(self, task: Task, down: State) -> Tensor | None:  # -> [d]
         """The model that a next stage starts from: the shared one; None where there is none."""
         return self.shared(task, down)
+
+    def report(self, task: Task, clients: int, heard: int) -> dict[str, Any]:
+        """What a reader of the result should know beside its figures, as plain data; a text under "warning" is shown before the run."""
+        return {}
 
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""

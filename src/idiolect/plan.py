@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from . import data, methods, models
 from .data.federation import Federation
-from .fields import build, nearest
+from .fields import SettingError, build, nearest
 from .losses import LOSSES
 from .method import Method
 from .settings import Settings
@@ -26,6 +26,11 @@ class Plan:
     model_options: dict[str, Any] = field(default_factory=dict)
     loss: str = ""  # "" = chosen from the data
     settings: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)  # settings of this row of a comparison alone; they win
+
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        return {**self.settings, **self.own}
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -34,7 +39,7 @@ class Plan:
         return methods.make(self.method, **self.method_fields)
 
     def make_settings(self) -> Settings:
-        return build(Settings, self.settings, "run")
+        return build(Settings, self.run_settings, "run")
 
     def make_data(self) -> Federation:
         return data.load(self.data, **self.data_options)
@@ -52,11 +57,47 @@ class Plan:
 
 
 def method_spec(text: str) -> tuple[str, dict[str, str]]:
-    """ "lp-proj:p=1,lam=0.1" to a name and fields.
+    """ "lp-proj:p=1,lam=0.1" to a name and fields. Commas inside parentheses belong to a value.
 
     >>> method_spec("lp-proj:p=1,lam=0.1")
     ('lp-proj', {'p': '1', 'lam': '0.1'})
+    >>> method_spec("fedavg:channel=feedback + qsgd(levels=16, norm=inf),lr=0.2")
+    ('fedavg', {'channel': 'feedback + qsgd(levels=16, norm=inf)', 'lr': '0.2'})
     """
     name, _, rest = text.partition(":")
-    pairs = [piece.partition("=") for piece in rest.split(",") if piece]
+    pairs = [piece.partition("=") for piece in _pieces(rest) if piece.strip()]
     return name, {key.strip().replace("-", "_"): value.strip() for key, _, value in pairs}
+
+
+COMMON = ("seed", "seeds", "eval_every", "held_out", "held_out_rounds", "bytes", "target_accuracy")  # one for a whole comparison
+
+
+def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
+    """A method of a comparison: its name, its fields, and the run settings of its row alone.
+
+    >>> row_spec("fedavg:steps=3,channel=qsgd(levels=4),sample=5")
+    ('fedavg', {'steps': '3'}, {'channel': 'qsgd(levels=4)', 'sample': '5'})
+    """
+    name, given = method_spec(text)
+    if name not in methods.METHODS:
+        raise nearest(name, methods.METHODS, "method")
+    theirs, runs = ({f.name for f in fields(cls)} for cls in (methods.METHODS[name][0], Settings))
+    for key in given:
+        if key not in theirs | runs:
+            raise nearest(key, theirs | (runs - set(COMMON)), f"setting of {name}")
+        if key in COMMON and key not in theirs:
+            raise SettingError(f"{key}: it is not accepted for {name} alone; it belongs to the whole comparison: --{key.replace('_', '-')}")
+    own = {k: v for k, v in given.items() if k not in theirs}
+    return name, {k: v for k, v in given.items() if k in theirs}, own
+
+
+def _pieces(text: str) -> list[str]:
+    """Split at the commas that stand outside parentheses."""
+    pieces, depth = [""], 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if c == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += c
+    return pieces

@@ -121,6 +121,12 @@ def _run(
 ) -> Result:
     name = name_of(method)
     result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
+    eligible = len(_eligible(federation, settings))
+    under = _under(task, settings, seed=settings.seed)
+    result.notes = method.report(under, eligible, settings.sampled(eligible, method.hears_all))
+    for note in result.notes.values():
+        if isinstance(note, dict) and note.get("warning"):
+            _warn(note["warning"])
     with _polite_interrupt() as interrupted:
         for seed in range(settings.seed, settings.seed + settings.seeds):
             one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))

@@ -9,8 +9,10 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from .curves import Goals
 from .data.federation import Federation
 from .metrics import majority, summarise
 
@@ -33,42 +35,127 @@ def majority_row(federation: Federation) -> dict[str, Any]:
     }
 
 
-COLUMNS: tuple[tuple[str, int, Callable[[dict[str, Any]], str]], ...] = (  # heading, least width of the terminal, cell
-    ("accuracy", 0, lambda r: number(r["accuracy"]["mean"])),
-    ("± 95 %", 0, lambda r: number(r["accuracy"]["ci95"])),
-    ("variance", 0, lambda r: number(r["accuracy"]["variance"])),
-    ("worst 10 %", 110, lambda r: number(r["accuracy"]["worst10"])),
-    ("loss", 118, lambda r: number(r["loss"]["mean"])),
+Column = tuple[str, int, Callable[[dict[str, Any]], str]]  # heading, least width of the terminal, cell
+
+COLUMNS: tuple[Column, ...] = (
+    ("accuracy", 0, lambda r: figure(r, "accuracy", "mean")),
+    ("± 95 %", 0, lambda r: figure(r, "accuracy", "ci95")),
+    ("variance", 0, lambda r: figure(r, "accuracy", "variance")),
+    ("worst 10 %", 110, lambda r: figure(r, "accuracy", "worst10")),
+    ("loss", 118, lambda r: figure(r, "loss", "mean")),
     ("sent up", 0, lambda r: size(r["bytes"]["up"])),
     ("sent down", 0, lambda r: size(r["bytes"]["down"])),
     ("gradients", 0, lambda r: f"{r['gradients_per_client']:,.0f}"),
     ("seconds", 126, lambda r: f"{r['seconds']:.1f}"),
 )
+LIARS: Column = ("liars", 0, lambda r: str(r.get("malicious", {"clients": 0})["clients"]) if r["seeds"] else "–")
+GOAL_WIDTH = 20  # that a column of a goal takes from the others
 
 
-def results_table(rows: list[dict[str, Any]], title: str | None = None, width: int = 140) -> Table:
+def results_table(rows: list[dict[str, Any]], title: str | None = None, width: int = 140, goals: Goals | None = None) -> Table:
     """One line a method: accuracy with its interval, fairness, loss, bytes and compute; fewer columns on a narrow terminal."""
-    table = Table(title=title, caption=_caption(rows), title_justify="left", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    goals = goals or Goals()
+    table = Table(title=title, caption=_caption(rows, goals), title_justify="left", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("method", overflow="fold", min_width=14)
-    shown = [c for c in COLUMNS if width >= c[1]]
+    asked = _goal_columns(goals)
+    dropped = ("variance", "sent up", "sent down") if asked and width < 120 else ()
+    shown = [c for c in COLUMNS if c[0] not in dropped and (width - GOAL_WIDTH * len(asked) >= c[1] or not c[1])]
+    at = next(i for i, c in enumerate(shown) if c[0] in ("sent up", "gradients"))
+    shown[at:at] = [*([LIARS] if any("malicious" in r for r in rows) else []), *asked]
     for heading, _, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     for r in rows:
-        table.add_row(r.get("label") or r["method"], *(cell(r) for _, _, cell in shown))
+        table.add_row(escape(r.get("label") or r["method"]), *(cell(r) for _, _, cell in shown))
     return table
 
 
-def _caption(rows: list[dict[str, Any]]) -> str:
+def _goal_columns(goals: Goals) -> list[Column]:
+    """The papers' two columns, where they are asked for."""
+    show = size if goals.count == "bytes" else (lambda n: f"{n:,.0f}")
+    budget = short_size(goals.budget) if goals.count == "bytes" else f"{goals.budget:,} values"
+    asked: list[Column] = []
+    if goals.budget:
+        asked.append((f"accuracy at {budget}", 0, lambda r: goal(r.get(goals.key("at_budget")), number)))
+    if goals.target:
+        asked.append((f"{goals.count} to {goals.target:g}", 0, lambda r: goal(r.get(goals.key("to_target")), show)))
+    return asked
+
+
+def goal(reached: dict[str, Any] | None, show: Callable[[float], str]) -> str:
+    """What a method made of a goal: a mean with its interval, ★ where it cannot, or how many seeds can.
+
+    >>> goal({"mean": None, "by_seed": [0.7, None, None]}, number), goal({"mean": None, "by_seed": [None]}, number)
+    ('★ 1 of 3', '★')
+    """
+    if reached is None:
+        return "–"
+    able = sum(v is not None for v in reached["by_seed"])
+    if reached["mean"] is None:
+        return f"★ {able} of {len(reached['by_seed'])}" if able else "★"
+    spread = "" if reached["ci95"] is None else f" ± {show(reached['ci95'])}"
+    return show(reached["mean"]) + spread + (" †" if reached.get("unspent") else "")
+
+
+def _caption(rows: list[dict[str, Any]], goals: Goals) -> str:
     ran = [r for r in rows if r["seeds"]]
     if not ran:
         return ""
     rounds = sorted({r["rounds"] for r in ran})
     seeds = ran[0]["seeds"]
-    return (
+    text = (
         f"test data of each client, last round ({', '.join(map(str, rounds))}), mean over {len(seeds)} seed{'s' * (len(seeds) > 1)} "
         f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; "
         "bytes of all clients and gradients of one client, a seed"
     )
+    return escape("\n".join([text, *_goal_notes(ran, goals), *_liar_notes(rows, ran), *_collapse_notes(ran)]))
+
+
+def _goal_notes(ran: list[dict[str, Any]], goals: Goals) -> list[str]:
+    """What the signs in the columns of the goals mean; those that are there."""
+    notes = []
+    for asked, name, text in (
+        (goals.budget, "at_budget", "at the budget: its first evaluated round had sent more, or its models had collapsed by then"),
+        (goals.target, "to_target", "to the target: not reached in the rounds run"),
+    ):
+        got = [r[goals.key(name)] for r in ran if asked and r.get(goals.key(name))]
+        if any(g["mean"] is None for g in got):
+            part = (
+                "; ★ 1 of 3: one of three seeds can"
+                if any(g["mean"] is None and any(v is not None for v in g["by_seed"]) for g in got)
+                else ""
+            )
+            notes.append(f"★ {text}{part}")
+        if any(g["mean"] is not None and g.get("unspent") for g in got):
+            notes.append("† its rounds ended before the budget was spent")
+    if goals.count == "values" and (goals.budget or goals.target):
+        notes.append("values: 32-bit words, both directions, as the lp-proj paper counts")
+    return notes
+
+
+def _liar_notes(rows: list[dict[str, Any]], ran: list[dict[str, Any]]) -> list[str]:
+    if not any("malicious" in r for r in ran):
+        return []
+    everyone = "; the majority class is everyone's" if len(rows) > len(ran) else ""
+    return [f"liars: malicious clients; accuracy, variance and loss are those of the benign clients alone{everyone}"]
+
+
+def _collapse_notes(ran: list[dict[str, Any]]) -> list[str]:
+    notes = []
+    for r in ran:
+        if collapsed(r):
+            fell = [(seed, at) for seed, at in zip(r["seeds"], r["collapsed"], strict=True) if at]
+            each = ", ".join(f"round {at} (seed {seed})" if len(r["seeds"]) > 1 else f"round {at}" for seed, at in fell)
+            notes.append(f"★ {r.get('label') or r['method']}: collapsed in {each}")
+    return notes
+
+
+def collapsed(row: dict[str, Any]) -> bool:
+    """The models of some seed are no models any more: their figures would mean nothing."""
+    return any(row.get("collapsed") or [])
+
+
+def figure(row: dict[str, Any], what: str, which: str) -> str:
+    return "★" if collapsed(row) else number(row[what][which])
 
 
 def number(value: float | None) -> str:
@@ -85,6 +172,18 @@ def size(n: float) -> str:
         if n >= factor:
             return f"{n / factor:.1f} {unit}"
     return f"{n:.0f}"
+
+
+def short_size(n: float) -> str:
+    """Bytes for a heading.
+
+    >>> short_size(328_020), short_size(4_236_900), short_size(500)
+    ('328 kB', '4.237 MB', '500 B')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= factor:
+            return f"{n / factor:.4g} {unit}"
+    return f"{n} B"
 
 
 def render(table: Table, width: int = 140) -> str:

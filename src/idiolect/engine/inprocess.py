@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -28,6 +28,14 @@ def select(seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: in
     """
     draw = streams.bits(streams.keys(seed, purpose, round, keys[eligible.numpy()]), 0, 1)[:, 0]
     return eligible[torch.from_numpy(np.sort(np.argsort(draw, kind="stable")[:sample]))]
+
+
+@dataclass
+class Second:
+    """The second exchange of a round, of the clients whose messages were admitted."""
+
+    fine: Tensor  # bool[S]: all answers were admitted too (or none was asked for)
+    bytes: Tensor  # int64[S]: the length of the answers
 
 
 @dataclass
@@ -64,8 +72,18 @@ class InProcess:
     def round_bytes(self) -> int:
         """What the next round sends, both ways (at most, through a channel): known before it runs."""
         host = self.host
-        up = wire.HEADER.itemsize + host.link.limit(self.round) if host.link else host.up.length
-        return host.down.length * len(self._trained(0)[0]) + up * self.sample
+        up = wire.HEADER.itemsize + host.link.limit(self.round) if host.link and host.up.parts else host.up.length
+        return host.down.length * len(self._trained(0)[0]) + (up + self._second) * self.sample
+
+    @cached_property
+    def _second(self) -> int:
+        """The most bytes that the second exchange takes a client, both ways: the query, the answer, what was taken."""
+        stage, parts = self.host.link.joint, self.host.link.joint_parts(0)
+        if stage is None or not stage.asks:
+            return 0
+        tables = ((f, self.host.task.x0.new_zeros(stage.numbers(f)), only(self.coder, prefix)) for _, prefix, f in parts)
+        asked = [len(stage.query(table, state, f)) for f, table, state in tables]
+        return sum(3 * wire.HEADER.itemsize + q * (4 + 4 + self.host.task.dtype.itemsize) for q in asked)
 
     def advance(self, rate: float = 1.0) -> None:
         """One round."""
@@ -80,8 +98,8 @@ class InProcess:
         self.round += 1
 
     def _receive(self, sent: Sent, heard: Tensor, rate: float) -> None:
-        """Admit or reject, decode, aggregate, step. Nobody heard, or numbers that overflow: the server stays as it is."""
-        host, task, method = self.host, self.host.task, self.host.method.scaled(rate)
+        """Admit or reject, decode, aggregate, step. Who does not count is absent: for the server, and for what a channel remembers."""
+        host = self.host
         got = admission.admit(
             sent.messages,
             schema=host.up,
@@ -94,29 +112,41 @@ class InProcess:
         )
         self.ledger.selected += len(heard)
         self.ledger.rejected.update(got.rejected)
-        if not len(got.clients):
-            return
-        if got.memory:
-            self.memory.write(got.clients, self.round, got.memory)
+        second = Second(torch.ones(len(got.clients), dtype=torch.bool), torch.zeros(len(got.clients), dtype=torch.int64))
+        if len(got.clients) and (trouble := self._step(got, second, rate)):
+            self._reject(trouble, int(second.fine.sum()))
+            second.fine[:] = False
+        fine, who = second.fine, got.clients[second.fine]
+        host.unheard(self.round, heard[~torch.isin(heard, who)])
+        if len(who):
+            if got.memory:
+                self.memory.write(who, self.round, {n: t[fine] for n, t in got.memory.items()})
+            words = sent.values[np.searchsorted(sent.clients.numpy(), who.numpy())]
+            self.ledger.admitted += len(who)
+            self.ledger.sent_up(who, (torch.from_numpy(got.bytes) + second.bytes)[fine], torch.from_numpy(words))
+
+    def _step(self, got: admission.Admitted, second: Second, rate: float) -> str:
+        """Aggregate and step; "", or why server and channel stay as they are: too few for the rule, or numbers that overflow."""
+        host, task, method = self.host, self.host.task, self.host.method.scaled(rate)
         up = {n: t.to(task.device) for n, t in got.up.items()}
         weights = (got.weights / self.mean_size).to(task.device)
-        before = self.step.without(self.server)
+        before, coder = self.step.without(self.server), self.coder
         rule: Rule = partial(self.rule, key=int(streams.keys(task.seed, "rule", self.round)[0]))
         try:
             if host.link:
-                up = self._joined(up, got.clients, weights, rule)
+                up, weights, coder = self._joined(up, got.clients, weights, rule, second)
                 up = host.link.restore(up, method.reference(task, method.broadcast(task, before)))
             server = self.step(self.server, method.aggregate(task, before, up, weights, rule))
         except aggregation.TooFew:
-            self.ledger.rejected["too few"] += len(got.clients)
-            return
-        if not all(bool(torch.isfinite(t).all()) for t in server.values() if t.is_floating_point()):
-            self.ledger.rejected["overflow"] += len(got.clients)
-            return
-        self.server = server
-        self.ledger.admitted += len(got.clients)
-        words = sent.values[np.searchsorted(sent.clients.numpy(), got.clients.numpy())]
-        self.ledger.sent_up(got.clients, torch.from_numpy(got.bytes), torch.from_numpy(words))
+            return "too few"
+        if not all(bool(torch.isfinite(t).all()) for t in (*server.values(), *coder.values()) if t.is_floating_point()):
+            return "overflow"
+        self.server, self.coder = server, coder
+        return ""
+
+    def _reject(self, reason: str, messages: int) -> None:
+        if messages:
+            self.ledger.rejected[reason] += messages
 
     def save_channel(self) -> State:
         """What the channel keeps on both sides, for a checkpoint."""
@@ -131,47 +161,58 @@ class InProcess:
 
     # -- channels --------------------------------------------------------------------------------------------------------------
     def _decode(self, bodies: Ragged, clients: np.ndarray) -> tuple[State, np.ndarray, State]:
-        return self.host.link.decode(bodies, self.memory.read(torch.from_numpy(clients), self.round), self.round)
+        ids, sender = np.unique(clients, return_inverse=True)  # messages come in any order, some of them twice
+        known = self.memory.read(torch.from_numpy(ids), self.round) if len(ids) else self.memory.fresh(torch.from_numpy(ids))
+        return self.host.link.decode(bodies, {n: t[torch.from_numpy(sender).to(t.device)] for n, t in known.items()}, self.round)
 
-    def _joined(self, up: State, clients: Tensor, weights: Tensor, rule: Rule) -> State:
-        """Sketches: aggregated first, then decoded; the change is handed on as if every client had sent it."""
-        stage = self.host.link.joint
+    def _joined(self, up: State, clients: Tensor, weights: Tensor, rule: Rule, second: Second) -> tuple[State, Tensor, State]:
+        """Sketches: aggregated first, then decoded; the change is handed on as if every client had sent it. And the server's vectors."""
+        stage, coder = self.host.link.joint, self.coder
         if stage is None:
-            return up
-        if getattr(self.host.method, "weighting", "equal") == "equal":
-            weights = torch.ones_like(weights)
+            return up, weights, coder
+        equal = getattr(self.host.method, "weighting", "equal") == "equal"
         for part, prefix, form in self.host.link.joint_parts(self.round):
-            table, state = rule(up[part], weights), only(self.coder, prefix)
+            table, state = rule(up[part], torch.ones_like(weights) if equal else weights), only(coder, prefix)
             if stage.asks:
-                change, state = self._exchange(stage, part, table, state, form, clients, weights, rule)
+                change, state = self._exchange(stage, part, table, state, form, clients, weights, equal, rule, second)
             else:
                 change, state = stage.finish(table, state, form)
-            self.coder |= {f"{prefix}{n}": t for n, t in state.items()}
+            coder = coder | {f"{prefix}{n}": t for n, t in state.items()}
             up = up | {part: change.expand(len(clients), -1)}
-        return up
+        fine = second.fine.to(weights.device)
+        return (up, weights, coder) if bool(fine.all()) else ({n: t[fine] for n, t in up.items()}, weights[fine], coder)
 
     def _exchange(
-        self, stage: Stage, part: str, table: Tensor, state: State, form: Form, clients: Tensor, weights: Tensor, rule: Rule
+        self,
+        stage: Stage,
+        part: str,
+        table: Tensor,
+        state: State,
+        form: Form,
+        clients: Tensor,
+        weights: Tensor,
+        equal: bool,
+        rule: Rule,
+        second: Second,
     ) -> tuple[Tensor, State]:
         """The second exchange of a round: which coordinates, their exact values, which of them were taken."""
-        host = self.host
+        host, asked_of = self.host, clients[second.fine]
         query = {"query": stage.query(table, state, form).int().cpu()}
         asked, schema = wire.one(query, host.run, self.round), wire.Schema.of(query)
-        answers = host.answer(self.round, part, asked, clients, schema)
+        answers = host.answer(self.round, part, asked, asked_of, schema)
+        self.ledger.sent_down(asked_of, len(asked), 0)
         form_up = wire.Schema((("values", (len(query["query"]),), host.task.dtype),))
-        got = admission.admit(answers, schema=form_up, run=host.run, round=self.round, expected=clients, cap=float(host.sizes.max()))
-        known = torch.isin(clients, got.clients)
-        exact = (
-            rule(got.up["values"].to(host.task.device), weights[known.to(weights.device)])
-            if len(got.clients)
-            else table.new_zeros(len(query["query"]))
-        )
+        got = admission.admit(answers, schema=form_up, run=host.run, round=self.round, expected=asked_of, cap=float(host.sizes.max()))
+        second.fine &= torch.isin(clients, got.clients)
+        second.bytes[second.fine] += torch.from_numpy(got.bytes)
+        self._reject("answer", len(asked_of) - len(got.clients))
+        shares = weights[second.fine.to(weights.device)]
+        exact = rule(got.up["values"].to(host.task.device), torch.ones_like(shares) if equal else shares)
         change, chosen, state = stage.conclude(query["query"].long().to(host.task.device), exact, state, form)
         taken = {"chosen": chosen.int().cpu()}
         told = wire.one(taken, host.run, self.round)
-        host.forget(self.round, part, told, clients, wire.Schema.of(taken))
-        self.ledger.sent_down(clients, len(asked) + len(told), 0)
-        self.ledger.sent_up(got.clients, torch.from_numpy(got.bytes), torch.zeros(len(got.clients), dtype=torch.float64))
+        host.forget(self.round, part, told, got.clients, wire.Schema.of(taken))
+        self.ledger.sent_down(got.clients, len(told), 0)
         return change, state
 
     def _trained(self, round: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import golden, projections
+from . import budget, golden, large, projections, robustness, rules
 
-EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {"golden": golden.write, "projections": projections.write}
+EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {
+    "budget": budget.write,
+    "golden": golden.write,
+    "projections": projections.write,
+    "rules": rules.write,
+    "robustness": robustness.write,
+    "large": large.write,
+}

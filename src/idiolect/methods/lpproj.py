@@ -8,7 +8,7 @@ client's model. P is made from the seed on every side and never sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from ..batches import Batch, Batches
 from ..fields import knob
 from ..method import Method, Rule, State
 from ..projections import Projection
+from ..projections.report import describe
 from ..solvers import minimise
 from ..task import Task
 from .fedavg import average
@@ -75,6 +76,12 @@ class LpProj(Method):
     def pull(self, gap: Tensor) -> Tensor:
         """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
         return gap.sign() if self.p == 1 else gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
+
+    def report(self, task: Task, clients: int, heard: int) -> dict[str, Any]:
+        """What P is like: singular values, memory, time, bytes."""
+        if self.projection == "identity":
+            return {}
+        return {"projection": describe(self.spec, task.layout.starts, clients, heard, task.dtype, task.seed)}
 
     def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
         P, x, w = self._projection(task), private["x"], down["w"].expand(batches.rows, -1)

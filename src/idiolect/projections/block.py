@@ -16,7 +16,7 @@ from .slices import Slices
 from .spec import Spec, shares
 
 
-class _Blocks:
+class Blocks:
     """Given cuts of the columns and of the rows: block i maps columns[i] to rows[i]."""
 
     def __init__(self, widths: list[int], heights: list[int], blocks: list[Tensor], device: torch.device):
@@ -49,12 +49,19 @@ class _Blocks:
     def add_up(self, g: Tensor, u: Tensor) -> Tensor:
         return g.add_(self.up(u))
 
+    def grams(self) -> list[Tensor]:
+        """The blocks of P Pᵀ."""
+        if self.stacked is not None:
+            return list(torch.bmm(self.stacked, self.stacked.transpose(1, 2)))
+        cuts = [block[:, : b - a] for (a, b), block in zip(self.columns, self.blocks, strict=True)]
+        return [cut @ cut.T for cut in cuts]
+
     def memory(self) -> int:
         kept = [self.stacked] if self.stacked is not None else self.blocks
         return sum({b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values())
 
 
-def block(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
+def block(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
     """k blocks of about d/k columns and dim/k rows; sizes may differ by one."""
     k = spec.blocks or spec.dim
     widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
@@ -62,10 +69,10 @@ def block(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, de
         return _made(widths, heights, [f"projection block {i}" for i in range(k)], seed, dtype, device)
     one = rows(max(heights), max(widths), seed, "projection", dtype)
     cut = {w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)}  # at most two widths
-    return _Blocks(widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device)
+    return Blocks(widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device)
 
 
-def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
+def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
     """Every parameter tensor of the model apart, the dimensions shared out by size or as given; `blocks` of about equal size within
     each layer: 1 is one dense block a layer, 0 one block a row."""
     sizes = [b - a for a, b in pairwise(starts)]
@@ -79,11 +86,11 @@ def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, d
     return _made(widths, heights, names, seed, dtype, device)
 
 
-def _made(widths: list[int], heights: list[int], names: list[str], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | _Blocks:
+def _made(widths: list[int], heights: list[int], names: list[str], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
     blocks = [rows(h, w, seed, name, dtype) for h, w, name in zip(heights, widths, names, strict=True)]
     if set(heights) == {1}:
         return Slices(widths, torch.cat([b[0] for b in blocks]).to(device))
-    return _Blocks(widths, heights, blocks, device)
+    return Blocks(widths, heights, blocks, device)
 
 
 def _renormalised(block: Tensor, width: int) -> Tensor:

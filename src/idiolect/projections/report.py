@@ -10,27 +10,38 @@ import torch
 from ..fields import SettingError
 from ..wire import HEADER
 from . import PROJECTIONS, Projection, Spec, check, make
+from .block import Blocks
+from .slices import Slices
+from .sparse import Sparse
 
 
 def singular_values(P: Projection, dtype: torch.dtype, device: torch.device, at_once: int = 16) -> tuple[float, float]:
-    """(least, largest) singular value, from the dim x dim matrix P Pᵀ, which takes dim passes and no P.
+    """(least, largest) singular value, without forming P: 1 where rows are disjoint; block by block where there are blocks; else from
+    the dim x dim matrix P Pᵀ, which takes dim passes.
 
     >>> P = make(Spec("sparse", 5), (0, 100), 0, torch.float64, torch.device("cpu"))
     >>> [round(s, 9) for s in singular_values(P, torch.float64, torch.device("cpu"))]
     [1.0, 1.0]
     """
-    eye = torch.eye(P.dim, dtype=dtype, device=device)
-    gram = torch.cat([P.down(P.up(rows)) for rows in eye.split(at_once)])
-    values = torch.linalg.eigvalsh(gram.double()).clamp_min(0).sqrt()
-    return float(values[0]), float(values[-1])
+    if isinstance(P, Slices) or (isinstance(P, Sparse) and len(P.maps) == 1):
+        return 1.0, 1.0  # unit rows that share no column
+    if isinstance(P, Blocks):
+        grams = P.grams()
+    else:
+        eye = torch.eye(P.dim, dtype=dtype, device=device)
+        grams = [torch.cat([P.down(P.up(rows)) for rows in eye.split(at_once)])]
+    values = torch.cat([torch.linalg.eigvalsh(gram.double()) for gram in grams if len(gram)]).clamp_min(0).sqrt()
+    return float(values.min()), float(values.max())
 
 
-def describe(spec: Spec, starts: tuple[int, ...], clients: int, sample: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def describe(
+    spec: Spec, starts: tuple[int, ...], clients: int, sample: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, Any]:
     """The figures of one projection for a model whose parameters start at `starts`."""
     device, d = torch.device("cpu"), starts[-1]
     check(spec, d)
     began = time.perf_counter()
-    P = make(spec, starts, 0, dtype, device)
+    P = make(spec, starts, seed, dtype, device)
     built = time.perf_counter() - began
     low, high = singular_values(P, dtype, device)
     x, best = torch.ones(1, d, dtype=dtype), float("inf")

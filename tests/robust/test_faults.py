@@ -1,0 +1,357 @@
+"""Bad messages through channels: each is counted, none raises, and a rejected message is an absent client."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from robust.common import CHANNELS, CLIENTS, STATEFUL, accounted, engine, everything, run, same_bits, sound, tampering, with_header
+
+import idiolect as il
+from idiolect import wire
+from idiolect.engine.host import Host
+
+EXACT = "sketch(columns=5, rows=3, k=2, exact=True)"
+NAN = np.float32("nan").tobytes()
+
+
+def nan(message: bytes) -> bytes:
+    """The last number of the message is not one: wherever a channel ends in plain numbers, or begins with a norm."""
+    return message[:-4] + NAN
+
+
+FAULTS = {
+    "truncated": ("channel", lambda m: m[:-1]),
+    "only a header": ("channel", lambda m: m[:24]),
+    "shorter than a header": ("size", lambda m: m[:23]),
+    "empty": ("size", lambda m: b""),
+    "too long": ("size", lambda m: m + bytes(5000)),
+    "another run": ("run", lambda m: with_header(m, run=1)),
+    "another schema": ("schema", lambda m: with_header(m, schema=1)),
+    "a stranger": ("stranger", lambda m: with_header(m, client=77)),
+    "no weight": ("weight", lambda m: with_header(m, weight=np.nan)),
+}
+KINDS = ("int8(bucket=7)", "qsgd(levels=4, bucket=10, coding=elias)", "feedback + topk(share=0.2)", *STATEFUL[1:])
+
+
+def absent(monkeypatch, channel: str, **settings) -> il.Result:
+    """The last client of round 1 is not heard."""
+    with monkeypatch.context() as patch:
+        tampering(patch, lambda round, ms: ms[:-1] if round == 1 else ms)
+        return run("fedprox-soft", rounds=3, channel=channel, **settings)
+
+
+def bad(monkeypatch, channel: str, fault, **settings) -> il.Result:
+    with monkeypatch.context() as patch:
+        tampering(patch, lambda round, ms: [*ms[:-1], fault(ms[-1])] if round == 1 else ms)
+        return run("fedprox-soft", rounds=3, channel=channel, **settings)
+
+
+@pytest.mark.parametrize("channel", KINDS)
+def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
+    gone = absent(monkeypatch, channel)
+    assert not same_bits(gone, run("fedprox-soft", rounds=3, channel=channel))
+    for name, (reason, fault) in FAULTS.items():
+        result = bad(monkeypatch, channel, fault)
+        assert same_bits(result, gone), name
+        assert engine(result).ledger.rejected == {reason: 1} and result.summary()["rejected_by_reason"] == {reason: 1}, name
+        accounted(result)
+
+
+@pytest.mark.parametrize(
+    ("channel", "spoil"),
+    [
+        ("half", lambda m: m[:24] + b"\x00\x7e" + m[26:]),
+        ("int8(bucket=7)", lambda m: m[:24] + NAN + m[28:]),
+        ("qsgd(levels=8)", lambda m: m[:24] + NAN + m[28:]),
+        ("clip + feedback + sign", lambda m: m[:24] + NAN + m[28:]),
+        ("feedback + topk(share=0.2)", nan),
+        ("randomk(share=0.3)", nan),
+        ("sketch(columns=5, rows=3, k=4)", nan),
+        (EXACT, nan),
+        ("lbgm(threshold=0)", nan),
+        ("lbgm(threshold=0, layers=True)", nan),
+    ],
+)
+def test_numbers_that_are_not_finite_are_rejected_as_that(channel, spoil, monkeypatch):
+    result = bad(monkeypatch, channel, spoil)
+    assert same_bits(result, absent(monkeypatch, channel))
+    assert engine(result).ledger.rejected == {"not finite": 1}
+    sound(result)
+
+
+def test_a_multiple_that_is_not_finite_makes_no_sense(monkeypatch):
+    """LBGM in round 1 sends one number: what the last message is multiplied with."""
+    lengths = []
+
+    def fault(message):
+        lengths.append(len(message))
+        return nan(message)
+
+    with monkeypatch.context() as patch:  # everyone heard in every round, so that all recycle in round 1
+        tampering(patch, lambda round, ms: [*ms[:-1], fault(ms[-1])] if round == 1 else ms)
+        result = run("fedavg", rounds=2, sample=CLIENTS, channel="lbgm(threshold=1)")
+    assert lengths == [24 + 1 + 4] and engine(result).ledger.rejected == {"channel": 1}
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("spoil", [lambda m: m[:-1], lambda m: b"", nan], ids=["truncated", "empty", "NaN"])
+def test_a_run_in_which_nobody_is_heard_leaves_server_and_channel_as_they_are(channel, spoil, monkeypatch):
+    tampering(monkeypatch, lambda round, ms: [spoil(m) for m in ms])
+    result = run("fedavg", channel=channel)
+    one = engine(result)
+    if one.ledger.admitted:
+        pytest.skip("the last four bytes are no number here")
+    start = one.host.method.server(one.host.task)
+    assert all(torch.equal(t, start[n]) for n, t in one.server.items()) and one.ledger.total("bytes_up") == 0
+    kept = [t for n, t in one.save_channel().items() if n.startswith("server.") or ".rows." in n]
+    assert not any(t.any() for t in kept)
+    accounted(result)
+
+
+# -- mutations ---------------------------------------------------------------------------------------------------------------
+MUTATED = (
+    "int8(bucket=7)",
+    "qsgd(levels=5, bucket=10)",
+    "qsgd(levels=4, bucket=10, coding=elias)",
+    "feedback + topk(share=0.3) + qsgd(levels=16)",
+    "dgc(sparsity=0.8) + half",
+    "sign(layers=True)",
+    "lbgm(threshold=0.5)",
+    "lbgm(threshold=0.5, layers=True)",
+    "sketch(columns=5, rows=3, k=4)",
+    EXACT,
+)
+
+
+def mutated(message: bytes, rng: np.random.Generator) -> bytes:
+    """A few bytes changed, mostly of the body; sometimes cut off or added to."""
+    out = bytearray(message)
+    for _ in range(rng.integers(1, 4)):
+        at = rng.integers(24, len(out)) if rng.random() < 0.9 else rng.integers(24)
+        out[at] = rng.choice([0, 255, 127, 128, rng.integers(256)])
+    kind = rng.integers(10)
+    if kind == 0:
+        return bytes(out[: rng.integers(len(out) + 1)])
+    return bytes(out) + (rng.bytes(rng.integers(1, 50)) if kind == 1 else b"")
+
+
+@pytest.mark.parametrize("channel", MUTATED)
+def test_two_hundred_mutations_raise_nothing_and_are_all_accounted_for(channel, monkeypatch):
+    rng, count = np.random.default_rng(len(channel)), Counter()
+
+    def tamper(round, messages):
+        count["messages"] += len(messages)
+        return [mutated(m, rng) for m in messages]
+
+    tampering(monkeypatch, tamper)
+    result = run("fedavg", rounds=40, sample=5, channel=channel)
+    assert count["messages"] == 200
+    sound(result)
+    ledger = engine(result).ledger
+    assert ledger.rejected and set(ledger.rejected) <= {*il.admission.REASONS, "overflow"}
+
+
+def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
+    """Whatever the order in which they arrive, a message is decoded with the memory of its sender."""
+    given = {"rounds": 4, "sample": CLIENTS, "channel": "lbgm(threshold=0.9)"}
+    honest = run("fedavg", **given)
+    for tamper in (lambda ms: ms[::-1], lambda ms: [*ms, *ms], lambda ms: [ms[3], *ms[::-1], ms[1]]):
+        with monkeypatch.context() as patch:
+            tampering(patch, lambda round, ms, tamper=tamper: tamper(ms))
+            assert same_bits(run("fedavg", **given), honest)
+
+
+# -- what both sides remember ------------------------------------------------------------------------------------------------
+LBGM = ("lbgm(threshold=0.5)", "lbgm(threshold=0.5, layers=True)", "feedback + lbgm(threshold=0.9) + half")
+
+
+def memories(result: il.Result) -> tuple[torch.Tensor, torch.Tensor]:
+    """g at the clients, g at the server."""
+    one = engine(result)
+    (name,) = one.memory.rows
+    return one.host.coder.rows[name], one.memory.rows[name]
+
+
+@pytest.mark.parametrize("channel", LBGM)
+def test_client_and_server_remember_the_same_message(channel):
+    ours, theirs = memories(run("fedavg", rounds=5, channel=channel))
+    assert ours.any() and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("channel", LBGM)
+@pytest.mark.parametrize("fault", ["truncated", "too long", "another run"])
+def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkeypatch):
+    """Else the multiple that the client sends next would be one of something that the server has never seen."""
+    spoil = FAULTS[fault][1]
+    tampering(monkeypatch, lambda round, ms: [spoil(m) if (k + round) % 2 else m for k, m in enumerate(ms)])
+    result = run("fedavg", rounds=6, channel=channel)
+    ours, theirs = memories(result)
+    assert ours.any() and torch.equal(ours, theirs)
+    assert sum(engine(result).ledger.rejected.values()) == 15
+
+
+@pytest.mark.parametrize("channel", ["feedback + topk(share=0.2)", "dgc(sparsity=0.8)", "lbgm", EXACT])
+def test_a_client_that_diverges_once_is_heard_again(channel, monkeypatch):
+    """What it could not send does not stay in what it remembers."""
+    update = il.FedAvg.update
+
+    def diverge(self, task, down, private, batches):
+        up, rows = update(self, task, down, private, batches)
+        if batches.round == 1:
+            up["w"] = up["w"].clone()
+            up["w"][2] = torch.inf
+        return up, rows
+
+    monkeypatch.setattr(il.FedAvg, "update", diverge)
+    result = run("fedavg", rounds=4, sample=CLIENTS, channel=channel)
+    assert engine(result).ledger.rejected == {"not finite": 1}
+    sound(result)
+
+
+# -- rounds that come to nothing -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("channel", ["none", "feedback + topk(share=0.2)", "lbgm", "sketch(columns=5, rows=3, k=4)", EXACT])
+def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, monkeypatch):
+    seen = []
+    advance = il.engine.inprocess.InProcess.advance
+
+    def watched(self, rate=1.0):
+        before = {n: t.clone() for n, t in {**self.server, **self.save_channel()}.items() if not n.endswith((".version", ".made"))}
+        advance(self, rate)
+        after = {**self.server, **self.save_channel()}
+        seen.append(all(torch.equal(t, after[n]) for n, t in before.items()))
+
+    monkeypatch.setattr(il.engine.inprocess.InProcess, "advance", watched)
+    tampering(monkeypatch, lambda round, ms: [m[:20] if round == 1 and k < 3 else m for k, m in enumerate(ms)])
+    result = run("fedavg", rounds=3, sample=CLIENTS, channel=channel, rule="krum(f=1)")
+    one = engine(result)
+    assert one.ledger.rejected == {"size": 3, "too few": 3} and one.ledger.admitted == 2 * CLIENTS
+    assert seen == [False, True, False]
+    accounted(result)
+
+
+@pytest.mark.parametrize("channel", ["topk(share=1.0)", "lbgm(threshold=0.5)", "sketch(columns=5, rows=3, k=4)", EXACT])
+def test_numbers_whose_sum_overflows_do_not_stay_in_the_channel(channel, monkeypatch):
+    """Every client sends 3e38 in round 1: finite, but not what becomes of them."""
+    honest = Host._attacked
+
+    def huge(host, round, ids, up, reference, purpose="attack"):
+        up = honest(host, round, ids, up, reference, purpose)
+        return {n: t * 0 + 3e38 if round == 1 else t for n, t in up.items()}
+
+    monkeypatch.setattr(Host, "_attacked", huge)
+    result = run(il.FedAvg(weighting="unbiased"), rounds=4, sample=CLIENTS, channel=channel)
+    sound(result)
+    one = engine(result)
+    assert sum(one.ledger.rejected.values()) == CLIENTS and one.ledger.admitted == 3 * CLIENTS
+
+
+# -- the second exchange -----------------------------------------------------------------------------------------------------
+def answering(monkeypatch, change) -> None:
+    """The answers of round 1 go through `change(byte matrix)`."""
+    honest = Host.answer
+
+    def answer(host, round, part, query, clients, schema):
+        out = honest(host, round, part, query, clients, schema)
+        return change(out.copy()) if round == 1 else out
+
+    monkeypatch.setattr(Host, "answer", answer)
+
+
+def spoil_last(at: slice, value: bytes):
+    def change(answers):
+        answers[-1, at] = np.frombuffer(value, np.uint8)
+        return answers
+
+    return change
+
+
+ANSWERS = {
+    "NaN": spoil_last(slice(-4, None), NAN),
+    "infinity": spoil_last(slice(24, 28), np.float32("inf").tobytes()),
+    "a stranger": spoil_last(slice(16, 20), b"\x63\0\0\0"),
+    "another round": spoil_last(slice(4, 8), b"\0\0\0\0"),
+    "no weight": spoil_last(slice(20, 24), NAN),
+    "truncated": lambda a: [r.tobytes() for r in a[:-1]] + [a[-1].tobytes()[:-1]],
+    "missing": lambda a: a[:-1],
+}
+
+
+@pytest.mark.parametrize(("method", "parts"), [("fedavg", 1), ("scaffold", 2)])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, parts, monkeypatch):
+    """Who does not answer for one part of the message is not asked for the next, where another one fails."""
+
+    def result(change):
+        with monkeypatch.context() as patch:
+            answering(patch, change)
+            return run(method, rounds=3, sample=CLIENTS, channel=EXACT)
+
+    spoilt = result(ANSWERS[name])
+    sound(spoilt)
+    assert engine(spoilt).ledger.rejected == {"answer": parts}
+    assert same_bits(spoilt, result(ANSWERS["missing"])) and not same_bits(spoilt, result(lambda a: a))
+
+
+def test_a_client_whose_answer_is_rejected_remembers_what_it_did_before(monkeypatch):
+    answering(monkeypatch, ANSWERS["NaN"])
+    given = {"sample": CLIENTS, "channel": EXACT}
+    before, after = (engine(run("fedavg", rounds=rounds, **given)).host.coder.rows["w.0.v"] for rounds in (1, 2))
+    assert torch.equal(before[-1], after[-1]) and not any(torch.equal(before[k], after[k]) for k in range(CLIENTS - 1))
+
+
+def test_no_answer_at_all_leaves_the_server_as_it_is(monkeypatch):
+    answering(monkeypatch, lambda a: a[:0])
+    servers = []
+    tampering(monkeypatch, lambda round, ms: ms)
+    advance = il.engine.inprocess.InProcess.advance
+
+    def watched(self, rate=1.0):
+        advance(self, rate)
+        servers.append(self.server["w"].clone())
+
+    monkeypatch.setattr(il.engine.inprocess.InProcess, "advance", watched)
+    result = run("fedavg", rounds=3, channel=EXACT, server_options="momentum=0.9")
+    assert torch.equal(servers[0], servers[1]) and not torch.equal(servers[1], servers[2])
+    assert engine(result).ledger.rejected == {"answer": 5}
+    sound(result)
+
+
+# -- a message is its sender's alone -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
+    """Three rounds of the same numbers, sent among all and among two."""
+    numbers = torch.randn(3, CLIENTS, 39, generator=torch.Generator().manual_seed(0))
+    everyone, two = torch.arange(CLIENTS), torch.tensor([2, 4])
+
+    def messages(cohort):
+        host = engine(run("fedavg", rounds=0, channel=channel)).host
+        down = {"w": host.task.x0}
+        return [host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)]
+
+    for among, alone in zip(messages(everyone), messages(two), strict=True):
+        for k, client in enumerate(two.tolist()):
+            assert alone.messages.row(k) == among.messages.row(client) and alone.values[k] == among.values[client]
+
+
+def test_a_round_that_a_host_is_sent_twice_is_coded_from_the_same_memory():
+    for channel in STATEFUL:
+        one = engine(run("fedavg", rounds=2, sample=CLIENTS, channel=channel))
+        everyone = torch.arange(CLIENTS)
+        first = one.host.update(2, one.message(2), everyone, everyone)
+        rows = {n: t.clone() for n, t in one.host.coder.rows.items()}
+        second = one.host.update(2, one.message(2), everyone, everyone)
+        assert [first.messages.row(k) for k in range(CLIENTS)] == [second.messages.row(k) for k in range(CLIENTS)]
+        assert all(torch.equal(t, rows[n]) for n, t in one.host.coder.rows.items())
+
+
+def test_liars_with_a_channel_of_their_own_are_strangers_to_the_server(monkeypatch):
+    """The schema names the channel: a message coded otherwise is not decoded by chance."""
+    plain = engine(run("fedavg", rounds=0)).host
+    other = replace(plain.up, channel="half")
+    assert other.checksum != plain.up.checksum
+    tampering(monkeypatch, lambda round, ms: [with_header(ms[0], schema=other.checksum), *ms[1:]])
+    result = run("fedavg", channel="half")
+    assert engine(result).ledger.rejected == {"schema": 2} and wire.HEADER.itemsize == 24
+    assert everything(result)

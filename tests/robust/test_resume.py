@@ -1,0 +1,101 @@
+"""A run with a channel that remembers, with liars and a rule that draws: interrupted, it continues to exactly the same bits."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from robust.common import STATEFUL, engine, everything, run
+from safetensors.torch import load_file
+
+import idiolect as il
+from idiolect import SettingError
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """These processes do not die, so nothing need reach the disk itself."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+def continued(folder: Path, method: str, back: int = 1, **settings) -> il.Result:
+    """The run as if it had been stopped `back` rounds before its end."""
+    run(method, directory=folder, checkpoint_every=1, **settings)
+    saved = sorted((folder / "checkpoints" / "seed-0").iterdir())
+    for newest in saved[len(saved) - back :]:
+        shutil.rmtree(newest)
+    return run(method, directory=folder, resume=True, checkpoint_every=1, **settings)
+
+
+def same(a: il.Result, b: il.Result) -> None:
+    x, y = everything(a), everything(b)
+    assert x.keys() == y.keys()
+    for n, t in x.items():
+        assert torch.equal(t.nan_to_num(77.0), y[n].nan_to_num(77.0)), n
+    for one, two in zip(a.seeds, b.seeds, strict=True):
+        assert repr(one.history) == repr(two.history) and one.collapsed == two.collapsed
+        assert torch.equal(one.liars, two.liars)
+        assert one.engine.ledger.save()[1] == two.engine.ledger.save()[1]
+        assert all(torch.equal(t, two.engine.ledger.counts[n]) for n, t in one.engine.ledger.counts.items())
+
+
+GIVEN = {"rounds": 4, "eval_every": 1, "sample": 4}
+HARD = {"attack": "sign-flip(std=1)", "malicious": 2, "rule": "bucketing(size=2) + median"}
+
+
+@pytest.mark.parametrize("channel", STATEFUL)
+@pytest.mark.parametrize("method", ["fedavg", "fedprox-soft", "scaffold"])
+def test_a_run_through_a_channel_continues_exactly(method, channel, tmp_path):
+    settings = GIVEN | HARD | {"channel": channel}
+    same(continued(tmp_path / "run", method, **settings), run(method, checkpoint_every=1, **settings))
+
+
+@pytest.mark.parametrize("channel", ["lbgm(threshold=0.5)", "feedback + topk(share=0.2)", STATEFUL[3]])
+def test_memories_in_a_file_continue_exactly(channel, tmp_path):
+    settings = GIVEN | {"channel": channel, "memory": 1e-7, "chunk": 4}
+    resumed = continued(tmp_path / "run", "fedprox-soft", **settings)
+    assert engine(resumed).host.coder.file_backed
+    same(resumed, run("fedprox-soft", checkpoint_every=1, **settings))
+
+
+@pytest.mark.parametrize("attack", ["mimic", "alie", "data-poison", "gaussian"])
+def test_liars_lie_the_same_after_an_interruption(attack, tmp_path):
+    settings = GIVEN | {"attack": attack, "malicious": 0.34, "channel": "qsgd(levels=8)", "rule": "krum"}
+    same(continued(tmp_path / "run", "lp-proj-1", back=2, **settings), run("lp-proj-1", checkpoint_every=1, **settings))
+
+
+def test_a_collapsed_run_continues_exactly(tmp_path):
+    settings = {"rounds": 12, "eval_every": 1, "sample": 6, "attack": "sign-flip(std=100)", "malicious": 3}
+    resumed = continued(tmp_path / "run", "fedavg", **settings)
+    assert resumed.summary()["collapsed"][0]
+    same(resumed, run("fedavg", checkpoint_every=1, **settings))
+
+
+@pytest.mark.parametrize("channel", STATEFUL)
+def test_a_checkpoint_holds_what_the_channel_remembers(channel, tmp_path):
+    result = run("fedavg", directory=tmp_path / "run", channel=channel, **GIVEN)
+    folder = max((tmp_path / "run" / "checkpoints" / "seed-0").iterdir())
+    saved, now = load_file(folder / "channel.safetensors"), engine(result).save_channel()
+    assert "channel.safetensors" in json.loads((folder / "checkpoint.json").read_text())["sha256"]
+    assert saved.keys() == now.keys() and all(torch.equal(t, now[n]) for n, t in saved.items())
+    assert any(t.any() for n, t in saved.items() if ".rows." in n or n.startswith("server."))
+
+
+def test_a_checkpoint_of_a_run_without_a_channel_holds_nothing_of_one(tmp_path):
+    run("fedavg", directory=tmp_path / "run", **GIVEN)
+    assert not list((tmp_path / "run").rglob("channel.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"channel": "half"}, "channel was 'none', is 'half'"),
+        ({"rule": "median"}, "rule was 'mean', is 'median'"),
+        ({"attack": "zero", "malicious": 2}, "attack was 'none', is 'zero', malicious was 0.0, is 2.0"),
+    ],
+)
+def test_only_the_same_channel_rule_and_attack_continue_a_run(change, says, tmp_path):
+    run("fedavg", directory=tmp_path / "run", **GIVEN)
+    with pytest.raises(SettingError, match=says):
+        run("fedavg", directory=tmp_path / "run", resume=True, **GIVEN, **change)
