@@ -46,7 +46,7 @@ def _pieces(text: str) -> list[str]:
 def _one(part: str, field: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = part.partition("(")
     try:
-        if rest and not rest.endswith(")"):
+        if "(" in part and not rest.endswith(")"):
             raise ValueError
         call = ast.parse(f"f({rest[:-1] if rest else ''})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):

@@ -107,7 +107,7 @@ def _caption(rows: list[dict[str, Any]], goals: Goals) -> str:
         f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; "
         "bytes of all clients and gradients of one client, a seed"
     )
-    return escape("\n".join([text, *_goal_notes(ran, goals), *_liar_notes(rows, ran), *_collapse_notes(ran)]))
+    return escape("\n".join([text, *_goal_notes(ran, goals), *_liar_notes(rows, ran), *_collapse_notes(ran), *_projection_notes(ran)]))
 
 
 def _goal_notes(ran: list[dict[str, Any]], goals: Goals) -> list[str]:
@@ -137,6 +137,17 @@ def _liar_notes(rows: list[dict[str, Any]], ran: list[dict[str, Any]]) -> list[s
         return []
     everyone = "; the majority class is everyone's" if len(rows) > len(ran) else ""
     return [f"liars: malicious clients; accuracy, variance and loss are those of the benign clients alone{everyone}"]
+
+
+def _projection_notes(ran: list[dict[str, Any]]) -> list[str]:
+    """What the projections of a result are like, each once."""
+    notes = []
+    for p in (r["projection"] for r in ran if "projection" in r):
+        notes.append(
+            f"P: {p['projection']}, {p['dim']} x {p['d']:,}; singular values {p['s_min']:.3f} to {p['s_max']:.3f}; {size(p['memory'])}; "
+            f"{p['pass_ms']:.2g} ms for P x and back; {size(p['bytes_per_round'])} a round"
+        )
+    return list(dict.fromkeys(notes))[:3]
 
 
 def _collapse_notes(ran: list[dict[str, Any]]) -> list[str]:

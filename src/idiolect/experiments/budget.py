@@ -77,7 +77,7 @@ def measure(title: str, seeds: int, rounds: int | None = None, only: tuple[str, 
         if only and label not in only:
             continue
         everyone = label.startswith(("lp-proj", "Local"))  # train everyone, and are there after a few rounds
-        settings = {"rounds": rounds or case["rounds" if everyone else "far"], "sample": 10, "threads": 1}
+        settings: dict[str, Any] = {"rounds": rounds or case["rounds" if everyone else "far"], "sample": 10, "threads": 1}
         method, own = chosen(candidates, task, federation, settings)
         result = run(method, task, federation, **settings, **own, seeds=seeds)
         drawn.append(curves.curve(label, result))
@@ -133,16 +133,16 @@ HEAD = (
     "The two columns of the lp-proj paper's Table 5. A *word* is a 32-bit number as the paper counts: both directions, for coded messages",
     "its formulas, lp-proj charged for all clients down and the others for the 10 heard. *Bytes* are what is really sent: headers too, and",
     "the model down in full, since a client that was not heard last time cannot use a coded change. ★: the first round is beyond the",
-    "budget, or the target is not reached; † the rounds ended before the budget was spent. Compressed methods are FedAvg through a channel;",
-    "*fine-tuned*: personalised before use by two SGD steps, as the paper does for a fair comparison. Step sizes are chosen from {0.05,",
-    "0.1, 0.5} on validation data of seed 0; lp-proj runs at its defaults. Written by `idiolect reproduce budget`.",
+    "budget, or the target is not reached; † the rounds ended before the budget was spent. Compressed methods are FedAvg through a",
+    "channel; *fine-tuned*: personalised before use by two SGD steps, as the paper does for a fair comparison. Step sizes are chosen",
+    "from {0.05, 0.1, 0.5} on validation data of seed 0; lp-proj runs at its defaults. Written by `idiolect reproduce budget`.",
 )
 TAIL = (
     "## How to read it",
     "",
     "Local stands in the tables because it answers the question behind them: a target that a client reaches alone, without a message, says",
-    "nothing about what messages are worth. lp-proj reaches it early for the same reason: everyone trains 20 steps before the first message,",
-    "while FedAvg starts from one shared model, and two steps of fine-tuning take it there as well. The paper reports up to a thousand times",
-    "fewer bytes; its compressed baselines did not get past the target by fine-tuning, and in its public code QSGD and DGC evaluate one",
-    "client only. lp-proj's few words are real; that they bought the accuracy is not shown by these targets.",
+    "nothing about what messages are worth. lp-proj reaches it early for the same reason: everyone trains 20 steps before the first",
+    "message, while FedAvg starts from one shared model, and two steps of fine-tuning take it there as well. The paper reports up to a",
+    "thousand times fewer bytes; its compressed baselines did not get past the target by fine-tuning, and in its public code QSGD and DGC",
+    "evaluate one client only. lp-proj's few words are real; that they bought the accuracy is not shown by these targets.",
 )
