@@ -2,14 +2,15 @@
 
 import csv
 import json
+from itertools import pairwise
 
 import pytest
 import torch
-from robust.common import CLIENTS, COLLUDING, FEDERATION, Spy, engine, numbers, run
 
 import idiolect as il
 from idiolect import METHODS
 from idiolect.metrics import summarise
+from robust.common import CLIENTS, COLLUDING, FEDERATION, Spy, engine, numbers, run
 
 
 def liars(**settings) -> set[int]:
@@ -21,7 +22,7 @@ def test_the_malicious_clients_are_fixed_by_the_seed_and_nested_over_shares():
     assert liars(malicious=3) == liars(malicious=3, rule="median", channel="half") == liars(malicious=0.5)
     assert len({tuple(sorted(liars(malicious=2, seed=s))) for s in range(12)}) > 3
     sets = [liars(malicious=k) for k in range(1, CLIENTS)]
-    assert [len(s) for s in sets] == [1, 2, 3, 4, 5] and all(a < b for a, b in zip(sets, sets[1:], strict=False))
+    assert [len(s) for s in sets] == [1, 2, 3, 4, 5] and all(a < b for a, b in pairwise(sets))
 
 
 def test_clients_held_out_do_not_lie():

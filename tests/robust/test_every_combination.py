@@ -4,9 +4,9 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from robust.common import ATTACKS, CHANNELS, RULES, Spy, engine, run, sound
 
 from idiolect import METHODS, wire
+from robust.common import ATTACKS, CHANNELS, RULES, Spy, engine, run, sound
 
 MALICIOUS = 2
 CHOICES = {"channel": ("none", *CHANNELS), "attack": ("none", *ATTACKS), "rule": RULES}
@@ -16,7 +16,7 @@ CHOICES = {"channel": ("none", *CHANNELS), "attack": ("none", *ATTACKS), "rule":
 @pytest.mark.parametrize("name", METHODS)
 def test_bytes_are_those_of_the_messages(name, channel, monkeypatch):
     spy = Spy(monkeypatch)
-    result = run(name, channel=channel, rounds=3)
+    result = run(name, channel=channel)
     sound(result)
     one = engine(result)
     assert not one.ledger.rejected
@@ -24,25 +24,9 @@ def test_bytes_are_those_of_the_messages(name, channel, monkeypatch):
         assert (sent.messages.lengths <= wire.HEADER.itemsize + one.host.link.limit(round)).all()
     assert torch.equal(one.ledger.counts["bytes_up"], spy.bytes_up())
     trained = torch.zeros(len(one.eligible), dtype=torch.int64)
-    for round in range(3):
+    for round in range(2):
         trained[one._trained(round)[0]] += 1
     assert torch.equal(one.ledger.counts["bytes_down"], trained * one.host.down.length + spy.bytes_told())
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_runs_under_every_attack(name, attack):
-    result = run(name, attack=attack, malicious=MALICIOUS)
-    sound(result)
-    assert len(result.seeds[0].liars) == MALICIOUS and not engine(result).ledger.rejected
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_runs_with_every_rule(name, rule):
-    result = run(name, rule=rule)
-    sound(result)
-    assert not engine(result).ledger.rejected
 
 
 def settings(channel: str, attack: str, rule: str) -> dict:
@@ -50,37 +34,42 @@ def settings(channel: str, attack: str, rule: str) -> dict:
 
 
 def pairwise() -> list[tuple[str, ...]]:
-    """(method, channel, attack, rule): every pair of two of them is in the list."""
+    """(method, channel, attack, rule): every pair of two of them is in the list, so every method with every attack and every rule."""
     factors = [tuple(METHODS), *CHOICES.values()]
-    open = {(i, a, j, b) for i, j in combinations(range(4), 2) for a, b in product(factors[i], factors[j])}
+    places = tuple(combinations(range(4), 2))
+    missing = {(i, a, j, b) for i, j in places for a, b in product(factors[i], factors[j])}
+
+    def pairs(row: tuple[str, ...]) -> set:
+        return {(i, row[i], j, row[j]) for i, j in places}
+
     out = []
     for name, channel in product(factors[0], factors[1]):  # the two longest lists set the length
-
-        def gain(rest, fixed=(name, channel)):
-            row = (*fixed, *rest)
-            return sum((i, row[i], j, row[j]) in open for i, j in combinations(range(4), 2))
-
-        row = (name, channel, *max(product(factors[2], factors[3]), key=gain))
-        open -= {(i, row[i], j, row[j]) for i, j in combinations(range(4), 2)}
-        out.append(row)
-    assert not open
+        rows = [(name, channel, *rest) for rest in product(factors[2], factors[3])]
+        out.append(max(rows, key=lambda row: len(pairs(row) & missing)))
+        missing -= pairs(out[-1])
+    assert not missing
     return out
 
 
-COVER = pairwise()
+@pytest.fixture(scope="module")
+def cover() -> list[tuple[str, ...]]:
+    return pairwise()
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_any_two_of_method_channel_attack_and_rule_go_together(name):
-    for method, channel, attack, rule in COVER:
+def test_any_two_of_method_channel_attack_and_rule_go_together(name, cover):
+    for method, channel, attack, rule in cover:
         if method == name:
-            sound(run(name, **settings(channel, attack, rule)))
+            result = run(name, **settings(channel, attack, rule))
+            sound(result)
+            assert len(result.seeds[0].liars) == (0 if attack == "none" else MALICIOUS)
+            assert not engine(result).ledger.rejected, (channel, attack, rule)
 
 
 SOME = {
     "channel": ("qsgd(levels=8)", "feedback + topk(share=0.2)", "lbgm(threshold=0.5)", CHANNELS[-3], CHANNELS[-2]),
-    "attack": ("same-value", "sign-flip", "data-poison", "alie", "mimic"),
-    "rule": ("mean", "krum", "geometric-median", "bucketing(size=2) + median", "nnm + trimmed-mean"),
+    "attack": ("same-value", "sign-flip", "data-poison", "alie"),
+    "rule": ("mean", "krum", "bucketing(size=2) + median", "nnm + trimmed-mean"),
 }
 
 

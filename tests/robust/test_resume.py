@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from robust.common import STATEFUL, engine, everything, run
 from safetensors.torch import load_file
 
 import idiolect as il
 from idiolect import SettingError
+from robust.common import STATEFUL, engine, everything, run
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ HARD = {"attack": "sign-flip(std=1)", "malicious": 2, "rule": "bucketing(size=2)
 
 
 @pytest.mark.parametrize("channel", STATEFUL)
-@pytest.mark.parametrize("method", ["fedavg", "fedprox-soft", "scaffold"])
+@pytest.mark.parametrize("method", ["fedprox-soft", "scaffold"])
 def test_a_run_through_a_channel_continues_exactly(method, channel, tmp_path):
     settings = GIVEN | HARD | {"channel": channel}
     same(continued(tmp_path / "run", method, **settings), run(method, checkpoint_every=1, **settings))

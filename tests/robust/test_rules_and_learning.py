@@ -53,7 +53,9 @@ def test_robust_rules_withstand_liars_through_a_channel(rule, channel):
     assert accuracy(run(il.FedAvg(), rule=rule, channel=channel, attack="gaussian", malicious=2)) > HONEST - 0.08
 
 
-@pytest.mark.parametrize("rule", ["median", "krum", "trimmed-mean(f=2)", "geometric-median", "centred-clipping", "bucketing(size=2) + median"])
+@pytest.mark.parametrize(
+    "rule", ["median", "krum", "trimmed-mean(f=2)", "geometric-median", "centred-clipping", "bucketing(size=2) + median"]
+)
 def test_without_liars_a_robust_rule_learns_too(rule):
     assert accuracy(run(il.FedAvg(), rule=rule)) > HONEST - 0.06
 

@@ -1,9 +1,9 @@
 """Settings that cannot work are refused before the run, with the name of the field and what would be accepted."""
 
 import pytest
-from robust.common import CLIENTS, engine, run
 
 from idiolect import SettingError
+from robust.common import CLIENTS, engine, run
 
 REFUSED = [
     ({"attack": "sign-flip"}, r"malicious: 0 is not accepted with an attack"),

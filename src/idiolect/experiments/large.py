@@ -36,7 +36,7 @@ from ..tables import size
 from ..task import Task
 
 ROUNDS, HEARD, CHUNK, STEPS = 2, 3, 2, 2
-DIM, BLOCKS = 750, 50  # what Table 2 of the lp-proj paper implies: see HEAD
+DIM, BLOCKS = 750, 50  # what Table 2 of the lp-proj paper implies, see HEAD
 BATCH = 8
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {  # model -> data, options, step size
     "resnet18": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
@@ -211,17 +211,23 @@ def write(folder: Path) -> list[Path]:
             done = subprocess.run([sys.executable, "-c", _CHILD, model, method], check=True, stdout=subprocess.PIPE, text=True)
             found.append(json.loads(done.stdout.splitlines()[-1]))
             console.print(_line(found[-1]), highlight=False, soft_wrap=True)
-    within = sum(f["ratio"] <= 1.5 for f in found)
-    page = [*HEAD, "", f"Within 1.5 × named states + activations: {within} of {len(found)} runs by the live peak. {BEYOND}"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "large-models.md").write_text(page(found))
+    (folder / "large-models.json").write_text(json.dumps(found, indent=1) + "\n")
+    return [folder / "large-models.md", folder / "large-models.json"]
+
+
+def page(found: list[dict[str, Any]]) -> str:
+    """The figures of all runs as large-models.md."""
+    live, resident = (sum(f[name] <= 1.5 for f in found) for name in ("ratio", "resident_ratio"))
+    within = f"Within 1.5 × named states + activations: {live} of {len(found)} runs by the live peak, {resident} by the resident one."
+    lines = [HEAD, "", within, BEYOND]
     for model in MODELS:
         mine = [f for f in found if f["model"] == model]
         one = mine[0]
         what = f"{one['data']}, {one['clients']} clients, {one['outputs']} classes, batch {BATCH}, d = {one['d']:,}, kernel {one['kernel']}"
-        page += ["", f"## {model}: {what}", "", *TABLE, *(_line(f) for f in mine)]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "large-models.md").write_text("\n".join(page) + "\n")
-    (folder / "large-models.json").write_text(json.dumps(found, indent=1) + "\n")
-    return [folder / "large-models.md", folder / "large-models.json"]
+        lines += ["", f"## {model}: {what}", "", f"| {COLUMNS} |", "|" + "---|" * (COLUMNS.count("|") + 1), *(_line(f) for f in mine)]
+    return "\n".join(lines) + "\n"
 
 
 def _line(f: dict[str, Any]) -> str:
@@ -232,38 +238,36 @@ def _line(f: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-BEYOND = (
-    "What lies beyond the named states is mostly the store's: it keeps private rows as they were before the round, so that a round asked "
-    "for twice does not step twice, which is `private` once more."
+COLUMNS = (
+    "method | loss | accuracy | s/round | bytes up | bytes down | named states / d | activations | live peak | ratio "
+    "| resident peak | ratio | P"
 )
-TABLE = (
-    "| method | loss | accuracy | s/round | bytes up | bytes down | named states / d | activations | live peak | ratio | resident peak | ratio | P |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-)
-HEAD = (
-    "# Large models: what they send and how much memory they take",
-    "",
-    f"{ROUNDS} rounds, {HEARD} clients heard a round, {CHUNK} rows in flight, {STEPS} gradients a client and round, one thread. These runs show that the",
-    "methods work on such models and what they cost; they are too short to rank anything. Loss and accuracy: each client's own model",
-    "on its own test data, before and after. Written by `idiolect reproduce large`.",
-    "",
-    "Step sizes: one for each model, for all methods. On CIFAR-10 the best of 0.01, 0.003, 0.001 and 0.0003 by the validation loss of lp-proj on",
-    "ResNet-18 (0.89 at 0.001), used for ResNet-34 too; on text 0.05, the first one tried. FedAvg gains nothing in so few steps on images: the mean of",
-    "models that saw two classes each. Its validation loss fell at 0.0003 on ResNet-18 only, from 2.385 to 2.378, and rose at every other step size.",
-    "",
-    "**Bytes** are those of one client's message: 24 + 4 × numbers. FedAvg and pFedMe send the model, lp-proj sends d_sub = 750 numbers whatever",
-    "the model. The lp-proj paper does not state d_sub for Table 2 (ResNet-34, 50 blocks, 10 of 100 clients heard). Its 1.2 × 10⁷ and",
-    "1.152 × 10⁷ bytes are 200 and 192 rounds of 60,000; at four bytes a number, up and down, for 10 clients that is 750, or 15 rows a block.",
-    "Read as counts of numbers (as Tables 1 and 5 are) it would be 3,000, but then FedAvg and pFedMe would have run 213 and 592 rounds, and",
-    "the paper stops at 200.",
-    "",
-    "**Named states** are the numbers that a round must hold, by the tensors the method itself names (`states` in experiments/large.py): the",
-    "server's state and the message down once each; the message up of every client heard; the private rows of every client; and for each",
-    "row in flight its model, its gradient, the private rows it was given and the message it sends. The table gives them in models (d numbers).",
-    "",
-    "**Live peak** counts tensors, arrays and messages that the rounds made and that were alive at once (exact; the same on every machine).",
-    "**Activations** are what one gradient of the rows in flight takes beside its result, counted alike. **Resident peak** is what the operating",
-    "system saw above the process with model, data and P ready: it has the kernels' work space in it, and memory that the allocator keeps after it",
-    "is freed. **Ratio** is (peak − activations) / named states. Evaluation is not in these figures. **P** is what the projection keeps: one",
-    "block for all (`reuse`; 50 blocks of their own would be 15 numbers for every parameter), or a sign a parameter.",
-)
+HEAD = f"""# Large models: what they send and how much memory they take
+
+{ROUNDS} rounds, {HEARD} clients heard a round, {CHUNK} rows in flight, {STEPS} gradients a client and round, one thread. These runs show
+that the methods work on such models and what they cost; they are too short to rank anything. Loss and accuracy: each client's own model on
+its own test data, before and after. Written by `idiolect reproduce large`.
+
+Step sizes: one for each model, for all methods. On CIFAR-10 the best of 0.01, 0.003, 0.001 and 0.0003 by the validation loss of lp-proj
+on ResNet-18 (0.89 at 0.001), used for ResNet-34 too; on text 0.05, the first one tried. FedAvg gains nothing in so few steps on images:
+its model is the mean of models that saw two classes each. Its validation loss fell at 0.0003 on ResNet-18 only, from 2.385 to 2.378, and
+rose at every other step size. Seconds were measured on a machine that had other work, and vary by a factor of two and more.
+
+**Bytes** are those of one client's message: 24 + 4 × numbers. FedAvg and pFedMe send the model; lp-proj sends d_sub = {DIM} numbers,
+whatever the model. That number is inferred: the lp-proj paper does not state d_sub for Table 2 (ResNet-34, {BLOCKS} blocks, 10 of 100
+clients heard). Its 1.2 × 10⁷ and 1.152 × 10⁷ bytes are 200 and 192 rounds of 60,000; at four bytes a number, up and down, for 10 clients that is {DIM}, or
+15 rows a block. Read as counts of numbers, which Tables 1 and 5 are, it would be 3,000; but FedAvg's entry would then be 213 rounds, and
+the paper stops at 200. Neither reading makes FedAvg's entry a whole number of rounds (53.4 at four bytes).
+
+**Named states** are the numbers that a round must hold, by the tensors the method itself names (`states` in experiments/large.py): the
+server's state and the message down once each; the message up of every client heard; the private rows of every client; and for each row in
+flight its model, its gradient, the private rows it was given and the message it sends. The table gives them in models (d numbers).
+
+**Live peak** counts the tensors, arrays and messages that the rounds made and that were alive at once: counted, not sampled.
+**Activations** are what one gradient of the rows in flight takes beside its result, counted alike. **Resident peak** is what the operating
+system saw above the process with model, data and P ready: it has the kernels' work space in it, and memory that the allocator keeps
+after it is freed. **Ratio** is (peak − activations) / named states; where the peak falls on the server's side of a round, as FedAvg's does,
+no activations are alive then and the ratio flatters. Evaluation is not in these figures. **P** is what the projection keeps: one block for
+all (`reuse`; {BLOCKS} blocks of their own would be {DIM // BLOCKS} numbers for every parameter), or a sign a parameter."""
+BEYOND = """What lies beyond the named states is mostly the store's: it keeps private rows as they were before the round, so that a round asked
+for twice does not step twice, which is `private` once more; and the host holds the rows of the last chunk while the next one is at work."""

@@ -400,7 +400,7 @@ def write(
     clients: int = CLIENTS,
     workers: int = 2,
 ) -> list[Path]:
-    """Run what is not stored yet (all of it: about a quarter of an hour on two idle cores) and write the page, its figures and its picture."""
+    """Run what is not stored yet (all: some 15 to 20 minutes on two cores) and write the page, its figures and its picture."""
     _matplotlib()
     folder = Path(folder)
     todo = list(jobs(federations, methods, attacks, seeds, rounds, clients))
@@ -516,11 +516,11 @@ HEAD = (
     "The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic federations: {clients} clients of whom {heard}",
     "are heard a round, a logistic model (d = 610), {rounds} rounds, {seeds}. Written by `idiolect reproduce robustness`.",
     "",
-    "A cell is the mean test accuracy of the **benign** clients' own models after the last round ± half the 95 % interval over seeds,",
-    "and in parentheses the population variance over those clients, averaged over seeds. Below it, in small print, stands the paper's",
-    "own number (10 repetitions). ★ marks a collapse: a mean test loss that is not finite or above a million, looked at every {every}",
-    "rounds, with the first such round; the paper's ★ is a run that returned no solution. Seeds change initial models, P, who is",
-    "heard, mini-batches and who lies, not the data.",
+    "A cell is the mean test accuracy of the **benign** clients' own models after the last round ± half the 95 % interval over seeds",
+    "(Student's t: wide for so few), and in parentheses the population variance over those clients, averaged over seeds. Below it, in",
+    "small print, stands the paper's own number (10 repetitions). ★ marks a collapse: a mean test loss that is not finite or above a",
+    "million, looked at every {every} rounds, with the first such round; the paper's ★ is a run that returned no solution. Seeds",
+    "change initial models, P, who is heard, mini-batches and who lies, not the data.",
     "",
     "![Accuracy over the share of malicious clients, for each attack and federation](robustness.png)",
 )
