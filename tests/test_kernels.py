@@ -479,3 +479,10 @@ def test_an_error_on_another_thread_is_not_lost():
 
     with pytest.raises(ValueError, match="thread 1"):
         over_threads(work, 2)
+
+
+def test_rows_that_are_all_at_rest_have_no_gradient():
+    task = Task(lambda: models.make("lenet", (3, 32, 32), 10))
+    batch = Batch(torch.rand(2, 4, 3, 32, 32), torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
+    assert not task.grad(task.x0.repeat(2, 1), batch).any()
+    assert task.outputs_of_one(task.x0, torch.rand(0, 3, 32, 32)).shape == (0, 10)

@@ -298,8 +298,8 @@ class Rows:
 
     def _each(self, rows: list[int], work: Callable[[_Worn, int], None]) -> None:
         """`work(copy, k)` for every k of `rows`, on as many threads as torch may use."""
-        threads = min(torch.get_num_threads(), len(rows)) if self.on_cpu and not self.random else 1
-        while len(self.worn) < max(threads, 1):
+        threads = max(1, min(torch.get_num_threads(), len(rows))) if self.on_cpu and not self.random else 1
+        while len(self.worn) < threads:
             self.worn.append(_Worn(self.original, self.layout))
 
         def share(i: int) -> None:

@@ -255,9 +255,9 @@ rose at every other step size. Seconds were measured on a machine that had other
 
 **Bytes** are those of one client's message: 24 + 4 × numbers. FedAvg and pFedMe send the model; lp-proj sends d_sub = {DIM} numbers,
 whatever the model. That number is inferred: the lp-proj paper does not state d_sub for Table 2 (ResNet-34, {BLOCKS} blocks, 10 of 100
-clients heard). Its 1.2 × 10⁷ and 1.152 × 10⁷ bytes are 200 and 192 rounds of 60,000; at four bytes a number, up and down, for 10 clients that is {DIM}, or
-15 rows a block. Read as counts of numbers, which Tables 1 and 5 are, it would be 3,000; but FedAvg's entry would then be 213 rounds, and
-the paper stops at 200. Neither reading makes FedAvg's entry a whole number of rounds (53.4 at four bytes).
+clients heard). Its 1.2 × 10⁷ and 1.152 × 10⁷ bytes are 200 and 192 rounds of 60,000; at four bytes a number, up and down, for 10 clients
+that is {DIM}, or 15 rows a block. Read as counts of numbers, which Tables 1 and 5 are, it would be 3,000; but FedAvg's entry would then
+be 213 rounds, and the paper stops at 200. Neither reading makes FedAvg's entry a whole number of rounds (53.4 at four bytes).
 
 **Named states** are the numbers that a round must hold, by the tensors the method itself names (`states` in experiments/large.py): the
 server's state and the message down once each; the message up of every client heard; the private rows of every client; and for each row in
@@ -269,5 +269,6 @@ system saw above the process with model, data and P ready: it has the kernels' w
 after it is freed. **Ratio** is (peak − activations) / named states; where the peak falls on the server's side of a round, as FedAvg's does,
 no activations are alive then and the ratio flatters. Evaluation is not in these figures. **P** is what the projection keeps: one block for
 all (`reuse`; {BLOCKS} blocks of their own would be {DIM // BLOCKS} numbers for every parameter), or a sign a parameter."""
-BEYOND = """What lies beyond the named states is mostly the store's: it keeps private rows as they were before the round, so that a round asked
-for twice does not step twice, which is `private` once more; and the host holds the rows of the last chunk while the next one is at work."""
+BEYOND = """What lies beyond the named states is mostly the store's: it keeps private rows as they were before the round, so that a
+round asked for twice does not step twice, which is `private` once more; and the host holds the rows of the last chunk while the next
+one is at work."""
