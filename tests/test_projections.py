@@ -216,3 +216,27 @@ def test_singular_values_are_those_of_the_matrix():
         P = make(name)
         s = torch.linalg.svdvals(matrix(P, 1003))
         assert singular_values(P, F64, CPU) == pytest.approx((float(s[-1]), float(s[0])), abs=1e-9)
+
+
+def test_a_result_says_what_its_projection_is_like(capsys, tmp_path):
+    result = il.run(
+        il.LpProj(dim=6), il.Task(torch.nn.Linear(60, 10)), il.data.load("synthetic", clients=4, samples=60), rounds=1, sample=2
+    )
+    said = result.summary()["projection"]
+    assert (said["dim"], said["d"], said["bytes_per_round"]) == (6, 610, (24 + 4 * 6) * (4 + 2)) and said["s_min"] < 1 < said["s_max"]
+    assert "P: gaussian, 6 x 610; singular values" in str(result)
+    assert main(["run", "lp-proj-1", "--rounds", "1", "--clients", "4", "--quiet", "--directory", str(tmp_path / "run")]) == 0
+    assert "ms for P x and back" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_warns_of_a_projection_outside_the_theory(capsys):
+    il.run(il.LpProj(dim=600), il.Task(torch.nn.Linear(60, 10)), il.data.load("synthetic", clients=3, samples=60), rounds=0, sample=1)
+    assert "warning: singular values are far from 1" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "name", ["block", "block, uneven", "block, one for all", "layers", "layers, dense", "sparse", "sparse, three a column"]
+)
+def test_singular_values_need_no_pass_where_the_form_says_them(name):
+    P, s = make(name), torch.linalg.svdvals(matrix(make(name), 1003))
+    assert singular_values(P, F64, CPU) == pytest.approx((float(s[-1]), float(s[0])), abs=1e-9)

@@ -27,7 +27,7 @@ from .plan import Plan, method_spec, row_spec
 from .run import Interrupted, run
 from .run import Progress as Report
 from .rundir import RunDirectory, plain
-from .tables import majority_row, results_table
+from .tables import majority_row, projection_line, results_table
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,6 +98,8 @@ def _run_plan(plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: b
         result = run(
             method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.run_settings
         )
+    if "projection" in result.notes:
+        ERR.print(projection_line(result.notes["projection"]), highlight=False)
     _show([result.summary()], federation, as_json, single=True, title=f"{plan.data}: {federation.clients} clients, d = {task.d}")
     ERR.print(f"run directory: {directory}", highlight=False)
 

@@ -78,7 +78,7 @@ class Method(Knobs):
         """The model that a next stage starts from: the shared one; None where there is none."""
         return self.shared(task, down)
 
-    def report(self, task: Task, clients: int, heard: int) -> dict[str, Any]:
+    def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
         """What a reader of the result should know beside its figures, as plain data; a text under "warning" is shown before the run."""
         return {}
 

@@ -67,7 +67,7 @@ class Result:
     d: int
     kernel: str
     seeds: list[SeedResult]
-    notes: dict[str, Any] = field(default_factory=dict)  # what the method says of itself (see Method.report)
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what the method says of itself (see Method.report)
 
     def over_seeds(self, key: str, split: str = "test") -> list[float]:
         return [s.final(split)[key] for s in self.seeds]
@@ -102,7 +102,8 @@ class Result:
             "train": {k: self._measure(k, "train") for k in ("accuracy", "loss")},
             "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss")},
         }
-        out |= self.notes
+        for name, facts in self.notes.items():  # what was timed is another number each time
+            out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
         for unit in ("bytes", "values"):
             out[unit] = {way: _mean([s.engine.ledger.total(f"{unit}_{way}") for s in self.seeds]) for way in ("up", "down")}
         out["gradients_per_client"] = _mean([float(s.gradients.mean()) for s in self.seeds])

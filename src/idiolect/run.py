@@ -125,7 +125,7 @@ def _run(
     under = _under(task, settings, seed=settings.seed)
     result.notes = method.report(under, eligible, settings.sampled(eligible, method.hears_all))
     for note in result.notes.values():
-        if isinstance(note, dict) and note.get("warning"):
+        if note.get("warning"):
             _warn(note["warning"])
     with _polite_interrupt() as interrupted:
         for seed in range(settings.seed, settings.seed + settings.seeds):

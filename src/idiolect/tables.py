@@ -141,13 +141,15 @@ def _liar_notes(rows: list[dict[str, Any]], ran: list[dict[str, Any]]) -> list[s
 
 def _projection_notes(ran: list[dict[str, Any]]) -> list[str]:
     """What the projections of a result are like, each once."""
-    notes = []
-    for p in (r["projection"] for r in ran if "projection" in r):
-        notes.append(
-            f"P: {p['projection']}, {p['dim']} x {p['d']:,}; singular values {p['s_min']:.3f} to {p['s_max']:.3f}; {size(p['memory'])}; "
-            f"{p['pass_ms']:.2g} ms for P x and back; {size(p['bytes_per_round'])} a round"
-        )
-    return list(dict.fromkeys(notes))[:3]
+    return list(dict.fromkeys(projection_line(r["projection"]) for r in ran if "projection" in r))
+
+
+def projection_line(p: dict[str, Any]) -> str:
+    """What a projection is like, in a line."""
+    spectrum = f"singular values {p['s_min']:.3f} to {p['s_max']:.3f}"
+    time = f"; {p['pass_ms']:.2g} ms for P x and back" if "pass_ms" in p else ""
+    line = f"P: {p['projection']}, {p['dim']} x {p['d']:,}; {spectrum}; {size(p['memory'])}{time}; {size(p['bytes_per_round'])} a round"
+    return f"{line}; {p['warning']}" if p["warning"] else line
 
 
 def _collapse_notes(ran: list[dict[str, Any]]) -> list[str]:

@@ -214,4 +214,6 @@ def test_a_round_sent_twice_to_a_host_steps_once():
     first = host.update(2, engine.message(2), everyone, everyone)
     rows = {n: t.clone() for n, t in host.store.save().items()}
     second = host.update(2, engine.message(2), everyone, everyone)
-    assert np.array_equal(first.messages.matrix, second.messages.matrix) and all(torch.equal(t, rows[n]) for n, t in host.store.save().items())
+    assert np.array_equal(first.messages.matrix, second.messages.matrix) and all(
+        torch.equal(t, rows[n]) for n, t in host.store.save().items()
+    )

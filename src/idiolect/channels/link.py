@@ -101,5 +101,3 @@ def _of(state: State, part: str) -> State:
 def only(state: State, prefix: str) -> State:
     """The entries under a prefix, without it."""
     return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-
-

@@ -24,7 +24,6 @@ from ..solvers import sgd
 from ..task import Task
 from .store import Store
 
-
 _CACHE = 32 << 20  # bytes that rows at work may touch in a step
 
 

@@ -77,7 +77,7 @@ class LpProj(Method):
         """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
         return gap.sign() if self.p == 1 else gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
 
-    def report(self, task: Task, clients: int, heard: int) -> dict[str, Any]:
+    def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
         """What P is like: singular values, memory, time, bytes."""
         if self.projection == "identity":
             return {}
