@@ -175,3 +175,12 @@ def test_a_method_without_private_rows_keeps_none(tmp_path):
     assert s.read(torch.tensor([1, 2]), 0) == {}
     s.write(torch.tensor([1, 2]), 0, {})
     assert s.save().keys() == {"version", "made"}
+
+
+def test_a_store_without_memory_of_the_round_before_refuses_to_run_it_again():
+    store = Store(3, lambda ids: {"x": torch.zeros(len(ids), 2)}, keep=False)
+    ids = torch.arange(3)
+    store.write(ids, 0, {n: t + 1 for n, t in store.read(ids, 0).items()})
+    assert torch.equal(store.read(ids, 1)["x"], torch.ones(3, 2)) and not store._before
+    with pytest.raises(RuntimeError, match="round 0 is run again"):
+        store.write(ids, 0, store.read(ids, 0))

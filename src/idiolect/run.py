@@ -165,6 +165,7 @@ def _prepare(
         scratch=folder.path if folder else None,
         finetune_steps=s.finetune_steps,
         finetune_lr=s.finetune_lr,
+        repeats=False,  # nothing between server and host can be lost or come twice here
         channel=channels.make(s.channel),
         attack=attack,
         liars=liars,

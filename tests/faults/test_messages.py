@@ -211,6 +211,7 @@ def test_hosts_take_no_message_of_another_run_or_round():
 def test_a_round_sent_twice_to_a_host_steps_once():
     engine = run(il.FedProxSoft(), rounds=2).seeds[0].engine
     host, everyone = engine.host, torch.arange(6)
+    host.store.keep = True  # as for a host across a network
     first = host.update(2, engine.message(2), everyone, everyone)
     rows = {n: t.clone() for n, t in host.store.save().items()}
     second = host.update(2, engine.message(2), everyone, everyone)

@@ -54,9 +54,10 @@ def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_a_client():
         assert run.ledger.counts[way].tolist() == [HEADER.itemsize + 4 * 750] * 2
 
 
+@pytest.mark.parametrize(("clients", "rows"), [(4, 4), (8, 2)])
 @pytest.mark.parametrize("name", METHODS)
-def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(name):
-    federation, rows = images(4, 4), 4
+def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(name, clients, rows):
+    federation = images(clients, 4)
     task = il.Task(nn.Sequential(nn.Flatten(), nn.Linear(243, 2000), nn.ReLU(), nn.Linear(2000, 250), nn.ReLU(), nn.Linear(250, 2)))
     assert task.d > 900_000
     method = METHODS[name](0.01)
@@ -64,7 +65,7 @@ def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(n
     with Live() as live:
         for _ in range(3):
             run.advance()
-    named = task.dtype.itemsize * sum(states(method, task, 4, rows, 2).values())
+    named = task.dtype.itemsize * sum(states(method, task, clients, rows, 2).values())
     assert live.peak - activations(run.host) <= 1.5 * named
 
 

@@ -36,6 +36,7 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
+    repeats: bool = True  # whether a round may be asked for twice; then private rows take twice the memory
     channel: Chain = field(default_factory=Chain)
     attack: Attack | None = None
     liars: Tensor | None = None  # int64: the malicious clients
@@ -62,7 +63,8 @@ class Host:
         parts = tuple((n, (m,), task.dtype) for n, m in sorted(method.message(task).items()))
         self.up = wire.Schema(parts, repr(settings.channel.stages) if self.link else "")
         self.down = wire.Schema.of(method.broadcast(task, method.server(task)))
-        self.store = Store(data.clients, lambda ids: method.private(task, self.keys[ids.numpy()]), settings.memory, settings.scratch)
+        fresh = lambda ids: method.private(task, self.keys[ids.numpy()])  # noqa: E731
+        self.store = Store(data.clients, fresh, settings.memory, settings.scratch, settings.repeats)
         self.coder = Store(data.clients, lambda ids: self.link.blank("client", len(ids), task.x0), settings.memory, settings.scratch)
         self.gradients = torch.zeros(data.clients, dtype=torch.int64)  # spent in training
         self.deployment = torch.zeros(data.clients, dtype=torch.int64)  # spent by the last personalisation before use
@@ -82,6 +84,7 @@ class Host:
             heard = torch.isin(ids, send)
             if self.up.parts and bool(heard.any()):
                 waiting.append((ids[heard], up if bool(heard.all()) else {n: t[heard.to(t.device)] for n, t in up.items()}))
+            del up, rows, batches  # a chunk of large models is gone before the next one is at work
             if waiting and not together:
                 out.append(self._send(round, down, *waiting.pop()))
         if waiting:

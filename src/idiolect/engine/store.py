@@ -1,7 +1,7 @@
 """Private rows of a host's clients: made when a client is first met, versioned by round, in a file when they are many.
 
 A round that is run again starts from the rows before it (else a repeated message would step twice), so the rows that the last
-round replaced are kept until the next one.
+round replaced are kept until the next one; a store that never sees a round twice can do without (`keep`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ..method import State
 class Store:
     """Rows by client: `read(ids, round)` before an update, `write(ids, round, rows)` after it."""
 
-    def __init__(self, clients: int, fresh: Callable[[Tensor], State], limit: int = 2 << 30, scratch: Path | None = None):
-        self.clients, self.fresh, self.limit, self.scratch = clients, fresh, limit, scratch
+    def __init__(
+        self, clients: int, fresh: Callable[[Tensor], State], limit: int = 2 << 30, scratch: Path | None = None, keep: bool = True
+    ):
+        self.clients, self.fresh, self.limit, self.scratch, self.keep = clients, fresh, limit, scratch, keep
         self.rows: State = {}
         self.version = torch.full((clients,), -1, dtype=torch.int64)  # the round that wrote the row; -1: not yet met
         self.made = torch.zeros(clients, dtype=torch.bool)
@@ -32,7 +34,7 @@ class Store:
         """Rows of these clients; with a round, as they were before that round."""
         self._meet(ids)
         rows = {n: t if self._all(ids) else t[ids.to(t.device)] for n, t in self.rows.items()}
-        if round is not None and bool((again := self.version[ids] == round).any()):
+        if self.keep and round is not None and bool((again := self.version[ids] == round).any()):
             rows = {n: t.clone() for n, t in rows.items()}
             for _, old_ids, old in self._before:
                 mine = again & torch.isin(ids, old_ids)
@@ -50,7 +52,9 @@ class Store:
             if t.shape[1:] != had.shape[1:] or t.dtype != had.dtype or len(t) != len(ids):
                 raise ValueError(f"private {name!r} became {t.dtype}{tuple(t.shape)}; rows were {had.dtype}{tuple(had.shape[1:])}")
         new = ids[self.version[ids] != round]
-        if len(new):
+        if not self.keep and len(new) < len(ids):
+            raise RuntimeError(f"round {round} is run again, and this store keeps no rows from before it")
+        if self.keep and len(new):
             self._before = [b for b in self._before if b[0] == round]
             self._before.append((round, new, {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}))
         if self._all(ids):
