@@ -58,17 +58,19 @@ batches, messages and scores.
 
 ## Where a goal is missed, and what the profile shows
 
-- **MLP rounds against other systems.** The products are most of what every system does here. Our round takes {over} times as long as its bare
-  products, and the loop with DataLoader {loop} times as long as ours: a system that did nothing but the products would be {best} times the loop. Goals of
-  20 (loop), 10 (Flower) and 3 (pfl) are out of reach of any implementation on a core with this speed of products (AVX2, some 70 GFLOP/s);
-  on one with twice that, everything but the products weighs twice as much. FedJAX's compiled round is about as fast as ours.
+- **MLP rounds against other systems.** The products are most of what every system does here. Our round takes {over} times as long as
+  its bare products, and the loop with DataLoader {loop} times as long as ours: a system that did nothing but the products would be
+  {best} times the loop. Goals of 20 (loop), 10 (Flower) and 3 (pfl) are out of reach of any implementation on a core with this speed of
+  products (AVX2, some 70 GFLOP/s); on one with twice that, everything but the products weighs twice as much. FedJAX's compiled round is
+  about as fast as ours.
 - **LeNet rounds.** The same: convolutions take two thirds of the round, and they are the same in the loop.
 - **Small models are where vectorised clients pay**: {small} times the loop for lp-proj on 100 logistic clients.
-- **Logistic against its floor.** A step of 100 models takes two products of 0.18 ms. Beside them: softmax 0.10 ms, P x and Pᵀu 0.10 ms, the loss's
-  derivative 0.05 ms, the step, its stopping rule and copies 0.08 ms, and some 0.1 ms of Python and of torch's calls. Only a compiled step
-  could take these away, and compiling takes longer than most runs.
+- **Logistic against its floor.** A step of 100 models takes two products of 0.18 ms. Beside them: softmax 0.10 ms, P x and Pᵀu 0.10 ms,
+  the loss's derivative 0.05 ms, the step, its stopping rule and copies 0.08 ms, and some 0.1 ms of Python and of torch's calls. Only a
+  compiled step could take these away, and compiling takes longer than most runs.
 - **`sparse`** misses its goal by what else is in the cache: two more passes over 3 MB. `contiguous`, `block` and `layers` meet it.
-- **Two threads on LeNet rounds** miss narrowly: rows are shared out evenly, and what is not rows (drawing, averaging, scores) stays on one.
+- **Two threads on LeNet rounds** miss narrowly: rows are shared out evenly, and what is not rows (drawing, averaging, scores) stays on
+  one.
 
 ## Run it
 
