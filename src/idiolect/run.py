@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
-import signal
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from .data.federation import SPLITS, Federation
 from .engine.host import Host, HostSettings
 from .engine.inprocess import InProcess, select
 from .fields import SettingError, build
+from .interrupts import polite
 from .ledger import Ledger
 from .method import Method
 from .methods import METHODS, name_of
@@ -127,7 +126,7 @@ def _run(
     for note in result.notes.values():
         if note.get("warning"):
             _warn(note["warning"])
-    with _polite_interrupt() as interrupted:
+    with polite("finishing this round, then saving") as interrupted:
         for seed in range(settings.seed, settings.seed + settings.seeds):
             one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))
             result.kernel = one.engine.host.task.kernel
@@ -300,27 +299,6 @@ def _disk(what: str) -> Iterator[None]:
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
-
-
-@contextmanager
-def _polite_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the round finish, so that nothing half-done is saved; the second one stops at once."""
-    pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def note(*_: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(1)
-        print("\nfinishing this round, then saving (Ctrl-C again stops at once)", file=sys.stderr)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # -- what a run is, and what it may be ---------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def gain(figures: dict[str, Any], key: str, own: str) -> str:
 
 
 def write(folder: Path, seeds: int = SEEDS, rounds: int | None = None, only: tuple[str, ...] | None = None) -> list[Path]:
-    """Ten minutes on one core."""
+    """Measure every row of every federation and write the page, its figures and its pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     page, stored, paths = list(HEAD), {}, []
     for title, case in CASES.items():

@@ -9,14 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import re
 import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,11 +25,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import data, models
 from ..data.federation import Federation
 from ..fields import SettingError
+from ..interrupts import polite
 from ..methods import make
 from ..metrics import interval
 from ..run import run
 from ..settings import Settings
 from ..task import Task
+from .published import read_published
 
 FORMAT = 1  # of the stored runs: a change in what a run means makes the old ones void
 ROUNDS, SEEDS, CLIENTS, EVERY = 200, 2, 100, 20  # EVERY: rounds between looks at whether the models are still sound
@@ -178,7 +176,8 @@ def _each(left: Sequence[Job], workers: int) -> Iterator[tuple[Job, dict[str, An
         return
     queue, waiting = list(reversed(left)), dict[Future, Job]()
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_quiet) as pool, _polite_interrupt() as interrupted:
+    processes = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_quiet)
+    with processes as pool, polite("finishing the runs at work, then stopping") as interrupted:
         try:
             while queue or waiting:
                 while queue and len(waiting) <= workers:  # one ahead, so that no worker waits
@@ -194,27 +193,6 @@ def _each(left: Sequence[Job], workers: int) -> Iterator[tuple[Job, dict[str, An
             raise
     if interrupted():
         raise KeyboardInterrupt("the finished runs are stored; the same command goes on from there")
-
-
-@contextmanager
-def _polite_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is noted; the second one stops at once."""
-    pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def note(*_: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(1)
-        print("\nfinishing the runs at work, then stopping (Ctrl-C again stops at once)", file=sys.stderr)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _quiet() -> None:
@@ -551,89 +529,3 @@ WHY = (
     "as an absent client: where the paper's code breaks off, a run here may go on with the honest rest, and part of lp-proj-1's calm",
     "under sign-flipping is that refusal. A global model under Krum is one client's model, so it depends on who is heard last.",
 )
-
-
-def read_published() -> dict[tuple[str, str, str], list[tuple[float, float] | None]]:
-    """[federation, attack, method] -> accuracy and variance, clean first; None for a ★.
-
-    >>> read_published()["Synthetic(0, 0)", "sign-flip", "lp-proj-2"]
-    [(0.887, 0.01), (0.885, 0.01), (0.884, 0.01), None, None]
-    """
-    out: dict[tuple[str, str, str], list[tuple[float, float] | None]] = {}
-    federation = attack = ""
-    for line in PUBLISHED.strip().splitlines():
-        if head := re.fullmatch(r"(Synthetic\(.+\)): (.+)", line):
-            federation, attack = head.groups()
-            continue
-        method, *cells = line.split()
-        out[federation, attack, method] = [None if c == "*" else (float(c[:4]), float(c[5:9])) for c in cells]
-    return out
-
-
-# Tables 6 to 9 of Han, Li, Lin and Zhang, JMLR 2024: accuracy(variance); * = collapsed
-PUBLISHED = """
-Synthetic(0, 0): same-value
-Ditto         .857(.018) .856(.017) .851(.020) .855(.017) .837(.014)
-Global+Mean   .772(.044) .558(.150) .485(.161) .462(.169) .446(.166)
-Global+Median .519(.140) .558(.129) .604(.121) .434(.156) .471(.155)
-Global+Krum   .235(.109) .285(.127) .318(.133) .298(.131) .285(.122)
-RSA           .832(.026) .881(.011) .879(.011) .885(.012) .863(.008)
-lp-proj-1     .888(.010) .868(.013) .880(.011) .884(.012) .869(.010)
-lp-proj-2     .887(.010) .865(.014) .873(.012) .875(.014) .858(.012)
-Synthetic(0, 0): sign-flip
-Ditto         .857(.018) .853(.017) .850(.017) * *
-Global+Mean   .772(.044) .412(.146) .324(.130) * *
-Global+Median .519(.140) .421(.131) .425(.139) .192(.087) *
-Global+Krum   .280(.133) .304(.139) .308(.157) .281(.134) *
-RSA           .832(.026) .829(.025) .834(.022) .881(.012) .848(.011)
-lp-proj-1     .888(.010) .884(.011) .885(.010) .885(.010) .863(.010)
-lp-proj-2     .887(.010) .885(.010) .884(.010) * *
-Synthetic(0, 0): gaussian
-Ditto         .857(.018) .651(.052) .674(.056) .722(.045) .710(.047)
-Global+Mean   .772(.044) .174(.081) .173(.080) .189(.082) .246(.102)
-Global+Median .519(.140) .124(.054) .143(.071) .189(.083) .204(.091)
-Global+Krum   .235(.109) .133(.072) .148(.086) .208(.105) .290(.086)
-RSA           .832(.026) .845(.019) .851(.018) .868(.017) .837(.015)
-lp-proj-1     .888(.010) .876(.013) .880(.011) .885(.011) .862(.009)
-lp-proj-2     .887(.010) .838(.023) .846(.020) .861(.018) .844(.011)
-Synthetic(0, 0): data-poison
-Ditto         .857(.018) .853(.019) .851(.019) .749(.068) .342(.123)
-Global+Mean   .772(.044) .484(.163) .304(.134) .257(.129) .141(.059)
-Global+Median .519(.140) .539(.141) .552(.130) .322(.118) .435(.133)
-Global+Krum   .280(.133) .288(.130) .290(.134) .291(.156) .300(.146)
-RSA           .832(.026) .850(.019) .865(.016) .876(.012) .875(.011)
-lp-proj-1     .888(.010) .886(.011) .884(.011) .884(.011) .881(.011)
-lp-proj-2     .887(.010) .886(.011) .881(.012) .868(.015) .866(.014)
-Synthetic(1, 1): same-value
-Ditto         .863(.018) .882(.015) .884(.014) .885(.012) .873(.012)
-Global+Mean   .785(.051) .481(.168) .440(.175) .387(.171) .477(.147)
-Global+Median .525(.142) .606(.124) .655(.122) .428(.163) .484(.166)
-Global+Krum   .224(.105) .294(.135) .310(.139) .396(.143) .241(.149)
-RSA           .844(.023) .901(.013) .903(.012) .906(.010) .916(.005)
-lp-proj-1     .893(.014) .890(.014) .907(.010) .908(.010) .914(.005)
-lp-proj-2     .891(.013) .890(.015) .905(.011) .898(.013) .907(.007)
-Synthetic(1, 1): sign-flip
-Ditto         .863(.018) .879(.015) .884(.013) * *
-Global+Mean   .785(.051) .292(.142) .243(.134) * *
-Global+Median .525(.142) .455(.140) .436(.169) .168(.092) *
-Global+Krum   .269(.134) .287(.142) .326(.141) .372(.155) *
-RSA           .844(.023) .856(.023) .863(.020) .905(.010) .920(.004)
-lp-proj-1     .893(.014) .905(.011) .909(.010) .905(.009) .918(.005)
-lp-proj-2     .891(.013) .902(.013) .908(.011) * *
-Synthetic(1, 1): gaussian
-Ditto         .863(.018) .694(.060) .741(.051) .762(.032) .795(.024)
-Global+Mean   .785(.051) .194(.089) .188(.101) .196(.090) .295(.143)
-Global+Median .525(.142) .132(.059) .124(.078) .231(.122) .250(.144)
-Global+Krum   .224(.105) .157(.096) .159(.084) .248(.116) .268(.121)
-RSA           .844(.023) .886(.014) .887(.014) .885(.015) .902(.006)
-lp-proj-1     .893(.014) .898(.013) .910(.011) .905(.011) .916(.005)
-lp-proj-2     .891(.013) .868(.020) .887(.016) .878(.013) .893(.008)
-Synthetic(1, 1): data-poison
-Ditto         .863(.018) .863(.019) .853(.023) .810(.045) .401(.184)
-Global+Mean   .785(.051) .432(.156) .253(.124) .208(.111) .146(.090)
-Global+Median .525(.142) .534(.151) .554(.144) .274(.132) .373(.152)
-Global+Krum   .269(.134) .277(.129) .300(.145) .249(.140) .290(.163)
-RSA           .844(.023) .864(.019) .874(.016) .894(.013) .903(.010)
-lp-proj-1     .893(.014) .889(.013) .901(.012) .904(.011) .914(.009)
-lp-proj-2     .891(.013) .896(.012) .893(.012) .895(.013) .899(.013)
-"""
