@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import models
-from idiolect.batches import Batch
-from idiolect.task import Task
+from idiolect.task.batches import Batch
+from idiolect.task.task import Task
 
 from .timing import fastest
 

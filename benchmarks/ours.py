@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from idiolect import Task, aggregation
-from idiolect.engine.host import Host, HostSettings
+from idiolect import Task
 from idiolect.engine.inprocess import InProcess
-from idiolect.server_step import ServerStep
+from idiolect.host.host import Host, HostSettings
+from idiolect.server import rules as aggregation
+from idiolect.server.step import ServerStep
 
 from .workloads import Workload
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from idiolect import models, projections
-from idiolect.batches import Batch
 from idiolect.projections import Projection, Spec
-from idiolect.task import Task
+from idiolect.task.batches import Batch
+from idiolect.task.task import Task
 
 from .timing import fastest
 

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.batches import Batch
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
 from idiolect.methods import FedAlt
 from idiolect.models import PAPERS, adapt, make
 from idiolect.models.adapters import Adapted, Adapter
+from idiolect.task.batches import Batch
 
 
 class Own(nn.Module):

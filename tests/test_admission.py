@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect import wire
-from idiolect.admission import REASONS, Admitted, admit
+from idiolect.wire import messages as wire
+from idiolect.wire.admission import REASONS, Admitted, admit
 
 RUN, ROUND, D, CAP = 99, 5, 6, 40.0
 EXPECTED = torch.tensor([2, 3, 5, 8, 13])

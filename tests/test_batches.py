@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from idiolect import Federation
-from idiolect.batches import BATCHING, Batches
-from idiolect.streams import name_keys
+from idiolect.core.streams import name_keys
+from idiolect.task.batches import BATCHING, Batches
 
 SIZES = (7, 1, 20, 5, 64)  # training samples of clients 0 .. 4; client 5 has none
 

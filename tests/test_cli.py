@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import idiolect
-from idiolect.cli import COMMANDS, main
+from idiolect.cli.main import COMMANDS, main
 from idiolect.data.federation import Federation
 from idiolect.methods import METHODS
-from idiolect.plan import Plan
+from idiolect.run.plan import Plan
 
 SMALL = split("--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet")
 KEYS = {"method", "settings", "rounds", "seeds", "accuracy", "loss", "bytes", "values", "gradients_per_client", "seconds", "rejected"}

@@ -10,14 +10,16 @@ from shlex import split
 
 import pytest
 
-from idiolect import Federation, SettingError, Settings, curves, info
+from idiolect import Federation, SettingError, Settings
 from idiolect.adversary import ATTACKS
-from idiolect.aggregation import RULES, WRAPPERS
 from idiolect.channels import CHANNELS
-from idiolect.cli import main
-from idiolect.curves import Goals
-from idiolect.plan import Plan, method_spec, row_spec
-from idiolect.tables import goal, majority_row, number, render, results_table, size
+from idiolect.cli import lists as info
+from idiolect.cli.main import main
+from idiolect.report import curves
+from idiolect.report.curves import Goals
+from idiolect.report.tables import goal, majority_row, number, render, results_table, size
+from idiolect.run.plan import Plan, method_spec, row_spec
+from idiolect.server.rules import RULES, WRAPPERS
 
 DOCS = Path(__file__).parent.parent / "docs"
 SMALL = split("--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet")

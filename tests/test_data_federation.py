@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from idiolect import data
+from idiolect.core.knobs import SettingError
 from idiolect.data import Federation
-from idiolect.fields import SettingError
 
 X = np.arange(24, dtype=np.float32).reshape(12, 2)
 Y = np.arange(12) % 3

@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
+from idiolect.core.knobs import SettingError
 from idiolect.data import fetch
 from idiolect.data.sources import SOURCES, DataSource, File, Way
-from idiolect.fields import SettingError
 
 BODY = {"a": b"first file " * 100, "b": b"second"}
 FILES = {name: File(len(body), hashlib.sha256(body).hexdigest()) for name, body in BODY.items()}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from idiolect import data
+from idiolect.core.knobs import SettingError
 from idiolect.data import cifar, idx, png
-from idiolect.fields import SettingError
 
 RNG = np.random.default_rng(0)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from idiolect import data
+from idiolect.core.knobs import SettingError
 from idiolect.data.regression import Linear, Logistic
 from idiolect.data.synthetic import Synthetic
-from idiolect.fields import SettingError
 
 
 @pytest.mark.parametrize("name", ["synthetic", "linear", "logistic", "digits"])
@@ -133,7 +133,7 @@ def test_unknown_names_and_wrong_values_are_refused_with_help(name, options, mes
 
 @pytest.mark.parametrize("name", data.DATASETS)
 def test_every_data_set_says_what_it_is_and_what_its_settings_mean(name):
-    from idiolect.fields import describe
+    from idiolect.core.knobs import describe
 
     cls = data.DATASETS[name]
     assert cls.__doc__ and len(cls.__doc__.splitlines()[0]) > 20 and callable(cls().load)

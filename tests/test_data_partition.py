@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from idiolect.core.knobs import SettingError
 from idiolect.data import partition
-from idiolect.fields import SettingError
 
 LABELS = np.random.default_rng(0).integers(0, 10, 4000)
 

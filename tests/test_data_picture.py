@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from idiolect import data
+from idiolect.core.knobs import SettingError
 from idiolect.data import Federation
-from idiolect.fields import SettingError
 
 
 def text(federation, **options):

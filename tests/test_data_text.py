@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from idiolect import data
+from idiolect.core.knobs import SettingError
 from idiolect.data import fetch, sources
 from idiolect.data.federation import SPLITS
 from idiolect.data.sources import SOURCES, DataSource, File, Way
 from idiolect.data.text import Chitchat, Sotu, tokens
-from idiolect.fields import SettingError
 
 SPEECH = {"1790-Alpha-1": "One two. Three", "1791-Alpha-10": "four", "1791-Alpha-9": "five", "1800-Beta-1": "Six — seven"}
 META = (

@@ -12,11 +12,11 @@ from torch import nn
 from torch.func import functional_call
 
 from idiolect import Federation, Task, models
-from idiolect.batches import Batch, Batches
-from idiolect.fields import SettingError
-from idiolect.kernels import chain
-from idiolect.streams import name_keys
-from idiolect.threads import over_threads
+from idiolect.core.knobs import SettingError
+from idiolect.core.streams import name_keys
+from idiolect.task.batches import Batch, Batches
+from idiolect.task.kernels.all import chain
+from idiolect.task.kernels.threads import over_threads
 
 K, B = 3, 5
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect import wire
-from idiolect.engine.host import Host
+from idiolect.host.host import Host
 from idiolect.methods import METHODS, make
+from idiolect.wire import messages as wire
 from reference import setting
 from reference.fedavg import fedavg
 from reference.fedprox import fedprox, fedprox_soft

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect import streams
-from idiolect.cli import main
+from idiolect.cli.main import main
+from idiolect.core import streams
 from idiolect.methods import METHODS
 from reference import setting
 from reference.dichotomy import dichotomy

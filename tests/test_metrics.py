@@ -11,8 +11,8 @@ from scipy import stats
 from torch import nn
 
 import idiolect as il
-from idiolect.evaluate import Evaluator
-from idiolect.metrics import Scores, interval, majority, summarise
+from idiolect.host.evaluation import Evaluator
+from idiolect.host.scores import Scores, interval, majority, summarise
 
 NAN = float("nan")
 

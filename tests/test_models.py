@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from idiolect import models
-from idiolect.fields import SettingError, describe
+from idiolect.core.knobs import SettingError, describe
 from idiolect.models import MODELS, Model, default, make
 
 # name, options, shape of a sample, classes, parameters

@@ -9,11 +9,11 @@ from torch import nn
 from torch.func import functional_call
 
 import idiolect as il
-from idiolect.batches import Batch
-from idiolect.fields import SettingError, describe
+from idiolect.core.knobs import SettingError, describe
 from idiolect.models import LARGE, MODELS, Model, make
 from idiolect.models.resnet import Residual, ResNet18
 from idiolect.models.transformer import Tied
+from idiolect.task.batches import Batch
 
 TINY = {"blocks": 2, "heads": 2, "width": 8, "hidden": 12}  # a transformer for tests
 T, V = 6, 11

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.cli import main
+from idiolect.cli.main import main
 
 STAGES = [(il.FedAvg(), 6), (il.Ffgg(part="output"), 4), (il.FedAlt(part="output", steps=0, private_steps=30, who="everyone"), 3)]
 

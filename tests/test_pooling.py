@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect.pooling import FastPool, quicken
+from idiolect.task.kernels.pooling import FastPool, quicken
 
 CASES = {
     "numbers": lambda g: torch.randn(3, 4, 6, 8, generator=g, dtype=torch.float64),

@@ -8,7 +8,7 @@ import torch
 
 import idiolect as il
 from idiolect import projections
-from idiolect.cli import main
+from idiolect.cli.main import main
 from idiolect.projections import PROJECTIONS, Spec
 from idiolect.projections.report import singular_values
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect import wire
-from idiolect.engine.host import Host
-from idiolect.server_step import ServerStep
+from idiolect.host.host import Host
+from idiolect.server.step import ServerStep
+from idiolect.wire import messages as wire
 from reference import setting
 from reference.lpproj import pfedme
 from reference.setting import MODELS, ROUNDS, SAMPLE, SIZES, assert_same, outcome, run

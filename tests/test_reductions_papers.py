@@ -8,9 +8,11 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 import idiolect as il
-from idiolect import streams, testing, wire
-from idiolect.batches import Batches
-from idiolect.engine.host import Host
+from idiolect import testing
+from idiolect.core import streams
+from idiolect.host.host import Host
+from idiolect.task.batches import Batches
+from idiolect.wire import messages as wire
 from reference import setting
 from reference.setting import BATCH, CLASSES, MODELS, ROUNDS, SAMPLE, SEED, SIZES, outcome, run
 

@@ -20,9 +20,9 @@ from torch import nn
 
 import idiolect as il
 from idiolect import METHODS, Interrupted, SettingError
-from idiolect.checkpoint import CheckpointError
 from idiolect.methods import make
-from idiolect.rundir import RunDirectory
+from idiolect.run.checkpoint import CheckpointError
+from idiolect.run.directory import RunDirectory
 
 ROUNDS = 6
 
@@ -408,7 +408,7 @@ def full_says_safetensors(*_, **__):
 def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkpoint(failure, tmp_path, monkeypatch, capsys):
     def progress(seed, round, accuracy):
         if round == 3:
-            monkeypatch.setattr("idiolect.checkpoint.save_file", failure)
+            monkeypatch.setattr("idiolect.run.checkpoint.save_file", failure)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
     result = il.run(il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given)

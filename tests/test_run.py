@@ -10,7 +10,7 @@ from torch import nn
 
 import idiolect as il
 from idiolect import SettingError
-from idiolect.engine.host import Host
+from idiolect.host.host import Host
 
 FEATURES, CLASSES = 5, 3
 

@@ -7,10 +7,10 @@ import torch
 from torch import optim
 
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
-from idiolect.fields import SettingError, build, describe
+from idiolect.core.knobs import SettingError, build, describe
 from idiolect.methods import make, name_of
-from idiolect.schedule import factor
-from idiolect.server_step import ServerStep, optimizers, parse
+from idiolect.run.schedule import factor
+from idiolect.server.step import ServerStep, optimizers, parse
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from idiolect.engine.store import Store
+from idiolect.core.store import Store
 
 N, D = 7, 3
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from idiolect import streams
+from idiolect.core import streams
 
 NAMES = streams.name_keys([f"client {i}" for i in range(2000)])
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from idiolect import Task
-from idiolect.batches import Batch
-from idiolect.fields import SettingError
-from idiolect.streams import keys, name_keys
+from idiolect.core.knobs import SettingError
+from idiolect.core.streams import keys, name_keys
+from idiolect.task.batches import Batch
 
 
 def mlp() -> nn.Module:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idiolect import wire
+from idiolect.wire import messages as wire
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 CPU = torch.device("cpu")

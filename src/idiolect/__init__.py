@@ -1,8 +1,8 @@
 """idiolect: personalised federated learning. Every client keeps a model of its own; messages are small."""
 
 from . import data, models
+from .core.knobs import SettingError
 from .data.federation import Federation
-from .fields import SettingError
 from .method import Method
 from .methods import (
     METHODS,
@@ -27,11 +27,11 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
-from .pipeline import pipeline
-from .result import Result
-from .run import Interrupted, run
-from .settings import Settings
-from .task import Split, Task
+from .run.pipeline import pipeline
+from .run.result import Result
+from .run.run import Interrupted, run
+from .run.settings import Settings
+from .task.task import Split, Task
 
 __all__ = [
     "METHODS",

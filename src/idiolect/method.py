@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from .batches import Batches
-from .fields import Knobs
-from .task import Task
+from .core.knobs import Knobs
+from .core.types import State
+from .task.batches import Batches
+from .task.task import Task
 
-State = dict[str, Tensor]  # server: plain tensors; private and messages: leading axis = client
 Rule = Callable[[Tensor, Tensor], Tensor]  # rows[S, m], weights[S] -> [m]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .batches import Batch, Batches
-from .task import Task
+from .task.batches import Batch, Batches
+from .task.task import Task
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
 

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import streams
-from .batches import Batches
+from .core import streams
+from .core.types import State
 from .data.federation import Federation
-from .method import Method, State
-from .result import Result, SeedResult
-from .run import run
-from .task import Task
+from .method import Method
+from .run.result import Result, SeedResult
+from .run.run import run
+from .task.batches import Batches
+from .task.task import Task
 
 SIZES = (30, 7, 24, 12, 40, 18)
 

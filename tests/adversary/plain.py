@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from idiolect import streams
+from idiolect.core import streams
 
 
 def c(key, std):

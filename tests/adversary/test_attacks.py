@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adversary import plain
-from idiolect import streams
 from idiolect.adversary import ATTACKS, Attack, make
 from idiolect.adversary.alie import quantile
-from idiolect.fields import SettingError, describe
+from idiolect.core import streams
+from idiolect.core.knobs import SettingError, describe
 
 LINES = [
     *ATTACKS,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect import streams
 from idiolect.adversary import chosen, how_many
-from idiolect.fields import SettingError
+from idiolect.core import streams
+from idiolect.core.knobs import SettingError
 
 KEYS = streams.name_keys([f"client {i}" for i in range(100)])
 ALL = torch.arange(100)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from idiolect.adversary import make, poison
+from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.fields import SettingError
 
 BAD = torch.tensor([1, 4])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect.aggregation import WRAPPERS, make
+from idiolect.server.rules import WRAPPERS, make
 
 byzfl = pytest.importorskip("byzfl")
 

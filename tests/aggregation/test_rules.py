@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from aggregation import slow
-from idiolect.aggregation import RULES, WRAPPERS, Rule, TooFew, make
+from idiolect.server.rules import RULES, WRAPPERS, Rule, TooFew, make
 
 ROBUST = [
     "median",
@@ -195,7 +195,7 @@ def test_squares_that_overflow_float64_keep_the_liars_out(text):
 
 def test_distances_survive_cancellation():
     """Two rows a thousandth apart and a million away from the others: the matrix product alone says 0 or noise."""
-    from idiolect.aggregation.geometry import squared_distances
+    from idiolect.server.rules.geometry import squared_distances
 
     g = np.random.default_rng(0)
     x = g.normal(size=(9, 40))
@@ -208,7 +208,7 @@ def test_distances_survive_cancellation():
 
 
 def test_distances_of_models_far_from_zero_are_exact():
-    from idiolect.aggregation.geometry import squared_distances
+    from idiolect.server.rules.geometry import squared_distances
 
     x = 1e5 + 1e-4 * np.random.default_rng(0).normal(size=(6, 70_000)).astype(np.float64)
     np.testing.assert_allclose(squared_distances(torch.tensor(x)).numpy(), ((x[:, None] - x[None]) ** 2).sum(-1), rtol=1e-10)
@@ -261,8 +261,8 @@ def test_mda_refuses_more_subsets_than_it_can_try_and_says_what_else_to_do():
     ],
 )
 def test_what_is_no_rule_is_refused_with_what_would_be(text, message):
-    from idiolect.fields import SettingError
-    from idiolect.settings import Settings
+    from idiolect.core.knobs import SettingError
+    from idiolect.run.settings import Settings
 
     for form in (make, lambda t: Settings(rule=t)):
         with pytest.raises(SettingError) as error:

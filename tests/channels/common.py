@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from idiolect import streams
 from idiolect.channels import Form, make
-from idiolect.channels.ragged import Ragged, Reader
+from idiolect.core import streams
+from idiolect.wire.ragged import Ragged, Reader
 
 CHANNELS = (
     "none",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idiolect.channels import bits
-from idiolect.channels.ragged import Ragged, Reader, join
+from idiolect.wire.ragged import Ragged, Reader, join
 
 RNG = np.random.default_rng
 

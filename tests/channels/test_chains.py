@@ -5,7 +5,7 @@ import torch
 
 from channels.common import form, keys, send, start
 from idiolect.channels import make
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
 
 F64 = torch.float64
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect import streams
 from idiolect.channels.countsketch import CountSketch, heaviest, shared
+from idiolect.core import streams
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ from idiolect.channels.clip import Clip
 from idiolect.channels.half import Half
 from idiolect.channels.int8 import Int8
 from idiolect.channels.sign import Sign
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
 
 NORMAL = torch.randn(5, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 F64 = torch.float64

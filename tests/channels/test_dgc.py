@@ -7,7 +7,7 @@ import torch
 from channels.common import form, keys, send, start
 from idiolect.channels import make
 from idiolect.channels.dgc import DGC
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
 
 F64 = torch.float64
 

@@ -6,7 +6,7 @@ import torch
 
 from channels.common import CHANNELS, form, keys, receive, send, start
 from idiolect.channels import make
-from idiolect.channels.ragged import Ragged
+from idiolect.wire.ragged import Ragged
 
 every = pytest.mark.parametrize("text", CHANNELS)
 

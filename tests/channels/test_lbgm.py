@@ -7,8 +7,8 @@ import torch
 from channels.common import form, keys
 from idiolect.channels import Form, make
 from idiolect.channels.lbgm import LBGM
-from idiolect.channels.ragged import Ragged, Reader
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
+from idiolect.wire.ragged import Ragged, Reader
 
 F64 = torch.float64
 TEXTS = ("lbgm", "lbgm(layers=True)", "lbgm(threshold=0.9) + half", "lbgm(threshold=0.9) + qsgd", "feedback + lbgm", "lbgm(threshold=1)")

@@ -8,8 +8,8 @@ import torch
 from channels.common import form, keys, receive, send
 from idiolect.channels import make
 from idiolect.channels.qsgd import QSGD
-from idiolect.channels.ragged import Ragged
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
+from idiolect.wire.ragged import Ragged
 
 ROW = torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 TIMES = 4000

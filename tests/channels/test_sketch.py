@@ -6,10 +6,10 @@ import torch
 
 from channels.common import form, keys
 from idiolect.channels import Form, make
-from idiolect.channels.ragged import Ragged, Reader
 from idiolect.channels.sketch import Sketch
 from idiolect.channels.stage import Stage
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
+from idiolect.wire.ragged import Ragged, Reader
 
 F64 = torch.float64
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from channels.common import form, keys, send
 from idiolect.channels.randomk import RandomK
 from idiolect.channels.topk import TopK, largest
-from idiolect.fields import SettingError
+from idiolect.core.knobs import SettingError
 
 NORMAL = torch.randn(5, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

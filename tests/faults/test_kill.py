@@ -22,15 +22,15 @@ from torch import nn
 import idiolect as il
 
 POINTS = {  # what is called, the call at which to die, before or after it
-    "before the first round": ("idiolect.engine.host:Host.update", 1, "before"),
-    "before the clients' work": ("idiolect.engine.host:Host.update", 5, "before"),
-    "after the clients' work": ("idiolect.engine.host:Host.update", 5, "after"),
+    "before the first round": ("idiolect.host.host:Host.update", 1, "before"),
+    "before the clients' work": ("idiolect.host.host:Host.update", 5, "before"),
+    "after the clients' work": ("idiolect.host.host:Host.update", 5, "after"),
     "after the aggregation": ("idiolect.engine.inprocess:InProcess._receive", 5, "after"),
     "in an evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 5, "before"),
-    "before a checkpoint": ("idiolect.checkpoint:save", 2, "before"),
-    "after a checkpoint": ("idiolect.checkpoint:save", 2, "after"),
-    "in the first checkpoint": ("idiolect.checkpoint:save_file", 2, "after"),
-    "between the files of a checkpoint": ("idiolect.checkpoint:save_file", 5, "after"),
+    "before a checkpoint": ("idiolect.run.checkpoint:save", 2, "before"),
+    "after a checkpoint": ("idiolect.run.checkpoint:save", 2, "after"),
+    "in the first checkpoint": ("idiolect.run.checkpoint:save_file", 2, "after"),
+    "between the files of a checkpoint": ("idiolect.run.checkpoint:save_file", 5, "after"),
     "before a checkpoint has its name": ("os:replace", "000004", "before"),
     "when a checkpoint has its name": ("os:replace", "000004", "after"),
     "when an old checkpoint is half removed": ("shutil:rmtree", "000002", "before"),

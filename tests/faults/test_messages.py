@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect import wire
-from idiolect.engine.host import Host
+from idiolect.host.host import Host
 from idiolect.methods import METHODS, make
+from idiolect.wire import messages as wire
 
 SIZES = (12, 40, 25, 18, 33, 9)
 

@@ -11,7 +11,7 @@ import idiolect as il
 from idiolect import models
 from idiolect.data.federation import Federation
 from idiolect.experiments.large import METHODS, Live, activations, engine, states
-from idiolect.wire import HEADER
+from idiolect.wire.messages import HEADER
 
 
 def images(clients: int, each: int, side: int = 9) -> Federation:

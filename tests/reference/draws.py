@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from idiolect import projections, streams
-from idiolect.batches import Batches
+from idiolect import projections
+from idiolect.core import streams
 from idiolect.data.federation import Federation
 from idiolect.engine.inprocess import select
+from idiolect.task.batches import Batches
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 import idiolect as il
-from idiolect import admission, wire
 from idiolect.adversary import ATTACKS as NAMES
-from idiolect.engine.host import Host, Sent
+from idiolect.host.host import Host, Sent
 from idiolect.methods import make
 from idiolect.testing import federation, task
+from idiolect.wire import admission
+from idiolect.wire import messages as wire
 
 FEDERATION = federation()
 CLIENTS = FEDERATION.clients

@@ -9,7 +9,7 @@ import torch
 
 import idiolect as il
 from idiolect import METHODS
-from idiolect.metrics import summarise
+from idiolect.host.scores import summarise
 from robust.common import CLIENTS, COLLUDING, FEDERATION, Spy, engine, numbers, run
 
 

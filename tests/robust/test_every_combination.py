@@ -5,7 +5,8 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from idiolect import METHODS, wire
+from idiolect import METHODS
+from idiolect.wire import messages as wire
 from robust.common import ATTACKS, CHANNELS, RULES, Spy, engine, run, sound
 
 MALICIOUS = 2

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect import wire
-from idiolect.engine.host import Host
+from idiolect.host.host import Host
+from idiolect.wire import messages as wire
 from robust.common import CHANNELS, CLIENTS, STATEFUL, accounted, engine, everything, run, same_bits, sound, tampering, with_header
 
 EXACT = "sketch(columns=5, rows=3, k=2, exact=True)"

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from .. import specs
+from ..core import text as specs
 from .alie import Alie
 from .base import Attack, Chain, Collusion
 from .data import poison

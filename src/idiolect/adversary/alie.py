@@ -7,8 +7,8 @@ from statistics import NormalDist
 
 from torch import Tensor
 
-from ..fields import knob
-from ..streams import Keys
+from ..core.knobs import knob
+from ..core.streams import Keys
 from .base import Collusion
 
 

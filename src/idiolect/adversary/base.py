@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
+from ..core import streams
+from ..core.knobs import Knobs, SettingError
+from ..core.streams import Keys
 from ..data.federation import Federation
-from ..fields import Knobs, SettingError
-from ..streams import Keys
 from .data import poison
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
+from ..core import streams
+from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..fields import SettingError
 
 KINDS = ("random", "flip")
 LABELS = ("wrong", "uniform")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..fields import knob
-from ..streams import Keys
+from ..core.knobs import knob
+from ..core.streams import Keys
 from .base import Collusion, change
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.knobs import knob
+from ..core.streams import Keys
 from ..data.federation import Federation
-from ..fields import knob
-from ..streams import Keys
 from .base import Attack
 from .data import LABELS, poison
 from .noise import scalars

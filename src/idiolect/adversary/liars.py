@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
-from ..fields import SettingError
-from ..streams import Keys
+from ..core import streams
+from ..core.knobs import SettingError
+from ..core.streams import Keys
 
 
 def how_many(malicious: float, clients: int) -> int:

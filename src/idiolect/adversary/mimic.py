@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import streams
-from ..fields import knob
-from ..streams import Keys
+from ..core import streams
+from ..core.knobs import knob
+from ..core.streams import Keys
 from .base import Collusion, change
 
 

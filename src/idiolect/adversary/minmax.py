@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..fields import knob
-from ..streams import Keys
+from ..core.knobs import knob
+from ..core.streams import Keys
 from .base import Collusion, change, unit
 
 

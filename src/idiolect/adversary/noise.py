@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
-from ..fields import knob
-from ..streams import Keys
+from ..core import streams
+from ..core.knobs import knob
+from ..core.streams import Keys
 from .base import Attack
 
 _BLOCK = 1 << 20  # random numbers at once

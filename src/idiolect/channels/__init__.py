@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import specs
-from .chain import Chain
+from ..core import text as specs
+from .channel import Chain
 from .clip import Clip
 from .dgc import DGC
 from .feedback import Feedback

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .ragged import Ragged, Reader
+from ..wire.ragged import Ragged, Reader
 
 Array = np.ndarray
 

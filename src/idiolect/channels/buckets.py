@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import streams
+from ..core import streams
 from .bits import ceil32
 
 Array = np.ndarray

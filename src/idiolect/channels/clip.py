@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import knob
-from ..method import State
-from .ragged import Ragged
+from ..core.knobs import knob
+from ..core.types import State
+from ..wire.ragged import Ragged
 from .stage import Coded, Form, Stage
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
+from ..core import streams
 from .topk import largest
 
 

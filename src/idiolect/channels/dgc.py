@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import knob
-from ..method import State
+from ..core.knobs import knob
+from ..core.types import State
+from ..wire.ragged import Ragged, Reader
 from . import bits
 from .clip import clipped
-from .ragged import Ragged, Reader
 from .stage import Coded, Form, Stage, array
 from .topk import largest, pick, place
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from ..method import State
-from .ragged import Ragged
+from ..core.types import State
+from ..wire.ragged import Ragged
 from .stage import Coded, Form, Stage
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from .. import streams
-from ..method import Method, State
-from ..task import Task
-from .chain import Chain
-from .ragged import Ragged, Reader, join
+from ..core import streams
+from ..core.types import State
+from ..method import Method
+from ..task.task import Task
+from ..wire.ragged import Ragged, Reader, join
+from .channel import Chain
 from .stage import Form, Stage
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import knob
-from ..method import State
+from ..core.knobs import knob
+from ..core.types import State
+from ..wire.ragged import Ragged, Reader, join
 from . import bits, buckets
-from .ragged import Ragged, Reader, join
 from .stage import Coded, Form, Stage, array
 
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from .. import streams
-from ..fields import knob
-from ..method import State
+from ..core import streams
+from ..core.knobs import knob
+from ..core.types import State
+from ..wire.ragged import Ragged, Reader
 from . import bits
-from .ragged import Ragged, Reader
 from .stage import Coded, Form, Stage
 from .topk import pick, place
 

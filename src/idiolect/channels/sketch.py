@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from ..fields import SettingError, knob
-from ..method import State
+from ..core.knobs import SettingError, knob
+from ..core.types import State
+from ..wire.ragged import Ragged
 from . import countsketch
-from .ragged import Ragged
 from .stage import Coded, Form, Stage
 
 ASKED = 4  # coordinates asked for exactly, for each that is taken (p2 of Ivkin et al.)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import Knobs
-from ..method import State
-from .ragged import Ragged, Reader
+from ..core.knobs import Knobs
+from ..core.types import State
+from ..wire.ragged import Ragged, Reader
 
 
 @dataclass(frozen=True)

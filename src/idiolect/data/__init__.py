@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fields import Knobs, build, nearest
+from ..core.knobs import Knobs, build, nearest
 from .digits import Digits
 from .federation import Federation
 from .fetch import get, where
@@ -40,7 +40,7 @@ def load(name: str, **options: Any) -> Federation:
     >>> load("mnits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: data set: 'mnits' is unknown; did you mean 'mnist'? known: chitchat, cifar10, ...
+    idiolect.core.knobs.SettingError: data set: 'mnits' is unknown; did you mean 'mnist'? known: chitchat, cifar10, ...
     """
     if name not in DATASETS:
         raise nearest(name, DATASETS, "data set")

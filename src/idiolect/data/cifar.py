@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 from . import png
 
 RECORD = 1 + 3 * 32 * 32

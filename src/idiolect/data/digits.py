@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.datasets import load_digits
 
-from ..fields import knob
+from ..core.knobs import knob
 from .federation import Federation
 from .partitioned import Partitioned
 

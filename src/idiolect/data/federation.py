@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 
 SPLITS = ("train", "valid", "test")
 

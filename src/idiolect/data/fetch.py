@@ -31,7 +31,7 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..fields import SettingError, nearest
+from ..core.knobs import SettingError, nearest
 from .sources import SOURCES, DataSource, File, Way
 
 LIMIT = 1 << 29  # bytes of one download or member; the largest we know has 139 MB

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 
 LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 MB
 

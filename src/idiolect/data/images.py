@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields import SettingError, knob
+from ..core.knobs import SettingError, knob
 from . import cifar, fetch, idx, partition
 from .federation import SPLITS, Federation, draw_split
 from .partitioned import Partitioned

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 
 TRIES = 1000  # draws of Dirichlet shares before giving up on `minimum`
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..fields import Knobs, knob
+from ..core.knobs import Knobs, knob
 from . import partition
 
 

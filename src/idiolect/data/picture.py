@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 from .federation import SPLITS, Federation
 
 

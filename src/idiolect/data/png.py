@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 LIMIT = 1 << 28  # bytes of pixels

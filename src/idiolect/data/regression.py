@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_limits  # comes with scikit-learn
 from torch import Tensor
 
-from ..fields import Knobs, SettingError, knob
+from ..core.knobs import Knobs, SettingError, knob
 from .federation import Federation
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 from . import cifar
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..fields import Knobs, knob
+from ..core.knobs import Knobs, knob
 from .federation import Federation
 
 

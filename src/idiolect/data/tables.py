@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..fields import Knobs, SettingError, knob
+from ..core.knobs import Knobs, SettingError, knob
 from .federation import Federation
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..fields import Knobs, SettingError, knob
+from ..core.knobs import Knobs, SettingError, knob
 from . import fetch
 from .federation import SPLITS, Federation
 

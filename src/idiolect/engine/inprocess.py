@@ -9,16 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import admission, aggregation, streams, wire
 from ..channels.link import only
-from ..channels.ragged import Ragged
 from ..channels.stage import Form, Stage
-from ..ledger import Ledger
-from ..method import Rule, State
-from ..metrics import Scores
-from ..server_step import ServerStep
-from .host import Host, Sent
-from .store import Store
+from ..core import streams
+from ..core.store import Store
+from ..core.types import State
+from ..host.host import Host, Sent
+from ..host.scores import Scores
+from ..method import Rule
+from ..server import rules as aggregation
+from ..server.step import ServerStep
+from ..wire import admission
+from ..wire import messages as wire
+from ..wire.ledger import Ledger
+from ..wire.ragged import Ragged
 
 
 def select(seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: int, purpose: str = "select") -> Tensor:

@@ -13,14 +13,15 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import curves, data, models
-from ..curves import Curve, Goals
+from .. import data, models
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import FedAvg, Local, LpProj
-from ..run import run
-from ..tables import goal, number, size
-from ..task import Task
+from ..report import curves
+from ..report.curves import Curve, Goals
+from ..report.tables import goal, number, size
+from ..run.run import run
+from ..task.task import Task
 
 SEEDS = 3
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0

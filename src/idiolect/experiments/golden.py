@@ -16,10 +16,10 @@ from rich.console import Console
 from .. import data, models
 from ..data.federation import Federation
 from ..methods import METHODS, make
-from ..run import run
-from ..settings import Settings
-from ..tables import majority_row, number, size
-from ..task import Task
+from ..report.tables import majority_row, number, size
+from ..run.run import run
+from ..run.settings import Settings
+from ..task.task import Task
 
 ROUNDS, SEEDS = 50, 3
 FEDERATIONS: dict[str, tuple[str, dict[str, Any], str, int]] = {  # title -> data, options, model, clients heard a round

@@ -24,16 +24,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import aggregation, data, models
+from .. import data, models
 from ..data.federation import Federation
-from ..engine.host import Host, HostSettings
 from ..engine.inprocess import InProcess
-from ..evaluate import Evaluator
+from ..host.evaluation import Evaluator
+from ..host.host import Host, HostSettings
 from ..method import Method
 from ..methods import FedAvg, LpProj, PFedMe
-from ..server_step import ServerStep
-from ..tables import size
-from ..task import Task
+from ..report.tables import size
+from ..server import rules as aggregation
+from ..server.step import ServerStep
+from ..task.task import Task
 
 ROUNDS, HEARD, CHUNK, STEPS = 2, 3, 2, 2
 DIM, BLOCKS = 750, 50  # what Table 2 of the lp-proj paper implies, see HEAD

@@ -17,8 +17,8 @@ from .. import data, models
 from ..data.federation import Federation
 from ..methods import LpProj
 from ..projections import PROJECTIONS
-from ..run import run
-from ..task import Task
+from ..run.run import run
+from ..task.task import Task
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
 DIMS = (40, 80, 120, 160, 200)

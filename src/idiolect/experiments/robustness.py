@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import data, models
+from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..fields import SettingError
-from ..interrupts import polite
+from ..host.scores import interval
 from ..methods import make
-from ..metrics import interval
-from ..run import run
-from ..settings import Settings
-from ..task import Task
+from ..run.interrupts import polite
+from ..run.run import run
+from ..run.settings import Settings
+from ..task.task import Task
 from .published import read_published
 
 FORMAT = 1  # of the stored runs: a change in what a run means makes the old ones void

@@ -15,8 +15,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from .. import aggregation, streams
-from ..aggregation import Rule, TooFew
+from ..core import streams
+from ..server import rules as aggregation
+from ..server.rules import Rule, TooFew
 
 CLIENTS, DIMENSION, KEYS = 20, 20, 8  # KEYS: random orders of a rule that draws one, averaged
 SHARES = (0.1, 0.2, 0.3, 0.4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fields import build, nearest
+from ..core.knobs import build, nearest
 from ..method import Method
 from .dichotomy import Dichotomy
 from .ditto import Ditto

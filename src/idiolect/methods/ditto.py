@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import State
+from ..core.knobs import knob
+from ..core.types import State
 from ..solvers import sgd
-from ..task import Task
+from ..task.batches import Batches
+from ..task.task import Task
 from .fedavg import FedAvg
 from .local import own_models
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Rule, State
-from ..task import Task
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Rule
+from ..task.batches import Batches
+from ..task.task import Task
 from .fedavg import average
 from .partial import Partial, step
 

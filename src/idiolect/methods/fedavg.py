@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Method, Rule, State
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Method, Rule
 from ..solvers import Pull, sgd
-from ..task import Task
+from ..task.batches import Batches
+from ..task.task import Task
 
 
 @dataclass(frozen=True)

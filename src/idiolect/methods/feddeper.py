@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Method, Rule, State
-from ..task import Task
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Method, Rule
+from ..task.batches import Batches
+from ..task.task import Task
 
 
 @dataclass(frozen=True)

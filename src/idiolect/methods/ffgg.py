@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Rule, State
-from ..task import Task
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Rule
+from ..task.batches import Batches
+from ..task.task import Task
 from . import finetuners
 from .partial import Partial, step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..batches import Batch, Batches
-from ..task import Split, Task
+from ..task.batches import Batch, Batches
+from ..task.task import Split, Task
 
 SOLVERS = ("sgd", "gd", "adam", "cg", "newton")
 STARTS = ("random", "common", "kept")

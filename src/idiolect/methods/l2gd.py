@@ -15,11 +15,12 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import SettingError, knob
-from ..method import Method, Rule, State
+from ..core.knobs import SettingError, knob
+from ..core.types import State
+from ..method import Method, Rule
 from ..solvers import sgd
-from ..task import Task
+from ..task.batches import Batches
+from ..task.task import Task
 from .fedavg import average
 from .local import own_models
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Rule, State
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Rule
 from ..solvers import sgd
-from ..task import Split, Task
+from ..task.batches import Batches
+from ..task.task import Split, Task
 from .fedavg import average
 from .partial import SplitMethod
 

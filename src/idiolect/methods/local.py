@@ -13,12 +13,13 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from .. import streams
-from ..batches import Batches
-from ..fields import knob
-from ..method import Method, Rule, State
+from ..core import streams
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Method, Rule
 from ..solvers import sgd
-from ..task import Task
+from ..task.batches import Batches
+from ..task.task import Task
 
 
 def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K, d]

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from .. import projections
-from ..batches import Batch, Batches
-from ..fields import knob
-from ..method import Method, Rule, State
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Method, Rule
 from ..projections import Projection
 from ..projections.report import describe
 from ..solvers import minimise
-from ..task import Task
+from ..task.batches import Batch, Batches
+from ..task.task import Task
 from .fedavg import average
 from .local import own_models
 

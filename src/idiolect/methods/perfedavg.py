@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..batches import Batches
-from ..fields import knob
-from ..method import Method, Rule, State
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Method, Rule
 from ..solvers import sgd
-from ..task import Task
+from ..task.batches import Batches
+from ..task.task import Task
 from .fedavg import average
 
 

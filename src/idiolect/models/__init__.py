@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import nn
 
-from idiolect.fields import build, nearest
-from idiolect.models.adapters import adapt
-from idiolect.models.base import Model
-from idiolect.models.cnn import FedDeperCNN, LeNet, smallest_side
-from idiolect.models.linear import Linear
-from idiolect.models.mlp import MLP
-from idiolect.models.resnet import ResNet18, ResNet34, ResNetSmall
-from idiolect.models.transformer import Transformer
+from ..core.knobs import build, nearest
+from .adapters import adapt
+from .base import Model
+from .cnn import FedDeperCNN, LeNet, smallest_side
+from .linear import Linear
+from .mlp import MLP
+from .resnet import ResNet18, ResNet34, ResNetSmall
+from .transformer import Transformer
 
 __all__ = ["LARGE", "MODELS", "PAPERS", "Model", "adapt", "default", "make"]
 
@@ -43,7 +43,7 @@ def make(name: str, inputs: tuple[int, ...], outputs: int, **options: Any) -> nn
     >>> make("lenett", (3, 32, 32), 10)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: feddeper-cnn, lenet, linear, mlp, ...
+    idiolect.core.knobs.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: feddeper-cnn, lenet, linear, mlp, ...
     """
     if name not in MODELS:
         raise nearest(name, MODELS, "model")

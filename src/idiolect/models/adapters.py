@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.fields import SettingError, check, knob
+from ..core.knobs import SettingError, check, knob
 
 
 class Adapter(nn.Module):
@@ -120,7 +120,7 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
     >>> adapt(module, layers="head")
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: layers: 'head' matches no layer that can have an adapter; names or patterns of: 2
+    idiolect.core.knobs.SettingError: layers: 'head' matches no layer that can have an adapter; names or patterns of: 2
     """
     rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
     module = copy.deepcopy(module)

@@ -10,8 +10,8 @@ from numbers import Integral
 
 from torch import nn
 
-from idiolect.fields import Knobs, SettingError, knob
-from idiolect.models.adapters import adapt
+from ..core.knobs import Knobs, SettingError, knob
+from .adapters import adapt
 
 Layers = list[tuple[str, nn.Module]]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
 
@@ -64,7 +64,7 @@ def image(name: str, inputs: tuple[int, ...], side: int) -> tuple[int, int, int]
     >>> image("lenet", (784,), 16)
     Traceback (most recent call last):
         ...
-    idiolect.fields.SettingError: inputs: (784,) is not accepted; lenet takes images (channels, height, width) of 16x16 pixels or more
+    idiolect.core.knobs.SettingError: inputs: (784,) is not accepted; lenet takes images (channels, height, width) of 16x16 pixels or more
     """
     if len(inputs) != 3 or min(inputs[1:]) < side:
         raise SettingError(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from idiolect.fields import knob
-from idiolect.models.base import Layers, Model, dense, image
+from ..core.knobs import knob
+from .base import Layers, Model, dense, image
 
 
 def smallest_side(kernel: int, convolutions: int = 2) -> int:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from idiolect.fields import SettingError, knob
-from idiolect.models.base import Layers, Model, dense
+from ..core.knobs import SettingError, knob
+from .base import Layers, Model, dense
 
 # Six digits at most: a typing slip should be an error here and not an out-of-memory later.
 WIDTHS = re.compile(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*")

@@ -25,8 +25,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from idiolect.fields import knob
-from idiolect.models.base import Layers, Model, image
+from ..core.knobs import knob
+from .base import Layers, Model, image
 
 
 class Residual(nn.Module):

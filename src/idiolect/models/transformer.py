@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.fields import SettingError, knob
-from idiolect.models.base import Layers, Model
+from ..core.knobs import SettingError, knob
+from .base import Layers, Model
 
 
 class Table(nn.Embedding):

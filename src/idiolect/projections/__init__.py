@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..fields import SettingError, nearest
+from ..core.knobs import SettingError, nearest
 from .block import block, layers
 from .gaussian import Gaussian
 from .identity import Identity

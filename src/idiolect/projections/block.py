@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 from .dense import rows
 from .slices import Slices
 from .spec import Spec, shares

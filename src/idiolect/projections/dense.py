@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
+from ..core import streams
 
 _PIECE = 1 << 22  # numbers generated at once: memory beyond P itself stays small
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..fields import SettingError
+from ..core.knobs import SettingError
 from .dense import orthonormal, rows
 from .spec import Spec
 

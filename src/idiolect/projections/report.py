@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..fields import SettingError
-from ..wire import HEADER
+from ..core.knobs import SettingError
+from ..wire.messages import HEADER
 from . import PROJECTIONS, Projection, Spec, check, make
 from .block import Blocks
 from .slices import Slices

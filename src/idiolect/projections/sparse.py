@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import streams
+from ..core import streams
 from .slices import Slices
 from .spec import Spec, shares
 

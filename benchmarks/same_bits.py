@@ -1,0 +1,91 @@
+"""Digests of whole runs, to compare two versions of the package bit by bit.
+
+    python -m benchmarks.same_bits > now.json
+    PYTHONPATH=/path/to/another/version/src python benchmarks/same_bits.py > then.json
+    diff then.json now.json
+
+Only the public interface is used. Every method runs plain, and with channels, attacks, rules, server optimisers, held-out clients and
+schedules; a digest covers all figures of the result, every row of the tables by round and by client (bytes and gradients included), and
+the weights of every client's own model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import idiolect as il
+
+SIZES = (30, 7, 24, 12, 40, 18, 9, 21)
+NAMES = [n for n in il.METHODS if n != "lp-proj"]
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "float64": {"dtype": "float64"},
+    "weights": {"clip": 0.5, "weight_decay": 0.01, "schedule": "cosine", "batching": "epochs"},
+    "qsgd": {"channel": "feedback + qsgd(levels=4)"},
+    "topk": {"channel": "topk(share=0.3) + half"},
+    "lbgm": {"channel": "lbgm(threshold=0.5)"},
+    "sketch": {"channel": "sketch"},
+    "exact sketch": {"channel": "sketch(exact=True)"},
+    "dgc": {"channel": "dgc(sparsity=0.8)"},
+    "sign-flip": {"attack": "sign-flip", "malicious": 2},
+    "alie": {"attack": "alie", "malicious": 2, "rule": "trimmed-mean(f=1)"},
+    "label-flip": {"attack": "label-flip + scaling(factor=3)", "malicious": 1, "rule": "median"},
+    "nnm": {"rule": "nnm(f=1) + geometric-median"},
+    "bucketing": {"rule": "bucketing(size=2) + mean"},
+    "adam": {"server_optimizer": "adam", "server_lr": 0.1},
+    "held out": {"held_out": 2, "held_out_rounds": 3, "finetune_steps": 2},
+    "all": {"channel": "qsgd", "attack": "mimic", "malicious": 1, "rule": "trimmed-mean(f=1)", "eval_every": 2},
+    "chunks": {"chunk": 3},
+}
+
+
+def federation() -> il.Federation:
+    """Eight unlike clients of 7 to 40 samples."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat([f"site {k}" for k in range(len(SIZES))], SIZES)
+    y = np.concatenate([rng.choice(3, n, p=np.roll([0.6, 0.3, 0.1], k)) for k, n in enumerate(SIZES)])
+    x = 2 * np.eye(3, 5)[y] + 0.5 * rng.standard_normal((len(y), 5))
+    split = np.array(["test", "valid", "train", "train", "train"])[np.arange(len(y)) % 5]
+    return il.Federation.from_arrays(torch.from_numpy(x), y, ids, split=split, classes=3, name="bits")
+
+
+def digest(result: Any, names: tuple[str, ...]) -> str:
+    out = hashlib.sha256()
+    summary = {k: v for k, v in result.summary().items() if k not in ("seconds", "settings", "projection", "label")}
+    for part in (summary, result.rounds_table(), result.clients_table()):
+        out.update(json.dumps(part, sort_keys=True).encode())
+    for name in names:
+        for p in result.personal(name).parameters():
+            out.update(p.detach().numpy().tobytes())
+    return out.hexdigest()[:16]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    data = federation()
+    table: dict[str, dict[str, str]] = {}
+    for name in NAMES:
+        cls, fixed = il.METHODS[name]
+        more = {"dim": 7} if name.startswith("lp-proj") else {}
+        for title, settings in COMBINATIONS.items():
+            method = cls(**{**fixed, **more})
+            given = {"rounds": 4, "sample": 0 if method.hears_all else 5, "batch": 8, "seeds": 2, **settings}
+            task = il.Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
+            try:
+                found = digest(il.run(method, task, data, **given), data.names)
+            except il.SettingError as error:
+                found = f"refused: {error}"
+            table.setdefault(name, {})[title] = found
+    json.dump(table, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()

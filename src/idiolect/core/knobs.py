@@ -1,0 +1,146 @@
+"""Settings as dataclass fields that know their meaning and their range.
+
+Every method, data set, model and run is a frozen dataclass whose fields are made by `knob`. Flags, TOML keys, `methods --json`,
+docs and the error below all come from that one line:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Demo(Knobs):
+...     lr: float = knob(0.1, "step size", above=0)
+>>> Demo(lr=-1)
+Traceback (most recent call last):
+    ...
+idiolect.core.knobs.SettingError: lr: -1.0 is not accepted; lr (step size) is a number > 0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class SettingError(ValueError):
+    """A setting that cannot be accepted; the message names the field, the value and what would be accepted."""
+
+
+def knob(
+    default: Any,
+    help: str,
+    *,
+    above: float | None = None,
+    low: float | None = None,
+    below: float | None = None,
+    high: float | None = None,
+    choices: tuple | None = None,
+) -> Any:
+    """A dataclass field with a meaning and a range: above < value < below, low <= value <= high, or one of `choices`."""
+    bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
+    return field(default=default, metadata={"help": help, **{k: v for k, v in bounds.items() if v is not None}})
+
+
+def accepted(f: dataclasses.Field, kind: type) -> str:
+    """What a field takes, in words: "a number > 0", "one of 'a', 'b'"."""
+    if "choices" in f.metadata:
+        return "one of " + ", ".join(repr(c) for c in f.metadata["choices"])
+    noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kind, str(kind))
+    signs = (("above", ">"), ("low", ">="), ("below", "<"), ("high", "<="))
+    limits = [f"{sign} {f.metadata[key]:g}" for key, sign in signs if key in f.metadata]
+    return " ".join([noun, " and ".join(limits)]).strip()
+
+
+def nearest(name: str, known: typing.Iterable[str], what: str) -> SettingError:
+    """The error for an unknown name, with the nearest known one."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(known)}")
+
+
+def _convert(value: Any, kind: type) -> Any:
+    """`value` as `kind`, from text too (flags, METHOD:field=value); raises ValueError where it is not one."""
+    if kind is bool:
+        if isinstance(value, str):
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
+        if value in (0, 1, True, False):
+            return bool(value)
+        raise ValueError
+    if kind is int:
+        number = float(value)
+        if isinstance(value, bool) or not number.is_integer():
+            raise ValueError
+        return int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
+    if kind is float:
+        if isinstance(value, bool) or not math.isfinite(float(value)):
+            raise ValueError
+        return float(value)
+    if kind is str and not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
+    """The value converted to the field's type, or a SettingError that says what would be accepted."""
+    m, wanted = f.metadata, f"{name} ({f.metadata.get('help', 'no description')}) is {accepted(f, kind)}"
+    try:
+        value = _convert(value, kind)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        raise SettingError(f"{name}: {value!r} is not accepted; {wanted}") from None
+    fits = (
+        ("choices" not in m or value in m["choices"])
+        and ("above" not in m or value > m["above"])
+        and ("low" not in m or value >= m["low"])
+        and ("below" not in m or value < m["below"])
+        and ("high" not in m or value <= m["high"])
+    )
+    if not fits:
+        raise SettingError(f"{name}: {value!r} is not accepted; {wanted}")
+    return value
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """A frozen dataclass that checks its fields when it is made."""
+
+    def __post_init__(self) -> None:
+        kinds = kinds_of(type(self))
+        for f in dataclasses.fields(self):
+            if f.metadata:
+                object.__setattr__(self, f.name, check(f.name, getattr(self, f.name), f, kinds[f.name]))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+def kinds_of(cls: type) -> dict[str, type]:
+    """The plain type of every field of a dataclass."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def build(cls: type, values: dict[str, Any], what: str) -> Any:
+    """Make `cls` from a dict; an unknown key suggests the nearest field."""
+    known = [f.name for f in dataclasses.fields(cls) if f.init]
+    for key in values:
+        if key not in known:
+            raise nearest(key, known, f"{what} setting")
+    return cls(**values)
+
+
+def describe(cls: type) -> list[dict[str, Any]]:
+    """The fields of a dataclass as plain data, for `--json`, docs and flags."""
+    kinds = kinds_of(cls)
+    return [
+        {
+            "name": f.name,
+            "type": kinds[f.name].__name__,
+            "default": f.default,
+            "help": f.metadata.get("help", ""),
+            "accepts": accepted(f, kinds[f.name]),
+        }
+        for f in dataclasses.fields(cls)
+        if f.init and f.metadata
+    ]

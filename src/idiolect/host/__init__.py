@@ -1,0 +1,1 @@
+"""A host: data and private rows of some clients, and the evaluation of their models."""

@@ -1,0 +1,103 @@
+"""A run by names: method, data, model and settings as plain data, from flags, a TOML file or a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from .. import data, methods, models
+from ..core.knobs import SettingError, build, nearest
+from ..data.federation import Federation
+from ..method import Method
+from ..task.losses import LOSSES
+from ..task.task import Task
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run needs, by name; `build` makes it."""
+
+    method: str
+    method_fields: dict[str, Any] = field(default_factory=dict)
+    data: str = "synthetic"
+    data_options: dict[str, Any] = field(default_factory=dict)
+    model: str = ""  # "" = chosen from the data
+    model_options: dict[str, Any] = field(default_factory=dict)
+    loss: str = ""  # "" = chosen from the data
+    settings: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)  # settings of this row of a comparison alone; they win
+
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        return {**self.settings, **self.own}
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def make_method(self) -> Method:
+        return methods.make(self.method, **self.method_fields)
+
+    def make_settings(self) -> Settings:
+        return build(Settings, self.run_settings, "run")
+
+    def make_data(self) -> Federation:
+        return data.load(self.data, **self.data_options)
+
+    def make_task(self, federation: Federation) -> Task:
+        loss = self.loss or ("cross_entropy" if federation.classes else "half_squared")
+        if loss not in LOSSES:
+            raise nearest(loss, LOSSES, "loss")
+        shape = tuple(federation.inputs.shape[1:])
+        outputs = federation.classes if loss == "cross_entropy" else 1
+        tokens = not federation.inputs.is_floating_point()
+        name = self.model or ("transformer" if tokens else models.default(shape, outputs))
+        models.make(name, shape, outputs, **self.model_options)  # refuse a bad one now, not under the first seed
+        return Task(lambda: models.make(name, shape, outputs, **self.model_options), loss)
+
+
+def method_spec(text: str) -> tuple[str, dict[str, str]]:
+    """ "lp-proj:p=1,lam=0.1" to a name and fields. Commas inside parentheses belong to a value.
+
+    >>> method_spec("lp-proj:p=1,lam=0.1")
+    ('lp-proj', {'p': '1', 'lam': '0.1'})
+    >>> method_spec("fedavg:channel=feedback + qsgd(levels=16, norm=inf),lr=0.2")
+    ('fedavg', {'channel': 'feedback + qsgd(levels=16, norm=inf)', 'lr': '0.2'})
+    """
+    name, _, rest = text.partition(":")
+    pairs = [piece.partition("=") for piece in _pieces(rest) if piece.strip()]
+    return name, {key.strip().replace("-", "_"): value.strip() for key, _, value in pairs}
+
+
+COMMON = ("seed", "seeds", "eval_every", "held_out", "held_out_rounds", "bytes", "target_accuracy")  # one for a whole comparison
+
+
+def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
+    """A method of a comparison: its name, its fields, and the run settings of its row alone.
+
+    >>> row_spec("fedavg:steps=3,channel=qsgd(levels=4),sample=5")
+    ('fedavg', {'steps': '3'}, {'channel': 'qsgd(levels=4)', 'sample': '5'})
+    """
+    name, given = method_spec(text)
+    if name not in methods.METHODS:
+        raise nearest(name, methods.METHODS, "method")
+    theirs, runs = ({f.name for f in fields(cls)} for cls in (methods.METHODS[name][0], Settings))
+    for key in given:
+        if key not in theirs | runs:
+            raise nearest(key, theirs | (runs - set(COMMON)), f"setting of {name}")
+        if key in COMMON and key not in theirs:
+            raise SettingError(f"{key}: it is not accepted for {name} alone; it belongs to the whole comparison: --{key.replace('_', '-')}")
+    own = {k: v for k, v in given.items() if k not in theirs}
+    return name, {k: v for k, v in given.items() if k in theirs}, own
+
+
+def _pieces(text: str) -> list[str]:
+    """Split at the commas that stand outside parentheses."""
+    pieces, depth = [""], 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if c == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += c
+    return pieces

@@ -1,0 +1,1 @@
+"""The server: who takes part, what it accepts, how it combines messages and steps."""

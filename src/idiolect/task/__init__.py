@@ -1,0 +1,1 @@
+"""A task: model and loss as functions of rows x[K, d]."""

@@ -1,0 +1,1 @@
+"""Messages as bytes: packing, admission, the account of what was sent."""
