@@ -29,16 +29,30 @@ def draw(figures: list[dict], path: Path = PICTURE) -> None:
         figure, axes = plt.subplots(figsize=(8, 0.7 + 0.27 * bars), layout="constrained")
         at, ticks = 0.0, []
         for workload in workloads:
-            mine = sorted((f for f in rates if f["workload"] == workload), key=lambda f: -f["value"])
+            mine = sorted(
+                (f for f in rates if f["workload"] == workload), key=lambda f: -f["value"]
+            )
             ticks.append(at + (len(mine) - 1) / 2)
             for f in mine:
                 axes.barh(at, f["value"], BAR, color=COLOURS.get(f["system"], "#666666"))
-                note = f" {f['value']:.3g}  {f['system']}" + (" (wall clock)" if f["clock"] == "wall" else "")
-                axes.text(f["value"], at, note, va="center", fontweight="bold" if f["system"] == "idiolect" else "normal")
+                note = f" {f['value']:.3g}  {f['system']}" + (
+                    " (wall clock)" if f["clock"] == "wall" else ""
+                )
+                axes.text(
+                    f["value"],
+                    at,
+                    note,
+                    va="center",
+                    fontweight="bold" if f["system"] == "idiolect" else "normal",
+                )
                 at += 1
             at += GAP
         values = [f["value"] for f in rates]
-        axes.set(xscale="log", xlim=(min(values) / 2, max(values) * 6), xlabel="rounds a second, one thread (log scale; longer is faster)")
+        axes.set(
+            xscale="log",
+            xlim=(min(values) / 2, max(values) * 6),
+            xlabel="rounds a second, one thread (log scale; longer is faster)",
+        )
         axes.set_yticks(ticks, [w.replace(", ", "\n", 1) for w in workloads])
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)

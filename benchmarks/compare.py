@@ -24,7 +24,9 @@ GOALS = {  # (system, workload) -> how many times faster than it
 def speeds(key: str, systems: list[str]) -> dict[str, Times]:
     work = WORKLOADS[key]
     here = {IDIOLECT: Ours(work), LOOP: Loop(work), INDEXED: Loop(work, indexed=True)}
-    found = dict(zip(here, least(*(s.round for s in here.values()), tries=TRIES, warm=1), strict=True))
+    found = dict(
+        zip(here, least(*(s.round for s in here.values()), tries=TRIES, warm=1), strict=True)
+    )
     if key in PEERS:
         found |= {s: t for s in systems if (t := peers.measure(s, key))}
     return found
@@ -36,10 +38,25 @@ def figures() -> Iterator[dict]:
         found = speeds(key, systems)
         for system, times in found.items():
             clock = "wall" if system in WALL else "CPU"
-            rate = {"value": 1 / (times.wall if system in WALL else times.cpu), "unit": "1/s", "goal": None, "better": "higher"}
-            yield {"name": f"{system}: rounds a second, {work.label}", **rate, "workload": work.label, "system": system, "clock": clock}
+            rate = {
+                "value": 1 / (times.wall if system in WALL else times.cpu),
+                "unit": "1/s",
+                "goal": None,
+                "better": "higher",
+            }
+            yield {
+                "name": f"{system}: rounds a second, {work.label}",
+                **rate,
+                "workload": work.label,
+                "system": system,
+                "clock": clock,
+            }
         for system, times in found.items():
             if system != IDIOLECT:
-                ratio = times.wall / found[IDIOLECT].wall if system in WALL else times.cpu / found[IDIOLECT].cpu
+                ratio = (
+                    times.wall / found[IDIOLECT].wall
+                    if system in WALL
+                    else times.cpu / found[IDIOLECT].cpu
+                )
                 name, goal = f"idiolect against {system}, {work.label}", GOALS.get((system, key))
                 yield {"name": name, "value": ratio, "unit": "x", "goal": goal, "better": "higher"}

@@ -38,8 +38,15 @@ def model() -> Callable:
     def apply(parameters, x):  # -> log-probabilities
         for i, (w, b) in enumerate(parameters):
             if w.ndim == 4:
-                x = lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
-                x = lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+                x = (
+                    lax.conv_general_dilated(
+                        x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                    )
+                    + b
+                )
+                x = lax.reduce_window(
+                    jax.nn.relu(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+                )
             else:
                 x = x.reshape(len(x), -1) @ w + b
                 x = jax.nn.relu(x) if i + 1 < len(parameters) else x
@@ -59,7 +66,15 @@ def main(key: str, rounds: int) -> None:
     if len(work.shape) == 3:
         train_x, test_x = (np.ascontiguousarray(np.moveaxis(x, 2, -1)) for x in (train_x, test_x))
     clients = {b"%03d" % k: {"x": train_x[k], "y": train_y[k]} for k in range(work.clients)}
-    tests = list(zip(*(np.array_split(t.reshape(-1, *t.shape[2:]), -(-test_y.size // PIECE)) for t in (test_x, test_y)), strict=True))
+    tests = list(
+        zip(
+            *(
+                np.array_split(t.reshape(-1, *t.shape[2:]), -(-test_y.size // PIECE))
+                for t in (test_x, test_y)
+            ),
+            strict=True,
+        )
+    )
 
     def loss(parameters, batch, rng):
         return -jnp.take_along_axis(apply(parameters, batch["x"]), batch["y"][:, None], 1).mean()
@@ -75,7 +90,9 @@ def main(key: str, rounds: int) -> None:
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=work.batch, num_epochs=1, drop_remainder=False),
     )
-    sampler = fedjax.client_samplers.UniformGetClientSampler(fedjax.InMemoryFederatedData(clients), work.heard, seed=0)
+    sampler = fedjax.client_samplers.UniformGetClientSampler(
+        fedjax.InMemoryFederatedData(clients), work.heard, seed=0
+    )
     state = algorithm.init([(jnp.asarray(w), jnp.asarray(b)) for w, b in start(key)])
     for _ in range(rounds + 1):
         state, _ = algorithm.apply(state, sampler.sample())

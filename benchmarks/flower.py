@@ -20,8 +20,15 @@ from .loop import Indexed
 from .peers import Marks
 from .workloads import WORKLOADS, Workload
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-RAY = {"init_args": {"num_cpus": 1, "num_gpus": 0, "log_to_driver": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+RAY = {
+    "init_args": {"num_cpus": 1, "num_gpus": 0, "log_to_driver": False},
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+}
 
 
 def arrays(module: nn.Module) -> list[np.ndarray]:
@@ -46,7 +53,9 @@ def fit(key: str, client: int, received: list[np.ndarray]) -> tuple[list[np.ndar
     data = work.data()
     load(module, received)
     optimiser = torch.optim.SGD(module.parameters(), work.method.lr)
-    for x, y in Indexed(data.train_inputs[client], data.train_targets[client], work.batch, shuffle=True):
+    for x, y in Indexed(
+        data.train_inputs[client], data.train_targets[client], work.batch, shuffle=True
+    ):
         optimiser.zero_grad()
         F.cross_entropy(module(x), y).backward()
         optimiser.step()
@@ -97,5 +106,10 @@ def main(key: str, rounds: int) -> None:
         )
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=rounds))
 
-    run_simulation(ServerApp(server_fn=server), ClientApp(client_fn=client), num_supernodes=work.clients, backend_config=RAY)
+    run_simulation(
+        ServerApp(server_fn=server),
+        ClientApp(client_fn=client),
+        num_supernodes=work.clients,
+        backend_config=RAY,
+    )
     marks.write()

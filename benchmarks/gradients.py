@@ -35,7 +35,12 @@ def figures() -> Iterator[dict]:
         task = Task(lambda shape=shape, model=model: models.make(model, shape, 10))
         inputs, targets = torch.rand(clients, size, *shape), torch.randint(10, (clients, size))
         x = task.draw(torch.arange(clients).numpy().astype("uint64") << 20)
-        batch = Batch(inputs, targets, torch.full((clients, size), 1 / size), torch.zeros(clients, dtype=torch.int64))
+        batch = Batch(
+            inputs,
+            targets,
+            torch.full((clients, size), 1 / size),
+            torch.zeros(clients, dtype=torch.int64),
+        )
         loop = one_by_one([task.module_of(row).train() for row in x], inputs, targets)
         slow, fast = fastest(loop, lambda task=task, x=x, batch=batch: task.grad(x, batch))
         label = f"cohort gradient ({task.kernel}) against plain autograd, {name}, batch {size}"

@@ -24,7 +24,9 @@ from .workloads import Workload
 
 State = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
-Pull = Callable[[list[nn.Parameter]], list[Tensor]]  # the gradient of a regulariser, a tensor a parameter
+Pull = Callable[
+    [list[nn.Parameter]], list[Tensor]
+]  # the gradient of a regulariser, a tensor a parameter
 
 
 @dataclass
@@ -39,18 +41,33 @@ class Indexed:
     def __iter__(self) -> Iterator[Batch]:
         if not self.shuffle:
             return zip(self.inputs.split(self.batch), self.targets.split(self.batch), strict=True)
-        return ((self.inputs[at], self.targets[at]) for at in torch.randperm(len(self.targets)).split(self.batch))
+        return (
+            (self.inputs[at], self.targets[at])
+            for at in torch.randperm(len(self.targets)).split(self.batch)
+        )
 
 
 class Loop:
     def __init__(self, work: Workload, indexed: bool = False):
-        def loader(inputs: Tensor, targets: Tensor, batch: int, shuffle: bool) -> Indexed | DataLoader:
-            return Indexed(inputs, targets, batch, shuffle) if indexed else DataLoader(TensorDataset(inputs, targets), batch, shuffle)
+        def loader(
+            inputs: Tensor, targets: Tensor, batch: int, shuffle: bool
+        ) -> Indexed | DataLoader:
+            return (
+                Indexed(inputs, targets, batch, shuffle)
+                if indexed
+                else DataLoader(TensorDataset(inputs, targets), batch, shuffle)
+            )
 
         data = work.data()
         self.work, self.model = work, work.module()
-        self.train = [loader(x, y, work.batch, True) for x, y in zip(data.train_inputs, data.train_targets, strict=True)]
-        self.test = [loader(x, y, 1024, False) for x, y in zip(data.test_inputs, data.test_targets, strict=True)]
+        self.train = [
+            loader(x, y, work.batch, True)
+            for x, y in zip(data.train_inputs, data.train_targets, strict=True)
+        ]
+        self.test = [
+            loader(x, y, 1024, False)
+            for x, y in zip(data.test_inputs, data.test_targets, strict=True)
+        ]
         self.parameters = list(self.model.parameters())
         self.sizes = [p.numel() for p in self.parameters]
         self.shared = self.copy()
@@ -62,11 +79,15 @@ class Loop:
 
     def round(self) -> tuple[float, float]:  # -> accuracy, loss over all test samples
         heard = torch.randperm(self.work.clients)[: self.work.heard].tolist()
-        {FedAvg: self.fedavg, Ditto: self.ditto, PFedMe: self.pfedme, LpProj: self.lpproj}[type(self.work.method)](heard)
+        {FedAvg: self.fedavg, Ditto: self.ditto, PFedMe: self.pfedme, LpProj: self.lpproj}[
+            type(self.work.method)
+        ](heard)
         return self.evaluate()
 
     def fedavg(self, heard: list[int]) -> None:
-        self.shared = mean([self.one_pass(self.shared, self.train[k], self.work.method.lr) for k in heard])
+        self.shared = mean(
+            [self.one_pass(self.shared, self.train[k], self.work.method.lr) for k in heard]
+        )
 
     def ditto(self, heard: list[int]) -> None:
         m = self.work.method
@@ -74,7 +95,9 @@ class Loop:
         models = []
         for k in heard:
             models.append(self.one_pass(self.shared, self.train[k], m.lr))
-            self.personal[k] = self.one_pass(self.personal[k], self.train[k], m.personal_lr, towards(received, m.lam))
+            self.personal[k] = self.one_pass(
+                self.personal[k], self.train[k], m.personal_lr, towards(received, m.lam)
+            )
         self.shared = mean(models)
 
     def pfedme(self, heard: list[int]) -> None:
@@ -82,7 +105,10 @@ class Loop:
         pull = towards(list(self.shared.values()), m.lam)
         for k, batches in enumerate(self.train):
             self.personal[k] = self.descend(self.personal[k], next(iter(batches)), pull)
-        sent = [{n: w - m.lr * m.lam * (w - self.personal[k][n]) for n, w in self.shared.items()} for k in heard]
+        sent = [
+            {n: w - m.lr * m.lam * (w - self.personal[k][n]) for n, w in self.shared.items()}
+            for k in heard
+        ]
         self.shared = mean(sent)
 
     def lpproj(self, heard: list[int]) -> None:  # p = 1
@@ -92,7 +118,10 @@ class Loop:
         def pull(parameters: list[nn.Parameter]) -> list[Tensor]:
             gap = self.w - self.P @ parameters_to_vector(parameters)
             flat = gap.sign() @ self.P
-            return [-m.lam * t.view_as(p) for t, p in zip(flat.split(self.sizes), parameters, strict=True)]
+            return [
+                -m.lam * t.view_as(p)
+                for t, p in zip(flat.split(self.sizes), parameters, strict=True)
+            ]
 
         for k, batches in enumerate(self.train):
             self.personal[k] = self.descend(self.personal[k], next(iter(batches)), pull)
@@ -101,7 +130,9 @@ class Loop:
                 sent.append(self.w - m.lr * m.lam * gap.sign())
         self.w = torch.stack(sent).mean(0)
 
-    def one_pass(self, start: State, batches: Indexed | DataLoader, lr: float, pull: Pull | None = None) -> State:
+    def one_pass(
+        self, start: State, batches: Indexed | DataLoader, lr: float, pull: Pull | None = None
+    ) -> State:
         """SGD once through a client's data."""
         self.model.load_state_dict(start)
         optimiser = torch.optim.SGD(self.parameters, lr)

@@ -18,7 +18,9 @@ class Ours:
         task = Task(work.module(), clients=work.clients)
         host = Host(work.method, task, work.federation(), 1, HostSettings(work.batch, "epochs"))
         self.everyone = torch.arange(work.clients)
-        self.engine = InProcess(host, aggregation.make("mean"), ServerStep(), self.everyone, work.heard)
+        self.engine = InProcess(
+            host, aggregation.parse_rule("mean"), ServerStep(), self.everyone, work.heard
+        )
 
     def round(self) -> tuple[float, float]:  # -> accuracy, loss over all test samples
         self.engine.advance()

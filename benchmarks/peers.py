@@ -13,8 +13,14 @@ from pathlib import Path
 from .timing import Times, now
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"Flower": ("flwr", "flower"), "pfl": ("pfl", "pfl_peer"), "FedJAX": ("fedjax", "fedjax_peer")}  # system: (package, module)
-OWN = {"FedJAX": Path(os.environ.get("FEDJAX_PYTHON", ROOT / ".venv-fedjax" / "bin" / "python"))}  # systems with their own Python
+PACKAGES = {
+    "Flower": ("flwr", "flower"),
+    "pfl": ("pfl", "pfl_peer"),
+    "FedJAX": ("fedjax", "fedjax_peer"),
+}  # system: (package, module)
+OWN = {
+    "FedJAX": Path(os.environ.get("FEDJAX_PYTHON", ROOT / ".venv-fedjax" / "bin" / "python"))
+}  # systems with their own Python
 ROUNDS = 8
 _SIGN = "marks: "
 
@@ -43,7 +49,11 @@ def installed(system: str) -> bool:
 def measure(system: str, key: str, rounds: int = ROUNDS) -> Times | None:
     """The fastest round after the first two; None, and why, where the package does not run."""
     module = PACKAGES[system][1]
-    command = [str(OWN.get(system, sys.executable)), "-c", f"from benchmarks import {module}; {module}.main({key!r}, {rounds})"]
+    command = [
+        str(OWN.get(system, sys.executable)),
+        "-c",
+        f"from benchmarks import {module}; {module}.main({key!r}, {rounds})",
+    ]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(_SIGN)]
@@ -52,5 +62,8 @@ def measure(system: str, key: str, rounds: int = ROUNDS) -> Times | None:
         return None
     rows = json.loads(lines[-1].removeprefix(_SIGN))
     cpu, wall = ([b[i] - a[i] for a, b in pairwise(rows[1:])] for i in (0, 1))
-    print(f"{system}: accuracy {rows[-1][2]:.3f}, loss {rows[-1][3]:.3f} after {len(rows)} evaluations", flush=True)
+    print(
+        f"{system}: accuracy {rows[-1][2]:.3f}, loss {rows[-1][3]:.3f} after {len(rows)} evaluations",
+        flush=True,
+    )
     return Times(min(cpu), min(wall))

@@ -28,7 +28,10 @@ class Net(nn.Module):
         from pfl.metrics import Weighted
 
         out = self.net(x)
-        hits, loss = (out.argmax(1) == y).sum().item(), F.cross_entropy(out, y, reduction="sum").item()
+        hits, loss = (
+            (out.argmax(1) == y).sum().item(),
+            F.cross_entropy(out, y, reduction="sum").item(),
+        )
         return {"accuracy": Weighted(hits, len(y)), "loss": Weighted(loss, len(y))}
 
 
@@ -49,7 +52,10 @@ def main(key: str, rounds: int) -> None:
     work, marks = WORKLOADS[key], Marks()
     data, net = work.data(), Net(work)
     clients = list(range(work.clients))
-    users = [PyTorchTensorDataset((data.train_inputs[k], data.train_targets[k]), user_id=str(k)) for k in clients]
+    users = [
+        PyTorchTensorDataset((data.train_inputs[k], data.train_targets[k]), user_id=str(k))
+        for k in clients
+    ]
     training = FederatedDataset(lambda k: users[k], get_user_sampler("random", clients))
     pooled = PyTorchTensorDataset((data.test_inputs.flatten(0, 1), data.test_targets.flatten()))
 
@@ -58,18 +64,28 @@ def main(key: str, rounds: int) -> None:
 
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
             found = {str(name): get_overall_value(value) for name, value in aggregate_metrics}
-            if "Central val | accuracy" in found:  # pfl evaluates before the first round and after each but that
+            if (
+                "Central val | accuracy" in found
+            ):  # pfl evaluates before the first round and after each but that
                 marks.add(found["Central val | accuracy"], found["Central val | loss"])
             return False, Metrics()
 
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=rounds + 1, evaluation_frequency=rounds + 2, train_cohort_size=work.heard, val_cohort_size=None
+            central_num_iterations=rounds + 1,
+            evaluation_frequency=rounds + 2,
+            train_cohort_size=work.heard,
+            val_cohort_size=None,
         ),
         SimulatedBackend(training, training),
         PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=work.method.lr, local_batch_size=work.batch),
-        callbacks=[CentralEvaluationCallback(pooled, NNEvalHyperParams(local_batch_size=1024)), Mark()],
+        NNTrainHyperParams(
+            local_num_epochs=1, local_learning_rate=work.method.lr, local_batch_size=work.batch
+        ),
+        callbacks=[
+            CentralEvaluationCallback(pooled, NNEvalHyperParams(local_batch_size=1024)),
+            Mark(),
+        ],
         send_metrics_to_platform=False,
     )
     marks.write()

@@ -23,7 +23,12 @@ def figures() -> Iterator[dict]:
     task = Task(lambda: models.make("mlp", (784,), 10))
     x, w = task.x0.repeat(CLIENTS, 1), torch.zeros(CLIENTS, DIM)
     inputs, targets = torch.rand(CLIENTS, BATCH, 784), torch.randint(10, (CLIENTS, BATCH))
-    batch = Batch(inputs, targets, torch.full((CLIENTS, BATCH), 1 / BATCH), torch.zeros(CLIENTS, dtype=torch.int64))
+    batch = Batch(
+        inputs,
+        targets,
+        torch.full((CLIENTS, BATCH), 1 / BATCH),
+        torch.zeros(CLIENTS, dtype=torch.int64),
+    )
 
     def step(P: Projection | None) -> Callable[[], Tensor]:
         def work() -> Tensor:
@@ -34,7 +39,10 @@ def figures() -> Iterator[dict]:
 
         return work
 
-    made = [projections.make(Spec(kind, DIM), task.layout.starts, 0, task.dtype, task.device) for kind in KINDS]
+    made = [
+        projections.make(Spec(kind, DIM), task.layout.starts, 0, task.dtype, task.device)
+        for kind in KINDS
+    ]
     plain, *took = fastest(step(None), *map(step, made))
     for (kind, goal), seconds in zip(KINDS.items(), took, strict=True):
         name = f"lp-proj step with P {kind!r} against the step without, d = {task.d}, dim {DIM}"

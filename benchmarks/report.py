@@ -99,9 +99,14 @@ def rates(figures: list[dict]) -> list[list[str]]:
     found = {(f["workload"], f["system"]): f for f in figures if "system" in f}
 
     def cell(f: dict | None) -> str:
-        return "–" if f is None else f"{f['value']:.3g}" + (" (wall)" if f["clock"] == "wall" else "")
+        return (
+            "–" if f is None else f"{f['value']:.3g}" + (" (wall)" if f["clock"] == "wall" else "")
+        )
 
-    return [[w, *(cell(found.get((w, s))) for s in systems(figures))] for w in dict.fromkeys(w for w, _ in found)]
+    return [
+        [w, *(cell(found.get((w, s))) for s in systems(figures))]
+        for w in dict.fromkeys(w for w, _ in found)
+    ]
 
 
 def write(figures: list[dict], rows: list[tuple[str, ...]], path: Path = PAGE) -> None:
@@ -111,7 +116,10 @@ def write(figures: list[dict], rows: list[tuple[str, ...]], path: Path = PAGE) -
     def find(*words: str) -> float:
         return next((v for name, v in value.items() if all(w in name for w in words)), float("nan"))
 
-    over, loop = find("bare products", "MLP 784"), find("against loop, DataLoader", "FedAvg, MLP 784")
+    over, loop = (
+        find("bare products", "MLP 784"),
+        find("against loop, DataLoader", "FedAvg, MLP 784"),
+    )
     text = TEXT.format(
         over=f"{over:.2f}",
         loop=f"{loop:.1f}",
@@ -119,7 +127,9 @@ def write(figures: list[dict], rows: list[tuple[str, ...]], path: Path = PAGE) -
         small=f"{find('against loop, DataLoader', 'lp-proj'):.0f}",
         rates=markdown(["rounds a second", *systems(figures)], rates(figures)),
         figures=markdown(["figure", "value", "goal", ""], rows),
-        versions=", ".join(f"{name} {v}" for name in ("torch", "flwr", "pfl") if (v := installed(name))),
+        versions=", ".join(
+            f"{name} {v}" for name in ("torch", "flwr", "pfl") if (v := installed(name))
+        ),
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
     )
     path.write_text(text)

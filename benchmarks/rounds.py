@@ -45,7 +45,9 @@ def lenet(work: Workload) -> Callable[[], None]:
 
     def prepared(size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         inputs = [torch.rand(size, *v) for v in values]
-        return [(x, w, torch.rand_like(forward(x, w))) for x, w in zip(inputs, weights, strict=True)]
+        return [
+            (x, w, torch.rand_like(forward(x, w))) for x, w in zip(inputs, weights, strict=True)
+        ]
 
     batches, tests = {size: prepared(size) for size in set(steps(work))}, prepared(500)
 
@@ -55,7 +57,9 @@ def lenet(work: Workload) -> Callable[[], None]:
                 forward(x, w)
                 if w.dim() == 4:
                     need = (i > 0, True, False)
-                    torch.ops.aten.convolution_backward(delta, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, need)
+                    torch.ops.aten.convolution_backward(
+                        delta, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, need
+                    )
                 else:
                     torch.mm(delta.T, x)
                     torch.mm(delta, w)
@@ -79,7 +83,11 @@ def logistic(work: Workload) -> Callable[[], None]:
     return work_of_a_round
 
 
-FLOORS = {"mlp": (mlp, 1.5), "lenet": (lenet, 2.0), "lpproj": (logistic, 2.5)}  # workload: (floor, goal)
+FLOORS = {
+    "mlp": (mlp, 1.5),
+    "lenet": (lenet, 2.0),
+    "lpproj": (logistic, 2.5),
+}  # workload: (floor, goal)
 
 
 def figures() -> Iterator[dict]:

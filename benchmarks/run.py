@@ -17,11 +17,17 @@ LATEST = Path(__file__).with_name("latest.json")
 def met(figure: dict) -> str:
     if figure["goal"] is None:
         return ""
-    return "met" if (figure["value"] >= figure["goal"]) == (figure["better"] == "higher") else "MISSED"
+    return (
+        "met" if (figure["value"] >= figure["goal"]) == (figure["better"] == "higher") else "MISSED"
+    )
 
 
 def goal(figure: dict) -> str:
-    return "–" if figure["goal"] is None else f"{'≥' if figure['better'] == 'higher' else '≤'} {figure['goal']}"
+    return (
+        "–"
+        if figure["goal"] is None
+        else f"{'≥' if figure['better'] == 'higher' else '≤'} {figure['goal']}"
+    )
 
 
 def measure() -> list[dict]:
@@ -36,8 +42,15 @@ def measure() -> list[dict]:
 
 def publish(results: list[dict]) -> None:
     """Tables on the screen, the picture and the page."""
-    rows = [(r["name"], f"{r['value']:.2f} {r['unit']}", goal(r), met(r)) for r in results if "system" not in r]
-    speeds, figures = Table("rounds a second", *report.systems(results)), Table("figure", "value", "goal", "")
+    rows = [
+        (r["name"], f"{r['value']:.2f} {r['unit']}", goal(r), met(r))
+        for r in results
+        if "system" not in r
+    ]
+    speeds, figures = (
+        Table("rounds a second", *report.systems(results)),
+        Table("figure", "value", "goal", ""),
+    )
     for table, body in ((speeds, report.rates(results)), (figures, rows)):
         for row in body:
             table.add_row(*row)

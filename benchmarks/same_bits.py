@@ -41,7 +41,13 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "bucketing": {"rule": "bucketing(size=2) + mean"},
     "adam": {"server_optimizer": "adam", "server_lr": 0.1},
     "held out": {"held_out": 2, "held_out_rounds": 3, "finetune_steps": 2},
-    "all": {"channel": "qsgd", "attack": "mimic", "malicious": 1, "rule": "trimmed-mean(f=1)", "eval_every": 2},
+    "all": {
+        "channel": "qsgd",
+        "attack": "mimic",
+        "malicious": 1,
+        "rule": "trimmed-mean(f=1)",
+        "eval_every": 2,
+    },
     "chunks": {"chunk": 3},
 }
 
@@ -50,15 +56,23 @@ def federation() -> il.Federation:
     """Eight unlike clients of 7 to 40 samples."""
     rng = np.random.default_rng(0)
     ids = np.repeat([f"site {k}" for k in range(len(SIZES))], SIZES)
-    y = np.concatenate([rng.choice(3, n, p=np.roll([0.6, 0.3, 0.1], k)) for k, n in enumerate(SIZES)])
+    y = np.concatenate(
+        [rng.choice(3, n, p=np.roll([0.6, 0.3, 0.1], k)) for k, n in enumerate(SIZES)]
+    )
     x = 2 * np.eye(3, 5)[y] + 0.5 * rng.standard_normal((len(y), 5))
     split = np.array(["test", "valid", "train", "train", "train"])[np.arange(len(y)) % 5]
-    return il.Federation.from_arrays(torch.from_numpy(x), y, ids, split=split, classes=3, name="bits")
+    return il.Federation.from_arrays(
+        torch.from_numpy(x), y, ids, split=split, classes=3, name="bits"
+    )
 
 
 def digest(result: Any, names: tuple[str, ...]) -> str:
     out = hashlib.sha256()
-    summary = {k: v for k, v in result.summary().items() if k not in ("seconds", "settings", "projection", "label")}
+    summary = {
+        k: v
+        for k, v in result.summary().items()
+        if k not in ("seconds", "settings", "projection", "label")
+    }
     for part in (summary, result.rounds_table(), result.clients_table()):
         out.update(json.dumps(part, sort_keys=True).encode())
     for name in names:
@@ -76,7 +90,13 @@ def main() -> None:
         more = {"dim": 7} if name.startswith("lp-proj") else {}
         for title, settings in COMBINATIONS.items():
             method = cls(**{**fixed, **more})
-            given = {"rounds": 4, "sample": 0 if method.hears_all else 5, "batch": 8, "seeds": 2, **settings}
+            given = {
+                "rounds": 4,
+                "sample": 0 if method.hears_all else 5,
+                "batch": 8,
+                "seeds": 2,
+                **settings,
+            }
             task = il.Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
             try:
                 found = digest(il.run(method, task, data, **given), data.names)

@@ -46,7 +46,9 @@ class Workload:
         """The model all systems start from."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return models.make(self.model, self.shape, CLASSES, **({"hidden": self.hidden} if self.hidden else {}))
+            return models.make(
+                self.model, self.shape, CLASSES, **({"hidden": self.hidden} if self.hidden else {})
+            )
 
     def data(self) -> Data:
         return _data(self.clients, self.train, self.test, self.shape)
@@ -56,7 +58,9 @@ class Workload:
         inputs = torch.cat([d.train_inputs, d.test_inputs], 1).flatten(0, 1)
         targets = torch.cat([d.train_targets, d.test_targets], 1).flatten(0, 1)
         parts = np.tile(["train"] * self.train + ["test"] * self.test, self.clients)
-        return Federation.from_arrays(inputs, targets, np.repeat(np.arange(self.clients), self.train + self.test), split=parts)
+        return Federation.from_arrays(
+            inputs, targets, np.repeat(np.arange(self.clients), self.train + self.test), split=parts
+        )
 
 
 @lru_cache(maxsize=1)
@@ -77,7 +81,9 @@ _PASS = 7  # steps of one pass over 434 samples in batches of 64
 WORKLOADS = {
     "mlp": Workload("FedAvg, MLP 784-100-10", FedAvg(epochs=1), **_MNIST),
     "pfedme": Workload("pFedMe, MLP 784-100-10", PFedMe(), **_MNIST),
-    "ditto": Workload("Ditto, MLP 784-100-10", Ditto(epochs=1, personal_steps=_PASS, who="sampled"), **_MNIST),
+    "ditto": Workload(
+        "Ditto, MLP 784-100-10", Ditto(epochs=1, personal_steps=_PASS, who="sampled"), **_MNIST
+    ),
     "lenet": Workload("FedAvg, LeNet 3x32x32", FedAvg(epochs=1), "lenet", (3, 32, 32), 200, 50),
     "lpproj": Workload("lp-proj, logistic 60-10", LpProj(), "linear", (60,), 202, 63),
 }

@@ -35,14 +35,22 @@ class Words(nn.Module):
     def __init__(self):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.words, self.encoder, self.head = nn.Embedding(11, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+        self.words, self.encoder, self.head = (
+            nn.Embedding(11, 8),
+            nn.TransformerEncoder(layer, 2),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x):
         return self.head(self.encoder(self.words(x)).mean(1))
 
 
 CASES = {  # how to make it, a batch of inputs, parameters of its adapters of rank 2
-    "mlp": (lambda: make("mlp", (6,), 3, hidden="5"), lambda: torch.randn(4, 6), 2 * (6 + 5 + 5 + 3)),
+    "mlp": (
+        lambda: make("mlp", (6,), 3, hidden="5"),
+        lambda: torch.randn(4, 6),
+        2 * (6 + 5 + 5 + 3),
+    ),
     "lenet": (
         lambda: make("lenet", (1, 16, 16), 3),
         lambda: torch.randn(4, 1, 16, 16),
@@ -85,7 +93,12 @@ def stirred(module: nn.Module) -> nn.Module:
 
 def a_batch(x: torch.Tensor, rows: int = 2) -> Batch:
     inputs, targets = torch.stack([x] * rows), torch.arange(rows * len(x)).view(rows, -1) % 3
-    return Batch(inputs, targets, torch.full(targets.shape, 1 / len(x), dtype=torch.float64), torch.zeros(rows, dtype=torch.int64))
+    return Batch(
+        inputs,
+        targets,
+        torch.full(targets.shape, 1 / len(x), dtype=torch.float64),
+        torch.zeros(rows, dtype=torch.int64),
+    )
 
 
 def test_an_adapted_model_starts_as_the_same_function(case):
@@ -108,7 +121,9 @@ def test_the_module_given_is_left_as_it_was(case):
     module, adapted, _, _ = case
     assert not any(isinstance(m, Adapted) for m in module.modules())
     stirred(adapted)
-    assert not {p.data_ptr() for p in module.parameters()} & {p.data_ptr() for p in adapted.parameters()}
+    assert not {p.data_ptr() for p in module.parameters()} & {
+        p.data_ptr() for p in adapted.parameters()
+    }
 
 
 def test_an_adapter_has_rank_times_inputs_and_outputs_parameters(case):
@@ -129,7 +144,9 @@ def test_the_gradient_reaches_b_first_and_a_once_b_has_moved(case):
     def gradients() -> dict[str, float]:
         adapted.zero_grad()
         adapted(x).square().sum().backward()
-        return {n: float(p.grad.abs().sum()) for n, p in adapted.named_parameters() if is_adapter(n)}
+        return {
+            n: float(p.grad.abs().sum()) for n, p in adapted.named_parameters() if is_adapter(n)
+        }
 
     assert all((g > 0) == n.endswith("up") for n, g in gradients().items())
     stirred(adapted)
@@ -162,7 +179,9 @@ def test_vmapped_and_row_by_row_gradients_agree(case):
     a, b = (il.Task(adapted, dtype=torch.float64, kernel=kernel) for kernel in ("vmap", "rows"))
     rows, batch = a.x0 + 0.01 * torch.randn(2, a.d, dtype=torch.float64), a_batch(x)
     torch.testing.assert_close(a.grad(rows, batch), b.grad(rows, batch), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(a.outputs(rows, batch.inputs), b.outputs(rows, batch.inputs), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        a.outputs(rows, batch.inputs), b.outputs(rows, batch.inputs), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_an_adapted_chain_is_not_taken_for_a_plain_one():
@@ -184,7 +203,10 @@ def test_a_model_drawn_anew_has_a_new_a_and_a_zero_b(case):
 def test_fedalt_with_private_adapters_moves_the_shared_part_and_improves_accuracy():
     federation = il.data.load("digits", clients=6)
     task = il.Task(lambda: make("mlp", (1, 8, 8), 10, hidden="20", adapter_rank=4))
-    runs = {n: il.run(FedAlt(part="adapter"), task, federation, rounds=n, sample=6, kernel="vmap") for n in (0, 8)}
+    runs = {
+        n: il.run(FedAlt(part="adapter"), task, federation, rounds=n, sample=6, kernel="vmap")
+        for n in (0, 8)
+    }
     before, after = (runs[n].summary()["accuracy"]["mean"] for n in (0, 8))
     theta = [runs[n].seeds[0].engine.server["theta"] for n in (0, 8)]
     assert after > before + 0.3
@@ -198,14 +220,18 @@ def test_adapters_alone_improve_accuracy_while_the_shared_part_stands_still():
     task = il.Task(make("mlp", (1, 8, 8), 10, hidden="20", adapter_rank=4))
     method = FedAlt(part="adapter", steps=0, private_steps=10)
     runs = [il.run(method, task, federation, rounds=n, sample=6) for n in (0, 5)]
-    torch.testing.assert_close(*(r.seeds[0].engine.server["theta"] for r in runs))  # a mean of equal rows, to rounding
+    torch.testing.assert_close(
+        *(r.seeds[0].engine.server["theta"] for r in runs)
+    )  # a mean of equal rows, to rounding
     assert runs[1].summary()["accuracy"]["mean"] > runs[0].summary()["accuracy"]["mean"] + 0.3
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_model_takes_an_adapter_rank_and_has_none_by_default(name):
     inputs = (1, 16, 16)
-    plain, zero, adapted = (make(name, inputs, 3, **o) for o in ({}, {"adapter_rank": 0}, {"adapter_rank": 2}))
+    plain, zero, adapted = (
+        make(name, inputs, 3, **o) for o in ({}, {"adapter_rank": 0}, {"adapter_rank": 2})
+    )
     assert not any(is_adapter(n) for n, _ in plain.named_parameters()) and size(plain) == size(zero)
     assert size(adapted) > size(plain) and type(adapted) is nn.Sequential
     assert adapted.head.out_features == 3  # the layer's attributes can still be read
@@ -230,19 +256,32 @@ def test_a_layer_used_in_two_places_has_one_adapter_in_both():
 
 
 def test_a_single_layer_can_be_adapted():
-    assert [n for n, _ in adapt(nn.Linear(3, 2)).named_parameters()] == ["layer.weight", "layer.bias", "adapter.down", "adapter.up"]
+    assert [n for n, _ in adapt(nn.Linear(3, 2)).named_parameters()] == [
+        "layer.weight",
+        "layer.bias",
+        "adapter.down",
+        "adapter.up",
+    ]
 
 
 def test_an_adapter_is_on_the_frozen_layers_device_and_of_its_type_and_is_trained():
     module = nn.Sequential(nn.Linear(3, 2)).to(torch.bfloat16).eval().requires_grad_(False)
     adapted = adapt(module)
-    assert [n for n, p in adapted.named_parameters() if p.requires_grad] == ["0.adapter.down", "0.adapter.up"]
-    assert {p.dtype for p in adapted.parameters()} == {torch.bfloat16} and not any(m.training for m in adapted.modules())
+    assert [n for n, p in adapted.named_parameters() if p.requires_grad] == [
+        "0.adapter.down",
+        "0.adapter.up",
+    ]
+    assert {p.dtype for p in adapted.parameters()} == {torch.bfloat16} and not any(
+        m.training for m in adapted.modules()
+    )
 
 
 def test_attention_by_itself_is_passed_over_because_it_would_not_call_its_layers():
     module = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2), "head": nn.Linear(8, 3)})
-    assert [n for n, _ in adapt(module).named_parameters() if is_adapter(n)] == ["head.adapter.down", "head.adapter.up"]
+    assert [n for n, _ in adapt(module).named_parameters() if is_adapter(n)] == [
+        "head.adapter.down",
+        "head.adapter.up",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -271,14 +310,30 @@ def test_a_whole_transformer_with_decoder_starts_as_the_same_function():
 @pytest.mark.parametrize(
     ("module", "options", "says"),
     [
-        (nn.Linear(3, 2), {"rank": 0}, r"^rank: 0 is not accepted; rank \(.*\) is a whole number >= 1"),
+        (
+            nn.Linear(3, 2),
+            {"rank": 0},
+            r"^rank: 0 is not accepted; rank \(.*\) is a whole number >= 1",
+        ),
         (nn.Linear(3, 2), {"rank": 1.5}, r"^rank: 1.5 is not accepted"),
-        (nn.Linear(3, 2), {"layers": "head"}, r"^layers: 'head' matches no layer .*: \* \(the module is one layer\)"),
-        (make("mlp", (6,), 3), {"layers": "haed"}, r"^layers: 'haed' matches no layer .*: hidden1, head$"),
+        (
+            nn.Linear(3, 2),
+            {"layers": "head"},
+            r"^layers: 'head' matches no layer .*: \* \(the module is one layer\)",
+        ),
+        (
+            make("mlp", (6,), 3),
+            {"layers": "haed"},
+            r"^layers: 'haed' matches no layer .*: hidden1, head$",
+        ),
         (nn.Embedding(3, 2), {}, r"^layers: '\*' matches no layer .*: none"),
         (adapt(nn.Linear(3, 2)), {}, r"^layers: '\*' matches no layer .*: none"),
         (nn.Sequential(nn.LazyLinear(2)), {}, r"^module: layer '0' is lazy"),
-        (nn.ModuleDict({"my_adapter": nn.Linear(3, 2)}), {}, r"^module: the name 'my_adapter.weight' is not accepted"),
+        (
+            nn.ModuleDict({"my_adapter": nn.Linear(3, 2)}),
+            {},
+            r"^module: the name 'my_adapter.weight' is not accepted",
+        ),
     ],
 )
 def test_what_cannot_be_adapted_is_said(module, options, says):
@@ -288,5 +343,8 @@ def test_what_cannot_be_adapted_is_said(module, options, says):
 
 @pytest.mark.parametrize("rank", [-1, 1.5, "many"])
 def test_a_bad_adapter_rank_names_the_field(rank):
-    with pytest.raises(SettingError, match=r"^adapter_rank: .* is not accepted; adapter_rank .* is a whole number >= 0"):
+    with pytest.raises(
+        SettingError,
+        match=r"^adapter_rank: .* is not accepted; adapter_rank .* is a whole number >= 0",
+    ):
         make("mlp", (6,), 3, adapter_rank=rank)

@@ -17,13 +17,24 @@ EXPECTED = torch.tensor([2, 3, 5, 8, 13])
 SCHEMA = wire.Schema.of({"w": torch.zeros(D), "c": torch.zeros(2, dtype=torch.float64)})
 
 
-def message(client: int, weight: float = 10.0, run: int = RUN, round: int = ROUND, schema: wire.Schema = SCHEMA, put=None) -> bytes:
+def message(
+    client: int,
+    weight: float = 10.0,
+    run: int = RUN,
+    round: int = ROUND,
+    schema: wire.Schema = SCHEMA,
+    put=None,
+) -> bytes:
     g = torch.Generator().manual_seed(client)
-    state = {n: torch.randn(1, *shape, generator=g, dtype=dtype) for n, shape, dtype in schema.parts}
+    state = {
+        n: torch.randn(1, *shape, generator=g, dtype=dtype) for n, shape, dtype in schema.parts
+    }
     if put is not None:
         state["w"][0, 3] = put
     with np.errstate(over="ignore"):
-        return wire.pack(schema, run, round, np.array([client]), np.array([weight]), state)[0].tobytes()
+        return wire.pack(schema, run, round, np.array([client]), np.array([weight]), state)[
+            0
+        ].tobytes()
 
 
 GOOD = {int(k): message(int(k)) for k in EXPECTED}
@@ -60,7 +71,9 @@ def fitted(data: bytes) -> bytes:
     return data[: SCHEMA.length].ljust(SCHEMA.length, b"\0")
 
 
-OTHER = wire.Schema.of({"w": torch.zeros(D), "d": torch.zeros(2, dtype=torch.float64)})  # as long, but something else
+OTHER = wire.Schema.of(
+    {"w": torch.zeros(D), "d": torch.zeros(2, dtype=torch.float64)}
+)  # as long, but something else
 BAD = {
     "NaN": ("not finite", message(8, put=float("nan"))),
     "plus infinity": ("not finite", message(8, put=float("inf"))),
@@ -190,7 +203,9 @@ def test_twenty_thousand_mutated_messages_raise_nothing_and_each_has_one_fate():
         messages = [mutate(rng, good[rng.integers(5)]) for _ in range(100)]
         got = taken(messages)
         assert len(got.clients) + sum(got.rejected.values()) == 100
-        assert set(got.clients.tolist()) <= set(EXPECTED.tolist()) and got.clients.unique().equal(got.clients)
+        assert set(got.clients.tolist()) <= set(EXPECTED.tolist()) and got.clients.unique().equal(
+            got.clients
+        )
         assert torch.isfinite(got.up["w"]).all() and torch.isfinite(got.up["c"]).all()
         assert ((got.weights > 0) & (got.weights <= CAP)).all()
         fates.update(got.rejected)

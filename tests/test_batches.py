@@ -20,11 +20,31 @@ def federation(sizes: tuple[int, ...] = SIZES, empty: bool = True) -> Federation
     """Sample i has input i and target i % 3, so that a batch says which samples it holds; the last client has only test data."""
     ids = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), [len(sizes)] * (2 * empty)])
     split = np.array(["train"] * sum(sizes) + ["test"] * (2 * empty))
-    return Federation.from_arrays(torch.arange(len(ids), dtype=torch.float32).unsqueeze(1), np.arange(len(ids)) % 3, ids, split=split)
+    return Federation.from_arrays(
+        torch.arange(len(ids), dtype=torch.float32).unsqueeze(1),
+        np.arange(len(ids)) % 3,
+        ids,
+        split=split,
+    )
 
 
-def batches(data: Federation, clients: list[int], batching: str, batch: int = 4, seed: int = 0, round: int = 2) -> Batches:
-    return Batches(data, torch.tensor(clients), seed=seed, round=round, names=name_keys(data.names), batch=batch, batching=batching)
+def batches(
+    data: Federation,
+    clients: list[int],
+    batching: str,
+    batch: int = 4,
+    seed: int = 0,
+    round: int = 2,
+) -> Batches:
+    return Batches(
+        data,
+        torch.tensor(clients),
+        seed=seed,
+        round=round,
+        names=name_keys(data.names),
+        batch=batch,
+        batching=batching,
+    )
 
 
 def drawn(b: Batches, steps: int) -> list[list[list[int]]]:
@@ -32,7 +52,12 @@ def drawn(b: Batches, steps: int) -> list[list[list[int]]]:
     out = []
     for _ in range(steps):
         batch = b.draw()
-        out.append([batch.inputs[k, batch.weights[k] > 0, 0].long().tolist() for k in range(len(batch.inputs))])
+        out.append(
+            [
+                batch.inputs[k, batch.weights[k] > 0, 0].long().tolist()
+                for k in range(len(batch.inputs))
+            ]
+        )
     return out
 
 
@@ -69,7 +94,9 @@ def test_a_client_sees_only_its_own_training_samples(batching):
 @pytest.mark.parametrize("batching", BATCHING)
 def test_targets_belong_to_their_inputs(batching):
     batch = batches(federation(), [0, 2, 4], batching).draw()
-    assert torch.equal(batch.targets[batch.weights > 0], batch.inputs[..., 0].long()[batch.weights > 0] % 3)
+    assert torch.equal(
+        batch.targets[batch.weights > 0], batch.inputs[..., 0].long()[batch.weights > 0] % 3
+    )
 
 
 def test_drawing_with_replacement_is_uniform():
@@ -91,7 +118,10 @@ def test_an_epoch_visits_every_sample_once_and_its_last_batch_may_be_smaller(bat
     assert passes == [3 * -(-n // batch) for n in SIZES]
     steps = drawn(b, max(passes))
     for k, n in enumerate(SIZES):
-        own, each = range(int(data.offsets["train"][k]), int(data.offsets["train"][k + 1])), -(-n // batch)
+        own, each = (
+            range(int(data.offsets["train"][k]), int(data.offsets["train"][k + 1])),
+            -(-n // batch),
+        )
         for e in range(3):
             pieces = [steps[e * each + j][k] for j in range(each)]
             assert sorted(chain.from_iterable(pieces)) == list(own)
@@ -138,9 +168,16 @@ def test_a_client_without_data_takes_no_steps_in_epochs():
 
 def test_personalisation_draws_other_numbers_than_training():
     data, clients = federation(), torch.tensor([4])
-    options = {"seed": 0, "round": 0, "names": name_keys(data.names), "batch": 32, "batching": "replace"}
+    options = {
+        "seed": 0,
+        "round": 0,
+        "names": name_keys(data.names),
+        "batch": 32,
+        "batching": "replace",
+    }
     assert not torch.equal(
-        Batches(data, clients, **options).draw().inputs, Batches(data, clients, purpose="personal", **options).draw().inputs
+        Batches(data, clients, **options).draw().inputs,
+        Batches(data, clients, purpose="personal", **options).draw().inputs,
     )
 
 
@@ -148,4 +185,7 @@ def test_the_draws_are_those_of_every_earlier_version():
     """A change here changes every published figure: then these must be changed on purpose."""
     data = federation()
     assert drawn(batches(data, [4], "replace", 6), 1) == [[[88, 90, 75, 46, 92, 95]]]
-    assert drawn(batches(data, [0], "epochs", 7), 2) == [[[2, 5, 3, 4, 0, 6, 1]], [[5, 1, 2, 3, 6, 4, 0]]]
+    assert drawn(batches(data, [0], "epochs", 7), 2) == [
+        [[2, 5, 3, 4, 0, 6, 1]],
+        [[5, 1, 2, 3, 6, 4, 0]],
+    ]

@@ -10,7 +10,12 @@ def reached(words, bytes):
 
 
 def test_the_gain_is_over_the_best_compressed_baseline_that_reaches_the_target():
-    figures = {"lp-proj-1": reached(100, 500), "FedAvg": reached(50, 50), "QSGD": reached(None, None), "DGC": reached(900, 2000)}
+    figures = {
+        "lp-proj-1": reached(100, 500),
+        "FedAvg": reached(50, 50),
+        "QSGD": reached(None, None),
+        "DGC": reached(900, 2000),
+    }
     figures |= {"LBGM": reached(5000, 1500), "Sketch, fine-tuned": reached(20, 250)}
     assert budget.gain(figures, "to_target_values", "") == "9.0 times (DGC)"
     assert budget.gain(figures, "to_target", "") == "3.0 times (LBGM)"
@@ -27,7 +32,9 @@ def test_every_row_is_measured_and_written(tmp_path, monkeypatch):
     stored = json.loads((tmp_path / "budget.json").read_text())["Synthetic(0, 0)"]
     assert tuple(stored) == only
     assert stored["Local (sends nothing)"]["to_target"]["by_seed"] == [0]
-    assert stored["lp-proj-1"]["to_target_values"]["by_seed"] == [21 * 110]  # one round: 100 down, 10 up
+    assert stored["lp-proj-1"]["to_target_values"]["by_seed"] == [
+        21 * 110
+    ]  # one round: 100 down, 10 up
     page = (tmp_path / "budget.md").read_text()
     assert "| FedAvg | " in page and "fine-tuned: in words" in page
 
@@ -37,7 +44,11 @@ def test_the_step_size_is_chosen_on_validation_data_of_the_first_seed_alone(monk
 
     def fake(method, task, federation, **settings):
         seen.append(settings)
-        return type("R", (), {"summary": lambda self: {"valid": {"accuracy": {"mean": -abs(method.lr - 0.1)}}}})()
+        return type(
+            "R",
+            (),
+            {"summary": lambda self: {"valid": {"accuracy": {"mean": -abs(method.lr - 0.1)}}}},
+        )()
 
     monkeypatch.setattr(budget, "run", fake)
     method, _ = budget.chosen(budget.rows(21)["FedAvg"], None, None, {"rounds": 5})

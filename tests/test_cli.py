@@ -19,8 +19,22 @@ from idiolect.data.federation import Federation
 from idiolect.methods import METHODS
 from idiolect.run.plan import Plan
 
-SMALL = split("--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet")
-KEYS = {"method", "settings", "rounds", "seeds", "accuracy", "loss", "bytes", "values", "gradients_per_client", "seconds", "rejected"}
+SMALL = split(
+    "--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet"
+)
+KEYS = {
+    "method",
+    "settings",
+    "rounds",
+    "seeds",
+    "accuracy",
+    "loss",
+    "bytes",
+    "values",
+    "gradients_per_client",
+    "seconds",
+    "rejected",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +67,18 @@ def test_run_prints_one_json_object_with_what_is_promised(capsys):
     got = json_of(capsys, "run", "lp-proj", *SMALL, *flags)
     assert got.keys() >= KEYS
     assert got["method"] == "lp-proj-1" and got["rounds"] == 3 and got["seeds"] == [0, 1]
-    assert {"mean", "variance", "worst10", "ci95"} <= got["accuracy"].keys() and {"mean", "variance"} <= got["loss"].keys()
-    assert 0 <= got["accuracy"]["worst10"] <= got["accuracy"]["mean"] <= 1 and got["accuracy"]["ci95"] >= 0
-    assert got["values"] == {"up": 3 * 2 * 5, "down": 3 * 5 * 5} and got["bytes"] == {"up": 3 * 2 * 44, "down": 3 * 5 * 44}
+    assert {"mean", "variance", "worst10", "ci95"} <= got["accuracy"].keys() and {
+        "mean",
+        "variance",
+    } <= got["loss"].keys()
+    assert (
+        0 <= got["accuracy"]["worst10"] <= got["accuracy"]["mean"] <= 1
+        and got["accuracy"]["ci95"] >= 0
+    )
+    assert got["values"] == {"up": 3 * 2 * 5, "down": 3 * 5 * 5} and got["bytes"] == {
+        "up": 3 * 2 * 44,
+        "down": 3 * 5 * 44,
+    }
     assert got["rejected"] == 0 and got["seconds"] > 0 and got["gradients_per_client"] > 0
     assert got["settings"]["method"]["dim"] == 5 and got["settings"]["run"]["sample"] == 2
 
@@ -65,7 +88,9 @@ def test_run_is_the_python_call(capsys):
     data = idiolect.data.load("synthetic", clients=5, samples=40, features=6, classes=3)
     task = idiolect.Task(lambda: idiolect.models.make("linear", (6,), 3))
     same = idiolect.run(idiolect.FedAvg(lr=0.2), task, data, rounds=3, sample=2, batch=8).summary()
-    assert {k: v for k, v in got.items() if k != "seconds"} == {k: v for k, v in same.items() if k != "seconds"}
+    assert {k: v for k, v in got.items() if k != "seconds"} == {
+        k: v for k, v in same.items() if k != "seconds"
+    }
 
 
 def test_run_without_json_prints_a_table_with_the_trivial_baseline(capsys):
@@ -83,10 +108,32 @@ def test_every_method_runs_by_its_name(name, capsys):
 
 
 def test_a_run_directory_holds_everything(capsys, tmp_path):
-    got = json_of(capsys, "run", "fedprox-soft", *SMALL, "--json", "--seeds", "2", "--directory", "here", "--checkpoint-every", "1")
+    got = json_of(
+        capsys,
+        "run",
+        "fedprox-soft",
+        *SMALL,
+        "--json",
+        "--seeds",
+        "2",
+        "--directory",
+        "here",
+        "--checkpoint-every",
+        "1",
+    )
     names = {p.name for p in (tmp_path / "here").iterdir()}
-    assert {"settings.json", "environment.json", "metrics.csv", "clients.csv", "result.json", "checkpoints"} <= names
-    assert sorted(p.name for p in (tmp_path / "here" / "checkpoints").iterdir()) == ["seed-0", "seed-1"]
+    assert {
+        "settings.json",
+        "environment.json",
+        "metrics.csv",
+        "clients.csv",
+        "result.json",
+        "checkpoints",
+    } <= names
+    assert sorted(p.name for p in (tmp_path / "here" / "checkpoints").iterdir()) == [
+        "seed-0",
+        "seed-1",
+    ]
     assert json.loads((tmp_path / "here" / "result.json").read_text()) == got
 
 
@@ -104,14 +151,29 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
         ("run fedavgg", "method: 'fedavgg' is unknown; did you mean 'fedavg'?"),
         ("run nosuch", "method: 'nosuch' is unknown"),
         ("run", "run: name a method: local, fedavg"),
-        ("run fedavg --round 3", "--round is not a flag of idiolect run fedavg; did you mean --rounds?"),
+        (
+            "run fedavg --round 3",
+            "--round is not a flag of idiolect run fedavg; did you mean --rounds?",
+        ),
         ("run fedavg --lam 1", "--lam is not a flag of idiolect run fedavg"),
-        ("run fedavg --rounds many", "rounds: 'many' is not accepted; rounds (communication rounds) is a whole number >= 0"),
-        ("run fedavg --lr -1", "lr: -1.0 is not accepted; lr (step size of local SGD) is a number > 0"),
+        (
+            "run fedavg --rounds many",
+            "rounds: 'many' is not accepted; rounds (communication rounds) is a whole number >= 0",
+        ),
+        (
+            "run fedavg --lr -1",
+            "lr: -1.0 is not accepted; lr (step size of local SGD) is a number > 0",
+        ),
         ("run fedavg --rounds", "expected one argument; see: idiolect run fedavg --help"),
         ("run lp-proj --p 0.5", "p: 0.5 is not accepted"),
-        ("run lp-proj --dim 700 --quiet", "dim: 700 is not accepted; a whole number from 1 to the model's 610 parameters"),
-        ("run fedavg --clients 5 --samples 20 --sample 6 --quiet", "sample: 6 is not accepted; at most the 5 clients"),
+        (
+            "run lp-proj --dim 700 --quiet",
+            "dim: 700 is not accepted; a whole number from 1 to the model's 610 parameters",
+        ),
+        (
+            "run fedavg --clients 5 --samples 20 --sample 6 --quiet",
+            "sample: 6 is not accepted; at most the 5 clients",
+        ),
         ("run fedavg --data mnits", "data: 'mnits' is unknown; did you mean 'mnist'?"),
         ("run fedavg --model mpl", "model: 'mpl' is unknown; did you mean 'mlp'?"),
         ("run fedavg --loss mae", "loss: 'mae' is unknown"),
@@ -152,43 +214,81 @@ def test_a_refused_run_leaves_its_directory_free(capsys):
 def test_a_directory_with_a_run_is_not_written_over(capsys):
     json_of(capsys, "run", "fedavg", *SMALL, "--directory", "here", "--json")
     assert "already holds a run" in error_of(capsys, "run", "fedavg", *SMALL, "--directory", "here")
-    assert "already holds a run" in error_of(capsys, "compare", "fedavg", *SMALL, "--directory", "here")
+    assert "already holds a run" in error_of(
+        capsys, "compare", "fedavg", *SMALL, "--directory", "here"
+    )
 
 
 # -- the user's own table ----------------------------------------------------------------------------------------------------
 def csv(path: Path, header: str = "client,a,b,target") -> None:
     rng = np.random.default_rng(0)
-    rows = [f"site {i % 3},{rng.standard_normal():.4f},{rng.standard_normal():.4f},{i % 2}" for i in range(60)]
+    rows = [
+        f"site {i % 3},{rng.standard_normal():.4f},{rng.standard_normal():.4f},{i % 2}"
+        for i in range(60)
+    ]
     path.write_text("\n".join([header, *rows]) + "\n")
 
 
 def test_a_users_csv_runs(capsys, tmp_path):
     csv(tmp_path / "mine.csv")
-    got = json_of(capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--rounds", "2", "--sample", "2", "--json", "--quiet")
+    got = json_of(
+        capsys,
+        "run",
+        "fedavg",
+        "--data",
+        "table",
+        "--path",
+        "mine.csv",
+        "--rounds",
+        "2",
+        "--sample",
+        "2",
+        "--json",
+        "--quiet",
+    )
     assert got["settings"]["data"] == "mine" and got["settings"]["parameters"] == 2 * 2 + 2
 
 
 def test_a_csv_without_a_client_column_is_a_clear_error(capsys, tmp_path):
     csv(tmp_path / "mine.csv", "hospital,a,b,target")
     says = error_of(capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet")
-    assert "client: column 'client' is not in the table; its columns: hospital, a, b, target" in says
-    got = json_of(capsys, *split("run fedavg --data table --path mine.csv --client hospital --rounds 1 --sample 2 --json --quiet"))
+    assert (
+        "client: column 'client' is not in the table; its columns: hospital, a, b, target" in says
+    )
+    got = json_of(
+        capsys,
+        *split(
+            "run fedavg --data table --path mine.csv --client hospital --rounds 1 --sample 2 --json --quiet"
+        ),
+    )
     assert got["rounds"] == 1
 
 
 def test_a_csv_with_text_among_its_features_is_a_clear_error(capsys, tmp_path):
     csv(tmp_path / "mine.csv", "a,client,b,target")
-    assert "column 'a' holds" in error_of(capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet")
+    assert "column 'a' holds" in error_of(
+        capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet"
+    )
 
 
 # -- compare -----------------------------------------------------------------------------------------------------------------
 def test_compare_gives_a_list_with_the_baselines(capsys):
     rows = json_of(capsys, "compare", "fedavg", "lp-proj:p=2,dim=5", *SMALL, "--json")
     assert [r["method"] for r in rows] == ["majority", "fedavg", "lp-proj-2", "local"]
-    assert all({"accuracy", "loss", "bytes", "values", "gradients_per_client", "seconds", "rejected"} <= r.keys() for r in rows)
+    assert all(
+        {"accuracy", "loss", "bytes", "values", "gradients_per_client", "seconds", "rejected"}
+        <= r.keys()
+        for r in rows
+    )
     most = max(r["gradients_per_client"] for r in rows[:3])
-    assert most <= rows[3]["gradients_per_client"] <= most + 3 and "as many gradients" in rows[3]["label"]
-    assert rows[0]["bytes"] == rows[3]["bytes"] == {"up": 0, "down": 0} and rows[0]["gradients_per_client"] == 0
+    assert (
+        most <= rows[3]["gradients_per_client"] <= most + 3
+        and "as many gradients" in rows[3]["label"]
+    )
+    assert (
+        rows[0]["bytes"] == rows[3]["bytes"] == {"up": 0, "down": 0}
+        and rows[0]["gradients_per_client"] == 0
+    )
 
 
 def test_compare_without_baselines_and_with_local_itself(capsys):
@@ -209,7 +309,9 @@ def test_json_stays_json_without_test_data(capsys):
 
 
 def test_compare_resumes_to_the_same_list(capsys, tmp_path):
-    rows = json_of(capsys, "compare", "fedavg", "fedprox-soft", *SMALL, "--json", "--directory", "here")
+    rows = json_of(
+        capsys, "compare", "fedavg", "fedprox-soft", *SMALL, "--json", "--directory", "here"
+    )
     shutil.rmtree(tmp_path / "here" / "1-fedprox-soft")
     again = json_of(capsys, "resume", "here", "--json", "--quiet")
     for r in (*rows, *again):
@@ -246,10 +348,20 @@ def test_settings_come_from_a_file_and_flags_win(capsys, tmp_path):
     (tmp_path / "s.toml").write_text(TOML)
     got = json_of(capsys, "run", "--config", "s.toml", "--json", "--quiet")
     assert got["method"] == "lp-proj-2" and got["rounds"] == 2 and got["seeds"] == [0, 1]
-    assert got["settings"]["parameters"] == 5 * 7 + 7 + 7 * 3 + 3 and got["values"]["up"] == 2 * 2 * 4
-    got = json_of(capsys, *split("run lp-proj --config s.toml --json --quiet --rounds 1 --dim 6 --seeds=1 --classes 4 --hidden 3 --seed 5"))
+    assert (
+        got["settings"]["parameters"] == 5 * 7 + 7 + 7 * 3 + 3 and got["values"]["up"] == 2 * 2 * 4
+    )
+    got = json_of(
+        capsys,
+        *split(
+            "run lp-proj --config s.toml --json --quiet --rounds 1 --dim 6 --seeds=1 --classes 4 --hidden 3 --seed 5"
+        ),
+    )
     assert got["rounds"] == 1 and got["values"]["up"] == 12 and got["seeds"] == [5]
-    assert got["settings"]["parameters"] == 5 * 3 + 3 + 3 * 4 + 4 and got["settings"]["method"]["p"] == 2
+    assert (
+        got["settings"]["parameters"] == 5 * 3 + 3 + 3 * 4 + 4
+        and got["settings"]["method"]["p"] == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,7 +369,10 @@ def test_settings_come_from_a_file_and_flags_win(capsys, tmp_path):
     [
         ("[method\nname = 1", "s.toml is not TOML"),
         ('[mehtod]\nname = "fedavg"', "did you mean 'method'?"),
-        ('[method]\nname = "fedavg"\n[run]\nround = 3', "run setting: 'round' is unknown; did you mean 'rounds'?"),
+        (
+            '[method]\nname = "fedavg"\n[run]\nround = 3',
+            "run setting: 'round' is unknown; did you mean 'rounds'?",
+        ),
         ('[method]\nname = "fedavg"\nlrr = 3', "did you mean 'lr'?"),
         ('[method]\nname = "fedavgg"', "did you mean 'fedavg'?"),
         ('[method]\nname = "fedavg"\n[data]\nclient = 3', "did you mean 'clients'?"),
@@ -285,8 +400,22 @@ def test_methods_lists_every_method_with_its_fields(capsys):
 
 def test_data_list_and_show(capsys):
     rows = json_of(capsys, "data", "list", "--json")
-    assert {"synthetic", "mnist", "table"} <= {r["name"] for r in rows} and all(r["summary"] and r["source"] for r in rows)
-    got = json_of(capsys, "data", "show", "synthetic", "--clients", "3", "--samples", "20", "--classes", "2", "--json")
+    assert {"synthetic", "mnist", "table"} <= {r["name"] for r in rows} and all(
+        r["summary"] and r["source"] for r in rows
+    )
+    got = json_of(
+        capsys,
+        "data",
+        "show",
+        "synthetic",
+        "--clients",
+        "3",
+        "--samples",
+        "20",
+        "--classes",
+        "2",
+        "--json",
+    )
     assert len(got["clients"]) == 3 and np.shape(got["class_counts"]) == (3, 2)
     assert [sum(c) for c in got["class_counts"]] == got["sizes"]["train"]
     assert main(["data"]) == 0 and "synthetic" in capsys.readouterr().out
@@ -307,7 +436,12 @@ def test_the_help_of_a_method_shows_its_fields(method, capsys):
     with pytest.raises(SystemExit) as end:
         main(["run", method, "--help"])
     out = capsys.readouterr().out
-    assert end.value.code == 0 and "--lr" in out and "--rounds" in out and ("--lam" in out) == (method == "lp-proj")
+    assert (
+        end.value.code == 0
+        and "--lr" in out
+        and "--rounds" in out
+        and ("--lam" in out) == (method == "lp-proj")
+    )
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
@@ -329,10 +463,24 @@ def result_of(text: str) -> dict:
     return got
 
 
-def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_result(capsys, monkeypatch):
+def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_result(
+    capsys, monkeypatch
+):
     from idiolect.engine.inprocess import InProcess
 
-    whole = json_of(capsys, "run", "fedprox-soft", *SMALL, "--rounds", "6", "--seeds", "2", "--json", "--directory", "whole")
+    whole = json_of(
+        capsys,
+        "run",
+        "fedprox-soft",
+        *SMALL,
+        "--rounds",
+        "6",
+        "--seeds",
+        "2",
+        "--json",
+        "--directory",
+        "whole",
+    )
     advance = InProcess.advance
 
     def interrupt(self, *args):
@@ -341,9 +489,28 @@ def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_resu
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(InProcess, "advance", interrupt)
-    assert main(["run", "fedprox-soft", *SMALL, "--rounds", "6", "--seeds", "2", "--json", "--directory", "here"]) == 130
+    assert (
+        main(
+            [
+                "run",
+                "fedprox-soft",
+                *SMALL,
+                "--rounds",
+                "6",
+                "--seeds",
+                "2",
+                "--json",
+                "--directory",
+                "here",
+            ]
+        )
+        == 130
+    )
     got = capsys.readouterr()
-    assert got.out == "" and "stopped after round 4 of 6 (seed 0); continue with: idiolect resume here" in got.err
+    assert (
+        got.out == ""
+        and "stopped after round 4 of 6 (seed 0); continue with: idiolect resume here" in got.err
+    )
     monkeypatch.setattr(InProcess, "advance", advance)
     again = json_of(capsys, "resume", "here", "--json", "--quiet")
     del again["seconds"], whole["seconds"]
@@ -352,7 +519,13 @@ def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_resu
 
 def test_a_run_started_from_python_is_resumed_from_python(capsys):
     data = idiolect.data.load("synthetic", clients=4, samples=20)
-    idiolect.run(idiolect.FedAvg(), idiolect.Task(lambda: idiolect.models.make("linear", (60,), 10)), data, rounds=1, directory="here")
+    idiolect.run(
+        idiolect.FedAvg(),
+        idiolect.Task(lambda: idiolect.models.make("linear", (60,), 10)),
+        data,
+        rounds=1,
+        directory="here",
+    )
     assert "was started from Python" in error_of(capsys, "resume", "here")
 
 
@@ -367,7 +540,9 @@ def kill_when(folder: Path, round: int, argv: list[str]) -> None:
     """kill -9 of a real process once it has the checkpoint of this round."""
     process = subprocess.Popen([*COMMAND, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
-    while not any(p.name.isdigit() and int(p.name) >= round for p in folder.glob("checkpoints/seed-3/*")):
+    while not any(
+        p.name.isdigit() and int(p.name) >= round for p in folder.glob("checkpoints/seed-3/*")
+    ):
         assert process.poll() is None and time.monotonic() < until, process.stderr.read()
         time.sleep(0.002)
     process.kill()
@@ -382,18 +557,29 @@ def test_a_killed_command_resumes_to_the_same_result(capsys, tmp_path):
     whole = result_of(capsys.readouterr().out)
     kill_when(tmp_path / "here", 15, [*LONG, "--directory", "here"])
     kill_when(tmp_path / "here", 80, ["resume", "here", "--quiet"])
-    done = subprocess.run([*COMMAND, "resume", "here", "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, "resume", "here", "--json"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.count("\n") == 1 and result_of(done.stdout) == whole
 
 
 def test_the_installed_command_keeps_stdout_for_the_result():
-    done = subprocess.run([*COMMAND, "run", "fedavg", *SMALL[:-1], "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, "run", "fedavg", *SMALL[:-1], "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(done.stdout)["method"] == "fedavg" and "run directory" in done.stderr
 
 
 def test_tokens_get_a_model_that_reads_tokens():
-    federation = Federation.from_arrays(np.zeros((4, 5), dtype=np.int64), np.ones((4, 5), dtype=np.int64), [0, 0, 1, 1], classes=7)
-    task = Plan("fedavg", model_options={"width": 8, "hidden": 8, "heads": 2, "blocks": 1}).make_task(federation)
+    federation = Federation.from_arrays(
+        np.zeros((4, 5), dtype=np.int64), np.ones((4, 5), dtype=np.int64), [0, 0, 1, 1], classes=7
+    )
+    task = Plan(
+        "fedavg", model_options={"width": 8, "hidden": 8, "heads": 2, "blocks": 1}
+    ).make_task(federation)
     assert any("embed" in name for name in task.layout.names)
 
 
@@ -415,6 +601,18 @@ def test_compare_takes_rows_from_a_file_with_settings_of_their_own(capsys, tmp_p
         "target_accuracy = 0.1",
     ]
     (tmp_path / "s.toml").write_text("\n".join(lines))
-    rows = json_of(capsys, "compare", "--config", "s.toml", *split("--clients 4 --samples 30 --sample 2 --json --quiet"))
-    assert [r["label"] for r in rows[1:3]] == ["fedavg", "fedavg channel=feedback + topk(share=0.2)"]
-    assert all(r["rounds"] == 2 and r["at_budget"]["mean"] is None and r["to_target"]["by_seed"] for r in rows[1:3])
+    rows = json_of(
+        capsys,
+        "compare",
+        "--config",
+        "s.toml",
+        *split("--clients 4 --samples 30 --sample 2 --json --quiet"),
+    )
+    assert [r["label"] for r in rows[1:3]] == [
+        "fedavg",
+        "fedavg channel=feedback + topk(share=0.2)",
+    ]
+    assert all(
+        r["rounds"] == 2 and r["at_budget"]["mean"] is None and r["to_target"]["by_seed"]
+        for r in rows[1:3]
+    )

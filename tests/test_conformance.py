@@ -9,7 +9,11 @@ from idiolect import FedAvg
 from idiolect.methods import METHODS, make
 from idiolect.testing import check_method
 
-SMALL = {"lp-proj": {"dim": 6}, "lp-proj-1": {"dim": 6}, "lp-proj-2": {"dim": 6}}  # the suite's model has 39 parameters
+SMALL = {
+    "lp-proj": {"dim": 6},
+    "lp-proj-1": {"dim": 6},
+    "lp-proj-2": {"dim": 6},
+}  # the suite's model has 39 parameters
 
 
 @pytest.mark.parametrize("name", METHODS)

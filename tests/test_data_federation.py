@@ -46,12 +46,23 @@ def test_class_counts_add_up():
 
 
 def test_torch_float64_is_kept_and_numpy_float64_becomes_float32():
-    assert Federation.from_arrays(torch.ones(4, 1, dtype=torch.float64), [0, 1, 0, 1], [0, 0, 1, 1]).inputs.dtype == torch.float64
-    assert Federation.from_arrays(np.ones((4, 1)), [0, 1, 0, 1], [0, 0, 1, 1]).inputs.dtype == torch.float32
+    assert (
+        Federation.from_arrays(
+            torch.ones(4, 1, dtype=torch.float64), [0, 1, 0, 1], [0, 0, 1, 1]
+        ).inputs.dtype
+        == torch.float64
+    )
+    assert (
+        Federation.from_arrays(np.ones((4, 1)), [0, 1, 0, 1], [0, 0, 1, 1]).inputs.dtype
+        == torch.float32
+    )
 
 
 def test_data_sets_become_clients():
-    sets = {k: torch.utils.data.TensorDataset(torch.ones(5, 2) * i, torch.arange(5) % 2) for i, k in enumerate("xy")}
+    sets = {
+        k: torch.utils.data.TensorDataset(torch.ones(5, 2) * i, torch.arange(5) % 2)
+        for i, k in enumerate("xy")
+    }
     f = Federation.from_datasets(sets)
     assert f.names == ("x", "y") and float(f.part(1, "train")[0].mean()) == 1
 
@@ -86,7 +97,14 @@ def test_no_client_at_all_is_refused():
         Federation.from_datasets([])
 
 
-FRAME = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": ["no", "yes"] * 10, "dose": np.linspace(0, 1, 20)})
+FRAME = pd.DataFrame(
+    {
+        "site": list("aabb") * 5,
+        "age": range(20),
+        "ill": ["no", "yes"] * 10,
+        "dose": np.linspace(0, 1, 20),
+    }
+)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -94,21 +112,38 @@ def test_a_file_is_loaded_by_its_columns(tmp_path, suffix):
     path = tmp_path / f"visits.{suffix}"
     FRAME.to_csv(path, index=False) if suffix == "csv" else FRAME.to_parquet(path)
     f = data.load("table", path=str(path), client="site", target="ill")
-    assert f.name == "visits" and f.names == ("a", "b") and f.classes == 2 and f.inputs.shape == (20, 2)
-    assert data.load("table", path=str(path), client="site", target="ill", seed=0).fingerprint() == f.fingerprint()
+    assert (
+        f.name == "visits"
+        and f.names == ("a", "b")
+        and f.classes == 2
+        and f.inputs.shape == (20, 2)
+    )
+    assert (
+        data.load("table", path=str(path), client="site", target="ill", seed=0).fingerprint()
+        == f.fingerprint()
+    )
 
 
 def test_the_kind_of_target_can_be_chosen(tmp_path):
     frame = FRAME.drop(columns="ill")
     assert Federation.from_frame(frame, client="site", target="dose").classes == 0
     assert Federation.from_frame(frame, client="site", target="age", kind="values").classes == 0
-    assert Federation.from_frame(frame.assign(age=frame.age + 100), client="site", target="age", kind="classes").classes == 20
+    assert (
+        Federation.from_frame(
+            frame.assign(age=frame.age + 100), client="site", target="age", kind="classes"
+        ).classes
+        == 20
+    )
 
 
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
-        (FRAME, {"client": "hospital"}, "client: column 'hospital' is not in the table; its columns: site, age"),
+        (
+            FRAME,
+            {"client": "hospital"},
+            "client: column 'hospital' is not in the table; its columns: site, age",
+        ),
         (FRAME, {"target": "sick"}, "target: column 'sick' is not in the table"),
         (FRAME, {"target": "age"}, "column 'ill' holds"),
         (FRAME, {"kind": "values"}, "a regression needs numbers"),
@@ -123,7 +158,10 @@ def test_bad_tables_are_refused_with_the_reason(frame, options, message):
         Federation.from_frame(frame, **{"client": "site", "target": "ill", **options})
 
 
-@pytest.mark.parametrize(("path", "message"), [("visits.xlsx", "a .csv or .parquet file"), ("nowhere.csv", "there is no file")])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("visits.xlsx", "a .csv or .parquet file"), ("nowhere.csv", "there is no file")],
+)
 def test_bad_paths_are_refused(path, message):
     with pytest.raises(SettingError, match=message):
         data.load("table", path=path)

@@ -35,7 +35,9 @@ def site(tmp_path):
 
     folder = tmp_path / "site"
     folder.mkdir()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    )
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield folder, f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
@@ -88,12 +90,20 @@ def test_a_corrupt_download_is_refused_and_removed(cache, site, monkeypatch):
     offer(monkeypatch, each(address))
     with pytest.raises(fetch.FetchError, match="corrupt download: b ") as error:
         fetch.get("toy")
-    assert FILES["b"].sha256 in str(error.value) and hashlib.sha256(b"sEcond").hexdigest() in str(error.value)
+    assert FILES["b"].sha256 in str(error.value) and hashlib.sha256(b"sEcond").hexdigest() in str(
+        error.value
+    )
     assert left(cache) == []
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda z: z[:-9], lambda z: b"<html>not found</html>", lambda z: gzip.compress(bytes(10**6)), lambda z: b""]
+    "damage",
+    [
+        lambda z: z[:-9],
+        lambda z: b"<html>not found</html>",
+        lambda z: gzip.compress(bytes(10**6)),
+        lambda z: b"",
+    ],
 )
 def test_damaged_or_oversized_downloads_leave_nothing_behind(cache, site, monkeypatch, damage):
     folder, address = site
@@ -130,7 +140,12 @@ def test_the_next_source_is_tried_and_every_failure_is_told(cache, site, monkeyp
     offer(monkeypatch, *ways)
     with pytest.raises(fetch.FetchError) as error:
         fetch.get("toy")
-    for text in ("npm package toy@1: npm is not installed", "Debian package dataset-toy: apt-get is not installed", "404", str(cache)):
+    for text in (
+        "npm package toy@1: npm is not installed",
+        "Debian package dataset-toy: apt-get is not installed",
+        "404",
+        str(cache),
+    ):
         assert text in str(error.value)
     fill(folder)
     offer(monkeypatch, *ways, each(address))
@@ -141,12 +156,16 @@ def test_a_package_client_fills_the_cache(cache, tmp_path, monkeypatch):
     make_tar(tmp_path / "toy-1.tgz", [(f"package/{n}", b) for n, b in BODY.items()])
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "npm").write_text(f'#!/bin/sh\n[ "$1" = pack ] || exit 3\ncp {tmp_path}/toy-1.tgz .\n')
+    (programs / "npm").write_text(
+        f'#!/bin/sh\n[ "$1" = pack ] || exit 3\ncp {tmp_path}/toy-1.tgz .\n'
+    )
     (programs / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     members = {n: f"package/{n}" for n in BODY}
     offer(monkeypatch, Way("npm", "toy@1", members, "0" * 64))
-    with pytest.raises(fetch.FetchError, match=r"corrupt download: toy-1\.tgz"):  # the archive's own hash is checked first
+    with pytest.raises(
+        fetch.FetchError, match=r"corrupt download: toy-1\.tgz"
+    ):  # the archive's own hash is checked first
         fetch.get("toy")
     offer(monkeypatch, Way("npm", "toy@1", members, fetch.sha256(tmp_path / "toy-1.tgz")))
     assert (fetch.get("toy") / "b").read_bytes() == BODY["b"]
@@ -170,7 +189,11 @@ def test_only_members_with_the_expected_names_are_written(cache, site, monkeypat
     evil = [("../evil", b"x"), ("/tmp/evil", b"x"), ("toy/../../evil", b"x"), ("toy/extra", b"x")]
     offer(monkeypatch, tar_way(*site, [*evil, ("toy/a", BODY["a"]), ("toy/b", BODY["b"])]))
     fetch.get("toy")
-    assert left(cache) == ["a", "b"] and not list(tmp_path.rglob("evil")) and not list(tmp_path.rglob("extra"))
+    assert (
+        left(cache) == ["a", "b"]
+        and not list(tmp_path.rglob("evil"))
+        and not list(tmp_path.rglob("extra"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,7 +222,9 @@ def test_an_archive_that_is_none_is_refused(cache, site, monkeypatch):
 def test_a_gzipped_member_larger_than_its_file_is_stopped(cache, site, monkeypatch):
     make_tar(site[0] / "t.tar.gz", [("a.gz", gzip.compress(bytes(10**6))), ("b", BODY["b"])])
     offer(monkeypatch, Way("tar", site[1] + "t.tar.gz", {"a": "a.gz", "b": "b"}))
-    with pytest.raises(fetch.FetchError, match="corrupt download: a has more than the 1100 bytes expected"):
+    with pytest.raises(
+        fetch.FetchError, match="corrupt download: a has more than the 1100 bytes expected"
+    ):
         fetch.get("toy")
     assert left(cache) == []
 
@@ -238,6 +263,9 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
     source = SOURCES[name]
-    assert all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values()) and len(source.ways) >= 2
+    assert (
+        all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values())
+        and len(source.ways) >= 2
+    )
     for way in source.ways:
         assert way.convert or set(way.members) == set(source.files)

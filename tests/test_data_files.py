@@ -33,7 +33,11 @@ def test_idx_files_raw_or_gzipped_become_a_federation(tmp_path, packed, name):
     f = data.load(name, path=str(write_mnist(tmp_path, packed=packed)), clients=10)
     assert f.name == name and f.inputs.shape[1:] == (1, 28, 28) and f.inputs.dtype == torch.float32
     assert 0 <= float(f.inputs.min()) < float(f.inputs.max()) <= 1
-    assert f.sizes("train").tolist() == [32] * 10 and f.sizes("valid").tolist() == [8] * 10 and f.sizes("test").tolist() == [10] * 10
+    assert (
+        f.sizes("train").tolist() == [32] * 10
+        and f.sizes("valid").tolist() == [8] * 10
+        and f.sizes("test").tolist() == [10] * 10
+    )
 
 
 def test_clients_are_tested_on_the_classes_they_train_on(tmp_path):
@@ -45,7 +49,9 @@ def test_test_samples_come_from_the_test_part_only(tmp_path):
     write_mnist(tmp_path)
     idx.write(tmp_path / "t10k-images-idx3-ubyte", np.full((100, 28, 28), 255))
     idx.write(tmp_path / "train-images-idx3-ubyte", np.zeros((400, 28, 28)))
-    f = data.load("mnist", path=str(tmp_path), clients=10, partition="dirichlet", alpha=1.0, minimum=5)
+    f = data.load(
+        "mnist", path=str(tmp_path), clients=10, partition="dirichlet", alpha=1.0, minimum=5
+    )
     start = int(f.offsets["test"][0])
     assert (f.inputs[start:] == 1).all() and (f.inputs[:start] == 0).all() and len(f.inputs) == 500
 
@@ -53,7 +59,9 @@ def test_test_samples_come_from_the_test_part_only(tmp_path):
 def test_standardised_training_pixels_have_mean_0_and_deviation_1(tmp_path):
     f = data.load("mnist", path=str(write_mnist(tmp_path)), clients=10, standardise=True)
     seen = f.inputs[: int(f.offsets["train"][-1])]
-    assert float(seen.mean()) == pytest.approx(0, abs=1e-4) and float(seen.std()) == pytest.approx(1, abs=1e-3)
+    assert float(seen.mean()) == pytest.approx(0, abs=1e-4) and float(seen.std()) == pytest.approx(
+        1, abs=1e-3
+    )
 
 
 def test_a_share_of_the_images_can_be_used(tmp_path):
@@ -87,10 +95,16 @@ def test_labels_that_do_not_go_with_the_images_are_refused(tmp_path):
         (b"\0\0\x08\0", "header ends"),
         (b"PK\3\4" + bytes(20), "starts with 504b0304, not an IDX file"),
         (b"\0\0\x0d\x01" + struct.pack(">I", 1) + bytes(4), "not an IDX file of bytes"),
-        (b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(4), "promises 5 bytes of data, the file has 4"),
+        (
+            b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(4),
+            "promises 5 bytes of data, the file has 4",
+        ),
         (b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(6), "has more"),
         (b"\0\0\x08\x03" + struct.pack(">III", 2**31, 2**31, 2**31), "at most"),
-        (gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(5), mtime=0)[:-9], "damaged gzip"),
+        (
+            gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(5), mtime=0)[:-9],
+            "damaged gzip",
+        ),
     ],
 )
 def test_damaged_idx_files_are_refused(tmp_path, body, message):
@@ -102,22 +116,35 @@ def test_damaged_idx_files_are_refused(tmp_path, body, message):
 
 def write_cifar(folder, n=40):
     for name in (*cifar.TRAIN, *cifar.TEST):
-        cifar.write(folder / f"{name}.bin", RNG.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), np.arange(n) % 10)
+        cifar.write(
+            folder / f"{name}.bin",
+            RNG.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8),
+            np.arange(n) % 10,
+        )
     return folder
 
 
 def test_cifar_batches_become_a_federation(tmp_path):
     f = data.load("cifar10", path=str(write_cifar(tmp_path)), clients=10)
-    assert f.inputs.shape[1:] == (3, 32, 32) and f.sizes("train").tolist() == [16] * 10 and f.sizes("test").tolist() == [4] * 10
+    assert (
+        f.inputs.shape[1:] == (3, 32, 32)
+        and f.sizes("train").tolist() == [16] * 10
+        and f.sizes("test").tolist() == [4] * 10
+    )
 
 
 def test_a_record_is_label_then_red_green_blue(tmp_path):
-    (tmp_path / "b.bin").write_bytes(bytes([7]) + bytes([1] * 1024) + bytes([2] * 1024) + bytes([3] * 1024))
+    (tmp_path / "b.bin").write_bytes(
+        bytes([7]) + bytes([1] * 1024) + bytes([2] * 1024) + bytes([3] * 1024)
+    )
     images, labels = cifar.read(tmp_path / "b.bin")
     assert labels.tolist() == [7] and images[0, :, 31, 0].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("body", "message"), [(b"", "0 bytes"), (bytes(3072), "3072 bytes are not"), (b"\x0a" + bytes(3072), "label 10")])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"", "0 bytes"), (bytes(3072), "3072 bytes are not"), (b"\x0a" + bytes(3072), "label 10")],
+)
 def test_damaged_cifar_batches_are_refused(tmp_path, body, message):
     (tmp_path / "b.bin").write_bytes(body)
     with pytest.raises(SettingError, match=message):
@@ -134,7 +161,9 @@ def test_png_sheets_become_the_original_batches(tmp_path):
     (tmp_path / "test_lables.json").write_text(json.dumps([0, 1, 2, 3]))
     cifar.sheets_to_batches(tmp_path)
     for name in (*cifar.TRAIN, *cifar.TEST):
-        assert (tmp_path / f"{name}.bin").read_bytes() == (tmp_path / "want" / f"{name}.bin").read_bytes()
+        assert (tmp_path / f"{name}.bin").read_bytes() == (
+            tmp_path / "want" / f"{name}.bin"
+        ).read_bytes()
 
 
 @pytest.mark.parametrize("text", ["{", "[0, 11]", "[]", '["a"]', "[[1], [2]]", "[0.5]", "3"])
@@ -162,14 +191,20 @@ def filtered_png(pixels, kinds):
         lines.append(bytes(line))
     head = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(lines))), (b"IEND", b""))
-    return png.SIGNATURE + b"".join(struct.pack(">I", len(p)) + k + p + struct.pack(">I", zlib.crc32(k + p)) for k, p in parts)
+    return png.SIGNATURE + b"".join(
+        struct.pack(">I", len(p)) + k + p + struct.pack(">I", zlib.crc32(k + p)) for k, p in parts
+    )
 
 
-@pytest.mark.parametrize("shape", [(10, 7, 3), (3, 12, 3), (6, 1, 3), (1, 6, 1), (5, 5, 1), (1, 1, 3), (9, 2, 1)])
+@pytest.mark.parametrize(
+    "shape", [(10, 7, 3), (3, 12, 3), (6, 1, 3), (1, 6, 1), (5, 5, 1), (1, 1, 3), (9, 2, 1)]
+)
 def test_every_png_filter_is_undone(tmp_path, shape):
     pixels = RNG.integers(0, 256, shape, dtype=np.uint8)
     for start in range(5):
-        (tmp_path / "x.png").write_bytes(filtered_png(pixels, [(start + r) % 5 for r in range(shape[0])]))
+        (tmp_path / "x.png").write_bytes(
+            filtered_png(pixels, [(start + r) % 5 for r in range(shape[0])])
+        )
         assert (png.read(tmp_path / "x.png") == pixels).all()
 
 
@@ -200,7 +235,10 @@ PIXELS, END = part(b"IDAT", zlib.compress(bytes(14))), part(b"IEND", b"")
         (png.SIGNATURE + header(height=3) + PIXELS + END, "promise 21 bytes, the file has 14"),
         (png.SIGNATURE + header(height=1) + PIXELS + END, "promise 7 bytes, the file has 8"),
         (png.SIGNATURE + header() + part(b"IDAT", b"no zlib") + END, "damaged pixel data"),
-        (png.SIGNATURE + header() + part(b"IDAT", zlib.compress(b"\x05" + bytes(13))) + END, "unknown line filter 5"),
+        (
+            png.SIGNATURE + header() + part(b"IDAT", zlib.compress(b"\x05" + bytes(13))) + END,
+            "unknown line filter 5",
+        ),
     ],
 )
 def test_damaged_png_files_are_refused(tmp_path, body, message):

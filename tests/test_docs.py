@@ -26,4 +26,6 @@ def test_the_examples_of_a_document_run(name):
 def test_links_between_documents_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+            assert "://" in target or (page.parent / target).exists(), (
+                f"{page.name} links to {target}"
+            )

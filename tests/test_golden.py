@@ -19,7 +19,9 @@ def test_every_method_has_a_stored_figure_on_every_federation():
 @pytest.mark.slow
 @pytest.mark.parametrize("title", golden.FEDERATIONS)
 def test_the_first_seed_gives_the_stored_accuracy(title):
-    federation, task, sample = next((f, t, s) for name, f, t, s in golden.federations() if name == title)
+    federation, task, sample = next(
+        (f, t, s) for name, f, t, s in golden.federations() if name == title
+    )
     for figure in golden.figures(federation, task, sample, seeds=1):
         stored = STORED[title][figure["method"]][0]
         assert figure["accuracy"]["mean"] == pytest.approx(stored, abs=0.015), figure["method"]

@@ -73,17 +73,26 @@ def plain(task: Task, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torc
     losses, gradients = [], []
     for k in range(len(x)):
         flat = x[k].clone().requires_grad_()
-        each = task.criterion.each(functional_call(task.module, task.layout.unflatten(flat), (batch.inputs[k],)), batch.targets[k])
+        each = task.criterion.each(
+            functional_call(task.module, task.layout.unflatten(flat), (batch.inputs[k],)),
+            batch.targets[k],
+        )
         loss = (each.reshape(len(each), -1).mean(1) * batch.weights[k]).sum()
         losses.append(loss.detach())
         gradients.append(torch.autograd.grad(loss, flat)[0])
     return torch.stack(losses), torch.stack(gradients)
 
 
-def a_batch(inputs: tuple[int, ...], targets: tuple[int, ...] = (), classes: int = 3, tokens: int = 0) -> Batch:
+def a_batch(
+    inputs: tuple[int, ...], targets: tuple[int, ...] = (), classes: int = 3, tokens: int = 0
+) -> Batch:
     """Uneven weights, some rows masked."""
     g = torch.Generator().manual_seed(1)
-    x = torch.randint(tokens, (K, B, *inputs), generator=g) if tokens else torch.randn(K, B, *inputs, generator=g, dtype=torch.float64)
+    x = (
+        torch.randint(tokens, (K, B, *inputs), generator=g)
+        if tokens
+        else torch.randn(K, B, *inputs, generator=g, dtype=torch.float64)
+    )
     if classes:
         y = torch.randint(classes, (K, B, *targets), generator=g)
     else:
@@ -95,7 +104,9 @@ def a_batch(inputs: tuple[int, ...], targets: tuple[int, ...] = (), classes: int
 
 def rows(task: Task) -> torch.Tensor:
     """Different models, so that a mixed-up row shows."""
-    return task.x0 + 0.3 * torch.randn(K, task.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return task.x0 + 0.3 * torch.randn(
+        K, task.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
 
 
 def same(module: nn.Module, batch: Batch, kernels: tuple[str, ...], loss="cross_entropy") -> Task:
@@ -112,17 +123,38 @@ def same(module: nn.Module, batch: Batch, kernels: tuple[str, ...], loss="cross_
 CHAINS = {
     "a bare linear layer": (nn.Linear(6, 3), (6,)),
     "a bare linear layer without bias": (nn.Linear(6, 3, bias=False), (6,)),
-    "an MLP": (nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), (2, 3)),
+    "an MLP": (
+        nn.Sequential(
+            nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
+        ),
+        (2, 3),
+    ),
     "every activation": (
-        nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 5, bias=False), nn.SiLU(), nn.Sigmoid(), nn.Linear(5, 3), nn.Identity()),
+        nn.Sequential(
+            nn.Linear(6, 5),
+            nn.GELU(),
+            nn.Linear(5, 5, bias=False),
+            nn.SiLU(),
+            nn.Sigmoid(),
+            nn.Linear(5, 3),
+            nn.Identity(),
+        ),
         (6,),
     ),
-    "nested Sequentials": (nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True)), nn.Sequential(nn.Linear(5, 3))), (6,)),
+    "nested Sequentials": (
+        nn.Sequential(
+            nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True)), nn.Sequential(nn.Linear(5, 3))
+        ),
+        (6,),
+    ),
     "an activation at the end": (nn.Sequential(nn.Linear(6, 3), nn.Tanh()), (6,)),
     "view": (Own(), (2, 3)),
     "flatten and methods": (Flattened(), (2, 3)),
     "reshape by shape[0]": (Reshaped(), (2, 3)),
-    "dropout of nothing": (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.0), nn.ReLU(), nn.Linear(5, 3)), (6,)),
+    "dropout of nothing": (
+        nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.0), nn.ReLU(), nn.Linear(5, 3)),
+        (6,),
+    ),
     "the catalogue's mlp": (models.make("mlp", (2, 3), 3, hidden="5,4"), (2, 3)),
     "the catalogue's linear": (models.make("linear", (2, 3), 3), (2, 3)),
 }
@@ -136,7 +168,11 @@ def test_chains_of_linear_layers_are_stacked_and_agree_with_autograd(name):
 
 @pytest.mark.parametrize(
     ("module", "inputs", "kernel"),
-    [(Gelu(), (2, 3), "vmap"), (Skip(), (6,), "vmap"), (models.make("lenet", (1, 16, 16), 3), (1, 16, 16), "rows")],
+    [
+        (Gelu(), (2, 3), "vmap"),
+        (Skip(), (6,), "vmap"),
+        (models.make("lenet", (1, 16, 16), 3), (1, 16, 16), "rows"),
+    ],
     ids=["functions not on the list", "a skip", "lenet"],
 )
 def test_other_modules_take_vmap_or_rows_and_agree_with_autograd(module, inputs, kernel):
@@ -144,14 +180,25 @@ def test_other_modules_take_vmap_or_rows_and_agree_with_autograd(module, inputs,
 
 
 def test_resnet_small_agrees_under_vmap_and_rows():
-    assert same(models.make("resnet-small", (1, 9, 9), 3, groups=8), a_batch((1, 9, 9)), ("vmap", "rows")).kernel == "rows"
+    assert (
+        same(
+            models.make("resnet-small", (1, 9, 9), 3, groups=8),
+            a_batch((1, 9, 9)),
+            ("vmap", "rows"),
+        ).kernel
+        == "rows"
+    )
 
 
 def test_a_text_model_on_tokens_agrees_under_vmap_and_rows():
     assert same(Text(), a_batch((4,), tokens=11), ("vmap", "rows")).kernel == "vmap"
 
 
-@pytest.mark.parametrize("module", [nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))], ids=["linear", "mlp"])
+@pytest.mark.parametrize(
+    "module",
+    [nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))],
+    ids=["linear", "mlp"],
+)
 def test_a_sample_with_a_sequence_of_targets_weighs_their_mean(module):
     same(module, a_batch((7, 6), targets=(7,)), ("stacked", "vmap", "rows"))
 
@@ -167,7 +214,11 @@ LOSSES = {
     "mse": ("mse", 1, 0),
     "half_squared": ("half_squared", 1, 0),
     "label smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), 3, 3),
-    "class weights": (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)), 3, 3),
+    "class weights": (
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)),
+        3,
+        3,
+    ),
     "huber": (nn.HuberLoss(), 1, 0),
     "a function": (squared_margin, 3, 3),
     "torch's function": (F.smooth_l1_loss, 1, 0),
@@ -178,7 +229,10 @@ LOSSES = {
 def test_every_loss_has_the_same_gradient_in_every_kernel(name):
     loss, outputs, classes = LOSSES[name]
     same(
-        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs)), a_batch((6,), classes=classes), ("stacked", "vmap", "rows"), loss
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs)),
+        a_batch((6,), classes=classes),
+        ("stacked", "vmap", "rows"),
+        loss,
     )
 
 
@@ -186,16 +240,30 @@ def test_every_loss_has_the_same_gradient_in_every_kernel(name):
     ("loss", "each"),
     [
         ("cross_entropy", lambda out, y: F.cross_entropy(out, y, reduction="none")),
-        (nn.CrossEntropyLoss(label_smoothing=0.1), lambda out, y: F.cross_entropy(out, y, reduction="none", label_smoothing=0.1)),
-        ("logistic", lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y.double(), reduction="none")),
+        (
+            nn.CrossEntropyLoss(label_smoothing=0.1),
+            lambda out, y: F.cross_entropy(out, y, reduction="none", label_smoothing=0.1),
+        ),
+        (
+            "logistic",
+            lambda out, y: F.binary_cross_entropy_with_logits(
+                out[:, 0], y.double(), reduction="none"
+            ),
+        ),
         ("mse", lambda out, y: (out[:, 0] - y) ** 2),
         ("half_squared", lambda out, y: (out[:, 0] - y) ** 2 / 2),
     ],
 )
 def test_losses_are_torchs(loss, each):
     task = Task(nn.Linear(6, 1), loss)
-    outputs = torch.randn(8, 1 if isinstance(loss, str) and loss != "cross_entropy" else 3, dtype=torch.float64)
-    targets = torch.randn(8, dtype=torch.float64) if loss in ("mse", "half_squared") else torch.randint(2, (8,))
+    outputs = torch.randn(
+        8, 1 if isinstance(loss, str) and loss != "cross_entropy" else 3, dtype=torch.float64
+    )
+    targets = (
+        torch.randn(8, dtype=torch.float64)
+        if loss in ("mse", "half_squared")
+        else torch.randint(2, (8,))
+    )
     torch.testing.assert_close(task.criterion.each(outputs, targets), each(outputs, targets))
 
 
@@ -206,7 +274,9 @@ def test_a_loss_that_returns_one_number_is_refused():
 
 
 def test_several_real_targets_a_sample_agree_in_every_kernel():
-    same(nn.Linear(6, 4), a_batch((6,), targets=(4,), classes=0), ("vmap", "rows", "stacked"), "mse")
+    same(
+        nn.Linear(6, 4), a_batch((6,), targets=(4,), classes=0), ("vmap", "rows", "stacked"), "mse"
+    )
 
 
 @pytest.mark.slow
@@ -224,13 +294,25 @@ def test_masked_samples_do_not_matter():
         assert torch.equal(t.grad(rows(task), batch), t.grad(rows(task), moved)), kernel
 
 
-LAYERS = st.lists(st.sampled_from(["relu", "tanh", "sigmoid", "gelu", "silu", "linear", "linear without bias", "nothing"]), max_size=6)
+LAYERS = st.lists(
+    st.sampled_from(
+        ["relu", "tanh", "sigmoid", "gelu", "silu", "linear", "linear without bias", "nothing"]
+    ),
+    max_size=6,
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(LAYERS, st.integers(1, 5), st.booleans())
 def test_any_chain_stacked_equals_vmap(kinds, width, square):
-    made = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU, "silu": nn.SiLU, "nothing": nn.Identity}
+    made = {
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "sigmoid": nn.Sigmoid,
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "nothing": nn.Identity,
+    }
     now, layers = 4, [nn.Flatten()]
     for kind in kinds:
         if kind.startswith("linear"):
@@ -240,7 +322,10 @@ def test_any_chain_stacked_equals_vmap(kinds, width, square):
             layers.append(made[kind]())
     module = nn.Sequential(*layers, nn.Linear(now, 1 if square else 3))
     loss = "mse" if square else "cross_entropy"
-    assert same(module, a_batch((2, 2), classes=0 if square else 3), ("stacked", "vmap"), loss).kernel == "stacked"
+    assert (
+        same(module, a_batch((2, 2), classes=0 if square else 3), ("stacked", "vmap"), loss).kernel
+        == "stacked"
+    )
 
 
 # -- the rule of choice ------------------------------------------------------------------------------------------------------
@@ -330,7 +415,11 @@ def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
 
 def test_a_layer_used_twice_has_the_sum_of_both_gradients():
     layer = nn.Linear(6, 6)
-    same(nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3)), a_batch((6,)), ("auto", "vmap", "rows"))
+    same(
+        nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3)),
+        a_batch((6,)),
+        ("auto", "vmap", "rows"),
+    )
 
 
 def test_tied_weights_have_one_gradient_in_every_kernel():
@@ -352,18 +441,33 @@ def test_a_layer_with_frozen_bias_agrees_in_every_kernel():
 
 
 def test_flattening_after_a_linear_layer_agrees_with_autograd():
-    same(nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 3)), a_batch((2, 3)), ("auto", "vmap", "rows"))
+    same(
+        nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 3)),
+        a_batch((2, 3)),
+        ("auto", "vmap", "rows"),
+    )
 
 
 # -- randomness inside a model -----------------------------------------------------------------------------------------------
-FEDERATION = Federation.from_arrays(np.random.default_rng(0).standard_normal((30, 6)), np.arange(30) % 3, np.repeat(np.arange(K), 10))
+FEDERATION = Federation.from_arrays(
+    np.random.default_rng(0).standard_normal((30, 6)),
+    np.arange(30) % 3,
+    np.repeat(np.arange(K), 10),
+)
 
 
 def drawn(clients: list[int], round: int = 0) -> Batch:
     """A batch with the keys of these clients' own randomness."""
     data = FEDERATION.to("cpu", torch.float64)
     batches = Batches(
-        data, torch.tensor(clients), seed=0, round=round, names=name_keys(data.names), batch=B, batching="replace", dtype=torch.float64
+        data,
+        torch.tensor(clients),
+        seed=0,
+        round=round,
+        names=name_keys(data.names),
+        batch=B,
+        batching="replace",
+        dtype=torch.float64,
     )
     return batches.draw()
 
@@ -379,7 +483,10 @@ class DropsInForward(nn.Module):
         return self.head(F.dropout(self.conv(x.unsqueeze(1)).flatten(1), 0.5, self.training))
 
 
-DROPOUT = {"a layer": nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, 3)), "a function": DropsInForward()}
+DROPOUT = {
+    "a layer": nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, 3)),
+    "a function": DropsInForward(),
+}
 
 
 @pytest.mark.parametrize("kind", DROPOUT)
@@ -432,11 +539,15 @@ def test_dropout_in_the_forward_of_linear_layers_is_refused_or_trains():
 
     try:
         task = Task(Net(), dtype=torch.float64)
-        assert torch.equal(task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2])))
+        assert torch.equal(
+            task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2]))
+        )
     except SettingError as error:
         assert "'rows'" in str(error)
     task = Task(Net(), kernel="rows", dtype=torch.float64)
-    assert torch.equal(task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2])))
+    assert torch.equal(
+        task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2]))
+    )
 
 
 def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
@@ -457,7 +568,10 @@ def test_rows_on_two_threads_are_the_rows_on_one():
     task = Task(lambda: models.make("lenet", (3, 32, 32), 10))
     rng = torch.Generator().manual_seed(0)
     x = task.x0 + 0.01 * torch.randn(5, task.d, generator=rng)
-    inputs, targets = torch.rand(5, 8, 3, 32, 32, generator=rng), torch.randint(10, (5, 8), generator=rng)
+    inputs, targets = (
+        torch.rand(5, 8, 3, 32, 32, generator=rng),
+        torch.randint(10, (5, 8), generator=rng),
+    )
     batch = Batch(inputs, targets, torch.full((5, 8), 1 / 8), torch.zeros(5, dtype=torch.int64))
     before = torch.get_num_threads()
     one = task.grad(x, batch), task.outputs(x, inputs)
@@ -483,6 +597,11 @@ def test_an_error_on_another_thread_is_not_lost():
 
 def test_rows_that_are_all_at_rest_have_no_gradient():
     task = Task(lambda: models.make("lenet", (3, 32, 32), 10))
-    batch = Batch(torch.rand(2, 4, 3, 32, 32), torch.zeros(2, 4, dtype=torch.int64), torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
+    batch = Batch(
+        torch.rand(2, 4, 3, 32, 32),
+        torch.zeros(2, 4, dtype=torch.int64),
+        torch.zeros(2, 4),
+        torch.zeros(2, dtype=torch.int64),
+    )
     assert not task.grad(task.x0.repeat(2, 1), batch).any()
     assert task.outputs_of_one(task.x0, torch.rand(0, 3, 32, 32)).shape == (0, 10)

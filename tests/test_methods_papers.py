@@ -28,7 +28,19 @@ from reference.regression import Linear, least_squares
 from reference.rsa import rsa
 from reference.scaffnew import scaffnew
 from reference.scaffold import scaffold
-from reference.setting import CLASSES, FEATURES, HIDDEN, MODELS, ROUNDS, SAMPLE, SEED, SIZES, assert_same, outcome, run
+from reference.setting import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    MODELS,
+    ROUNDS,
+    SAMPLE,
+    SEED,
+    SIZES,
+    assert_same,
+    outcome,
+    run,
+)
 
 N = len(SIZES)
 LOGISTIC = MODELS["logistic"][1]
@@ -56,7 +68,9 @@ def assert_equals(result, reference, federation, model="logistic", tolerance=1e-
     """All that a run leaves behind is what the reference says, and so is what each client spent before use."""
     reference = dict(reference)
     deployment = reference.pop("deployment", np.zeros(N, dtype=int))
-    expected = reference | {"accuracy": setting.pooled_accuracy(MODELS[model][1], reference["personal"], federation)}
+    expected = reference | {
+        "accuracy": setting.pooled_accuracy(MODELS[model][1], reference["personal"], federation)
+    }
     assert_same(outcome(result), expected, tolerance)
     np.testing.assert_array_equal(result.seeds[0].engine.host.deployment, deployment)
 
@@ -76,7 +90,9 @@ class Case:
 
     def run_of(self, counts):
         """i -> the mini-batches of client i over the whole run, counts[t] of them in round t."""
-        return lambda i: chain.from_iterable(islice(self.batches(t, i), k) for t, k in enumerate(counts))
+        return lambda i: chain.from_iterable(
+            islice(self.batches(t, i), k) for t, k in enumerate(counts)
+        )
 
 
 def coins(purpose, t, count):
@@ -100,7 +116,10 @@ def test_the_hessian_written_by_hand_is_the_slope_of_the_gradient(federation):
     slope = (LOGISTIC.gradient(x + 1e-5 * v, X, y) - LOGISTIC.gradient(x - 1e-5 * v, X, y)) / 2e-5
     np.testing.assert_allclose(hessian_product(LOGISTIC, x, v, X, y), slope, atol=1e-8)
     model, x, v = Linear(), x[: FEATURES + 1], v[: FEATURES + 1]
-    slope = [(model.loss(x + e, X, target) - model.loss(x - e, X, target)) / 2e-5 for e in 1e-5 * np.eye(len(x))]
+    slope = [
+        (model.loss(x + e, X, target) - model.loss(x - e, X, target)) / 2e-5
+        for e in 1e-5 * np.eye(len(x))
+    ]
     np.testing.assert_allclose(model.gradient(x, X, target), slope, atol=1e-8)
     slope = (model.gradient(x + v, X, target) - model.gradient(x - v, X, target)) / 2
     np.testing.assert_allclose(model.hessian_product(x, v, X, target), slope, atol=1e-12)
@@ -111,7 +130,9 @@ def test_shared_coins_are_uniform_and_their_waiting_times_geometric():
     assert abs(u.mean() - 0.5) < 0.01 and abs(np.corrcoef(u.T)[0, 1]) < 0.05
     for p in (0.2, 0.7):
         k = np.array([trials(v, p) for v in u[:, 0]])
-        assert k.mean() == pytest.approx(1 / p, rel=0.05) and np.mean(k == 1) == pytest.approx(p, abs=0.03)
+        assert k.mean() == pytest.approx(1 / p, rel=0.05) and np.mean(k == 1) == pytest.approx(
+            p, abs=0.03
+        )
 
 
 # -- Ditto -------------------------------------------------------------------------------------------------------------------
@@ -126,18 +147,32 @@ def test_ditto_is_algorithm_1_whoever_trains(federation, model, batching, who):
 
 @every_weighting
 def test_ditto_weighs_the_shared_models_as_it_is_told(federation, weighting):
-    method = il.Ditto(lr=0.3, personal_lr=0.2, steps=3, personal_steps=4, lam=0.7, weighting=weighting)
-    expected = ditto(*Case(federation).first, 0.3, 0.2, 3, 4, lam=0.7, who="everyone", weighting=weighting)
+    method = il.Ditto(
+        lr=0.3, personal_lr=0.2, steps=3, personal_steps=4, lam=0.7, weighting=weighting
+    )
+    expected = ditto(
+        *Case(federation).first, 0.3, 0.2, 3, 4, lam=0.7, who="everyone", weighting=weighting
+    )
     assert_equals(run(method, federation), expected, federation)
 
 
 # -- pFedMe ------------------------------------------------------------------------------------------------------------------
 def a_pfedme(**fields):
-    return il.PFedMe(**({"lr": 0.3, "personal_lr": 0.2, "lam": 0.8, "steps": 4, "nu": 0.0} | fields))
+    return il.PFedMe(
+        **({"lr": 0.3, "personal_lr": 0.2, "lam": 0.8, "steps": 4, "nu": 0.0} | fields)
+    )
 
 
 def pfedme_reference(case, **fields):
-    fields = {"lr": 0.3, "personal_lr": 0.2, "lam": 0.8, "R": 1, "steps": 4, "nu": 0.0, "beta": 1.0} | fields
+    fields = {
+        "lr": 0.3,
+        "personal_lr": 0.2,
+        "lam": 0.8,
+        "R": 1,
+        "steps": 4,
+        "nu": 0.0,
+        "beta": 1.0,
+    } | fields
     return pfedme(*case.first, **fields)
 
 
@@ -146,7 +181,9 @@ def pfedme_reference(case, **fields):
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
 def test_pfedme_is_algorithm_1(federation, model, R, fresh, reset):
-    result = run(a_pfedme(alternations=R, fresh=fresh, reset=reset, server_rate=0.7), federation, model)
+    result = run(
+        a_pfedme(alternations=R, fresh=fresh, reset=reset, server_rate=0.7), federation, model
+    )
     expected = pfedme_reference(Case(federation, model), R=R, fresh=fresh, reset=reset, beta=0.7)
     assert_equals(result, expected, federation, model)
 
@@ -155,23 +192,41 @@ def test_pfedme_is_algorithm_1(federation, model, R, fresh, reset):
 @pytest.mark.parametrize("weighting", ["equal", "samples"])
 def test_pfedme_is_algorithm_1_for_every_batching_and_weighting(federation, batching, weighting):
     result = run(a_pfedme(alternations=2, weighting=weighting), federation, batching=batching)
-    assert_equals(result, pfedme_reference(Case(federation, batching=batching), R=2, weighting=weighting), federation)
+    assert_equals(
+        result,
+        pfedme_reference(Case(federation, batching=batching), R=2, weighting=weighting),
+        federation,
+    )
 
 
 @every_model
 @pytest.mark.parametrize("reset", [False, True])
 def test_pfedme_stops_each_envelope_where_its_squared_gradient_is_small(federation, model, reset):
     expected = pfedme_reference(Case(federation, model), R=3, nu=0.05, steps=9, reset=reset)
-    assert expected["gradients"].max() < ROUNDS * 3 * 9 and len(set(expected["gradients"])) > 3  # all stop early, not all alike
-    assert_equals(run(a_pfedme(alternations=3, nu=0.05, steps=9, reset=reset), federation, model), expected, federation, model)
+    assert (
+        expected["gradients"].max() < ROUNDS * 3 * 9 and len(set(expected["gradients"])) > 3
+    )  # all stop early, not all alike
+    assert_equals(
+        run(a_pfedme(alternations=3, nu=0.05, steps=9, reset=reset), federation, model),
+        expected,
+        federation,
+        model,
+    )
 
 
 # -- Per-FedAvg --------------------------------------------------------------------------------------------------------------
 def check_perfedavg(federation, model, hessian, batching="replace", weighting="samples"):
     case = Case(federation, model, batching)
-    method = il.PerFedAvg(lr=0.3, personal_lr=0.2, steps=3, adapt_steps=2, hessian=hessian, weighting=weighting)
+    method = il.PerFedAvg(
+        lr=0.3, personal_lr=0.2, steps=3, adapt_steps=2, hessian=hessian, weighting=weighting
+    )
     expected = perfedavg(*case.first, case.last_batches, 0.3, 0.2, 3, 2, weighting, hessian)
-    assert_equals(run(method, federation, model, batching=batching), expected | {"deployment": np.full(N, 2)}, federation, model)
+    assert_equals(
+        run(method, federation, model, batching=batching),
+        expected | {"deployment": np.full(N, 2)},
+        federation,
+        model,
+    )
 
 
 @every_model
@@ -189,7 +244,15 @@ def test_per_fedavg_is_algorithm_1_with_the_exact_hessian(federation, weighting)
 def test_per_fedavgs_exact_meta_gradient_is_the_slope_of_the_loss_after_a_step(federation):
     """With full batches and one client: the derivative of F(w) = f(w - alpha grad f(w)), by differences of F itself."""
     alone = setting.make_federation(sizes=(15,))
-    result = outcome(run(il.PerFedAvg(lr=1.0, personal_lr=0.2, steps=1, hessian="exact"), alone, batching="full", sample=1, rounds=1))
+    result = outcome(
+        run(
+            il.PerFedAvg(lr=1.0, personal_lr=0.2, steps=1, hessian="exact"),
+            alone,
+            batching="full",
+            sample=1,
+            rounds=1,
+        )
+    )
     (X, y), w = setting.draws(alone).data[0], setting.start()
 
     def after(w):
@@ -199,10 +262,16 @@ def test_per_fedavgs_exact_meta_gradient_is_the_slope_of_the_loss_after_a_step(f
     np.testing.assert_allclose(w - result["server w"], slope, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", [name for name, (cls, _) in METHODS.items() if "epochs" in cls.__dataclass_fields__])
-def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_them(federation, name):
+@pytest.mark.parametrize(
+    "name", [name for name, (cls, _) in METHODS.items() if "epochs" in cls.__dataclass_fields__]
+)
+def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_them(
+    federation, name
+):
     try:
-        spent = outcome(run(METHODS[name][0](steps=1, epochs=2), federation, batching="epochs", sample=N))["gradients"]
+        spent = outcome(
+            run(METHODS[name][0](steps=1, epochs=2), federation, batching="epochs", sample=N)
+        )["gradients"]
     except il.SettingError as refused:
         assert "epochs" in str(refused)
     else:
@@ -212,10 +281,14 @@ def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_th
 # -- LG-FedAvg ---------------------------------------------------------------------------------------------------------------
 @every_part
 @every_batching
-def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(federation, model, part, batching):
+def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(
+    federation, model, part, batching
+):
     case, shared = Case(federation, model, batching), PARTS[model, part]
     expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, [4] * N, "samples")
-    result = run(il.LgFedAvg(lr=0.3, steps=4, shared_part=part), federation, model, batching=batching)
+    result = run(
+        il.LgFedAvg(lr=0.3, steps=4, shared_part=part), federation, model, batching=batching
+    )
     assert_equals(result, expected, federation, model)
     assert result.summary()["values"]["up"] == ROUNDS * SAMPLE * len(shared)
 
@@ -226,7 +299,9 @@ def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting)
     expected = lgfedavg(
         *case.about, PARTS["network", "output"], case.cohorts, case.batches, 0.3, case.draws.passes(2), weighting
     )  # fmt: skip
-    result = run(il.LgFedAvg(lr=0.3, epochs=2, weighting=weighting), federation, "network", batching="epochs")
+    result = run(
+        il.LgFedAvg(lr=0.3, epochs=2, weighting=weighting), federation, "network", batching="epochs"
+    )
     assert_equals(result, expected, federation, "network")
 
 
@@ -236,13 +311,20 @@ def check_rsa(federation, factors=(1,) * ROUNDS, model="logistic", **fields):
     settings = {} if set(factors) == {1} else {"schedule": "exp:0.5"}
     rates, personal_rates = [0.3 * f for f in factors], [0.2 * f for f in factors]
     expected = rsa(*Case(federation, model).first, rates, personal_rates, **fields)
-    assert_equals(run(il.Rsa(lr=0.3, personal_lr=0.2, **fields), federation, model, **settings), expected, federation, model)
+    assert_equals(
+        run(il.Rsa(lr=0.3, personal_lr=0.2, **fields), federation, model, **settings),
+        expected,
+        federation,
+        model,
+    )
 
 
 @pytest.mark.parametrize("p", [1, 1.5, 2])
 @pytest.mark.parametrize("server_step", ["sum", "mean"])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_rsa_steps_along_the_gradient_of_the_norm_at_clients_and_server(federation, p, server_step, decay):
+def test_rsa_steps_along_the_gradient_of_the_norm_at_clients_and_server(
+    federation, p, server_step, decay
+):
     check_rsa(federation, p=p, server_step=server_step, decay=decay)
 
 
@@ -262,10 +344,24 @@ def check_l2gd(federation, p, model="logistic", sample=SAMPLE, literal=False, we
     case = Case(federation, model, sample=sample)
     u = [coins("l2gd", t, 2) for t in range(ROUNDS)]
     gradient_steps = [trials(b, p) for _, b in u]
-    mean_steps = [0] + [trials(a, 1 - p) for a, _ in u[1:]]  # all models are equal at the start: a mean step would change nothing
+    mean_steps = [0] + [
+        trials(a, 1 - p) for a, _ in u[1:]
+    ]  # all models are equal at the start: a mean step would change nothing
     xi = [c for m, k in zip(mean_steps, gradient_steps, strict=True) for c in [1] * m + [0] * k]
-    expected = l2gd(*case.about, xi, case.cohorts, case.run_of(gradient_steps), lr=0.05, lam=0.8, p=p, weighting=weighting, literal=literal)
-    result = run(il.L2gd(lr=0.05, lam=0.8, p=p, weighting=weighting), federation, model, sample=sample)
+    expected = l2gd(
+        *case.about,
+        xi,
+        case.cohorts,
+        case.run_of(gradient_steps),
+        lr=0.05,
+        lam=0.8,
+        p=p,
+        weighting=weighting,
+        literal=literal,
+    )
+    result = run(
+        il.L2gd(lr=0.05, lam=0.8, p=p, weighting=weighting), federation, model, sample=sample
+    )
     assert_equals(result, expected, federation, model)
     return mean_steps, gradient_steps
 
@@ -288,14 +384,21 @@ def test_l2gd_with_everyone_heard_is_algorithm_1_to_the_letter(federation, p):
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_is_algorithm_1_with_either_control_variate(federation, model, batching, option):
     expected = scaffold(*Case(federation, model, batching).first, 0.3, 4, 1.0, option)
-    assert_equals(run(il.Scaffold(lr=0.3, steps=4, option=option), federation, model, batching=batching), expected, federation, model)
+    assert_equals(
+        run(il.Scaffold(lr=0.3, steps=4, option=option), federation, model, batching=batching),
+        expected,
+        federation,
+        model,
+    )
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("sample", [1, N])
 def test_scaffold_takes_the_global_step_it_is_told_whoever_is_heard(federation, option, sample):
     expected = scaffold(*Case(federation, sample=sample).first, 0.3, 4, 0.6, option)
-    result = run(il.Scaffold(lr=0.3, steps=4, option=option, server_rate=0.6), federation, sample=sample)
+    result = run(
+        il.Scaffold(lr=0.3, steps=4, option=option, server_rate=0.6), federation, sample=sample
+    )
     assert_equals(result, expected, federation)
 
 
@@ -306,7 +409,9 @@ def check_scaffnew(federation, p, model="logistic", batching="replace", factor=1
     theta = [c for k in steps for c in [0] * (k - 1) + [1]]
     rates = [0.2 * factor**t for t, k in enumerate(steps) for _ in range(k)]
     settings = {} if factor == 1 else {"schedule": f"exp:{factor}"}
-    result = run(il.Scaffnew(lr=0.2, p=p), federation, model, batching=batching, sample=0, **settings)
+    result = run(
+        il.Scaffnew(lr=0.2, p=p), federation, model, batching=batching, sample=0, **settings
+    )
     expected = scaffnew(*case.about, theta, case.run_of(steps), rates, p)
     after = outcome(result)
     assert_same({name: after[name] for name in expected}, expected, 1e-10)
@@ -329,7 +434,14 @@ def test_scaffnew_takes_each_control_variate_with_the_rate_of_the_steps_it_corre
 @every_batching
 @pytest.mark.parametrize("same_batch", [True, False])
 def test_feddeper_is_algorithm_1(federation, model, batching, same_batch):
-    expected = feddeper(*Case(federation, model, batching).first, lr=0.2, rho=0.05, lam=0.6, steps=4, same_batch=same_batch)
+    expected = feddeper(
+        *Case(federation, model, batching).first,
+        lr=0.2,
+        rho=0.05,
+        lam=0.6,
+        steps=4,
+        same_batch=same_batch,
+    )
     method = il.FedDeper(lr=0.2, rho=0.05, lam=0.6, steps=4, same_batch=same_batch)
     assert_equals(run(method, federation, model, batching=batching), expected, federation, model)
 
@@ -340,7 +452,9 @@ def starts_of(case, model, private, how):
     task = il.Task(MODELS[model][0], seed=SEED, dtype=torch.float64)
     if how != "random":
         return lambda t, i: case.start[private]
-    return lambda t, i: task.draw(streams.keys(SEED, "private start", t, case.draws.keys[[i]]))[0].numpy()[private]
+    return lambda t, i: task.draw(streams.keys(SEED, "private start", t, case.draws.keys[[i]]))[
+        0
+    ].numpy()[private]
 
 
 def check_ffgg(
@@ -363,7 +477,9 @@ def check_ffgg(
 @every_part
 @pytest.mark.parametrize("solver", ["sgd", "gd", "adam"])
 @pytest.mark.parametrize("start", ["random", "common", "kept"])
-def test_ffgg_is_algorithm_1_with_every_iterative_solver_and_start(federation, model, part, solver, start):
+def test_ffgg_is_algorithm_1_with_every_iterative_solver_and_start(
+    federation, model, part, solver, start
+):
     check_ffgg(federation, model, part, solver, start)
 
 
@@ -374,7 +490,9 @@ def test_ffgg_is_algorithms_1_and_2_for_every_batching(federation, batching):
 
 @pytest.mark.parametrize("start", ["random", "common", "kept"])
 @pytest.mark.parametrize("part", ["weight", "bias"])
-def test_ffgg_with_conjugate_gradients_on_a_logistic_loss_takes_newtons_direction_in_part(federation, part, start):
+def test_ffgg_with_conjugate_gradients_on_a_logistic_loss_takes_newtons_direction_in_part(
+    federation, part, start
+):
     def product(x, v, X, y):
         return hessian_product(LOGISTIC, x, v, X, y)
 
@@ -383,9 +501,25 @@ def test_ffgg_with_conjugate_gradients_on_a_logistic_loss_takes_newtons_directio
 
 def test_a_schedule_scales_the_rate_of_ffggs_step_at_the_server(federation):
     case, private = Case(federation, "network"), PARTS["network", "output"]
-    starts, rates = starts_of(case, "network", private, "common"), [0.3 * 0.5**t for t in range(ROUNDS)]
-    expected = ffgg(*case.about, private, case.cohorts, case.batches, case.last_batches, starts, rates, 0.2, 0, "sgd")
-    result = run(il.Ffgg(lr=0.3, steps=0, start="common"), federation, "network", schedule="exp:0.5")
+    starts, rates = (
+        starts_of(case, "network", private, "common"),
+        [0.3 * 0.5**t for t in range(ROUNDS)],
+    )
+    expected = ffgg(
+        *case.about,
+        private,
+        case.cohorts,
+        case.batches,
+        case.last_batches,
+        starts,
+        rates,
+        0.2,
+        0,
+        "sgd",
+    )
+    result = run(
+        il.Ffgg(lr=0.3, steps=0, start="common"), federation, "network", schedule="exp:0.5"
+    )
     assert_equals(result, expected, federation, "network")
 
 
@@ -423,16 +557,29 @@ def regression(sizes):
     X = rng.normal(size=(len(owner), 6))
     y = (X * rng.normal(size=(len(sizes), 6))[owner]).sum(1) + 0.3 * rng.normal(size=len(owner))
     ids = [f"c{k}" for k in owner]
-    return il.Federation.from_arrays(torch.from_numpy(X), torch.from_numpy(y), ids, split=["train"] * len(ids))
+    return il.Federation.from_arrays(
+        torch.from_numpy(X), torch.from_numpy(y), ids, split=["train"] * len(ids)
+    )
 
 
 def run_regression(federation, **fields):
     """(theta, personal models) of FFGG on linear regression with half the squared error, all data in every batch."""
     method = il.Ffgg(**({"part": "own.*", "lr": 0.3} | fields))
-    settings = {"rounds": ROUNDS, "sample": 3, "seed": SEED, "batching": "full", "dtype": "float64", "eval_every": 0}
-    engine = il.run(method, il.Task(Regressor, "half_squared"), federation, **settings).seeds[0].engine
+    settings = {
+        "rounds": ROUNDS,
+        "sample": 3,
+        "seed": SEED,
+        "batching": "full",
+        "dtype": "float64",
+        "eval_every": 0,
+    }
+    engine = (
+        il.run(method, il.Task(Regressor, "half_squared"), federation, **settings).seeds[0].engine
+    )
     message = engine.message(engine.round)
-    personal = [engine.host.personal(engine.round, message, k).numpy() for k in range(federation.clients)]
+    personal = [
+        engine.host.personal(engine.round, message, k).numpy() for k in range(federation.clients)
+    ]
     return engine.server["theta"].numpy(), np.stack(personal)
 
 
@@ -445,12 +592,18 @@ def regression_start():
 def test_ffgg_with_an_exact_solver_fits_the_private_part_by_least_squares(solver, start):
     federation = regression((12, 25, 9, 40, 17))
     draws, x = setting.draws(federation, "full"), regression_start()
-    for cohort in draws.cohorts(ROUNDS, 3):  # theta <- theta - lr mean of grad_theta f_i(theta, w_i*(theta))
+    for cohort in draws.cohorts(
+        ROUNDS, 3
+    ):  # theta <- theta - lr mean of grad_theta f_i(theta, w_i*(theta))
         best = {i: least_squares(x, OWN, *draws.data[i]) for i in cohort}
-        x[:3] -= 0.3 * sum(Linear().gradient(best[i], *draws.data[i])[:3] for i in cohort) / len(cohort)
+        x[:3] -= (
+            0.3 * sum(Linear().gradient(best[i], *draws.data[i])[:3] for i in cohort) / len(cohort)
+        )
     theta, personal = run_regression(federation, solver=solver, start=start, steps=8)
     np.testing.assert_allclose(theta, x[:3], atol=1e-8)
-    np.testing.assert_allclose(personal, [least_squares(x, OWN, *part) for part in draws.data], atol=1e-8)
+    np.testing.assert_allclose(
+        personal, [least_squares(x, OWN, *part) for part in draws.data], atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -476,17 +629,29 @@ def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_th
     x = np.concatenate([theta, start[OWN]])
     for i, (X, y) in enumerate(draws.data):
         B = np.column_stack([X, np.ones(len(X))])[:, OWN]
-        change = np.linalg.lstsq(B, y - Linear().outputs(x, X), rcond=None)[0]  # of all solutions the one of least norm
+        change = np.linalg.lstsq(B, y - Linear().outputs(x, X), rcond=None)[
+            0
+        ]  # of all solutions the one of least norm
         np.testing.assert_allclose(personal[i], np.concatenate([theta, x[OWN] + change]), atol=1e-8)
 
 
 def test_ffggs_newton_step_is_defined_for_a_softmax_whose_hessian_is_singular(federation):
     """A constant added to all biases changes nothing, so the Hessian has a kernel; the probabilities after the step have not."""
-    personal = outcome(run(il.Ffgg(part="bias", solver="newton", start="common"), federation, batching="full", rounds=0))["personal"]
+    personal = outcome(
+        run(
+            il.Ffgg(part="bias", solver="newton", start="common"),
+            federation,
+            batching="full",
+            rounds=0,
+        )
+    )["personal"]
     x, private = setting.start(), PARTS["logistic", "bias"]
     for i, (X, y) in enumerate(setting.draws(federation).data):
         columns = [hessian_product(LOGISTIC, x, np.eye(len(x))[j], X, y)[private] for j in private]
-        step = np.linalg.pinv(np.stack(columns, axis=1), rcond=1e-10) @ LOGISTIC.gradient(x, X, y)[private]
+        step = (
+            np.linalg.pinv(np.stack(columns, axis=1), rcond=1e-10)
+            @ LOGISTIC.gradient(x, X, y)[private]
+        )
         change = personal[i][private] - (x[private] - step)
         np.testing.assert_allclose(change, change.mean(), atol=1e-8)
 
@@ -497,25 +662,41 @@ def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part
 
     def losses(steps):
         method = il.Ffgg(part=part, solver="cg", start="common", steps=steps)
-        return run(method, federation, "network", batching="full", rounds=0).seeds[0].scores["train"].loss
+        return (
+            run(method, federation, "network", batching="full", rounds=0)
+            .seeds[0]
+            .scores["train"]
+            .loss
+        )
 
     np.testing.assert_allclose(losses(60), losses(25), atol=1e-6)
 
 
 # -- FedAlt and FedSim -------------------------------------------------------------------------------------------------------
-def check_pillutla(federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"):
+def check_pillutla(
+    federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"
+):
     case, private = Case(federation, model, batching), PARTS[model, part]
     expected = pillutla(
         *case.about, private, case.cohorts, case.batches, 0.3, 0.2, 3, 4, stateful, weighting, simultaneous
     )  # fmt: skip
-    fields = {"part": part, "lr": 0.3, "private_lr": 0.2, "steps": 3, "stateful": stateful, "weighting": weighting}
+    fields = {
+        "part": part,
+        "lr": 0.3,
+        "private_lr": 0.2,
+        "steps": 3,
+        "stateful": stateful,
+        "weighting": weighting,
+    }
     method = il.FedSim(**fields) if simultaneous else il.FedAlt(**fields, private_steps=4)
     assert_equals(run(method, federation, model, batching=batching), expected, federation, model)
 
 
 @every_part
 @pytest.mark.parametrize("stateful", [True, False])
-def test_fedalt_takes_the_private_steps_first_and_then_the_shared_ones(federation, model, part, stateful):
+def test_fedalt_takes_the_private_steps_first_and_then_the_shared_ones(
+    federation, model, part, stateful
+):
     check_pillutla(federation, False, model, part, stateful)
 
 
@@ -527,7 +708,9 @@ def test_fedsim_takes_both_steps_from_the_same_point(federation, model, part, st
 
 @every_batching
 @every_weighting
-def test_fedalt_and_fedsim_are_their_algorithms_for_every_batching_and_weighting(federation, batching, weighting):
+def test_fedalt_and_fedsim_are_their_algorithms_for_every_batching_and_weighting(
+    federation, batching, weighting
+):
     for simultaneous in (False, True):
         check_pillutla(federation, simultaneous, "network", "output", True, batching, weighting)
 
@@ -542,8 +725,15 @@ def fedavg_reference(case):
 def test_finetune_is_fedavg_and_then_steps_of_ones_own(federation, model, batching):
     case = Case(federation, model, batching)
     expected = fedavg_reference(case)
-    expected["personal"] = finetune(case.model, case.data, expected["personal"], case.last_batches, 0.2, 3)
-    result = run(il.Finetune(lr=0.3, steps=4, personal_lr=0.2, personal_steps=3), federation, model, batching=batching)
+    expected["personal"] = finetune(
+        case.model, case.data, expected["personal"], case.last_batches, 0.2, 3
+    )
+    result = run(
+        il.Finetune(lr=0.3, steps=4, personal_lr=0.2, personal_steps=3),
+        federation,
+        model,
+        batching=batching,
+    )
     assert_equals(result, expected | {"deployment": np.full(N, 3)}, federation, model)
 
 
@@ -553,14 +743,21 @@ def test_a_run_can_fine_tune_any_method_before_use(federation, model):
     tuned = {"deployment": np.full(N, 3)}
     for method, expected in (
         (il.FedAvg(lr=0.3, steps=4), fedavg_reference(case)),
-        (il.FedDeper(lr=0.2, rho=0.05, lam=0.6, steps=4), feddeper(*case.first, 0.2, 0.05, 0.6, 4, True)),
+        (
+            il.FedDeper(lr=0.2, rho=0.05, lam=0.6, steps=4),
+            feddeper(*case.first, 0.2, 0.05, 0.6, 4, True),
+        ),
         (a_pfedme(alternations=2), pfedme_reference(case, R=2)),
     ):
-        expected["personal"] = finetune(case.model, case.data, expected["personal"], case.last_batches, 0.15, 3)
+        expected["personal"] = finetune(
+            case.model, case.data, expected["personal"], case.last_batches, 0.15, 3
+        )
         assert_equals(run(method, federation, model, **tuning), expected | tuned, federation, model)
 
 
-def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not_yet_used(federation):
+def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not_yet_used(
+    federation,
+):
     case = Case(federation)
     expected = perfedavg(*case.first, case.last_batches, 0.3, 0.2, 3, 2, "samples", "first-order")
     expected["personal"] = finetune(
@@ -579,20 +776,33 @@ def with_validation(empty=()):
     for k, n in enumerate(SIZES):
         for part in ("train", "test"):
             X, y = whole.part(k, part)
-            kinds = ["test"] * len(y) if part == "test" else ["train"] * n + ["valid"] * (len(y) - n)
+            kinds = (
+                ["test"] * len(y) if part == "test" else ["train"] * n + ["valid"] * (len(y) - n)
+            )
             keep = [j for j, kind in enumerate(kinds) if kind != "valid" or k not in empty]
             inputs.append(X[keep])
             targets.append(y[keep])
             clients += [f"c{k}"] * len(keep)
             split += [kinds[j] for j in keep]
-    return il.Federation.from_arrays(torch.cat(inputs), torch.cat(targets), clients, split=split, classes=CLASSES)
+    return il.Federation.from_arrays(
+        torch.cat(inputs), torch.cat(targets), clients, split=split, classes=CLASSES
+    )
 
 
 def check_dichotomy(federation, model, level, personal_lr, weighting="samples"):
     case = Case(federation, model)
     valid = [(X.numpy(), y.numpy()) for X, y in (federation.part(i, "valid") for i in range(N))]
-    fields = {"lr": 0.3, "personal_lr": personal_lr, "steps": 4, "personal_steps": 5, "weighting": weighting, "level": level}
-    expected = dichotomy(case.model, case.data, valid, case.start, case.cohorts, case.batches, **fields)
+    fields = {
+        "lr": 0.3,
+        "personal_lr": personal_lr,
+        "steps": 4,
+        "personal_steps": 5,
+        "weighting": weighting,
+        "level": level,
+    }
+    expected = dichotomy(
+        case.model, case.data, valid, case.start, case.cohorts, case.batches, **fields
+    )
     assert_equals(run(il.Dichotomy(**fields), federation, model), expected, federation, model)
     return [bool(np.array_equal(x, expected["server w"])) for x in expected["personal"]]
 
@@ -600,8 +810,12 @@ def check_dichotomy(federation, model, level, personal_lr, weighting="samples"):
 @every_weighting
 def test_the_dichotomy_of_the_federation_uses_what_does_better_on_validation_data(weighting):
     federation = with_validation()
-    assert not any(check_dichotomy(federation, "logistic", "federation", 0.4, weighting))  # local models have learnt
-    assert all(check_dichotomy(federation, "logistic", "federation", 1e-6, weighting))  # local models have not
+    assert not any(
+        check_dichotomy(federation, "logistic", "federation", 0.4, weighting)
+    )  # local models have learnt
+    assert all(
+        check_dichotomy(federation, "logistic", "federation", 1e-6, weighting)
+    )  # local models have not
     check_dichotomy(federation, "network", "federation", 0.4, weighting)
 
 

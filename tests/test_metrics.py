@@ -20,9 +20,15 @@ NAN = float("nan")
 def federation(sizes=(40, 3, 17, 9, 25, 8), features=4, classes=3, kind="classes") -> il.Federation:
     rng = np.random.default_rng(0)
     n = sum(sizes)
-    y = rng.integers(classes, size=n) if kind == "classes" else rng.standard_normal(n).astype(np.float32)
+    y = (
+        rng.integers(classes, size=n)
+        if kind == "classes"
+        else rng.standard_normal(n).astype(np.float32)
+    )
     x = rng.standard_normal((n, features)) + (y[:, None] if kind == "classes" else 0)
-    return il.Federation.from_arrays(x, y, np.repeat(np.arange(len(sizes)), sizes), test=0.3, valid=0.2)
+    return il.Federation.from_arrays(
+        x, y, np.repeat(np.arange(len(sizes)), sizes), test=0.3, valid=0.2
+    )
 
 
 def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[str, float]:
@@ -51,15 +57,21 @@ def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[st
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 @pytest.mark.parametrize(
-    "method", [il.FedAvg(), il.LpProj(dim=5, p=2), il.FedProxSoft(), il.Local(init="own")], ids=lambda m: type(m).__name__
+    "method",
+    [il.FedAvg(), il.LpProj(dim=5, p=2), il.FedProxSoft(), il.Local(init="own")],
+    ids=lambda m: type(m).__name__,
 )
 def test_the_figures_are_those_of_a_loop_by_hand(method, split):
     data = federation()
     result = il.run(method, il.Task(nn.Linear(4, 3)), data, rounds=4, sample=3, batch=8)
     final = result.seeds[0].final(split)
     assert final == pytest.approx(by_hand(data, result, split), rel=1e-5)
-    measured = result.summary()["accuracy"] if split == "test" else result.summary()[split]["accuracy"]
-    assert measured["mean"] == final["accuracy"] and measured["variance"] == final["accuracy_variance"]
+    measured = (
+        result.summary()["accuracy"] if split == "test" else result.summary()[split]["accuracy"]
+    )
+    assert (
+        measured["mean"] == final["accuracy"] and measured["variance"] == final["accuracy_variance"]
+    )
     assert measured["worst10"] == final["accuracy_worst10"]
 
 
@@ -85,7 +97,10 @@ def test_shared_and_personal_evaluation_agree():
 def test_chunks_do_not_change_the_figures(chunk):
     data, task = federation(), il.Task(nn.Linear(4, 3))
     for method in (il.FedAvg(), il.LpProj(dim=5)):
-        whole, parts = (il.run(method, task, data, rounds=3, sample=3, chunk=c, dtype="float64") for c in (0, chunk))
+        whole, parts = (
+            il.run(method, task, data, rounds=3, sample=3, chunk=c, dtype="float64")
+            for c in (0, chunk)
+        )
         assert parts.seeds[0].final() == pytest.approx(whole.seeds[0].final(), rel=1e-9)
 
 
@@ -94,8 +109,12 @@ def test_regression_has_a_loss_and_no_accuracy():
     result = il.run(il.Local(steps=3), il.Task(nn.Linear(4, 1), "mse"), data, rounds=2)
     summary = result.summary()
     x, y = (torch.cat([data.part(k, "test")[i] for k in range(data.clients)]) for i in (0, 1))
-    out = torch.cat([result.personal(k)(data.part(k, "test")[0]) for k in range(data.clients)]).detach()
-    assert summary["loss"]["mean"] == pytest.approx(float(((out[:, 0] - y) ** 2).mean()), rel=1e-5) and len(x)
+    out = torch.cat(
+        [result.personal(k)(data.part(k, "test")[0]) for k in range(data.clients)]
+    ).detach()
+    assert summary["loss"]["mean"] == pytest.approx(
+        float(((out[:, 0] - y) ** 2).mean()), rel=1e-5
+    ) and len(x)
     assert summary["accuracy"]["mean"] is None
 
 
@@ -106,7 +125,11 @@ def test_without_test_samples_there_are_no_figures_but_a_result():
     assert "fedavg" in str(il.run(il.FedAvg(), il.Task(nn.Linear(6, 2)), data, rounds=1))
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.floats(0, 50)), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 30), st.floats(0, 50)), min_size=1, max_size=40
+    )
+)
 def test_summaries_of_any_counts(rows):
     hits = torch.tensor([float(min(h, n)) for h, n, _ in rows], dtype=torch.float64)
     samples = torch.tensor([n for _, n, _ in rows])
@@ -146,12 +169,20 @@ def test_one_seed_has_no_interval_and_equal_seeds_have_none_to_speak_of():
 
 
 def test_several_seeds_give_mean_and_interval_over_them():
-    result = il.run(il.FedAvg(), il.Task(lambda: nn.Linear(4, 3)), federation(), rounds=2, seeds=4, seed=3)
+    result = il.run(
+        il.FedAvg(), il.Task(lambda: nn.Linear(4, 3)), federation(), rounds=2, seeds=4, seed=3
+    )
     summary = result.summary()
     each = [s.final()["accuracy"] for s in result.seeds]
-    assert summary["seeds"] == [3, 4, 5, 6] and summary["accuracy"]["by_seed"] == each and len(set(each)) > 1
+    assert (
+        summary["seeds"] == [3, 4, 5, 6]
+        and summary["accuracy"]["by_seed"] == each
+        and len(set(each)) > 1
+    )
     assert summary["accuracy"]["mean"] == pytest.approx(np.mean(each))
-    assert summary["accuracy"]["ci95"] == pytest.approx(stats.t.ppf(0.975, 3) * stats.sem(each), rel=1e-3)
+    assert summary["accuracy"]["ci95"] == pytest.approx(
+        stats.t.ppf(0.975, 3) * stats.sem(each), rel=1e-3
+    )
 
 
 def test_the_majority_baseline_answers_each_clients_commonest_training_class():

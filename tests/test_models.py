@@ -17,8 +17,20 @@ PAPERS = [
     ("lenet", {}, (3, 32, 32), 10, 62_006),  # lp-proj, CIFAR
     ("resnet-small", {}, (1, 28, 28), 10, 678_794),  # lp-proj, FashionMNIST
     ("mlp", {"hidden": "512,256"}, (784,), 10, 535_818),  # FedDeper, MNIST
-    ("feddeper-cnn", {}, (1, 28, 28), 10, 320 + 18_496 + (1600 * 1024 + 1024) + (1024 * 512 + 512) + 5_130),
-    ("feddeper-cnn", {}, (3, 32, 32), 10, 4_864 + 204_928 + (3200 * 1024 + 1024) + (1024 * 512 + 512) + (512 * 256 + 256) + 2_570),
+    (
+        "feddeper-cnn",
+        {},
+        (1, 28, 28),
+        10,
+        320 + 18_496 + (1600 * 1024 + 1024) + (1024 * 512 + 512) + 5_130,
+    ),
+    (
+        "feddeper-cnn",
+        {},
+        (3, 32, 32),
+        10,
+        4_864 + 204_928 + (3200 * 1024 + 1024) + (1024 * 512 + 512) + (512 * 256 + 256) + 2_570,
+    ),
 ]
 # One small case per model and variant, for what need not be done at full size.
 SMALL = [
@@ -61,9 +73,14 @@ def test_cohort_gradient_is_finite_and_equals_one_model_at_a_time(name, options,
 
     def loss(params, x, y):
         out = functional_call(modules[0], params, (x,))
-        return nn.functional.cross_entropy(out, y) if outputs > 1 else (out[:, 0] - y).square().mean()
+        return (
+            nn.functional.cross_entropy(out, y) if outputs > 1 else (out[:, 0] - y).square().mean()
+        )
 
-    rows = {key: torch.stack([dict(m.named_parameters())[key].detach() for m in modules]) for key, _ in modules[0].named_parameters()}
+    rows = {
+        key: torch.stack([dict(m.named_parameters())[key].detach() for m in modules])
+        for key, _ in modules[0].named_parameters()
+    }
     together = vmap(grad(loss))(rows, x, y)
     assert all(torch.isfinite(g).all() for g in together.values())
     assert all(g.abs().sum() > 0 for g in together.values())
@@ -74,8 +91,13 @@ def test_cohort_gradient_is_finite_and_equals_one_model_at_a_time(name, options,
 
 
 @pytest.mark.parametrize(("name", "options", "inputs", "outputs"), SMALL)
-def test_a_model_is_its_parameters_and_a_sample_is_alone_in_its_batch(name, options, inputs, outputs):
-    module, x = make(name, inputs, outputs, **options).double(), torch.randn(4, *inputs, dtype=torch.float64)
+def test_a_model_is_its_parameters_and_a_sample_is_alone_in_its_batch(
+    name, options, inputs, outputs
+):
+    module, x = (
+        make(name, inputs, outputs, **options).double(),
+        torch.randn(4, *inputs, dtype=torch.float64),
+    )
     assert not list(module.buffers())  # no running statistics
     torch.testing.assert_close(module(x)[:1], module(x[:1]))
     module.eval()
@@ -108,7 +130,9 @@ def test_a_residual_whose_branch_adds_nothing_is_its_shortcut():
 
 
 def test_every_resnet_convolution_has_a_bias():
-    convolutions = [m for m in make("resnet-small", (1, 28, 28), 10).modules() if isinstance(m, nn.Conv2d)]
+    convolutions = [
+        m for m in make("resnet-small", (1, 28, 28), 10).modules() if isinstance(m, nn.Conv2d)
+    ]
     assert len(convolutions) == 1 + 8 + 1
     assert all(c.bias is not None for c in convolutions)
 
@@ -130,9 +154,13 @@ def test_spaces_between_widths_are_the_same_setting():
     assert MODELS["mlp"](hidden="512, 256") == MODELS["mlp"](hidden="512,256")
 
 
-@pytest.mark.parametrize("hidden", ["x", "", "100,", ",", "0", "-5", "1.5", "100;100", "²", "9" * 5000, 100])
+@pytest.mark.parametrize(
+    "hidden", ["x", "", "100,", ",", "0", "-5", "1.5", "100;100", "²", "9" * 5000, 100]
+)
 def test_bad_widths_name_the_field_and_what_is_accepted(hidden):
-    with pytest.raises(SettingError, match=r"^hidden: .* is not accepted; hidden .*'100' or '512,256'"):
+    with pytest.raises(
+        SettingError, match=r"^hidden: .* is not accepted; hidden .*'100' or '512,256'"
+    ):
         make("mlp", (784,), 10, hidden=hidden)
 
 
@@ -151,7 +179,9 @@ def test_bad_knobs_say_what_is_accepted(name, options, says):
 
 
 def test_unknown_model_suggests_the_nearest():
-    with pytest.raises(SettingError, match=r"model: 'resnet_small' is unknown; did you mean 'resnet-small'\?"):
+    with pytest.raises(
+        SettingError, match=r"model: 'resnet_small' is unknown; did you mean 'resnet-small'\?"
+    ):
         make("resnet_small", (1, 28, 28), 10)
 
 
@@ -168,11 +198,17 @@ def test_unknown_model_suggests_the_nearest():
     ],
 )
 def test_a_shape_the_network_cannot_take_is_refused(name, inputs, side):
-    with pytest.raises(SettingError, match=rf"^inputs: .* is not accepted; {name} takes images .* of {side}x{side} pixels or more"):
+    with pytest.raises(
+        SettingError,
+        match=rf"^inputs: .* is not accepted; {name} takes images .* of {side}x{side} pixels or more",
+    ):
         make(name, inputs, 10)
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "field"), [((), 10, "inputs"), ((0,), 10, "inputs"), ((60,), 0, "outputs")])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "field"),
+    [((), 10, "inputs"), ((0,), 10, "inputs"), ((60,), 0, "outputs")],
+)
 def test_empty_shapes_are_refused(inputs, outputs, field):
     with pytest.raises(SettingError, match=f"^{field}: "):
         make("linear", inputs, outputs)
@@ -180,7 +216,14 @@ def test_empty_shapes_are_refused(inputs, outputs, field):
 
 @pytest.mark.parametrize(
     ("inputs", "name"),
-    [((60,), "linear"), ((28, 28), "mlp"), ((1, 28, 28), "mlp"), ((3, 32, 32), "lenet"), ((3, 8, 8), "mlp"), ((1, 8, 8), "mlp")],
+    [
+        ((60,), "linear"),
+        ((28, 28), "mlp"),
+        ((1, 28, 28), "mlp"),
+        ((3, 32, 32), "lenet"),
+        ((3, 8, 8), "mlp"),
+        ((1, 8, 8), "mlp"),
+    ],
 )
 def test_default_can_always_be_built(inputs, name):
     assert default(inputs, 10) == name

@@ -39,12 +39,21 @@ def same_gradients(module: nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     task, rows = il.Task(module, dtype=torch.float64), len(inputs)
     x = task.x0 + 0.02 * torch.randn(rows, task.d, dtype=torch.float64)
     weights = torch.rand(inputs.shape[:2], dtype=torch.float64)
-    batch = Batch(inputs, targets, weights / weights.sum(1, keepdim=True), torch.zeros(rows, dtype=torch.int64))
+    batch = Batch(
+        inputs,
+        targets,
+        weights / weights.sum(1, keepdim=True),
+        torch.zeros(rows, dtype=torch.int64),
+    )
     expected = []
     for k in range(rows):
         flat = x[k].clone().requires_grad_()
         out = functional_call(module, task.layout.unflatten(flat), (inputs[k],))
-        each = nn.functional.cross_entropy(out.flatten(0, -2), targets[k].flatten(), reduction="none").view(len(targets[k]), -1).mean(1)
+        each = (
+            nn.functional.cross_entropy(out.flatten(0, -2), targets[k].flatten(), reduction="none")
+            .view(len(targets[k]), -1)
+            .mean(1)
+        )
         expected.append(torch.autograd.grad((each * batch.weights[k]).sum(), flat)[0])
     for kernel in ("vmap", "rows"):
         with warnings.catch_warnings():
@@ -60,21 +69,29 @@ def test_large_models_have_names_of_their_own_and_describe_themselves():
     for cls in LARGE.values():
         assert issubclass(cls, Model) and cls.__doc__ and "\n" not in cls.__doc__
         assert all(row["help"] for row in describe(cls))
-    with pytest.raises(SettingError, match=r"model: 'resnet-18' is unknown; did you mean 'resnet18'\?"):
+    with pytest.raises(
+        SettingError, match=r"model: 'resnet-18' is unknown; did you mean 'resnet18'\?"
+    ):
         make("resnet-18", (3, 32, 32), 10)
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("resnet18", (3, 9, 9)), ("resnet34", (3, 9, 9)), ("transformer", (6,))])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("resnet18", (3, 9, 9)), ("resnet34", (3, 9, 9)), ("transformer", (6,))]
+)
 def test_a_large_model_is_one_flat_chain_without_state_that_ends_in_head(name, inputs):
     module = make(name, inputs, 10)
-    assert type(module) is nn.Sequential and not any(isinstance(layer, nn.Sequential) for layer in module)
+    assert type(module) is nn.Sequential and not any(
+        isinstance(layer, nn.Sequential) for layer in module
+    )
     last, head = list(module.named_children())[-1]
     assert last == "head" and head.out_features == 10
     assert not list(module.buffers())
 
 
 # -- residual networks -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "count", "convolutions"), [("resnet18", 11_689_512, 20), ("resnet34", 21_797_672, 36)])
+@pytest.mark.parametrize(
+    ("name", "count", "convolutions"), [("resnet18", 11_689_512, 20), ("resnet34", 21_797_672, 36)]
+)
 def test_a_resnet_has_the_well_known_size_on_imagenet(name, count, convolutions):
     with torch.device("meta"):
         module = make(name, (3, 224, 224), 1000, stem="imagenet")
@@ -85,7 +102,14 @@ def test_a_resnet_has_the_well_known_size_on_imagenet(name, count, convolutions)
 
 @pytest.mark.parametrize(
     ("side", "stem", "kernel", "last"),
-    [(224, "auto", 7, 7), (65, "auto", 7, 3), (64, "auto", 3, 8), (32, "auto", 3, 4), (64, "imagenet", 7, 2), (96, "small", 3, 12)],
+    [
+        (224, "auto", 7, 7),
+        (65, "auto", 7, 3),
+        (64, "auto", 3, 8),
+        (32, "auto", 3, 4),
+        (64, "imagenet", 7, 2),
+        (96, "small", 3, 12),
+    ],
 )
 def test_the_stem_follows_the_image(side, stem, kernel, last):
     module = make("resnet18", (3, side, side), 10, stem=stem)
@@ -113,7 +137,9 @@ def test_resnet_gradients_are_those_of_one_model_at_a_time(stem, side):
     torch.manual_seed(0)
     module = Short(stem=stem).build((1, side, side), 3).double()
     assert il.Task(module).kernel == "rows"
-    same_gradients(module, torch.randn(2, 2, 1, side, side, dtype=torch.float64), torch.randint(3, (2, 2)))
+    same_gradients(
+        module, torch.randn(2, 2, 1, side, side, dtype=torch.float64), torch.randint(3, (2, 2))
+    )
 
 
 def test_a_whole_resnet_has_a_finite_gradient_for_every_parameter():
@@ -134,8 +160,16 @@ def test_a_resnet_takes_adapters_and_starts_as_the_same_function():
 @pytest.mark.parametrize(
     ("inputs", "options", "says"),
     [
-        ((3, 8, 8), {}, r"inputs: \(3, 8, 8\) .* resnet34 with stem small takes images .* of 9x9 pixels or more"),
-        ((3, 32, 32), {"stem": "imagenet"}, r"inputs: .* resnet34 with stem imagenet takes images .* of 33x33"),
+        (
+            (3, 8, 8),
+            {},
+            r"inputs: \(3, 8, 8\) .* resnet34 with stem small takes images .* of 9x9 pixels or more",
+        ),
+        (
+            (3, 32, 32),
+            {"stem": "imagenet"},
+            r"inputs: .* resnet34 with stem imagenet takes images .* of 33x33",
+        ),
         ((784,), {}, r"inputs: \(784,\) .* takes images"),
         ((3, 32, 32), {"groups": 3}, r"groups: 3 .* one of 1, 2, 4"),
         ((3, 32, 32), {"stem": "cifar"}, r"stem: 'cifar' .* 'auto', 'imagenet', 'small'"),
@@ -159,7 +193,9 @@ def test_outputs_are_scores_of_every_token_at_every_position_and_of_shorter_text
     tokens = torch.randint(V, (3, T))
     assert module(tokens).shape == (3, T, V)
     torch.testing.assert_close(module(tokens[:, :4]), module(tokens)[:, :4])
-    torch.testing.assert_close(module(tokens.to(torch.uint8)), module(tokens))  # a federation keeps small integers small
+    torch.testing.assert_close(
+        module(tokens.to(torch.uint8)), module(tokens)
+    )  # a federation keeps small integers small
 
 
 @pytest.mark.parametrize("at", range(T))
@@ -183,7 +219,9 @@ def test_tied_weights_are_one_parameter_that_learns_from_both_ends():
     assert module.head.weight is module.embed.tokens.weight
     assert [n for n, _ in module.named_parameters() if n.startswith("head")] == ["head.bias"]
     assert size(tiny(tied=False)) == size(module) + V * TINY["width"]
-    tokens = torch.zeros(1, T, dtype=torch.int64)  # token 0 only: the other rows have a gradient as output weights
+    tokens = torch.zeros(
+        1, T, dtype=torch.int64
+    )  # token 0 only: the other rows have a gradient as output weights
     module(tokens).logsumexp(-1).sum().backward()
     assert (module.embed.tokens.weight.grad.abs().sum(1) > 0).all()
 
@@ -212,7 +250,10 @@ def test_transformer_gradients_are_those_of_one_model_at_a_time(options):
 def test_a_transformer_has_exact_second_derivatives():
     task = il.Task(tiny(blocks=1), dtype=torch.float64)
     x, v = task.x0.repeat(2, 1), torch.randn(2, task.d, dtype=torch.float64)
-    weights, tally = torch.full((2, 3), 1 / 3, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    weights, tally = (
+        torch.full((2, 3), 1 / 3, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.int64),
+    )
     batch = Batch(torch.randint(V, (2, 3, T)), torch.randint(V, (2, 3, T)), weights, tally)
     products = task.hvp(x, v, batch)
     for k in range(2):  # autograd twice
@@ -220,7 +261,9 @@ def test_a_transformer_has_exact_second_derivatives():
         out = functional_call(task.module, task.layout.unflatten(flat), (batch.inputs[k],))
         loss = nn.functional.cross_entropy(out.flatten(0, 1), batch.targets[k].flatten())
         (g,) = torch.autograd.grad(loss, flat, create_graph=True)
-        torch.testing.assert_close(products[k], torch.autograd.grad(g @ v[k], flat)[0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            products[k], torch.autograd.grad(g @ v[k], flat)[0], rtol=1e-8, atol=1e-8
+        )
 
 
 def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
@@ -238,10 +281,16 @@ def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
     assert torch.equal(adapted(tokens), plain(tokens))
     w, h = TINY["width"], TINY["hidden"]
     count = 2 * (TINY["blocks"] * (4 * w + 2 * w + 2 * (w + h)) + w + V)
-    assert size(adapted) == size(plain) + count == size(plain) + len(il.Task(adapted).split("adapter").w)
+    assert (
+        size(adapted)
+        == size(plain) + count
+        == size(plain) + len(il.Task(adapted).split("adapter").w)
+    )
     assert isinstance(adapted.head.layer, Tied) == tied
     assert (adapted.head.layer.weight is adapted.embed.tokens.weight) == tied
-    assert selected(il.Task(adapted), "output") == (["head.layer.bias"] if tied else ["head.layer.weight", "head.layer.bias"])
+    assert selected(il.Task(adapted), "output") == (
+        ["head.layer.bias"] if tied else ["head.layer.weight", "head.layer.bias"]
+    )
 
 
 def test_a_transformer_drawn_anew_starts_at_the_scale_of_a_new_one():
@@ -249,7 +298,11 @@ def test_a_transformer_drawn_anew_starts_at_the_scale_of_a_new_one():
     x = task.draw(np.array([3, 4], dtype=np.uint64))
     assert not torch.equal(x[0], x[1])
     drawn, built = task.layout.unflatten(x[0]), task.layout.unflatten(task.x0)
-    assert all(0.8 * built[n].std() < drawn[n].std() < 1.25 * built[n].std() for n in drawn if n.startswith("embed"))
+    assert all(
+        0.8 * built[n].std() < drawn[n].std() < 1.25 * built[n].std()
+        for n in drawn
+        if n.startswith("embed")
+    )
     assert not drawn["head.bias"].any()
 
 
@@ -265,10 +318,14 @@ def counting(clients: int = 4, samples: int = 30) -> il.Federation:
 def test_fedavg_trains_a_transformer_on_a_federation_of_tokens():
     federation = counting()
     assert federation.inputs.dtype == torch.int64 and federation.targets.shape[1:] == (T,)
-    task = il.Task(lambda: make("transformer", (T,), federation.classes, **TINY | {"width": 16, "hidden": 32}))
+    task = il.Task(
+        lambda: make("transformer", (T,), federation.classes, **TINY | {"width": 16, "hidden": 32})
+    )
     losses, accuracies = [], []
     for rounds in (0, 15):
-        result = il.run(il.FedAvg(lr=0.5, steps=10), task, federation, rounds=rounds, sample=4, batch=16)
+        result = il.run(
+            il.FedAvg(lr=0.5, steps=10), task, federation, rounds=rounds, sample=4, batch=16
+        )
         assert result.kernel == "vmap"
         summary = result.summary()
         losses.append(summary["loss"]["mean"])
@@ -280,10 +337,20 @@ def test_fedavg_trains_a_transformer_on_a_federation_of_tokens():
 @pytest.mark.parametrize(
     ("inputs", "outputs", "options", "says"),
     [
-        ((T,), V, {"width": 10, "heads": 4}, r"^heads: 4 is not accepted; heads divide the width, which is 10"),
+        (
+            (T,),
+            V,
+            {"width": 10, "heads": 4},
+            r"^heads: 4 is not accepted; heads divide the width, which is 10",
+        ),
         ((T,), V, {"blocks": 0}, r"^blocks: 0 is not accepted"),
         ((T,), V, {"tied": "maybe"}, r"^tied: 'maybe' .* true or false"),
-        ((1, 28, 28), 10, {}, r"^inputs: \(1, 28, 28\) is not accepted; transformer takes samples \(T,\)"),
+        (
+            (1, 28, 28),
+            10,
+            {},
+            r"^inputs: \(1, 28, 28\) is not accepted; transformer takes samples \(T,\)",
+        ),
         ((T,), 1, {}, r"^outputs: 1 is not accepted; .* vocabulary"),
     ],
 )
@@ -296,9 +363,13 @@ def test_what_a_transformer_cannot_take_is_refused(inputs, outputs, options, say
 def test_inputs_that_are_no_tokens_are_refused_at_the_first_batch(kernel):
     task = il.Task(tiny(), dtype=torch.float64, kernel=kernel)
     x = task.x0.repeat(2, 1)
-    with pytest.raises(SettingError, match=r"^inputs: torch.float64 is not accepted; transformer takes tokens"):
+    with pytest.raises(
+        SettingError, match=r"^inputs: torch.float64 is not accepted; transformer takes tokens"
+    ):
         task.outputs(x, torch.randn(2, 3, T, dtype=torch.float64))
-    with pytest.raises(SettingError, match=rf"^inputs: {T + 1} tokens are not accepted; .* at most {T}"):
+    with pytest.raises(
+        SettingError, match=rf"^inputs: {T + 1} tokens are not accepted; .* at most {T}"
+    ):
         task.outputs(x, torch.zeros(2, 3, T + 1, dtype=torch.int64))
     for token in (V, -1):  # outside the vocabulary: not another client's row, not the last token
         with pytest.raises(IndexError, match="out of bounds"):

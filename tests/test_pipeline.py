@@ -9,7 +9,11 @@ import torch
 import idiolect as il
 from idiolect.cli.main import main
 
-STAGES = [(il.FedAvg(), 6), (il.Ffgg(part="output"), 4), (il.FedAlt(part="output", steps=0, private_steps=30, who="everyone"), 3)]
+STAGES = [
+    (il.FedAvg(), 6),
+    (il.Ffgg(part="output"), 4),
+    (il.FedAlt(part="output", steps=0, private_steps=30, who="everyone"), 3),
+]
 
 
 def federation():
@@ -27,14 +31,24 @@ def test_a_stage_starts_from_the_shared_model_of_the_one_before():
 
 def test_the_last_stage_leaves_the_shared_part_alone_and_improves_the_private_one():
     _, second, third = il.pipeline(STAGES, task(), federation(), dtype="float64")
-    torch.testing.assert_close(third.seeds[0].engine.server["theta"], second.seeds[0].engine.server["theta"], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        third.seeds[0].engine.server["theta"],
+        second.seeds[0].engine.server["theta"],
+        rtol=1e-12,
+        atol=1e-12,
+    )
     assert third.over_seeds("loss", "train") < second.over_seeds("loss", "train")
 
 
 def test_private_rows_pass_to_a_stage_that_keeps_the_same_ones():
-    stages = [(il.FedAlt(part="output"), 3), (il.FedAlt(part="output", steps=0, private_steps=0), 1)]
+    stages = [
+        (il.FedAlt(part="output"), 3),
+        (il.FedAlt(part="output", steps=0, private_steps=0), 1),
+    ]
     first, second = il.pipeline(stages, task(), federation())
-    assert torch.equal(first.seeds[0].engine.host.store.rows["w"], second.seeds[0].engine.host.store.rows["w"])
+    assert torch.equal(
+        first.seeds[0].engine.host.store.rows["w"], second.seeds[0].engine.host.store.rows["w"]
+    )
 
 
 def test_a_stage_without_a_shared_model_can_only_be_the_last():
@@ -43,7 +57,9 @@ def test_a_stage_without_a_shared_model_can_only_be_the_last():
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_interrupted_pipeline_continues_to_exactly_the_same_result(stage, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_pipeline_continues_to_exactly_the_same_result(
+    stage, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     words = [
         "fedavg@3",
@@ -56,9 +72,14 @@ def test_an_interrupted_pipeline_continues_to_exactly_the_same_result(stage, tmp
         "--seeds",
         "2",
     ]
-    assert main(["pipeline", *words, "--json", "--directory", "whole", "--checkpoint-every", "1"]) == 0
+    assert (
+        main(["pipeline", *words, "--json", "--directory", "whole", "--checkpoint-every", "1"]) == 0
+    )
     whole = json.loads(capsys.readouterr().out)
-    assert main(["pipeline", *words, "--json", "--directory", "broken", "--checkpoint-every", "1"]) == 0
+    assert (
+        main(["pipeline", *words, "--json", "--directory", "broken", "--checkpoint-every", "1"])
+        == 0
+    )
     capsys.readouterr()
     for later in range(stage, 3):  # as if it had been stopped during this stage, seed 1 not begun
         folder = tmp_path / "broken" / f"stage-{later}"
@@ -67,7 +88,9 @@ def test_an_interrupted_pipeline_continues_to_exactly_the_same_result(stage, tmp
         if later > stage:
             _remove(folder)
     assert main(["resume", "broken", "--json"]) == 0
-    assert [_figures(s) for s in json.loads(capsys.readouterr().out)] == [_figures(s) for s in whole]
+    assert [_figures(s) for s in json.loads(capsys.readouterr().out)] == [
+        _figures(s) for s in whole
+    ]
 
 
 def _figures(summary):

@@ -22,7 +22,9 @@ def test_values_and_gradients_are_those_of_torch(name):
     ours, theirs = FastPool()(z), F.max_pool2d(z, 2)
     delta = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert torch.equal(ours, theirs)
-    assert torch.equal(torch.autograd.grad(ours, z, delta)[0], torch.autograd.grad(theirs, z, delta)[0])
+    assert torch.equal(
+        torch.autograd.grad(ours, z, delta)[0], torch.autograd.grad(theirs, z, delta)[0]
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -30,11 +32,23 @@ def test_pooling_before_the_relu_changes_nothing(name):
     z = CASES[name](torch.Generator().manual_seed(2)).requires_grad_()
     plain = nn.Sequential(nn.Identity(), nn.ReLU(), nn.MaxPool2d(2))
     quick = quicken(plain)
-    assert [type(m) for m in quick] == [nn.Identity, FastPool, nn.ReLU] and [type(m) for m in plain] == [nn.Identity, nn.ReLU, nn.MaxPool2d]
+    assert [type(m) for m in quick] == [nn.Identity, FastPool, nn.ReLU] and [
+        type(m) for m in plain
+    ] == [nn.Identity, nn.ReLU, nn.MaxPool2d]
     assert torch.equal(quick(z), plain(z))
-    assert torch.equal(torch.autograd.grad(quick(z).sum(), z)[0], torch.autograd.grad(plain(z).sum(), z)[0])
+    assert torch.equal(
+        torch.autograd.grad(quick(z).sum(), z)[0], torch.autograd.grad(plain(z).sum(), z)[0]
+    )
 
 
-@pytest.mark.parametrize("layer", [nn.MaxPool2d(3), nn.MaxPool2d(2, stride=1), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.MaxPool2d(3),
+        nn.MaxPool2d(2, stride=1),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+    ],
+)
 def test_other_poolings_are_left_alone(layer):
     assert type(quicken(nn.Sequential(layer))[0]) is nn.MaxPool2d

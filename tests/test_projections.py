@@ -48,29 +48,45 @@ def test_every_kind_of_the_table_is_tested():
 @every_kind
 def test_down_and_up_are_adjoint(name):
     P, g = make(name), torch.Generator().manual_seed(1)
-    x, u = torch.randn(5, 1003, generator=g, dtype=F64), torch.randn(5, P.dim, generator=g, dtype=F64)
+    x, u = (
+        torch.randn(5, 1003, generator=g, dtype=F64),
+        torch.randn(5, P.dim, generator=g, dtype=F64),
+    )
     torch.testing.assert_close((P.down(x) * u).sum(1), (x * P.up(u)).sum(1), rtol=1e-12, atol=1e-12)
 
 
 @every_kind
 def test_up_is_the_transpose_of_down(name):
     P = make(name)
-    torch.testing.assert_close(matrix(P, 1003), P.up(torch.eye(P.dim, dtype=F64)), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        matrix(P, 1003), P.up(torch.eye(P.dim, dtype=F64)), rtol=1e-12, atol=1e-14
+    )
 
 
 @every_kind
 def test_adding_what_comes_up_is_adding_it(name):
     P, g = make(name), torch.Generator().manual_seed(3)
-    x, u = torch.randn(4, 1003, generator=g, dtype=F64), torch.randn(4, P.dim, generator=g, dtype=F64)
+    x, u = (
+        torch.randn(4, 1003, generator=g, dtype=F64),
+        torch.randn(4, P.dim, generator=g, dtype=F64),
+    )
     torch.testing.assert_close(P.add_up(x.clone(), u), x + P.up(u), rtol=1e-12, atol=1e-12)
 
 
 @every_kind
 def test_rows_have_unit_length(name):
-    torch.testing.assert_close(matrix(make(name), 1003).norm(dim=1), torch.ones(make(name).dim, dtype=F64), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        matrix(make(name), 1003).norm(dim=1),
+        torch.ones(make(name).dim, dtype=F64),
+        rtol=1e-10,
+        atol=0,
+    )
 
 
-@pytest.mark.parametrize("name", ["orthogonal", "block", "layers", "sparse", "contiguous", "contiguous, even", "identity"])
+@pytest.mark.parametrize(
+    "name",
+    ["orthogonal", "block", "layers", "sparse", "contiguous", "contiguous, even", "identity"],
+)
 def test_rows_are_orthonormal_where_that_is_promised(name):
     M = matrix(make(name), 1003)
     torch.testing.assert_close(M @ M.T, torch.eye(len(M), dtype=F64), rtol=0, atol=1e-12)
@@ -133,7 +149,9 @@ def test_a_layer_may_get_no_row_at_all(blocks):
 
 def test_one_block_a_layer_is_dense_and_many_are_disjoint():
     dense, sliced = matrix(make("layers, dense"), 1003), matrix(make("layers"), 1003)
-    assert (dense[:, :300] != 0).sum(0).unique().tolist() == [6]  # every column of the layer in all its rows
+    assert (dense[:, :300] != 0).sum(0).unique().tolist() == [
+        6
+    ]  # every column of the layer in all its rows
     assert ((sliced != 0).sum(0) == 1).all()
 
 
@@ -158,7 +176,9 @@ def test_memory_is_what_the_kinds_promise():
     dense = make("gaussian").memory()
     assert dense == 21 * 1003 * 8
     assert make("block").memory() == 1003 * 8  # one row a block: d numbers
-    assert make("block, one for all").memory() == 4 * (201 + 200) * 8  # two widths; d_sub d / k² each
+    assert (
+        make("block, one for all").memory() == 4 * (201 + 200) * 8
+    )  # two widths; d_sub d / k² each
     assert make("contiguous").memory() == 1003 * 8 and make("sparse").memory() == 1003 * 12
 
 
@@ -175,17 +195,34 @@ def test_a_large_model_needs_only_a_few_vectors():
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"projection": "gaussian", "blocks": 3}, "blocks: 3 is not accepted with .*; it belongs to 'block' and 'layers'"),
+        (
+            {"projection": "gaussian", "blocks": 3},
+            "blocks: 3 is not accepted with .*; it belongs to 'block' and 'layers'",
+        ),
         ({"projection": "block", "blocks": 9}, "blocks: 9 is not accepted; at most dim, 6"),
-        ({"projection": "sparse", "per_column": 7}, "per_column: 7 is not accepted; at most dim, 6"),
-        ({"projection": "layers", "dims": "3,4"}, "dims: '3,4' is not accepted; 2 numbers that sum to dim 6"),
+        (
+            {"projection": "sparse", "per_column": 7},
+            "per_column: 7 is not accepted; at most dim, 6",
+        ),
+        (
+            {"projection": "layers", "dims": "3,4"},
+            "dims: '3,4' is not accepted; 2 numbers that sum to dim 6",
+        ),
         ({"projection": "layers", "dims": "a,b"}, "dims: 'a,b' is not accepted"),
-        ({"projection": "sparse", "reuse": True}, "reuse: True is not accepted with projection 'sparse'"),
+        (
+            {"projection": "sparse", "reuse": True},
+            "reuse: True is not accepted with projection 'sparse'",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(fields, says):
     with pytest.raises(il.SettingError, match=says):
-        il.run(il.LpProj(dim=6, **fields), il.Task(torch.nn.Linear(64, 10)), il.data.load("synthetic", clients=2, features=64), rounds=1)
+        il.run(
+            il.LpProj(dim=6, **fields),
+            il.Task(torch.nn.Linear(64, 10)),
+            il.data.load("synthetic", clients=2, features=64),
+            rounds=1,
+        )
 
 
 @pytest.mark.parametrize("kind", [k for k in PROJECTIONS if k != "identity"])
@@ -202,7 +239,10 @@ def test_the_command_tells_what_each_kind_costs(capsys):
     assert main(["projections", "--dim", "20", "--clients", "10", "--sample", "2", "--json"]) == 0
     rows = {r["projection"]: r for r in json.loads(capsys.readouterr().out)}
     assert set(rows) == set(PROJECTIONS) - {"identity"}
-    assert all(r["bytes_per_round"] == (24 + 80) * 12 and 0 < r["s_min"] <= r["s_max"] and not r["warning"] for r in rows.values())
+    assert all(
+        r["bytes_per_round"] == (24 + 80) * 12 and 0 < r["s_min"] <= r["s_max"] and not r["warning"]
+        for r in rows.values()
+    )
     assert rows["gaussian"]["memory"] == 20 * 610 * 4 and rows["contiguous"]["memory"] == 610 * 4
 
 
@@ -220,22 +260,60 @@ def test_singular_values_are_those_of_the_matrix():
 
 def test_a_result_says_what_its_projection_is_like(capsys, tmp_path):
     result = il.run(
-        il.LpProj(dim=6), il.Task(torch.nn.Linear(60, 10)), il.data.load("synthetic", clients=4, samples=60), rounds=1, sample=2
+        il.LpProj(dim=6),
+        il.Task(torch.nn.Linear(60, 10)),
+        il.data.load("synthetic", clients=4, samples=60),
+        rounds=1,
+        sample=2,
     )
     said = result.summary()["projection"]
-    assert (said["dim"], said["d"], said["bytes_per_round"]) == (6, 610, (24 + 4 * 6) * (4 + 2)) and said["s_min"] < 1 < said["s_max"]
+    assert (said["dim"], said["d"], said["bytes_per_round"]) == (
+        6,
+        610,
+        (24 + 4 * 6) * (4 + 2),
+    ) and said["s_min"] < 1 < said["s_max"]
     assert "P: gaussian, 6 x 610; singular values" in str(result)
-    assert main(["run", "lp-proj-1", "--rounds", "1", "--clients", "4", "--quiet", "--directory", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "lp-proj-1",
+                "--rounds",
+                "1",
+                "--clients",
+                "4",
+                "--quiet",
+                "--directory",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     assert "ms for P x and back" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_warns_of_a_projection_outside_the_theory(capsys):
-    il.run(il.LpProj(dim=600), il.Task(torch.nn.Linear(60, 10)), il.data.load("synthetic", clients=3, samples=60), rounds=0, sample=1)
+    il.run(
+        il.LpProj(dim=600),
+        il.Task(torch.nn.Linear(60, 10)),
+        il.data.load("synthetic", clients=3, samples=60),
+        rounds=0,
+        sample=1,
+    )
     assert "warning: singular values are far from 1" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
-    "name", ["block", "block, uneven", "block, one for all", "layers", "layers, dense", "sparse", "sparse, three a column"]
+    "name",
+    [
+        "block",
+        "block, uneven",
+        "block, one for all",
+        "layers",
+        "layers, dense",
+        "sparse",
+        "sparse, three a column",
+    ],
 )
 def test_singular_values_need_no_pass_where_the_form_says_them(name):
     P, s = make(name), torch.linalg.svdvals(matrix(make(name), 1003))

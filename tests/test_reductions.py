@@ -42,24 +42,33 @@ def test_lpproj_with_lambda_zero_has_the_personal_models_of_local(federation, p,
 @every_model
 def test_soft_fedprox_with_lambda_zero_has_the_personal_models_of_local(federation, model):
     alone = outcome(run(il.Local(lr=0.2, steps=4), federation, model, sample=N))
-    soft = outcome(run(il.FedProxSoft(lam=0, lr=0.2, steps=4, final_steps=0), federation, model, sample=N))
+    soft = outcome(
+        run(il.FedProxSoft(lam=0, lr=0.2, steps=4, final_steps=0), federation, model, sample=N)
+    )
     np.testing.assert_array_equal(soft["personal"], alone["personal"])
 
 
-def test_soft_fedprox_with_lambda_zero_leaves_clients_that_were_not_sampled_where_they_were(federation):
+def test_soft_fedprox_with_lambda_zero_leaves_clients_that_were_not_sampled_where_they_were(
+    federation,
+):
     alone = outcome(run(il.Local(lr=0.2, steps=4), federation, rounds=1))
     soft = outcome(run(il.FedProxSoft(lam=0, lr=0.2, steps=4, final_steps=0), federation, rounds=1))
     sampled = setting.draws(federation).cohorts(1, SAMPLE)[0]
     others = [k for k in range(N) if k not in sampled]
     np.testing.assert_array_equal(soft["personal"][sampled], alone["personal"][sampled])
-    np.testing.assert_array_equal(soft["personal"][others], np.tile(setting.start(), (len(others), 1)))
+    np.testing.assert_array_equal(
+        soft["personal"][others], np.tile(setting.start(), (len(others), 1))
+    )
 
 
 # -- to FedAvg, to SGD, to gradient descent ----------------------------------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("amount", [{"steps": 4}, {"epochs": 2}])
 def test_fedprox_with_mu_zero_is_fedavg(federation, model, amount):
-    prox, average = (run(m, federation, model, batching="epochs") for m in (il.FedProx(mu=0, **amount), il.FedAvg(**amount)))
+    prox, average = (
+        run(m, federation, model, batching="epochs")
+        for m in (il.FedProx(mu=0, **amount), il.FedAvg(**amount))
+    )
     assert_same(outcome(prox), outcome(average))
 
 
@@ -84,7 +93,9 @@ def test_fedavg_with_one_client_is_centralised_sgd(weighting):
 
 
 def test_fedavg_with_one_full_step_of_everyone_is_gradient_descent_on_the_pooled_loss(federation):
-    result = outcome(run(il.FedAvg(lr=0.4, steps=1, weighting="samples"), federation, batching="full", sample=N))
+    result = outcome(
+        run(il.FedAvg(lr=0.4, steps=1, weighting="samples"), federation, batching="full", sample=N)
+    )
     data = setting.draws(federation).data
     X, y = (np.concatenate(part) for part in zip(*data, strict=True))
     w = setting.start()
@@ -94,14 +105,18 @@ def test_fedavg_with_one_full_step_of_everyone_is_gradient_descent_on_the_pooled
 
 
 def test_unbiased_fedavg_with_everyone_sampled_is_fedavg_weighted_by_samples(federation):
-    samples, unbiased = (outcome(run(il.FedAvg(weighting=v), federation, sample=N)) for v in ("samples", "unbiased"))
+    samples, unbiased = (
+        outcome(run(il.FedAvg(weighting=v), federation, sample=N)) for v in ("samples", "unbiased")
+    )
     assert_same(unbiased, samples, 1e-12)
 
 
 @pytest.mark.parametrize("kind", [il.FedAvg, il.FedProx, il.FedProxSoft])
 def test_with_clients_of_equal_size_all_weightings_are_the_same(kind):
     federation = setting.make_federation(sizes=(9,) * N)
-    samples, equal, unbiased = (outcome(run(kind(weighting=v), federation)) for v in ("samples", "equal", "unbiased"))
+    samples, equal, unbiased = (
+        outcome(run(kind(weighting=v), federation)) for v in ("samples", "equal", "unbiased")
+    )
     assert_same(equal, samples, 1e-12)
     assert_same(unbiased, samples, 1e-12)
 
@@ -109,19 +124,50 @@ def test_with_clients_of_equal_size_all_weightings_are_the_same(kind):
 def test_lpproj_with_clients_of_equal_size_weighs_them_alike(federation):
     same_size = setting.make_federation(sizes=(9,) * N)
     for data, apart in ((same_size, False), (federation, True)):
-        samples, equal = (outcome(run(il.LpProj(p=2, dim=5, weighting=v), data))["server w"] for v in ("samples", "equal"))
+        samples, equal = (
+            outcome(run(il.LpProj(p=2, dim=5, weighting=v), data))["server w"]
+            for v in ("samples", "equal")
+        )
         assert (np.abs(samples - equal).max() > 1e-9) == apart
 
 
 # -- lp-proj and its relatives -----------------------------------------------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("beta", [1.0, 0.7])
-def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_pfedme(federation, model, beta):
-    method = il.LpProj(p=2, projection="identity", dim=0, lam=0.8, lr=0.3, personal_lr=0.2, alternations=3, steps=4, nu=0, server_rate=beta)
-    result, draws, start = outcome(run(method, federation, model)), setting.draws(federation), setting.start(model)
+def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_pfedme(
+    federation, model, beta
+):
+    method = il.LpProj(
+        p=2,
+        projection="identity",
+        dim=0,
+        lam=0.8,
+        lr=0.3,
+        personal_lr=0.2,
+        alternations=3,
+        steps=4,
+        nu=0,
+        server_rate=beta,
+    )
+    result, draws, start = (
+        outcome(run(method, federation, model)),
+        setting.draws(federation),
+        setting.start(model),
+    )
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
     expected = pfedme(
-        MODELS[model][1], draws.data, start, np.zeros(len(start)), cohorts, draws.batches, 0.3, 0.2, lam=0.8, R=3, steps=4, beta=beta
+        MODELS[model][1],
+        draws.data,
+        start,
+        np.zeros(len(start)),
+        cohorts,
+        draws.batches,
+        0.3,
+        0.2,
+        lam=0.8,
+        R=3,
+        steps=4,
+        beta=beta,
     )
     close(result["server w"], expected["server w"])
     close(result["private x"], expected["private x"])
@@ -143,7 +189,9 @@ def messages_and_w(method, federation, monkeypatch):
 
 
 @pytest.mark.parametrize("R", [1, 3])
-def test_a_message_of_lpproj_1_moves_by_at_most_lr_lambda_per_coordinate_and_alternation(federation, monkeypatch, R):
+def test_a_message_of_lpproj_1_moves_by_at_most_lr_lambda_per_coordinate_and_alternation(
+    federation, monkeypatch, R
+):
     method = il.LpProj(p=1, dim=5, lam=0.5, lr=0.3, alternations=R)
     moves = np.array([np.abs(up - w) for up, w in messages_and_w(method, federation, monkeypatch)])
     assert moves.shape == (ROUNDS, SAMPLE, 5)
@@ -161,7 +209,15 @@ def test_at_p_x_equal_to_w_nothing_pulls(federation, p, w_step):
         return layer
 
     def after(method):
-        result = il.run(method, il.Task(zero), federation, rounds=1, sample=SAMPLE, dtype="float64", eval_every=0)
+        result = il.run(
+            method,
+            il.Task(zero),
+            federation,
+            rounds=1,
+            sample=SAMPLE,
+            dtype="float64",
+            eval_every=0,
+        )
         assert result.summary()["rejected"] == 0  # nobody sent a NaN
         return outcome(result)
 
@@ -179,7 +235,10 @@ def test_the_sign_of_zero_is_zero():
 
 
 def test_at_p_1_the_public_codes_w_step_is_the_papers(federation):
-    paper, code = (outcome(run(il.LpProj(p=1, dim=5, lam=0.5, alternations=2, w_step=s), federation)) for s in ("paper", "code"))
+    paper, code = (
+        outcome(run(il.LpProj(p=1, dim=5, lam=0.5, alternations=2, w_step=s), federation))
+        for s in ("paper", "code")
+    )
     assert_same(code, paper)
 
 
@@ -197,7 +256,9 @@ def test_server_sgd_with_rate_one_is_the_plain_step_bit_for_bit():
 
 
 def test_server_sgd_with_rate_one_and_no_momentum_is_the_plain_step(federation):
-    plain, stepped = (outcome(run(il.FedAvg(), federation, server_options=o)) for o in ("", "momentum=0.0"))
+    plain, stepped = (
+        outcome(run(il.FedAvg(), federation, server_options=o)) for o in ("", "momentum=0.0")
+    )
     assert_same(stepped, plain, 1e-12)
 
 

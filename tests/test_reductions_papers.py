@@ -59,18 +59,35 @@ class FromTheModelsStart(il.LpProj):
 
 @every_model
 @pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("more", [{}, {"nu": 0.05, "steps": 9}, {"server_rate": 0.7, "weighting": "samples"}, {"init": "own"}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"nu": 0.05, "steps": 9}, {"server_rate": 0.7, "weighting": "samples"}, {"init": "own"}],
+)
 def test_lpproj_with_p_2_and_no_projection_is_pfedme(federation, model, fresh, more):
-    fields = {"lam": 0.8, "lr": 0.3, "personal_lr": 0.2, "alternations": 3, "steps": 4, "nu": 0.0, "fresh": fresh} | more
-    tied = outcome(run(FromTheModelsStart(p=2, projection="identity", dim=0, **fields), federation, model))
+    fields = {
+        "lam": 0.8,
+        "lr": 0.3,
+        "personal_lr": 0.2,
+        "alternations": 3,
+        "steps": 4,
+        "nu": 0.0,
+        "fresh": fresh,
+    } | more
+    tied = outcome(
+        run(FromTheModelsStart(p=2, projection="identity", dim=0, **fields), federation, model)
+    )
     setting.assert_same(tied, outcome(run(il.PFedMe(**fields), federation, model)))
 
 
 # -- to Local ----------------------------------------------------------------------------------------------------------------
 @every_model
 @every_batching
-def test_without_lambda_pfedme_lpproj_ditto_and_rsa_have_the_personal_models_of_local(federation, model, batching):
-    alone = outcome(run(il.Local(lr=0.2, steps=6), federation, model, batching=batching))["personal"]
+def test_without_lambda_pfedme_lpproj_ditto_and_rsa_have_the_personal_models_of_local(
+    federation, model, batching
+):
+    alone = outcome(run(il.Local(lr=0.2, steps=6), federation, model, batching=batching))[
+        "personal"
+    ]
     steps = {"personal_lr": 0.2, "steps": 2, "alternations": 3, "fresh": True}
     for method in (
         il.PFedMe(lam=0, **steps),
@@ -96,8 +113,17 @@ def test_l2gd_with_lambda_zero_is_local_with_the_same_number_of_steps(federation
     for t in range(5):
         u = streams.uniform(streams.keys(SEED, "l2gd", t), 2)[0, 1]
         steps.append(next(k for k in range(1, 1000) if u < 1 - (1 - p) ** k))
-        of_run = {"seed": SEED, "round": t, "names": names, "batch": BATCH, "batching": "replace", "dtype": torch.float64}
-        _, x = il.Local(lr=0.1 / (1 - p), steps=steps[-1]).update(task, {}, x, Batches(data, torch.arange(N), **of_run))
+        of_run = {
+            "seed": SEED,
+            "round": t,
+            "names": names,
+            "batch": BATCH,
+            "batching": "replace",
+            "dtype": torch.float64,
+        }
+        _, x = il.Local(lr=0.1 / (1 - p), steps=steps[-1]).update(
+            task, {}, x, Batches(data, torch.arange(N), **of_run)
+        )
     assert len(set(steps)) > 1
     after = outcome(result)
     close(after["personal"], x["x"].numpy())
@@ -116,14 +142,19 @@ def test_ffgg_with_everything_private_and_kept_is_local(federation, model, solve
 @every_model
 def test_fedalt_and_fedsim_with_everything_private_are_local(federation, model):
     alone = outcome(run(il.Local(lr=0.2, steps=4), federation, model, sample=N))["personal"]
-    for method in (il.FedAlt(part="all", private_lr=0.2, private_steps=4), il.FedSim(part="all", private_lr=0.2, steps=4)):
+    for method in (
+        il.FedAlt(part="all", private_lr=0.2, private_steps=4),
+        il.FedSim(part="all", private_lr=0.2, steps=4),
+    ):
         same(outcome(run(method, federation, model, sample=N))["personal"], alone)
 
 
 # -- to FedAvg ---------------------------------------------------------------------------------------------------------------
 @every_model
 @every_weighting
-def test_with_everything_shared_lg_fedavg_fedsim_and_fedalt_are_fedavg(federation, model, weighting):
+def test_with_everything_shared_lg_fedavg_fedsim_and_fedalt_are_fedavg(
+    federation, model, weighting
+):
     shared = outcome(run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation, model))
     fields = {"lr": 0.3, "steps": 4, "weighting": weighting}
     for method in (
@@ -148,16 +179,26 @@ def test_local_ffgg_with_nothing_private_is_fedavg_with_equal_weights(federation
 @every_model
 @every_batching
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_scaffold_with_one_step_of_everyone_is_fedavg_with_one_step(federation, model, batching, option):
+def test_scaffold_with_one_step_of_everyone_is_fedavg_with_one_step(
+    federation, model, batching, option
+):
     scaffold = il.Scaffold(lr=0.3, steps=1, server_rate=1, option=option)
     fedavg = il.FedAvg(lr=0.3, steps=1, weighting="equal")
-    close(*(global_model(m, federation, model, batching=batching, sample=N) for m in (scaffold, fedavg)))
+    close(
+        *(
+            global_model(m, federation, model, batching=batching, sample=N)
+            for m in (scaffold, fedavg)
+        )
+    )
 
 
 @every_model
 @every_batching
 def test_feddeper_with_rho_zero_has_the_global_model_of_fedavg(federation, model, batching):
-    deper, fedavg = il.FedDeper(lr=0.2, rho=0, steps=4), il.FedAvg(lr=0.2, steps=4, weighting="equal")
+    deper, fedavg = (
+        il.FedDeper(lr=0.2, rho=0, steps=4),
+        il.FedAvg(lr=0.2, steps=4, weighting="equal"),
+    )
     close(*(global_model(m, federation, model, batching=batching) for m in (deper, fedavg)))
 
 
@@ -165,16 +206,38 @@ def test_feddeper_with_rho_zero_has_the_global_model_of_fedavg(federation, model
 @every_batching
 def test_scaffnew_that_always_communicates_is_fedavg_with_one_step(federation, model, batching):
     scaffnew, fedavg = il.Scaffnew(lr=0.3, p=1), il.FedAvg(lr=0.3, steps=1, weighting="equal")
-    close(*(global_model(m, federation, model, batching=batching, sample=N) for m in (scaffnew, fedavg)))
+    close(
+        *(
+            global_model(m, federation, model, batching=batching, sample=N)
+            for m in (scaffnew, fedavg)
+        )
+    )
 
 
 @every_model
 @every_weighting
-def test_finetune_with_no_steps_is_fedavg_and_ditto_has_its_shared_model(federation, model, weighting):
+def test_finetune_with_no_steps_is_fedavg_and_ditto_has_its_shared_model(
+    federation, model, weighting
+):
     fedavg = outcome(run(il.FedAvg(lr=0.3, steps=4, weighting=weighting), federation, model))
-    setting.assert_same(outcome(run(il.Finetune(lr=0.3, steps=4, weighting=weighting, personal_steps=0), federation, model)), fedavg)
-    same(global_model(il.Finetune(lr=0.3, steps=4, weighting=weighting), federation, model), fedavg["server w"])
-    same(global_model(il.Ditto(lr=0.3, steps=4, weighting=weighting), federation, model), fedavg["server w"])
+    setting.assert_same(
+        outcome(
+            run(
+                il.Finetune(lr=0.3, steps=4, weighting=weighting, personal_steps=0),
+                federation,
+                model,
+            )
+        ),
+        fedavg,
+    )
+    same(
+        global_model(il.Finetune(lr=0.3, steps=4, weighting=weighting), federation, model),
+        fedavg["server w"],
+    )
+    same(
+        global_model(il.Ditto(lr=0.3, steps=4, weighting=weighting), federation, model),
+        fedavg["server w"],
+    )
 
 
 @every_model
@@ -182,13 +245,25 @@ def test_finetune_with_no_steps_is_fedavg_and_ditto_has_its_shared_model(federat
 def test_per_fedavg_without_adaptation_is_fedavg(federation, model, hessian):
     """A step of size 1e-14 in place of none; full batches, as Per-FedAvg draws more of them."""
     meta = il.PerFedAvg(lr=0.3, personal_lr=1e-14, steps=4, hessian=hessian, weighting="samples")
-    close(*(global_model(m, federation, model, batching="full") for m in (meta, il.FedAvg(lr=0.3, steps=4))))
+    close(
+        *(
+            global_model(m, federation, model, batching="full")
+            for m in (meta, il.FedAvg(lr=0.3, steps=4))
+        )
+    )
 
 
 def test_the_dichotomy_without_local_steps_has_fedavgs_model():
     dichotomy, fedavg = il.Dichotomy(lr=0.3, steps=4, personal_steps=0), il.FedAvg(lr=0.3, steps=4)
     data, task = testing.federation(), testing.task()  # with validation data
-    close(*(il.run(m, task, data, rounds=ROUNDS, sample=3, dtype="float64").seeds[0].engine.server["w"] for m in (dichotomy, fedavg)))
+    close(
+        *(
+            il.run(m, task, data, rounds=ROUNDS, sample=3, dtype="float64")
+            .seeds[0]
+            .engine.server["w"]
+            for m in (dichotomy, fedavg)
+        )
+    )
 
 
 # -- to gradient descent and centralised SGD ---------------------------------------------------------------------------------
@@ -198,12 +273,17 @@ def test_the_dichotomy_without_local_steps_has_fedavgs_model():
 def test_feddeper_with_one_step_and_lambda_1_is_centralised_sgd(federation, model, rho, same_batch):
     """Its Remark 3: with everyone heard, the mean of the v's is x, so that the penalty has no effect on it."""
     method = il.FedDeper(lr=0.2, steps=1, rho=rho, lam=1, same_batch=same_batch)
-    close(global_model(method, federation, model, batching="full", sample=N), mean_loss_descent(federation, model, 0.2))
+    close(
+        global_model(method, federation, model, batching="full", sample=N),
+        mean_loss_descent(federation, model, 0.2),
+    )
 
 
 def test_feddeper_with_one_step_and_lambda_below_1_is_not_centralised_sgd(federation):
     method = il.FedDeper(lr=0.2, steps=1, rho=0.3, lam=0.5)
-    away = global_model(method, federation, batching="full", sample=N) - mean_loss_descent(federation, "logistic", 0.2)
+    away = global_model(method, federation, batching="full", sample=N) - mean_loss_descent(
+        federation, "logistic", 0.2
+    )
     assert np.abs(away).max() > 1e-3
 
 
@@ -211,19 +291,30 @@ def test_feddeper_with_one_step_and_lambda_below_1_is_not_centralised_sgd(federa
 def test_ffgg_with_nothing_private_is_gradient_descent_on_the_mean_loss(federation, model):
     for solver in ("sgd", "gd", "adam", "cg", "newton"):
         method = il.Ffgg(part="none", lr=0.4, solver=solver)
-        close(global_model(method, federation, model, batching="full", sample=N), mean_loss_descent(federation, model, 0.4))
+        close(
+            global_model(method, federation, model, batching="full", sample=N),
+            mean_loss_descent(federation, model, 0.4),
+        )
 
 
 @every_model
 def test_scaffnew_that_always_communicates_is_gradient_descent_on_the_mean_loss(federation, model):
-    close(global_model(il.Scaffnew(lr=0.4, p=1), federation, model, batching="full"), mean_loss_descent(federation, model, 0.4))
+    close(
+        global_model(il.Scaffnew(lr=0.4, p=1), federation, model, batching="full"),
+        mean_loss_descent(federation, model, 0.4),
+    )
 
 
 @pytest.mark.parametrize("method", [il.Scaffnew(lr=0.5, p=0.3), il.Scaffold(lr=0.05, steps=8)])
-def test_scaffnew_and_scaffold_with_all_data_reach_the_minimum_of_the_mean_loss_where_fedavg_drifts(method):
+def test_scaffnew_and_scaffold_with_all_data_reach_the_minimum_of_the_mean_loss_where_fedavg_drifts(
+    method,
+):
     """Their fixed point is that of gradient descent, however many local steps: the gradient there is zero."""
     federation, by_hand = setting.make_federation(sizes=(30,) * 4), MODELS["logistic"][1]
-    parts, settings = setting.draws(federation).data, {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5}
+    parts, settings = (
+        setting.draws(federation).data,
+        {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5},
+    )
 
     def slope(method):
         w = global_model(method, federation, **settings)
@@ -261,7 +352,9 @@ def shared_models(method, federation, monkeypatch, **settings):
     seen, update = [], Host.update
 
     def noting(self, round, message, train, send, rate=1.0):
-        seen.append(wire.open_one(self.down, message, self.run, round, self.task.device)["w"].numpy())
+        seen.append(
+            wire.open_one(self.down, message, self.run, round, self.task.device)["w"].numpy()
+        )
         return update(self, round, message, train, send, rate)
 
     monkeypatch.setattr(Host, "update", noting)
@@ -270,8 +363,12 @@ def shared_models(method, federation, monkeypatch, **settings):
     return np.array([*seen, last])
 
 
-@pytest.mark.parametrize(("server_step", "bound"), [("sum", 0.3 * 0.05 * SAMPLE), ("mean", 0.3 * 0.05)])
-def test_rsa_1_moves_the_shared_model_by_at_most_lr_lambda_from_each_client(federation, monkeypatch, server_step, bound):
+@pytest.mark.parametrize(
+    ("server_step", "bound"), [("sum", 0.3 * 0.05 * SAMPLE), ("mean", 0.3 * 0.05)]
+)
+def test_rsa_1_moves_the_shared_model_by_at_most_lr_lambda_from_each_client(
+    federation, monkeypatch, server_step, bound
+):
     method = il.Rsa(p=1, lr=0.3, lam=0.05, server_step=server_step)
     w = shared_models(method, federation, monkeypatch, rounds=8)
     moves = np.abs(np.diff(w, axis=0))
@@ -281,37 +378,59 @@ def test_rsa_1_moves_the_shared_model_by_at_most_lr_lambda_from_each_client(fede
 
 @pytest.mark.parametrize("lie", [0.0, 1e300, -1e300])
 def test_whatever_a_client_sends_rsa_1_moves_by_at_most_lr_lambda(lie):
-    task, method = il.Task(MODELS["logistic"][0], dtype=torch.float64), il.Rsa(p=1, lr=0.3, lam=0.05)
+    task, method = (
+        il.Task(MODELS["logistic"][0], dtype=torch.float64),
+        il.Rsa(p=1, lr=0.3, lam=0.05),
+    )
     server = method.server(task)
     honest = server["w"] + torch.linspace(-1, 1, 3, dtype=torch.float64).unsqueeze(1)
     lying = torch.cat([honest, torch.full_like(honest[:1], lie)])
 
     def step(rows):
-        return method.aggregate(task, server, {"w": rows}, torch.ones(len(rows)), lambda r, w: (w / w.sum()).to(r.dtype) @ r)["w"]
+        return method.aggregate(
+            task,
+            server,
+            {"w": rows},
+            torch.ones(len(rows)),
+            lambda r, w: (w / w.sum()).to(r.dtype) @ r,
+        )["w"]
 
     assert (step(lying) - step(honest)).abs().max() <= 0.3 * 0.05 + 1e-12
 
 
 # -- what the dichotomy promises ---------------------------------------------------------------------------------------------
 @every_model
-def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fedavg_or_local(model):
+def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fedavg_or_local(
+    model,
+):
     rng = np.random.default_rng(3)
     owner = np.repeat(np.arange(8), rng.integers(30, 60, size=8))
-    rules = rng.normal(size=(8, CLASSES, setting.FEATURES)) * (np.arange(8) % 2)[:, None, None] + rng.normal(
-        size=(CLASSES, setting.FEATURES)
-    )
+    rules = rng.normal(size=(8, CLASSES, setting.FEATURES)) * (np.arange(8) % 2)[
+        :, None, None
+    ] + rng.normal(size=(CLASSES, setting.FEATURES))
     X = torch.from_numpy(rng.normal(size=(len(owner), setting.FEATURES)))
     y = np.einsum("ncf,nf->nc", rules[owner], X.numpy()).argmax(1)
     federation = il.Federation.from_arrays(X, y, [f"c{k}" for k in owner], classes=CLASSES)
     assert int(federation.sizes("valid").min()) > 0
-    result = run(il.Dichotomy(lr=0.3, steps=5, personal_lr=0.3, personal_steps=5, level="client"), federation, model)
+    result = run(
+        il.Dichotomy(lr=0.3, steps=5, personal_lr=0.3, personal_steps=5, level="client"),
+        federation,
+        model,
+    )
     after, by_hand = outcome(result), MODELS[model][1]
 
     def errors(models):
         parts = [federation.part(k, "valid") for k in range(8)]
-        return np.array([1 - by_hand.hits(x, X.numpy(), y.numpy()) / len(y) for x, (X, y) in zip(models, parts, strict=True)])
+        return np.array(
+            [
+                1 - by_hand.hits(x, X.numpy(), y.numpy()) / len(y)
+                for x, (X, y) in zip(models, parts, strict=True)
+            ]
+        )
 
-    used, shared, local = (errors(m) for m in (after["personal"], [after["server w"]] * 8, after["private x"]))
+    used, shared, local = (
+        errors(m) for m in (after["personal"], [after["server w"]] * 8, after["private x"])
+    )
     same(used, np.minimum(shared, local))
     assert (shared < local).any() and (local < shared).any()  # there is something to choose
 
@@ -321,7 +440,10 @@ def test_a_personal_model_of_ffgg_is_solved_anew_and_not_kept(federation):
     result = run(il.Ffgg(part="output", steps=30), federation, "network")
     heard = {i for cohort in setting.draws(federation).cohorts(ROUNDS, SAMPLE) for i in cohort}
     stranger = next(k for k in range(N) if k not in heard)
-    once, twice = (parameters_to_vector(result.personal(stranger).parameters()).detach().numpy() for _ in range(2))
+    once, twice = (
+        parameters_to_vector(result.personal(stranger).parameters()).detach().numpy()
+        for _ in range(2)
+    )
     same(once, twice)
     by_hand, (X, y) = MODELS["network"][1], setting.draws(federation).data[stranger]
     assert by_hand.loss(once, X, y) < by_hand.loss(setting.start("network"), X, y)

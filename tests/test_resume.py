@@ -36,7 +36,9 @@ def quick(monkeypatch):
 def federation() -> il.Federation:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=6 * 20)
-    return il.Federation.from_arrays(rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20))
+    return il.Federation.from_arrays(
+        rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20)
+    )
 
 
 FEDERATION = federation()
@@ -46,7 +48,12 @@ def task() -> il.Task:
     return il.Task(lambda: nn.Linear(8, 3))
 
 
-def run(method: il.Method, directory: Path | None = None, stop_at: tuple[int, int] | None = None, **settings) -> il.Result:
+def run(
+    method: il.Method,
+    directory: Path | None = None,
+    stop_at: tuple[int, int] | None = None,
+    **settings,
+) -> il.Result:
     """A run that Ctrl-C stops after (seed, round)."""
 
     def progress(seed, round, accuracy):
@@ -55,13 +62,18 @@ def run(method: il.Method, directory: Path | None = None, stop_at: tuple[int, in
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8} | settings
     resume = directory is not None and (directory / "settings.json").exists()
-    return il.run(method, task(), FEDERATION, directory=directory, progress=progress, resume=resume, **given)
+    return il.run(
+        method, task(), FEDERATION, directory=directory, progress=progress, resume=resume, **given
+    )
 
 
 def same(a: il.Result, b: il.Result) -> None:
     """Everything but the seconds is equal, bit for bit."""
     for one, two in zip(a.seeds, b.seeds, strict=True):
-        states = [(s.engine.server, s.engine.host.store.save(), s.engine.ledger.save()[0]) for s in (one, two)]
+        states = [
+            (s.engine.server, s.engine.host.store.save(), s.engine.ledger.save()[0])
+            for s in (one, two)
+        ]
         for x, y in zip(*states, strict=True):
             assert x.keys() == y.keys()
             for n, t in x.items():
@@ -69,10 +81,15 @@ def same(a: il.Result, b: il.Result) -> None:
         assert one.engine.ledger.save()[1] == two.engine.ledger.save()[1]
         assert repr(one.history) == repr(two.history)
         assert len(one.by_client) == len(two.by_client)
-        assert all(torch.equal(x.nan_to_num(77), y.nan_to_num(77)) for x, y in zip(one.by_client, two.by_client, strict=True))
+        assert all(
+            torch.equal(x.nan_to_num(77), y.nan_to_num(77))
+            for x, y in zip(one.by_client, two.by_client, strict=True)
+        )
         assert one.stopped == two.stopped
     x, y = a.summary(), b.summary()
-    assert {k: v for k, v in x.items() if k != "seconds"} == {k: v for k, v in y.items() if k != "seconds"}
+    assert {k: v for k, v in x.items() if k != "seconds"} == {
+        k: v for k, v in y.items() if k != "seconds"
+    }
 
 
 def interrupted(method: il.Method, directory: Path, at: tuple[int, int], **settings) -> None:
@@ -103,7 +120,9 @@ def test_every_method_resumes_exactly(name, settings, tmp_path):
 
 
 @pytest.mark.parametrize("settings", ["adam", "epochs", "held out", "no evaluation"])
-@pytest.mark.parametrize("method", [il.FedProxSoft(), il.LpProj(init="own")], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [il.FedProxSoft(), il.LpProj(init="own")], ids=lambda m: type(m).__name__
+)
 def test_every_setting_resumes_exactly(method, settings, tmp_path):
     interrupted(method, tmp_path / "run", (0, 4), **SETTINGS[settings])
     same(run(method, tmp_path / "run", **SETTINGS[settings]), run(method, **SETTINGS[settings]))
@@ -124,9 +143,20 @@ def test_an_interruption_in_the_last_round_of_a_seed_stops_before_the_next_seed(
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        il.run(il.FedAvg(), task(), FEDERATION, rounds=2, seeds=3, directory=tmp_path / "run", progress=progress)
+        il.run(
+            il.FedAvg(),
+            task(),
+            FEDERATION,
+            rounds=2,
+            seeds=3,
+            directory=tmp_path / "run",
+            progress=progress,
+        )
     assert seen == [(0, 1), (0, 2)]
-    same(run(il.FedAvg(), tmp_path / "run", rounds=2, seeds=3, sample=0, batch=64), run(il.FedAvg(), rounds=2, seeds=3, sample=0, batch=64))
+    same(
+        run(il.FedAvg(), tmp_path / "run", rounds=2, seeds=3, sample=0, batch=64),
+        run(il.FedAvg(), rounds=2, seeds=3, sample=0, batch=64),
+    )
 
 
 def test_a_second_interruption_stops_at_once(tmp_path):
@@ -135,7 +165,9 @@ def test_a_second_interruption_stops_at_once(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt) as stop:
-        il.run(il.FedAvg(), task(), FEDERATION, rounds=3, directory=tmp_path / "run", progress=progress)
+        il.run(
+            il.FedAvg(), task(), FEDERATION, rounds=3, directory=tmp_path / "run", progress=progress
+        )
     assert stop.type is KeyboardInterrupt
 
 
@@ -147,7 +179,10 @@ def test_the_users_own_handler_of_interruptions_is_put_back():
 
 def test_a_finished_run_resumes_to_the_same_result_without_work(tmp_path, monkeypatch):
     done = run(il.FedProxSoft(), tmp_path / "run", seeds=2)
-    monkeypatch.setattr("idiolect.engine.inprocess.InProcess.advance", lambda *_: pytest.fail("a finished run went on"))
+    monkeypatch.setattr(
+        "idiolect.engine.inprocess.InProcess.advance",
+        lambda *_: pytest.fail("a finished run went on"),
+    )
     same(run(il.FedProxSoft(), tmp_path / "run", seeds=2), done)
 
 
@@ -160,7 +195,9 @@ def test_a_run_that_stopped_early_resumes_to_the_same_stop(stop, tmp_path):
 
 def test_a_diverging_run_resumes_exactly(tmp_path):
     """Infinite losses are kept as infinite."""
-    data = il.Federation.from_arrays(np.arange(40.0).reshape(20, 2) * 1e3, np.linspace(0, 1, 20), [0, 1] * 10)
+    data = il.Federation.from_arrays(
+        np.arange(40.0).reshape(20, 2) * 1e3, np.linspace(0, 1, 20), [0, 1] * 10
+    )
     given = {"rounds": 8, "sample": 2, "batch": 8}
 
     def progress(seed, round, accuracy):
@@ -171,8 +208,25 @@ def test_a_diverging_run_resumes_exactly(tmp_path):
     whole = il.run(il.Local(steps=1, lr=1e3), il.Task(module, "mse"), data, **given)
     assert any(math.isinf(h["loss"]) for h in whole.seeds[0].history[:6])
     with pytest.raises(Interrupted):
-        il.run(il.Local(steps=1, lr=1e3), il.Task(module, "mse"), data, directory=tmp_path / "run", progress=progress, **given)
-    same(il.run(il.Local(steps=1, lr=1e3), il.Task(module, "mse"), data, directory=tmp_path / "run", resume=True, **given), whole)
+        il.run(
+            il.Local(steps=1, lr=1e3),
+            il.Task(module, "mse"),
+            data,
+            directory=tmp_path / "run",
+            progress=progress,
+            **given,
+        )
+    same(
+        il.run(
+            il.Local(steps=1, lr=1e3),
+            il.Task(module, "mse"),
+            data,
+            directory=tmp_path / "run",
+            resume=True,
+            **given,
+        ),
+        whole,
+    )
 
 
 # -- what lies in a run directory --------------------------------------------------------------------------------------------
@@ -184,18 +238,40 @@ def test_checkpoints_come_every_so_many_rounds_and_the_last_two_stay(tmp_path):
     seen = []
 
     def progress(seed, round, accuracy):
-        seen.append(checkpoints(tmp_path / "run") if (tmp_path / "run" / "checkpoints").exists() else [])
+        seen.append(
+            checkpoints(tmp_path / "run") if (tmp_path / "run" / "checkpoints").exists() else []
+        )
 
-    il.run(il.FedAvg(), task(), FEDERATION, rounds=7, directory=tmp_path / "run", progress=progress, checkpoint_every=2)
-    pairs = [[], ["000002"], ["000002"], ["000002", "000004"], ["000002", "000004"], ["000004", "000006"], ["000004", "000006"]]
+    il.run(
+        il.FedAvg(),
+        task(),
+        FEDERATION,
+        rounds=7,
+        directory=tmp_path / "run",
+        progress=progress,
+        checkpoint_every=2,
+    )
+    pairs = [
+        [],
+        ["000002"],
+        ["000002"],
+        ["000002", "000004"],
+        ["000002", "000004"],
+        ["000004", "000006"],
+        ["000004", "000006"],
+    ]
     assert seen == pairs and checkpoints(tmp_path / "run") == ["000006", "000007"]
 
 
 def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     events = []
-    monkeypatch.setattr("os.fsync", lambda handle: events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+    monkeypatch.setattr(
+        "os.fsync", lambda handle: events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+    )
     replace = os.replace
-    monkeypatch.setattr("os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b)))
+    monkeypatch.setattr(
+        "os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b))
+    )
     run(il.FedAvg(), tmp_path / "run")
     files = {"server.safetensors", "private.safetensors", "history.safetensors", "checkpoint.json"}
     at = events.index(f"named {ROUNDS:06d}")
@@ -209,7 +285,9 @@ def test_nothing_executable_and_nothing_temporary_is_written(settings, tmp_path)
     del result
     gc.collect()
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert {p.suffix for p in files} <= {".json", ".csv", ".safetensors", ""} and not [p for p in files if p.name.startswith(".")]
+    assert {p.suffix for p in files} <= {".json", ".csv", ".safetensors", ""} and not [
+        p for p in files if p.name.startswith(".")
+    ]
     assert {p.name for p in files if not p.suffix} == {"lock"}
     assert not list((tmp_path / "run").rglob(".writing*"))
 
@@ -218,8 +296,14 @@ def test_a_run_directory_says_what_ran_and_what_came_out(tmp_path):
     result = run(il.LpProj(dim=4), tmp_path / "run", seeds=2)
     settings = json.loads((tmp_path / "run" / "settings.json").read_text())
     assert settings["method"]["name"] == "lp-proj-1" and settings["method"]["dim"] == 4
-    assert settings["run"] == result.settings.as_dict() and settings["data"]["sha256"] == FEDERATION.fingerprint()
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["packages"]["torch"] == torch.__version__
+    assert (
+        settings["run"] == result.settings.as_dict()
+        and settings["data"]["sha256"] == FEDERATION.fingerprint()
+    )
+    assert (
+        json.loads((tmp_path / "run" / "environment.json").read_text())["packages"]["torch"]
+        == torch.__version__
+    )
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result.summary()
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 1 + 2 * ROUNDS
     assert len((tmp_path / "run" / "clients.csv").read_text().splitlines()) == 1 + 2 * 6
@@ -293,14 +377,21 @@ def test_with_all_checkpoints_damaged_the_run_is_refused_and_they_are_named(tmp_
         flip(folder / name / "server.safetensors", -5)
     with pytest.raises(CheckpointError) as error:
         run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2)
-    assert "000002" in str(error.value) and "000004" in str(error.value) and "SHA-256" in str(error.value)
+    assert (
+        "000002" in str(error.value)
+        and "000004" in str(error.value)
+        and "SHA-256" in str(error.value)
+    )
 
 
 def test_a_run_killed_before_its_first_checkpoint_was_whole_starts_again(tmp_path):
     folder = stopped_at_four(tmp_path / "run")
     shutil.rmtree(folder / "000002")
     (folder / "000004").rename(folder / ".writing-000002-99999")
-    same(run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2), run(il.FedProxSoft(), checkpoint_every=2))
+    same(
+        run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2),
+        run(il.FedProxSoft(), checkpoint_every=2),
+    )
 
 
 # -- only the same run continues ---------------------------------------------------------------------------------------------
@@ -313,7 +404,10 @@ def test_a_run_killed_before_its_first_checkpoint_was_whole_starts_again(tmp_pat
         ({"method": il.FedProxSoft(lam=0.2)}, "another method: lam was 0.1, is 0.2"),
         ({"method": il.FedAvg()}, "another method: name was 'fedprox-soft', is 'fedavg'"),
         ({"task": il.Task(nn.Linear(8, 4))}, "another model: .*parameters was"),
-        ({"task": il.Task(lambda: nn.Linear(8, 3), nn.CrossEntropyLoss(label_smoothing=0.1))}, "another model: .*loss was 'cross_entropy'"),
+        (
+            {"task": il.Task(lambda: nn.Linear(8, 3), nn.CrossEntropyLoss(label_smoothing=0.1))},
+            "another model: .*loss was 'cross_entropy'",
+        ),
         ({"data": "changed"}, "another data: sha256"),
     ],
 )
@@ -325,7 +419,9 @@ def test_changed_settings_are_refused_and_the_field_is_named(change, says, tmp_p
     if given.pop("data", None):
         inputs = FEDERATION.inputs.clone()
         inputs[17, 3] += 1e-6
-        data = il.Federation(inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes)
+        data = il.Federation(
+            inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes
+        )
     with pytest.raises(SettingError, match=says):
         il.run(method, model, data, directory=tmp_path / "run", resume=True, **given)
 
@@ -341,9 +437,23 @@ def test_a_module_with_other_weights_is_refused_or_makes_no_difference(tmp_path)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        il.run(il.FedProxSoft(), il.Task(first), FEDERATION, directory=tmp_path / "run", progress=progress, **given)
+        il.run(
+            il.FedProxSoft(),
+            il.Task(first),
+            FEDERATION,
+            directory=tmp_path / "run",
+            progress=progress,
+            **given,
+        )
     try:
-        result = il.run(il.FedProxSoft(), il.Task(second), FEDERATION, directory=tmp_path / "run", resume=True, **given)
+        result = il.run(
+            il.FedProxSoft(),
+            il.Task(second),
+            FEDERATION,
+            directory=tmp_path / "run",
+            resume=True,
+            **given,
+        )
     except SettingError as error:
         assert "model" in str(error)
     else:
@@ -352,7 +462,10 @@ def test_a_module_with_other_weights_is_refused_or_makes_no_difference(tmp_path)
 
 def test_a_directory_that_holds_a_run_is_not_written_over(tmp_path):
     done = run(il.FedAvg(), tmp_path / "run")
-    with pytest.raises(SettingError, match="already holds a run; choose another, or continue it with: idiolect resume"):
+    with pytest.raises(
+        SettingError,
+        match="already holds a run; choose another, or continue it with: idiolect resume",
+    ):
         il.run(il.FedProx(), task(), FEDERATION, directory=tmp_path / "run", rounds=1)
     same(run(il.FedAvg(), tmp_path / "run"), done)
 
@@ -368,7 +481,9 @@ def test_a_run_in_progress_cannot_be_started_again(tmp_path):
 
     def progress(seed, round, accuracy):
         with pytest.raises(SettingError, match="in use by another run"):
-            il.run(il.FedAvg(), task(), FEDERATION, directory=tmp_path / "run", resume=True, rounds=2)
+            il.run(
+                il.FedAvg(), task(), FEDERATION, directory=tmp_path / "run", resume=True, rounds=2
+            )
         refused.append(round)
 
     il.run(il.FedAvg(), task(), FEDERATION, directory=tmp_path / "run", rounds=2, progress=progress)
@@ -379,7 +494,9 @@ def test_a_directory_locked_by_another_process_is_refused_until_it_ends(tmp_path
     run(il.FedAvg(), tmp_path / "run")
     hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path / "run" / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", hold, str(tmp_path / "run" / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(SettingError, match="in use by another run"):
@@ -401,19 +518,29 @@ def full(*_, **__):
 
 
 def full_says_safetensors(*_, **__):
-    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    raise SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    )
 
 
-@pytest.mark.parametrize("failure", [full, full_says_safetensors], ids=["OSError", "SafetensorError"])
-def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkpoint(failure, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "failure", [full, full_says_safetensors], ids=["OSError", "SafetensorError"]
+)
+def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkpoint(
+    failure, tmp_path, monkeypatch, capsys
+):
     def progress(seed, round, accuracy):
         if round == 3:
             monkeypatch.setattr("idiolect.run.checkpoint.save_file", failure)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
-    result = il.run(il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given)
+    result = il.run(
+        il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given
+    )
     err = capsys.readouterr().err
-    assert "warning: the checkpoint of round 4 could not be written (No space left on device)" in err
+    assert (
+        "warning: the checkpoint of round 4 could not be written (No space left on device)" in err
+    )
     assert checkpoints(tmp_path / "run") == ["000002"]
     monkeypatch.undo()
     same(result, run(il.FedProxSoft(), checkpoint_every=2))
@@ -426,10 +553,14 @@ def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, mo
             monkeypatch.setattr(Path, "write_text", full)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
-    result = il.run(il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given)
+    result = il.run(
+        il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given
+    )
     err = capsys.readouterr().err
     assert "metrics.csv could not be written" in err and "the result could not be written" in err
-    assert checkpoints(tmp_path / "run") == ["000002"] and not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")]
+    assert checkpoints(tmp_path / "run") == ["000002"] and not [
+        p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")
+    ]
     monkeypatch.undo()
     same(run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2), result)
 

@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 
 from idiolect.experiments import EXPERIMENTS, robustness
-from idiolect.experiments.robustness import Cell, Job, Tables, breaks, differences, jobs, read_published, unmoved, useless
+from idiolect.experiments.robustness import (
+    Cell,
+    Job,
+    Tables,
+    breaks,
+    differences,
+    jobs,
+    read_published,
+    unmoved,
+    useless,
+)
 
 SMALL = {
     "rounds": 5,
@@ -53,7 +63,9 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, counted):
     assert EXPERIMENTS["robustness"] is robustness.write
 
 
-def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(tmp_path, counted, monkeypatch):
+def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(
+    tmp_path, counted, monkeypatch
+):
     monkeypatch.setattr(robustness, "picture", lambda tables, path: path)
     whole = robustness.write(tmp_path / "whole", **SMALL)
     everything, train = list(counted), Job.train
@@ -82,18 +94,35 @@ def test_results_that_come_in_any_order_are_filed_under_their_own_run(tmp_path, 
         time.sleep(0.02 * (1 - job.share))
         return {"accuracy": job.share, "variance": 0.0, "collapsed": 0, "liars": []}
 
-    monkeypatch.setattr(robustness, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(
+        robustness, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers)
+    )
     monkeypatch.setattr(Job, "train", slower_the_fewer_lie)
-    todo = list(jobs(robustness.FEDERATIONS, ["RSA"], ["gaussian", "sign-flip"], seeds=2, rounds=5, clients=10))
+    todo = list(
+        jobs(
+            robustness.FEDERATIONS,
+            ["RSA"],
+            ["gaussian", "sign-flip"],
+            seeds=2,
+            rounds=5,
+            clients=10,
+        )
+    )
     found = robustness.finish(todo, tmp_path / "runs.jsonl", workers=3)
-    assert set(found) == set(todo) and all(result["accuracy"] == job.share for job, result in found.items())
+    assert set(found) == set(todo) and all(
+        result["accuracy"] == job.share for job, result in found.items()
+    )
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    assert len(lines) == len(todo) and all(line["result"]["accuracy"] == line["share"] for line in lines)
+    assert len(lines) == len(todo) and all(
+        line["result"]["accuracy"] == line["share"] for line in lines
+    )
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path):
-    todo = list(jobs(SMALL["federations"], ["Global+Median"], ["gaussian"], seeds=1, rounds=5, clients=10))
+    todo = list(
+        jobs(SMALL["federations"], ["Global+Median"], ["gaussian"], seeds=1, rounds=5, clients=10)
+    )
     robustness.finish(todo, tmp_path / "one.jsonl", workers=1)
     found = robustness.finish(todo, tmp_path / "two.jsonl", workers=2)
     assert without_time(tmp_path / "two.jsonl") == without_time(tmp_path / "one.jsonl")
@@ -102,7 +131,16 @@ def test_two_processes_give_the_results_of_one(tmp_path):
 
 def test_other_settings_are_other_runs(monkeypatch):
     job = Job("Synthetic(0, 0)", "lp-proj-1", "sign-flip", 0.1, seed=0)
-    others = [replace(job, **change) for change in ({"rounds": 100}, {"seed": 1}, {"share": 0.2}, {"clients": 50}, {"method": "lp-proj-2"})]
+    others = [
+        replace(job, **change)
+        for change in (
+            {"rounds": 100},
+            {"seed": 1},
+            {"share": 0.2},
+            {"clients": 50},
+            {"method": "lp-proj-2"},
+        )
+    ]
     others += [replace(job, attack="gaussian"), replace(job, federation="Synthetic(1, 1)")]
     keys = {j.key() for j in (job, *others)}
     monkeypatch.setattr(robustness, "FORMAT", robustness.FORMAT + 1)
@@ -112,39 +150,65 @@ def test_other_settings_are_other_runs(monkeypatch):
 @pytest.mark.parametrize(("share", "f"), [(0.0, 0), (0.1, 1), (0.2, 2), (0.5, 3), (0.8, 3)])
 def test_krum_is_told_the_expected_liars_but_no_more_than_it_bears(share, f):
     attack = "sign-flip" if share else "none"
-    assert Job("Synthetic(0, 0)", "Global+Krum", attack, share, seed=0).settings()["rule"] == f"krum(f={f})"
+    assert (
+        Job("Synthetic(0, 0)", "Global+Krum", attack, share, seed=0).settings()["rule"]
+        == f"krum(f={f})"
+    )
 
 
 def test_a_cell_over_seeds():
-    results = [{"accuracy": a, "variance": v, "collapsed": 0, "liars": [0]} for a, v in ((0.8, 0.01), (0.9, 0.03))]
+    results = [
+        {"accuracy": a, "variance": v, "collapsed": 0, "liars": [0]}
+        for a, v in ((0.8, 0.01), (0.9, 0.03))
+    ]
     clean = [{"by_client": [0.0, 0.7, 0.9]}, {"by_client": [0.0, 1.0, 1.0]}]
     cell = Cell.of(results, clean)
     assert (cell.accuracy, cell.variance) == pytest.approx((0.85, 0.02))
     assert cell.same_clients == pytest.approx(0.9)  # without the liar, client 0
     assert cell.text() == "0.850 ± 0.635 (0.020)"
-    assert Cell.of([results[0], results[1] | {"collapsed": 40}]).text() == "★ round 40 (1 of 2 seeds)"
+    assert (
+        Cell.of([results[0], results[1] | {"collapsed": 40}]).text() == "★ round 40 (1 of 2 seeds)"
+    )
 
 
 def made(**rows):
     """Tables of one federation under sign-flip: method -> accuracies (None = collapsed), clean first."""
     shares = (0.0, 0.1, 0.2, 0.5, 0.8)
     cell = {None: Cell(0.1, 0.01, collapsed=(20,), by_seed=(0.1,))}
-    names = {name.replace("_", "-").replace("Global-", "Global+"): values for name, values in rows.items()}
-    made_rows = {n: {s: cell.get(a) or Cell(a, 0.01) for s, a in zip(shares, v, strict=True)} for n, v in names.items()}
+    names = {
+        name.replace("_", "-").replace("Global-", "Global+"): values
+        for name, values in rows.items()
+    }
+    made_rows = {
+        n: {s: cell.get(a) or Cell(a, 0.01) for s, a in zip(shares, v, strict=True)}
+        for n, v in names.items()
+    }
     return Tables({("Synthetic(0, 0)", "sign-flip", n): row for n, row in made_rows.items()})
 
 
 def test_findings_say_yes_where_it_is_so():
-    tables = made(lp_proj_1=[0.9, 0.9, 0.89, 0.92, 0.88], Global_Mean=[0.8, 0.5, 0.3, None, None], lp_proj_2=[0.9, 0.9, 0.9, None, None])
+    tables = made(
+        lp_proj_1=[0.9, 0.9, 0.89, 0.92, 0.88],
+        Global_Mean=[0.8, 0.5, 0.3, None, None],
+        lp_proj_2=[0.9, 0.9, 0.9, None, None],
+    )
     assert "in 4 of 4 attacked cells" in unmoved(tables)
     assert "Synthetic(0, 0): yes, 0.500" in useless(tables)
     assert "Synthetic(0, 0): yes, ★ round 20" in breaks(tables)
 
 
 def test_findings_say_no_and_where():
-    tables = made(lp_proj_1=[0.9, 0.9, 0.8, None, 0.9], Global_Mean=[0.8, 0.7, 0.3, None, None], lp_proj_2=[0.9, 0.9, 0.9, 0.4, None])
+    tables = made(
+        lp_proj_1=[0.9, 0.9, 0.8, None, 0.9],
+        Global_Mean=[0.8, 0.7, 0.3, None, None],
+        lp_proj_2=[0.9, 0.9, 0.9, 0.4, None],
+    )
     text = unmoved(tables)
-    assert "in 2 of 4 (not " in text and "sign-flip 20 %: 0.800 against 0.900" in text and "sign-flip 50 %: ★ against 0.900" in text
+    assert (
+        "in 2 of 4 (not " in text
+        and "sign-flip 20 %: 0.800 against 0.900" in text
+        and "sign-flip 50 %: ★ against 0.900" in text
+    )
     assert "Synthetic(0, 0): no, 0.700" in useless(tables)
     assert "Synthetic(0, 0): no, 0.400" in breaks(tables)
     assert "not run" in breaks(made(lp_proj_1=[0.9] * 5))
@@ -154,17 +218,36 @@ def test_other_benign_clients_do_not_count_as_a_change():
     tables = made(lp_proj_1=[0.9, 0.9, 0.9, 0.9, 0.94])
     row = tables.rows["Synthetic(0, 0)", "sign-flip", "lp-proj-1"]
     row[0.8] = replace(row[0.8], same_clients=0.93)
-    assert "in 3 of 4 (not " in unmoved(tables) and unmoved(tables).endswith("the same benign clients in 4 of 4.")
+    assert "in 3 of 4 (not " in unmoved(tables) and unmoved(tables).endswith(
+        "the same benign clients in 4 of 4."
+    )
 
 
 def test_differences_from_the_paper_are_listed_and_only_they():
     tables = made(lp_proj_2=[0.9, 0.9, 0.7, None, 0.4])
-    published = {("Synthetic(0, 0)", "sign-flip", "lp-proj-2"): [(0.887, 0.01), (0.885, 0.01), (0.884, 0.01), None, None]}
-    assert differences(tables, published) == ["Synthetic(0, 0), lp-proj-2: sign-flip 20 % 0.700 / 0.884, sign-flip 80 % 0.400 / ★"]
+    published = {
+        ("Synthetic(0, 0)", "sign-flip", "lp-proj-2"): [
+            (0.887, 0.01),
+            (0.885, 0.01),
+            (0.884, 0.01),
+            None,
+            None,
+        ]
+    }
+    assert differences(tables, published) == [
+        "Synthetic(0, 0), lp-proj-2: sign-flip 20 % 0.700 / 0.884, sign-flip 80 % 0.400 / ★"
+    ]
 
 
 def test_the_published_tables_are_complete():
     published = read_published()
-    assert set(published) == {(f, a, m) for f in robustness.FEDERATIONS for a in robustness.ATTACKS for m in robustness.METHODS}
+    assert set(published) == {
+        (f, a, m)
+        for f in robustness.FEDERATIONS
+        for a in robustness.ATTACKS
+        for m in robustness.METHODS
+    }
     assert all(len(row) == 5 for row in published.values())
-    assert sum(cell is None for row in published.values() for cell in row) == 2 * 8  # eight ★ in each half of Table 7, none elsewhere
+    assert (
+        sum(cell is None for row in published.values() for cell in row) == 2 * 8
+    )  # eight ★ in each half of Table 7, none elsewhere

@@ -57,35 +57,80 @@ class Asserting(Image):
 
 
 def empty_valued(**options) -> il.Federation:
-    return il.Federation.from_arrays(np.zeros((6, FEATURES)), np.linspace(0, 1, 6), [0, 0, 0, 1, 1, 1], **options)
+    return il.Federation.from_arrays(
+        np.zeros((6, FEATURES)), np.linspace(0, 1, 6), [0, 0, 0, 1, 1, 1], **options
+    )
 
 
 BAD = {
-    "more sampled than there are": ({"sample": 9}, "sample: 9 is not accepted; at most the 8 clients"),
-    "more sampled than are left": ({"sample": 7, "held_out": 2}, "sample: 7 is not accepted; at most the 6 clients"),
+    "more sampled than there are": (
+        {"sample": 9},
+        "sample: 9 is not accepted; at most the 8 clients",
+    ),
+    "more sampled than are left": (
+        {"sample": 7, "held_out": 2},
+        "sample: 7 is not accepted; at most the 6 clients",
+    ),
     "everyone held out": ({"held_out": 8}, "held_out: 8 is not accepted; less than the 8"),
-    "dim above d": ({"method": il.LpProj(dim=19)}, "dim: 19 is not accepted; a whole number from 1 to the model's 18"),
+    "dim above d": (
+        {"method": il.LpProj(dim=19)},
+        "dim: 19 is not accepted; a whole number from 1 to the model's 18",
+    ),
     "dim 0": ({"method": il.LpProj(dim=0)}, "dim: 0 is not accepted"),
-    "dim with identity": ({"method": il.LpProj(dim=4, projection="identity")}, "dim: 4 is not accepted with projection 'identity'"),
-    "too few outputs": ({"task": il.Task(nn.Linear(FEATURES, 2))}, "targets: class 2 lies outside the model's 2 outputs"),
+    "dim with identity": (
+        {"method": il.LpProj(dim=4, projection="identity")},
+        "dim: 4 is not accepted with projection 'identity'",
+    ),
+    "too few outputs": (
+        {"task": il.Task(nn.Linear(FEATURES, 2))},
+        "targets: class 2 lies outside the model's 2 outputs",
+    ),
     "too few outputs, another loss": (
         {"task": il.Task(nn.Linear(FEATURES, 2), nn.CrossEntropyLoss(label_smoothing=0.1))},
         "targets: class 2 lies outside the model's 2 outputs",
     ),
-    "three classes for a loss of two": ({"task": il.Task(nn.Linear(FEATURES, 1), "logistic")}, "logistic"),
-    "several outputs for one value": ({"task": il.Task(nn.Linear(FEATURES, 2), "mse"), "data": empty_valued()}, "outputs"),
-    "classes for real targets": ({"data": empty_valued()}, "loss: 'cross_entropy' needs class numbers"),
-    "wrong width": ({"task": il.Task(nn.Linear(4, CLASSES))}, r"model: it does not accept inputs of shape \(5,\)"),
-    "an image is expected": ({"task": il.Task(nn.Conv2d(1, 3, 2))}, r"model: it does not accept inputs of shape \(5,\)"),
-    "the model unpacks a shape": ({"task": il.Task(Image())}, r"model: it does not accept inputs of shape \(5,\)"),
-    "the model asserts a shape": ({"task": il.Task(Asserting())}, r"model: it does not accept inputs of shape \(5,\)"),
+    "three classes for a loss of two": (
+        {"task": il.Task(nn.Linear(FEATURES, 1), "logistic")},
+        "logistic",
+    ),
+    "several outputs for one value": (
+        {"task": il.Task(nn.Linear(FEATURES, 2), "mse"), "data": empty_valued()},
+        "outputs",
+    ),
+    "classes for real targets": (
+        {"data": empty_valued()},
+        "loss: 'cross_entropy' needs class numbers",
+    ),
+    "wrong width": (
+        {"task": il.Task(nn.Linear(4, CLASSES))},
+        r"model: it does not accept inputs of shape \(5,\)",
+    ),
+    "an image is expected": (
+        {"task": il.Task(nn.Conv2d(1, 3, 2))},
+        r"model: it does not accept inputs of shape \(5,\)",
+    ),
+    "the model unpacks a shape": (
+        {"task": il.Task(Image())},
+        r"model: it does not accept inputs of shape \(5,\)",
+    ),
+    "the model asserts a shape": (
+        {"task": il.Task(Asserting())},
+        r"model: it does not accept inputs of shape \(5,\)",
+    ),
     "tokens are expected": (
         {"task": il.Task(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, 3)))},
         "model: it does not accept",
     ),
-    "an impossible kernel": ({"task": il.Task(Image()), "kernel": "stacked", "data": "image"}, "kernel: 'stacked' needs a chain"),
+    "an impossible kernel": (
+        {"task": il.Task(Image()), "kernel": "stacked", "data": "image"},
+        "kernel: 'stacked' needs a chain",
+    ),
     "no training data": (
-        {"data": il.Federation.from_arrays(np.eye(4, FEATURES), [0, 1, 2, 0], [0, 0, 1, 1], split=["test"] * 4)},
+        {
+            "data": il.Federation.from_arrays(
+                np.eye(4, FEATURES), [0, 1, 2, 0], [0, 0, 1, 1], split=["test"] * 4
+            )
+        },
         "data: no client has a training sample",
     ),
     "nobody left with training data": ({"data": "lopsided", "held_out": 2}, "training sample"),
@@ -101,7 +146,11 @@ def lopsided() -> il.Federation:
         split = np.where(np.repeat(np.arange(3), 3) == owner, "train", "test")
         data = il.Federation.from_arrays(x, y, np.repeat(np.arange(3), 3), split=split)
         spare = il.Federation.from_arrays(x, y, np.repeat(np.arange(3), 3), split=["train"] * 9)
-        held = il.run(il.Local(steps=0), linear(), spare, rounds=0, held_out=2).seeds[0].held_out.tolist()
+        held = (
+            il.run(il.Local(steps=0), linear(), spare, rounds=0, held_out=2)
+            .seeds[0]
+            .held_out.tolist()
+        )
         if owner in held:
             return data
     raise AssertionError
@@ -111,10 +160,14 @@ def prepared(change: dict) -> tuple:
     given = dict(change)
     data = given.pop("data", FEDERATION)
     if data == "image":
-        data = il.Federation.from_arrays(np.zeros((6, 1, 1, FEATURES)), [0, 1, 2] * 2, [0, 0, 0, 1, 1, 1])
+        data = il.Federation.from_arrays(
+            np.zeros((6, 1, 1, FEATURES)), [0, 1, 2] * 2, [0, 0, 0, 1, 1, 1]
+        )
     elif data == "lopsided":
         data = lopsided()
-    return (given.pop("method", il.FedAvg()), given.pop("task", linear()), data), {"rounds": 2} | given
+    return (given.pop("method", il.FedAvg()), given.pop("task", linear()), data), {
+        "rounds": 2
+    } | given
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -126,20 +179,38 @@ def test_bad_input_is_a_clear_error_before_any_work(name, monkeypatch):
         il.run(*arguments, **settings)
 
 
-@pytest.mark.parametrize("name", ["more sampled than there are", "everyone held out", "wrong width", "an impossible kernel"])
+@pytest.mark.parametrize(
+    "name",
+    ["more sampled than there are", "everyone held out", "wrong width", "an impossible kernel"],
+)
 def test_a_refused_run_leaves_its_directory_free(name, tmp_path):
     arguments, settings = prepared(BAD[name][0])
     with pytest.raises(SettingError):
         il.run(*arguments, directory=tmp_path / "run", **settings)
-    assert il.run(il.FedAvg(), linear(), FEDERATION, rounds=1, directory=tmp_path / "run").seeds[0].engine.round == 1
+    assert (
+        il.run(il.FedAvg(), linear(), FEDERATION, rounds=1, directory=tmp_path / "run")
+        .seeds[0]
+        .engine.round
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("inputs", "targets", "clients", "says"),
     [
         (np.zeros((0, 2)), np.zeros(0, dtype=int), [], "clients: an empty list"),
-        (np.array([[0.0, np.nan], [1, 1]]), [0, 1], [0, 1], "inputs: sample 0 holds NaN or infinity"),
-        (np.array([[0.0, 1], [np.inf, 1]]), [0, 1], [0, 1], "inputs: sample 1 holds NaN or infinity"),
+        (
+            np.array([[0.0, np.nan], [1, 1]]),
+            [0, 1],
+            [0, 1],
+            "inputs: sample 0 holds NaN or infinity",
+        ),
+        (
+            np.array([[0.0, 1], [np.inf, 1]]),
+            [0, 1],
+            [0, 1],
+            "inputs: sample 1 holds NaN or infinity",
+        ),
         (np.zeros((2, 2)), [0, -1], [0, 1], "targets: class -1 is negative"),
         (np.zeros((2, 2)), [0.0, np.nan], [0, 1], "targets: NaN or infinity"),
         (np.zeros((2, 2)), [0, 1], [0], "differ in length"),
@@ -151,14 +222,21 @@ def test_bad_data_is_a_clear_error(inputs, targets, clients, says):
 
 
 # -- stops -------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("method", [il.FedAvg(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [il.FedAvg(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__
+)
 @pytest.mark.parametrize("spare", [0, 1, -1])
 def test_a_byte_budget_stops_before_the_round_that_would_exceed_it(method, spare):
     a_round = il.run(method, linear(), FEDERATION, rounds=1, sample=3).seeds[0].engine.ledger.bytes
-    one = il.run(method, linear(), FEDERATION, rounds=10, sample=3, bytes=4 * a_round + spare).seeds[0]
+    one = il.run(
+        method, linear(), FEDERATION, rounds=10, sample=3, bytes=4 * a_round + spare
+    ).seeds[0]
     assert one.stopped == "bytes" and one.engine.round == (4 if spare >= 0 else 3)
     assert one.engine.ledger.bytes <= 4 * a_round + spare
-    assert il.run(method, linear(), FEDERATION, rounds=4, sample=3, bytes=4 * a_round).seeds[0].stopped == "rounds"
+    assert (
+        il.run(method, linear(), FEDERATION, rounds=4, sample=3, bytes=4 * a_round).seeds[0].stopped
+        == "rounds"
+    )
 
 
 def test_a_budget_below_one_round_trains_nothing():
@@ -170,23 +248,35 @@ def test_a_target_accuracy_stops_at_the_first_round_that_reaches_it():
     free = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30).seeds[0].history
     target = free[9]["accuracy"]
     first = next(h["round"] for h in free if h["accuracy"] >= target)
-    one = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30, target_accuracy=target).seeds[0]
+    one = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30, target_accuracy=target).seeds[
+        0
+    ]
     assert one.stopped == "target" and one.engine.round == first and len(one.history) == first
 
 
 def test_no_rounds_is_the_model_at_the_start():
     result = il.run(il.FedAvg(), linear(), FEDERATION, rounds=0)
-    assert torch.equal(result.seeds[0].engine.server["w"], linear().x0) and result.summary()["gradients_per_client"] == 0
+    assert (
+        torch.equal(result.seeds[0].engine.server["w"], linear().x0)
+        and result.summary()["gradients_per_client"] == 0
+    )
 
 
 def test_a_rate_that_has_decayed_to_nothing_does_not_end_the_run():
-    assert il.run(il.FedAvg(), linear(), FEDERATION, rounds=4, schedule="exp:1e-200").summary()["rounds"] == 4
+    assert (
+        il.run(il.FedAvg(), linear(), FEDERATION, rounds=4, schedule="exp:1e-200").summary()[
+            "rounds"
+        ]
+        == 4
+    )
 
 
 # -- the account -------------------------------------------------------------------------------------------------------------
 @every_method
 def test_bytes_and_values_are_those_of_the_messages(method):
-    d = {"FedAvg": 18, "FedProx": 18, "FedProxSoft": 18, "Local": 0, "LpProj": 4}[type(method).__name__]
+    d = {"FedAvg": 18, "FedProx": 18, "FedProxSoft": 18, "Local": 0, "LpProj": 4}[
+        type(method).__name__
+    ]
     trained = 8 if method.trains == "everyone" else 3
     summary = il.run(method, linear(), FEDERATION, rounds=5, sample=3).summary()
     assert summary["values"] == {"up": 5 * 3 * d, "down": 5 * trained * d}
@@ -205,7 +295,15 @@ def test_gradients_are_counted_for_training_and_before_use():
     summary = il.run(il.FedAvg(steps=7), linear(), FEDERATION, rounds=4, sample=8).summary()
     assert summary["gradients_per_client"] == 28
     assert (
-        il.run(il.FedAvg(epochs=2), linear(), FEDERATION, rounds=1, sample=8, batch=6, batching="epochs").summary()["gradients_per_client"]
+        il.run(
+            il.FedAvg(epochs=2),
+            linear(),
+            FEDERATION,
+            rounds=1,
+            sample=8,
+            batch=6,
+            batching="epochs",
+        ).summary()["gradients_per_client"]
         == 6
     )
     soft = il.run(il.FedProxSoft(steps=3, final_steps=5), linear(), FEDERATION, rounds=2, sample=8)
@@ -219,13 +317,19 @@ def test_the_same_command_gives_the_same_bits(method):
     for one, two in zip(a.seeds, b.seeds, strict=True):
         assert one.history == two.history
         assert all(torch.equal(t, two.engine.server[n]) for n, t in one.engine.server.items())
-        assert all(torch.equal(t, two.engine.host.store.save()[n]) for n, t in one.engine.host.store.save().items())
+        assert all(
+            torch.equal(t, two.engine.host.store.save()[n])
+            for n, t in one.engine.host.store.save().items()
+        )
 
 
 @every_method
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunks_do_not_change_a_run(method, chunk):
-    whole, parts = (il.run(method, linear(), FEDERATION, rounds=4, sample=3, chunk=c, dtype="float64") for c in (0, chunk))
+    whole, parts = (
+        il.run(method, linear(), FEDERATION, rounds=4, sample=3, chunk=c, dtype="float64")
+        for c in (0, chunk)
+    )
     for n, t in whole.seeds[0].engine.server.items():
         torch.testing.assert_close(parts.seeds[0].engine.server[n], t, rtol=1e-12, atol=1e-12)
 
@@ -234,10 +338,18 @@ def test_a_client_more_does_not_change_what_the_others_draw():
     """Clients are known by name: the models of training alone stay as they were."""
     more = federation(clients=9)
     few = il.Federation.from_arrays(
-        torch.cat([torch.cat([more.part(k, s)[0] for k in range(8)]) for s in ("train", "valid", "test")]),
-        torch.cat([torch.cat([more.part(k, s)[1] for k in range(8)]) for s in ("train", "valid", "test")]),
-        np.concatenate([np.repeat(np.arange(8), more.sizes(s)[:8]) for s in ("train", "valid", "test")]),
-        split=np.concatenate([np.repeat(s, int(more.sizes(s)[:8].sum())) for s in ("train", "valid", "test")]),
+        torch.cat(
+            [torch.cat([more.part(k, s)[0] for k in range(8)]) for s in ("train", "valid", "test")]
+        ),
+        torch.cat(
+            [torch.cat([more.part(k, s)[1] for k in range(8)]) for s in ("train", "valid", "test")]
+        ),
+        np.concatenate(
+            [np.repeat(np.arange(8), more.sizes(s)[:8]) for s in ("train", "valid", "test")]
+        ),
+        split=np.concatenate(
+            [np.repeat(s, int(more.sizes(s)[:8].sum())) for s in ("train", "valid", "test")]
+        ),
     )
     a, b = (il.run(il.Local(), linear(), f, rounds=2, dtype="float64") for f in (few, more))
     x, y = (r.seeds[0].engine.host.store.rows["x"] for r in (a, b))
@@ -247,7 +359,9 @@ def test_a_client_more_does_not_change_what_the_others_draw():
 def test_settings_of_the_task_are_kept():
     """A kernel, a clip or a decay given to the task is not undone by the run's defaults."""
     module = nn.Linear(FEATURES, CLASSES)
-    assert il.run(il.FedAvg(), il.Task(module, kernel="rows"), FEDERATION, rounds=1).kernel == "rows"
+    assert (
+        il.run(il.FedAvg(), il.Task(module, kernel="rows"), FEDERATION, rounds=1).kernel == "rows"
+    )
     for given in ({"clip": 1e-3}, {"weight_decay": 0.5}):
         by_task = il.run(il.FedAvg(), il.Task(module, **given), FEDERATION, rounds=2)
         by_run = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=2, **given)
@@ -259,19 +373,29 @@ def test_settings_of_the_task_are_kept():
 # -- held-out clients --------------------------------------------------------------------------------------------------------
 @every_method
 def test_held_out_clients_are_never_trained_and_receive_nothing(method):
-    one = il.run(method, linear(), FEDERATION, rounds=6, sample=3, held_out=3, held_out_rounds=0).seeds[0]
+    one = il.run(
+        method, linear(), FEDERATION, rounds=6, sample=3, held_out=3, held_out_rounds=0
+    ).seeds[0]
     assert len(one.held_out) == 3 and not set(one.held_out.tolist()) & set(one.clients.tolist())
     for name, counts in one.engine.ledger.counts.items():
         assert counts[one.held_out].sum() == 0, name
     if one.engine.host.store.rows:
         x = one.engine.host.store.rows["x"]
         assert torch.equal(x[one.held_out], one.engine.host.task.x0.repeat(3, 1))
-        assert not torch.equal(x[one.clients[:3]], one.engine.host.task.x0.repeat(3, 1)) or type(method) is il.FedProxSoft
+        assert (
+            not torch.equal(x[one.clients[:3]], one.engine.host.task.x0.repeat(3, 1))
+            or type(method) is il.FedProxSoft
+        )
 
 
-@pytest.mark.parametrize("method", [il.Local(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [il.Local(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__
+)
 def test_held_out_clients_are_personalised_and_scored_at_the_end(method):
-    never, later = (il.run(method, linear(), FEDERATION, rounds=6, sample=3, held_out=3, held_out_rounds=r) for r in (0, 8))
+    never, later = (
+        il.run(method, linear(), FEDERATION, rounds=6, sample=3, held_out=3, held_out_rounds=r)
+        for r in (0, 8)
+    )
     assert later.summary()["held_out"]["clients"] == 3
     assert later.summary()["held_out"]["loss"]["mean"] < never.summary()["held_out"]["loss"]["mean"]
     assert later.summary()["accuracy"] == never.summary()["accuracy"], "the others are as they were"
@@ -302,7 +426,10 @@ def test_the_data_of_held_out_clients_do_not_matter(method):
     )
     assert torch.equal(other.seeds[0].held_out, held)
     assert other.summary()["accuracy"] == one.summary()["accuracy"]
-    assert all(torch.equal(t, other.seeds[0].engine.server[n]) for n, t in one.seeds[0].engine.server.items())
+    assert all(
+        torch.equal(t, other.seeds[0].engine.server[n])
+        for n, t in one.seeds[0].engine.server.items()
+    )
 
 
 def test_the_table_of_clients_shows_the_scores_of_held_out_clients_too():
@@ -340,7 +467,10 @@ def test_the_model_of_an_unknown_client_is_a_clear_error(client):
 def test_the_other_seeds_models_are_there_too():
     result = il.run(il.Local(), linear(), FEDERATION, rounds=2, seeds=2)
     x, y = FEDERATION.part(3, "test")
-    assert float((result.personal(3, seed=1)(x).argmax(1) == y).double().mean()) == result.seeds[1].scores["test"].of_clients()[0][3]
+    assert (
+        float((result.personal(3, seed=1)(x).argmax(1) == y).double().mean())
+        == result.seeds[1].scores["test"].of_clients()[0][3]
+    )
 
 
 def test_a_result_prints_as_a_table():
@@ -349,7 +479,10 @@ def test_a_result_prints_as_a_table():
 
 
 def test_evaluation_every_other_round_and_at_the_end():
-    rounds = [h["round"] for h in il.run(il.FedAvg(), linear(), FEDERATION, rounds=7, eval_every=3).seeds[0].history]
+    rounds = [
+        h["round"]
+        for h in il.run(il.FedAvg(), linear(), FEDERATION, rounds=7, eval_every=3).seeds[0].history
+    ]
     assert rounds == [3, 6, 7]
     result = il.run(il.FedAvg(), linear(), FEDERATION, rounds=7, eval_every=0)
     assert result.seeds[0].history == [] and result.summary()["accuracy"]["mean"] is not None
@@ -358,10 +491,15 @@ def test_evaluation_every_other_round_and_at_the_end():
 def test_a_client_without_training_data_takes_no_part_but_is_scored():
     split = np.array((["train"] * 4 + ["test"] * 2) * 3 + ["test"] * 6)
     data = il.Federation.from_arrays(
-        np.random.default_rng(0).standard_normal((24, FEATURES)), np.arange(24) % 3, np.repeat(np.arange(4), 6), split=split
+        np.random.default_rng(0).standard_normal((24, FEATURES)),
+        np.arange(24) % 3,
+        np.repeat(np.arange(4), 6),
+        split=split,
     )
     one = il.run(il.FedProxSoft(), linear(), data, rounds=5, sample=3).seeds[0]
-    assert one.engine.ledger.counts["bytes_down"].tolist()[3] == 0 and one.scores["test"].samples.tolist() == [2, 2, 2, 6]
+    assert one.engine.ledger.counts["bytes_down"].tolist()[3] == 0 and one.scores[
+        "test"
+    ].samples.tolist() == [2, 2, 2, 6]
     assert torch.isfinite(one.engine.server["w"]).all()
 
 
@@ -369,7 +507,9 @@ def test_a_run_changes_no_global_generator():
     torch.manual_seed(5), np.random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     il.run(il.LpProj(dim=4, init="own"), linear(), FEDERATION, rounds=2)
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.array_equal(np.random.get_state()[1], before[1])
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.array_equal(
+        np.random.get_state()[1], before[1]
+    )
 
 
 def test_the_public_names_are_there():
@@ -379,16 +519,25 @@ def test_the_public_names_are_there():
 
 # -- many clients ------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "memory"), [(il.FedAvg(), 2.0), (il.FedProxSoft(steps=2, final_steps=0), 0.25)], ids=["memory", "file"])
+@pytest.mark.parametrize(
+    ("method", "memory"),
+    [(il.FedAvg(), 2.0), (il.FedProxSoft(steps=2, final_steps=0), 0.25)],
+    ids=["memory", "file"],
+)
 def test_ten_thousand_clients_with_ten_thousand_parameters(method, memory, tmp_path):
     rng, n = np.random.default_rng(0), 10_000
     y = rng.integers(10, size=2 * n)
     data = il.Federation.from_arrays(
-        rng.standard_normal((2 * n, 90), dtype=np.float32), y, np.repeat(np.arange(n), 2), split=["train", "test"] * n
+        rng.standard_normal((2 * n, 90), dtype=np.float32),
+        y,
+        np.repeat(np.arange(n), 2),
+        split=["train", "test"] * n,
     )
     task = il.Task(lambda: nn.Sequential(nn.Linear(90, 100), nn.ReLU(), nn.Linear(100, 10)))
     began = time.perf_counter()
-    one = il.run(method, task, data, rounds=3, sample=100, batch=4, eval_every=0, memory=memory).seeds[0]
+    one = il.run(
+        method, task, data, rounds=3, sample=100, batch=4, eval_every=0, memory=memory
+    ).seeds[0]
     assert time.perf_counter() - began < 60
     assert task.d == 10_110 and one.engine.ledger.admitted == 300
     assert one.engine.host.store.file_backed is (memory < 1)
@@ -406,7 +555,17 @@ def test_a_token_outside_the_models_table_is_refused(token):
     module = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 3))
     tokens = np.array([[0, 1, 2], [3, 4, 5], [6, 0, 1], [2, 3, 4]])
     owners = [0, 0, 1, 1]
-    assert il.run(il.FedAvg(), il.Task(module), il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners), rounds=1)
+    assert il.run(
+        il.FedAvg(),
+        il.Task(module),
+        il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners),
+        rounds=1,
+    )
     tokens[2, 1] = token
     with pytest.raises(SettingError, match="does not accept inputs"):
-        il.run(il.FedAvg(), il.Task(module), il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners), rounds=1)
+        il.run(
+            il.FedAvg(),
+            il.Task(module),
+            il.Federation.from_arrays(tokens, [0, 1, 2, 0], owners),
+            rounds=1,
+        )

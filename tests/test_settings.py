@@ -82,7 +82,9 @@ def test_a_device_that_is_not_there_is_refused(device):
     ],
 )
 def test_a_bad_schedule_is_refused_with_the_forms(schedule):
-    with pytest.raises(SettingError, match=r"^schedule: .* constant, cosine, linear, step:EVERY:FACTOR"):
+    with pytest.raises(
+        SettingError, match=r"^schedule: .* constant, cosine, linear, step:EVERY:FACTOR"
+    ):
         Settings(schedule=schedule)
 
 
@@ -111,18 +113,30 @@ def test_bad_server_options_are_refused(optimizer, options):
 
 
 def test_an_unknown_server_optimiser_suggests_the_nearest():
-    with pytest.raises(SettingError, match="server_optimizer: 'adan' is unknown; did you mean 'adam'"):
+    with pytest.raises(
+        SettingError, match="server_optimizer: 'adan' is unknown; did you mean 'adam'"
+    ):
         Settings(server_optimizer="adan")
 
 
 def test_an_unknown_setting_suggests_the_nearest():
-    with pytest.raises(SettingError, match="run setting: 'round' is unknown; did you mean 'rounds'"):
+    with pytest.raises(
+        SettingError, match="run setting: 'round' is unknown; did you mean 'rounds'"
+    ):
         build(Settings, {"round": 3}, "run")
 
 
 def test_settings_from_text_are_settings_from_values():
-    text = {"rounds": "30", "server_lr": "0.5", "target_accuracy": "1e-1", "batching": "full", "seed": "7"}
-    assert build(Settings, text, "run") == Settings(rounds=30, server_lr=0.5, target_accuracy=0.1, batching="full", seed=7)
+    text = {
+        "rounds": "30",
+        "server_lr": "0.5",
+        "target_accuracy": "1e-1",
+        "batching": "full",
+        "seed": "7",
+    }
+    assert build(Settings, text, "run") == Settings(
+        rounds=30, server_lr=0.5, target_accuracy=0.1, batching="full", seed=7
+    )
     assert make("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(fresh=True, p=2.0, dim=10)
     assert make("lp-proj", fresh="no") == LpProj(fresh=False)
 
@@ -172,7 +186,9 @@ def test_every_method_has_a_name_and_described_fields(name):
     method = make(name)
     assert make(name_of(method)) == method
     fields = describe(type(method))
-    assert fields and all(f["help"] and f["accepts"] and type(f["default"]).__name__ == f["type"] for f in fields)
+    assert fields and all(
+        f["help"] and f["accepts"] and type(f["default"]).__name__ == f["type"] for f in fields
+    )
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------------
@@ -226,7 +242,10 @@ def test_the_plain_step_takes_the_aggregate_exactly():
 
 
 def test_options_are_literals_only():
-    assert parse("") == {} and parse("betas=(0.9, 0.99), eps=1e-3") == {"betas": (0.9, 0.99), "eps": 1e-3}
+    assert parse("") == {} and parse("betas=(0.9, 0.99), eps=1e-3") == {
+        "betas": (0.9, 0.99),
+        "eps": 1e-3,
+    }
     assert issubclass(optimizers()["adam"], optim.Adam)
 
 

@@ -12,7 +12,10 @@ N, D = 7, 3
 
 
 def fresh(ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"x": ids.unsqueeze(1) + torch.zeros(len(ids), D), "n": torch.full((len(ids), 1), -1, dtype=torch.int64)}
+    return {
+        "x": ids.unsqueeze(1) + torch.zeros(len(ids), D),
+        "n": torch.full((len(ids), 1), -1, dtype=torch.int64),
+    }
 
 
 def store(limit: int, tmp_path, made=fresh) -> Store:
@@ -92,7 +95,10 @@ def test_a_round_repeated_for_more_clients_can_be_repeated_again(limit, tmp_path
 def test_reading_for_the_next_round_gives_the_newest_rows(limit, tmp_path):
     s = store(limit, tmp_path)
     step(s, [0], 0)
-    assert s.read(torch.tensor([0]), 1)["x"][0, 0] == 1 and s.read(torch.tensor([0]), 0)["x"][0, 0] == 0
+    assert (
+        s.read(torch.tensor([0]), 1)["x"][0, 0] == 1
+        and s.read(torch.tensor([0]), 0)["x"][0, 0] == 0
+    )
     assert s.read(torch.tensor([0]))["x"][0, 0] == 1
 
 
@@ -100,7 +106,11 @@ def test_a_file_gives_the_rows_that_memory_gives(tmp_path):
     memory, file = store(1 << 30, tmp_path), store(1, tmp_path)
     g = torch.Generator().manual_seed(0)
     for round in range(6):
-        ids = torch.randperm(N, generator=g)[:4].sort().values.tolist() if round != 3 else list(range(N))
+        ids = (
+            torch.randperm(N, generator=g)[:4].sort().values.tolist()
+            if round != 3
+            else list(range(N))
+        )
         for s in (memory, file):
             step(s, ids, round, by=0.5)
             if round == 4:
@@ -157,12 +167,20 @@ def test_rows_of_another_shape_or_dtype_are_refused_and_nothing_changes(limit, r
     before = everything(s)
     with pytest.raises(ValueError, match=r"private '[xn]'"):
         s.write(torch.tensor([0, 1]), 0, rows)
-    assert all(torch.equal(t, before[n]) for n, t in everything(s).items()) and s.version.tolist() == [-1] * N
+    assert (
+        all(torch.equal(t, before[n]) for n, t in everything(s).items())
+        and s.version.tolist() == [-1] * N
+    )
 
 
 @kinds
 def test_two_parts_that_are_one_tensor_stay_two_parts(limit, tmp_path):
-    s = Store(N, lambda ids: {"a": torch.zeros(len(ids), D), "b": torch.zeros(len(ids), D)}, limit, tmp_path)
+    s = Store(
+        N,
+        lambda ids: {"a": torch.zeros(len(ids), D), "b": torch.zeros(len(ids), D)},
+        limit,
+        tmp_path,
+    )
     ids, x = torch.arange(N), torch.ones(N, D)
     s.read(ids, 0)
     s.write(ids, 0, {"a": x, "b": x})

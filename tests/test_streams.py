@@ -42,7 +42,16 @@ def test_no_two_streams_meet():
     found = [
         streams.keys(seed, purpose, round, NAMES[:100])
         for seed in (0, 1, 2, 3, 2**32)
-        for purpose in ("batch", "batch noise", "personal", "personal noise", "select", "init", "held out", "projection")
+        for purpose in (
+            "batch",
+            "batch noise",
+            "personal",
+            "personal noise",
+            "select",
+            "init",
+            "held out",
+            "projection",
+        )
         for round in (0, 1, 2, 10, 199)
     ]
     words = np.concatenate(found)
@@ -64,7 +73,9 @@ def test_a_later_part_of_a_stream_is_a_slice_of_it(key, round, start, count):
 def test_a_client_draws_the_same_in_any_company():
     together = streams.normal(streams.keys(5, "x", 1, NAMES), 9)
     shuffled = np.random.default_rng(0).permutation(len(NAMES))[:50]
-    assert np.array_equal(streams.normal(streams.keys(5, "x", 1, NAMES[shuffled]), 9), together[shuffled])
+    assert np.array_equal(
+        streams.normal(streams.keys(5, "x", 1, NAMES[shuffled]), 9), together[shuffled]
+    )
     assert np.array_equal(streams.normal(streams.keys(5, "x", 1, NAMES[7:8]), 9)[0], together[7])
 
 
@@ -83,7 +94,9 @@ def test_normal_numbers_have_the_moments_of_the_normal_law():
     x = streams.normal(streams.keys(0, "normal", 0, NAMES), 501).ravel()
     assert np.isfinite(x).all()
     assert x.mean() == pytest.approx(0, abs=0.005) and x.std() == pytest.approx(1, abs=0.005)
-    assert stats.skew(x) == pytest.approx(0, abs=0.01) and stats.kurtosis(x) == pytest.approx(0, abs=0.02)
+    assert stats.skew(x) == pytest.approx(0, abs=0.01) and stats.kurtosis(x) == pytest.approx(
+        0, abs=0.02
+    )
     assert stats.kstest(x, "norm").pvalue > 1e-3
 
 

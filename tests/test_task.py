@@ -21,7 +21,9 @@ def a_batch(rows: int, active: list[bool] | None = None) -> Batch:
     g = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(rows, 6, 4, generator=g), torch.randint(2, (rows, 6), generator=g)
     on = None if active is None else torch.tensor(active)
-    return Batch(inputs, targets, torch.full((rows, 6), 1 / 6), torch.zeros(rows, dtype=torch.int64), on)
+    return Batch(
+        inputs, targets, torch.full((rows, 6), 1 / 6), torch.zeros(rows, dtype=torch.int64), on
+    )
 
 
 def test_a_model_is_its_parameters_in_order():
@@ -43,7 +45,10 @@ def test_vector_to_module_and_back_is_exact():
 
 def test_the_module_of_a_vector_gives_the_tasks_outputs():
     task = Task(mlp(), dtype=torch.float64)
-    x, inputs = torch.randn(3, task.d, dtype=torch.float64), torch.randn(3, 7, 4, dtype=torch.float64)
+    x, inputs = (
+        torch.randn(3, task.d, dtype=torch.float64),
+        torch.randn(3, 7, 4, dtype=torch.float64),
+    )
     outputs = task.outputs(x, inputs)
     for k in range(3):
         module = task.module_of(x[k])
@@ -58,7 +63,10 @@ def test_the_users_module_is_never_changed():
     task = Task(module, dtype=torch.float64)
     task.module_of(torch.zeros(task.d, dtype=torch.float64))
     task.grad(torch.zeros(2, task.d, dtype=torch.float64), replace_inputs(a_batch(2)))
-    assert all(torch.equal(t, before[n]) and t.dtype == torch.float32 for n, t in module.state_dict().items())
+    assert all(
+        torch.equal(t, before[n]) and t.dtype == torch.float32
+        for n, t in module.state_dict().items()
+    )
 
 
 def replace_inputs(batch: Batch) -> Batch:
@@ -69,8 +77,14 @@ def replace_inputs(batch: Batch) -> Batch:
     ("module", "layer"),
     [
         (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "'1' (BatchNorm1d)"),
-        (nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))), "'0.1' (BatchNorm2d)"),
-        (nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True)), "'1' (InstanceNorm1d)"),
+        (
+            nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))),
+            "'0.1' (BatchNorm2d)",
+        ),
+        (
+            nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True)),
+            "'1' (InstanceNorm1d)",
+        ),
         (nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3)), "'1' (SyncBatchNorm)"),
     ],
 )
@@ -112,7 +126,9 @@ def test_a_tied_parameter_is_counted_once_and_stays_tied():
     task = Task(module, kernel="vmap")
     assert task.d == 16
     out = task.module_of(torch.arange(16.0))
-    assert out[2].weight is out[0].weight and torch.equal(out[2].weight.flatten(), torch.arange(16.0))
+    assert out[2].weight is out[0].weight and torch.equal(
+        out[2].weight.flatten(), torch.arange(16.0)
+    )
 
 
 def test_a_function_is_called_anew_under_each_seed():
@@ -137,14 +153,20 @@ def test_making_a_model_leaves_the_global_generator_alone():
 def test_a_given_module_keeps_its_weights_under_every_seed():
     module = mlp()
     assert torch.equal(Task(module, seed=1).x0, Task(module, seed=2).x0)
-    assert torch.equal(Task(module, seed=1).x0, nn.utils.parameters_to_vector(module.parameters()).detach())
+    assert torch.equal(
+        Task(module, seed=1).x0, nn.utils.parameters_to_vector(module.parameters()).detach()
+    )
 
 
 @pytest.mark.parametrize("model", [mlp, mlp()], ids=["function", "module"])
 def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
     task, key = Task(model), keys(0, "init", 0, name_keys(["a", "b", "c"]))
     rows = task.draw(key)
-    assert rows.shape == (3, task.d) and not torch.equal(rows[0], rows[1]) and not torch.equal(rows[0], task.x0)
+    assert (
+        rows.shape == (3, task.d)
+        and not torch.equal(rows[0], rows[1])
+        and not torch.equal(rows[0], task.x0)
+    )
     assert torch.equal(task.draw(key[2:])[0], rows[2])
     bound = 4**-0.5  # PyTorch's initialisation of a layer with 4 inputs
     assert rows[:, :15].abs().max() <= bound
@@ -165,7 +187,9 @@ def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
 def test_a_split_takes_the_named_parameters_and_join_undoes_it(pattern, names):
     task = Task(mlp())
     split, x = task.split(pattern), torch.randn(3, task.d)
-    assert split.w.tolist() == [i for n in task.layout.names if n in names for i in range(*task.layout.span(n))]
+    assert split.w.tolist() == [
+        i for n in task.layout.names if n in names for i in range(*task.layout.span(n))
+    ]
     theta, w = split.parts(x)
     assert theta.shape[-1] + w.shape[-1] == task.d
     assert torch.equal(split.join(theta, w), x)
@@ -182,7 +206,17 @@ def test_join_spreads_one_shared_part_over_private_rows():
 def test_a_pattern_that_matches_nothing_lists_the_parameters():
     with pytest.raises(SettingError) as error:
         Task(mlp()).split("heads.*")
-    assert all(word in str(error.value) for word in ("'heads.*' matches no parameter", "input", "output", "0.weight", "0.bias", "4.bias"))
+    assert all(
+        word in str(error.value)
+        for word in (
+            "'heads.*' matches no parameter",
+            "input",
+            "output",
+            "0.weight",
+            "0.bias",
+            "4.bias",
+        )
+    )
 
 
 def test_the_only_layer_is_both_first_and_last():
@@ -204,7 +238,9 @@ class Scale(nn.Module):
 
 def test_a_parameter_of_the_whole_module_does_not_make_everything_the_first_layer():
     task = Task(Scale())
-    assert len(task.split("input").w) < task.d and task.split("output").w.tolist() == list(range(16, 24))
+    assert len(task.split("input").w) < task.d and task.split("output").w.tolist() == list(
+        range(16, 24)
+    )
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------------
@@ -218,19 +254,28 @@ def test_clipping_bounds_each_row_and_keeps_its_direction(kernel):
     small, large = free.norm(dim=1).argsort().tolist()
     assert torch.equal(held[small], free[small])
     torch.testing.assert_close(held[large], free[large] * bound / free[large].norm())
-    assert torch.equal(task.to(clip=1e-3).grad(x, a_batch(2)).norm(dim=1) <= 1.0001e-3, torch.tensor([True, True]))
+    assert torch.equal(
+        task.to(clip=1e-3).grad(x, a_batch(2)).norm(dim=1) <= 1.0001e-3, torch.tensor([True, True])
+    )
 
 
 def test_clipping_a_zero_gradient_leaves_it_zero():
     task = Task(nn.Linear(4, 1, bias=False), "mse", clip=1.0)
-    batch = Batch(torch.ones(1, 2, 4), torch.zeros(1, 2), torch.full((1, 2), 0.5), torch.zeros(1, dtype=torch.int64))
+    batch = Batch(
+        torch.ones(1, 2, 4),
+        torch.zeros(1, 2),
+        torch.full((1, 2), 0.5),
+        torch.zeros(1, dtype=torch.int64),
+    )
     assert torch.equal(task.grad(torch.zeros(1, 4), batch), torch.zeros(1, 4))
 
 
 def test_weight_decay_adds_the_model_itself():
     task = Task(nn.Linear(4, 2))
     x = torch.randn(3, task.d)
-    torch.testing.assert_close(task.to(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x)
+    torch.testing.assert_close(
+        task.to(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x
+    )
 
 
 def test_every_gradient_is_counted_for_the_rows_at_work():
@@ -238,7 +283,9 @@ def test_every_gradient_is_counted_for_the_rows_at_work():
     x, batch = task.x0.repeat(3, 1), a_batch(3)
     task.grad(x, batch)
     task.grad(x, batch.only(torch.tensor([True, False, True])))
-    task.grad(x, batch.only(torch.tensor([True, False, True])).only(torch.tensor([True, True, False])))
+    task.grad(
+        x, batch.only(torch.tensor([True, False, True])).only(torch.tensor([True, True, False]))
+    )
     assert batch.tally.tolist() == [3, 1, 2]
 
 

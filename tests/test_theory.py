@@ -28,10 +28,14 @@ def federation_of(features):
     if features == "orthogonal":
         return federation
     generator = torch.manual_seed(1)
-    xi = torch.stack([federation.part(k, "train")[0] for k in range(N)]) + 0.4 * torch.randn(N, n, d, generator=generator)
+    xi = torch.stack([federation.part(k, "train")[0] for k in range(N)]) + 0.4 * torch.randn(
+        N, n, d, generator=generator
+    )
     xi = torch.linspace(0.6, 1.2, N).double()[:, None, None] * xi
     y = (xi @ w.unsqueeze(-1)).squeeze(-1) + torch.randn(N, n, generator=generator)
-    return il.Federation.from_arrays(xi.reshape(-1, d), y.reshape(-1), torch.arange(N).repeat_interleave(n), valid=0, test=0)
+    return il.Federation.from_arrays(
+        xi.reshape(-1, d), y.reshape(-1), torch.arange(N).repeat_interleave(n), valid=0, test=0
+    )
 
 
 def known(federation):
@@ -44,7 +48,16 @@ def known(federation):
 def trained(method, federation, rounds):
     """(shared model or None, personal models) after a run on all data with everybody heard."""
     task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
-    result = il.run(method, task, federation, rounds=rounds, sample=N, batching="full", dtype="float64", eval_every=0)
+    result = il.run(
+        method,
+        task,
+        federation,
+        rounds=rounds,
+        sample=N,
+        batching="full",
+        dtype="float64",
+        eval_every=0,
+    )
     personal = torch.stack([result.personal(k).weight.detach()[0] for k in range(N)])
     return result.seeds[0].engine.server.get("w"), personal
 
@@ -53,7 +66,9 @@ def projection_of(kind, dim):
     return (
         torch.eye(d).double()
         if kind == "identity"
-        else projections.make(projections.Spec(kind, dim), (0, d), 0, torch.float64, torch.device("cpu")).rows
+        else projections.make(
+            projections.Spec(kind, dim), (0, d), 0, torch.float64, torch.device("cpu")
+        ).rows
     )
 
 
@@ -115,7 +130,9 @@ def test_ditto_finds_the_minimiser_of_its_objective(features):
 def test_lpproj_with_one_alternation_finds_the_minimiser_of_its_objective(features, projection):
     federation = federation_of(features)
     expected = solutions.lpproj(*known(federation), LAM, projection_of(projection, 5))
-    for got, true in zip(trained(lpproj(projection, 5, lr=1 / LAM), federation, 60), expected, strict=True):
+    for got, true in zip(
+        trained(lpproj(projection, 5, lr=1 / LAM), federation, 60), expected, strict=True
+    ):
         assert_near(got, true)
 
 
@@ -131,34 +148,50 @@ def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, p
     minimiser, tied = solutions.lpproj(H, found, LAM, P)
     beside = float((w - minimiser).norm() / w.norm())
     assert beside < 1e-5 if features == "orthogonal" else beside > 1e-3
-    assert (x - found).norm() < 0.8 * (tied - found).norm()  # each alternation takes the personal model nearer to the local one
+    assert (x - found).norm() < 0.8 * (
+        tied - found
+    ).norm()  # each alternation takes the personal model nearer to the local one
 
 
 # -- the paper's one round of infinitely many steps --------------------------------------------------------------------------
 @pytest.mark.parametrize("kind, dim", [("identity", d), ("gaussian", 5), ("gaussian", 1)])
-def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_solutions(kind, dim):
+def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_solutions(
+    kind, dim
+):
     federation, P = SETTING.load(), projection_of(kind, dim)
     H, found = known(federation)
     w, x = trained(lpproj(kind, dim, lr=1 / LAM, alternations=60, nu=1e-24), federation, 1)
     assert_near(w, (found @ P.T).mean(0))
     assert_near(w, solutions.lpproj(H, found, LAM, P)[0])
-    assert_near(x, found)  # and leaves the client with the local solution, until it is tied to the server's answer
+    assert_near(
+        x, found
+    )  # and leaves the client with the local solution, until it is tied to the server's answer
 
 
-@pytest.mark.parametrize("kind, dim", [("identity", d), ("gaussian", 1)])  # one row of unit length is orthonormal
+@pytest.mark.parametrize(
+    "kind, dim", [("identity", d), ("gaussian", 1)]
+)  # one row of unit length is orthonormal
 def test_the_step_size_that_makes_one_alternation_infinitely_many_gives_the_papers_round(kind, dim):
     federation, b = SETTING.load(), SETTING.b
     expected = solutions.lpproj(*known(federation), LAM, projection_of(kind, dim))
     method = lpproj(kind, dim, lr=(b + LAM) / (b * LAM), nu=1e-24)  # η λ b / (b + λ) = 1
-    for got, true in zip(trained(method, federation, 2), expected, strict=True):  # up in round 1; down and tied in round 2
+    for got, true in zip(
+        trained(method, federation, 2), expected, strict=True
+    ):  # up in round 1; down and tied in round 2
         assert_near(got, true)
 
 
 def test_ditto_and_pfedme_end_the_papers_round_with_the_same_models():
     federation, b = SETTING.load(), SETTING.b
     _, found = known(federation)
-    ditto = trained(make("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1), federation, 2)
-    pfedme = trained(make("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2)
+    ditto = trained(
+        make("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1),
+        federation,
+        2,
+    )
+    pfedme = trained(
+        make("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2
+    )
     for got in (ditto, pfedme):
         assert_near(got[0], found.mean(0))
         assert_near(got[1], (b * found + LAM * found.mean(0)) / (b + LAM))
@@ -166,7 +199,10 @@ def test_ditto_and_pfedme_end_the_papers_round_with_the_same_models():
 
 def test_scaled_orthogonal_features_give_the_weighted_means_printed_in_the_paper():
     b = torch.linspace(0.5, 2, N).double()
-    H, found = b[:, None, None] * torch.eye(d).double(), torch.randn(N, d, generator=torch.manual_seed(0)).double()
+    H, found = (
+        b[:, None, None] * torch.eye(d).double(),
+        torch.randn(N, d, generator=torch.manual_seed(0)).double(),
+    )
     P = orthonormal(4)
     weights = (b / (b + LAM))[:, None]
     assert_near(solutions.fedavg(H, found), (b[:, None] * found).sum(0) / b.sum())
@@ -188,12 +224,16 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
     federation, w = SETTING.draw()
     xi = torch.stack([federation.part(k, "train")[0] for k in range(N)])
     clean = (xi @ w.unsqueeze(-1)).squeeze(-1)
-    y, test = clean + SETTING.noise * torch.randn(2, draws, N, n, generator=generator, dtype=torch.float64)
+    y, test = clean + SETTING.noise * torch.randn(
+        2, draws, N, n, generator=generator, dtype=torch.float64
+    )
     found = solutions.local(xi, y)
     up, c = found @ P.T, tau * torch.randn(draws, N, 1, generator=generator, dtype=torch.float64)
     lies = {"same_value": c.expand_as(up), "sign_flip": -c.abs() * up}
     lies["gaussian"] = tau * torch.randn(up.shape, generator=generator, dtype=torch.float64)
-    shared = (torch.where(LIARS[:, None], lies[attack], up) if attack else up).mean(-2, keepdim=True)
+    shared = (torch.where(LIARS[:, None], lies[attack], up) if attack else up).mean(
+        -2, keepdim=True
+    )
     H = solutions.curvature(xi)
     x = shared @ P if math.isinf(lam) else solutions.tied(H, found, lam, P, shared)
     return ((xi @ x.unsqueeze(-1)).squeeze(-1) - test).square().mean(-1) / 2, w
@@ -227,11 +267,17 @@ def test_simulated_losses_of_fedavg_have_the_expected_mean():
 def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means(attack, tau):
     whole, P, changed = torch.eye(d).double(), orthonormal(4), getattr(attacks, attack)
     loss, w = simulated(whole, LAM, attack, tau)
-    assert_chance_agrees(loss[:, ~LIARS].mean(1), losses.pfedme(SETTING, LAM, changed(SETTING, w, LIARS, tau)))
+    assert_chance_agrees(
+        loss[:, ~LIARS].mean(1), losses.pfedme(SETTING, LAM, changed(SETTING, w, LIARS, tau))
+    )
     loss, w = simulated(P, LAM, attack, tau)
-    assert_chance_agrees(loss[:, ~LIARS].mean(1), losses.lpproj(SETTING, LAM, 4, changed(SETTING, w, LIARS, tau, P)))
+    assert_chance_agrees(
+        loss[:, ~LIARS].mean(1), losses.lpproj(SETTING, LAM, 4, changed(SETTING, w, LIARS, tau, P))
+    )
     loss, w = simulated(whole, math.inf, attack, tau)
-    assert_chance_agrees(loss[:, ~LIARS].mean(1), losses.fedavg(SETTING, changed(SETTING, w, LIARS, tau)))
+    assert_chance_agrees(
+        loss[:, ~LIARS].mean(1), losses.fedavg(SETTING, changed(SETTING, w, LIARS, tau))
+    )
 
 
 @every_attack
@@ -257,7 +303,16 @@ def test_trained_models_have_the_expected_test_loss(name):
         s = Linear(**{**SETTING.as_dict(), "seed": seed})
         federation, w = s.draw()
         task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
-        result = il.run(method, task, federation, rounds=2, sample=N, batching="full", dtype="float64", eval_every=0)
+        result = il.run(
+            method,
+            task,
+            federation,
+            rounds=2,
+            sample=N,
+            batching="full",
+            dtype="float64",
+            eval_every=0,
+        )
         expected = {
             "local": lambda s, w: losses.local(s),
             "fedavg": lambda s, w: losses.fedavg(s, attacks.spread(w)),
@@ -278,22 +333,33 @@ SPREADS = [0.001, 0.004, 0.02, 0.1, 1.0, ATTACKED]
 @pytest.mark.parametrize("spread", SPREADS)
 def test_the_best_lambda_minimises_the_losses(spread):
     best = losses.best_lam(FIGURE1, spread)
-    for loss in (lambda lam: losses.pfedme(FIGURE1, lam, spread), lambda lam: losses.lpproj(FIGURE1, lam, 10, spread)):
-        assert minimize_scalar(lambda t, loss=loss: loss(best * 10**t), bounds=(-2, 2), method="bounded").x == pytest.approx(0, abs=1e-3)
+    for loss in (
+        lambda lam: losses.pfedme(FIGURE1, lam, spread),
+        lambda lam: losses.lpproj(FIGURE1, lam, 10, spread),
+    ):
+        assert minimize_scalar(
+            lambda t, loss=loss: loss(best * 10**t), bounds=(-2, 2), method="bounded"
+        ).x == pytest.approx(0, abs=1e-3)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_the_slope_is_that_of_the_loss(spread):
     for lam in (0.5, 1.0, 2.0):
-        rise = losses.lpproj(FIGURE1, lam + 1e-5, 10, spread) - losses.lpproj(FIGURE1, lam - 1e-5, 10, spread)
-        assert rise / 2e-5 == pytest.approx(losses.slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9)
+        rise = losses.lpproj(FIGURE1, lam + 1e-5, 10, spread) - losses.lpproj(
+            FIGURE1, lam - 1e-5, 10, spread
+        )
+        assert rise / 2e-5 == pytest.approx(
+            losses.slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9
+        )
 
 
 def test_where_liars_only_help_lambda_cannot_be_too_large():
     """Clients alike and zero, and liars that send just that: FedAvg is best."""
     helped = attacks.attacked(FIGURE1, spread=0.0, liars=20, power=0.0)
     assert losses.best_lam(FIGURE1, helped) == math.inf
-    assert losses.fedavg(FIGURE1, helped) < min(losses.pfedme(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0))
+    assert losses.fedavg(FIGURE1, helped) < min(
+        losses.pfedme(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0)
+    )
 
 
 def test_figure_1_has_lambda_star_half_of_what_is_printed_and_the_threshold_there():
@@ -305,9 +371,17 @@ def test_figure_1_has_lambda_star_half_of_what_is_printed_and_the_threshold_ther
 def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_threshold(spread):
     threshold = losses.lpproj_wins_from(FIGURE1, spread)
     assert (threshold == math.inf) == (losses.best_lam(FIGURE1, spread) >= FIGURE1.b)
-    grid = np.geomspace(1e-6, 1e6, 200) if threshold == math.inf else threshold * np.geomspace(1e-3, 1e3, 200)
+    grid = (
+        np.geomspace(1e-6, 1e6, 200)
+        if threshold == math.inf
+        else threshold * np.geomspace(1e-3, 1e3, 200)
+    )
     for lam in grid:
-        order = [losses.local(FIGURE1), losses.lpproj(FIGURE1, lam, 10, spread), losses.pfedme(FIGURE1, lam, spread)]
+        order = [
+            losses.local(FIGURE1),
+            losses.lpproj(FIGURE1, lam, 10, spread),
+            losses.pfedme(FIGURE1, lam, spread),
+        ]
         assert (order == sorted(order)) == (lam >= threshold)
         assert (order == sorted(order, reverse=True)) == (lam < threshold)
 
@@ -317,14 +391,18 @@ def test_local_and_pfedme_beat_fedavg_if_and_only_if_the_thresholds_say_so(sprea
     everywhere = losses.fedavg(FIGURE1, spread)
     assert (losses.local(FIGURE1) <= everywhere) == (losses.best_lam(FIGURE1, spread) <= FIGURE1.b)
     for lam in np.geomspace(1e-4, 1e4, 101):
-        assert (losses.pfedme(FIGURE1, lam, spread) <= everywhere) == (lam >= losses.pfedme_beats_fedavg_from(FIGURE1, spread))
+        assert (losses.pfedme(FIGURE1, lam, spread) <= everywhere) == (
+            lam >= losses.pfedme_beats_fedavg_from(FIGURE1, spread)
+        )
 
 
 @pytest.mark.parametrize("dim", [1, 10, 90])
 @pytest.mark.parametrize("lam", [0.01, 0.5, 1.0, 3.0, 100.0])
 def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
     spread = losses.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
-    assert losses.lpproj(FIGURE1, lam, dim, spread) == pytest.approx(losses.fedavg(FIGURE1, spread), rel=1e-12)
+    assert losses.lpproj(FIGURE1, lam, dim, spread) == pytest.approx(
+        losses.fedavg(FIGURE1, spread), rel=1e-12
+    )
     assert losses.lpproj(FIGURE1, lam, dim, 1.01 * spread) < losses.fedavg(FIGURE1, 1.01 * spread)
     assert losses.lpproj(FIGURE1, lam, dim, 0.99 * spread) > losses.fedavg(FIGURE1, 0.99 * spread)
 
@@ -336,10 +414,16 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
     b, v = s.b, s.noise**2 / (s.b * s.samples)
     changed = attacks.attacked(s, spread, liars, tau**2)
     for lam in (0.1, 1.0, 7.0):
-        numerator = (b**2 + 2 * b * lam / 5 + 2 * lam**2 / 25) * v + liars * lam**2 / 25 * tau**2 + lam**2 * spread
+        numerator = (
+            (b**2 + 2 * b * lam / 5 + 2 * lam**2 / 25) * v
+            + liars * lam**2 / 25 * tau**2
+            + lam**2 * spread
+        )
         one = b / 2 * numerator / (b + lam) ** 2
         assert losses.pfedme(s, lam, changed) == pytest.approx(s.noise**2 / 2 + 4 * one)
-        assert losses.lpproj(s, lam, dim, changed) == pytest.approx(s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8)
+        assert losses.lpproj(s, lam, dim, changed) == pytest.approx(
+            s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8
+        )
     everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + liars * tau**2) + b * 4 * spread / 2
     assert losses.fedavg(s, changed) == pytest.approx(everywhere)
 
@@ -348,7 +432,12 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
 def test_at_the_best_lambda_every_further_shared_dimension_helps_by_the_same_amount(spread):
     best = losses.best_lam(FIGURE1, spread)
     steps = -np.diff([losses.lpproj(FIGURE1, best, dim, spread) for dim in range(0, 101, 10)])
-    gain = FIGURE1.noise**2 * best / (2 * FIGURE1.samples * (FIGURE1.b + best)) * (1 - 1 / FIGURE1.clients)  # Remark 31
+    gain = (
+        FIGURE1.noise**2
+        * best
+        / (2 * FIGURE1.samples * (FIGURE1.b + best))
+        * (1 - 1 / FIGURE1.clients)
+    )  # Remark 31
     np.testing.assert_allclose(steps, 10 * gain, rtol=1e-6)
 
 
@@ -360,7 +449,10 @@ def any_covariance(seed=0):
 
 def federations(covariance, draws):
     root = torch.linalg.cholesky(covariance)
-    return 0.7 + torch.randn(draws, N, d, generator=torch.manual_seed(11), dtype=torch.float64) @ root.T
+    return (
+        0.7
+        + torch.randn(draws, N, d, generator=torch.manual_seed(11), dtype=torch.float64) @ root.T
+    )
 
 
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
@@ -373,7 +465,11 @@ def test_the_simulated_variance_over_clients_has_the_expected_mean(P):
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.6, 5.0])
 def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam):
-    s, S, seen = Linear(**{**SETTING.as_dict(), "noise": 5.0}), any_covariance(), torch.eye(d).double() if P is None else P
+    s, S, seen = (
+        Linear(**{**SETTING.as_dict(), "noise": 5.0}),
+        any_covariance(),
+        torch.eye(d).double() if P is None else P,
+    )
     w = federations(S, 6000)
     noise = torch.randn(w.shape, generator=torch.manual_seed(12), dtype=torch.float64)
     found = w + s.noise / (s.b * n) ** 0.5 * noise
@@ -385,7 +481,9 @@ def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam)
 def test_the_variance_of_given_clients_is_that_of_their_simulated_expected_losses():
     P = orthonormal(4)
     loss, w = simulated(P, 5.0, draws=10000)
-    assert float(loss.mean(0).var(correction=0)) == pytest.approx(fairness.variance(SETTING, 5.0, w, P), rel=0.05)
+    assert float(loss.mean(0).var(correction=0)) == pytest.approx(
+        fairness.variance(SETTING, 5.0, w, P), rel=0.05
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -398,7 +496,9 @@ def test_lpproj_is_expected_to_be_no_less_fair_than_pfedme_and_that_no_less_than
 
 
 def test_a_larger_lambda_is_less_fair_in_expected_losses():
-    values = [fairness.expected(SETTING, lam, any_covariance()) for lam in (0.0, 0.1, 1.0, 10.0, math.inf)]
+    values = [
+        fairness.expected(SETTING, lam, any_covariance()) for lam in (0.0, 0.1, 1.0, 10.0, math.inf)
+    ]
     assert values == sorted(values) and values[0] == 0
 
 
@@ -408,7 +508,9 @@ def test_without_noise_realised_losses_are_expected_losses():
 
 
 @pytest.mark.parametrize("heterogeneity", [0.02, 0.1, 1.0])
-def test_with_training_noise_and_many_clients_lpproj_is_fairer_exactly_where_it_is_better(heterogeneity):
+def test_with_training_noise_and_many_clients_lpproj_is_fairer_exactly_where_it_is_better(
+    heterogeneity,
+):
     s = Linear(clients=10**6, samples=n, features=d, heterogeneity=heterogeneity)
     S, threshold = heterogeneity * torch.eye(d).double(), losses.lpproj_wins_from(s, heterogeneity)
     for lam in np.geomspace(1e-3, 1e3, 30):

@@ -35,7 +35,12 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(dtype, shape):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), min_size=1), st.integers(1, 5))
+@given(
+    st.dictionaries(
+        st.sampled_from("abcd"), st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), min_size=1
+    ),
+    st.integers(1, 5),
+)
 def test_several_parts_come_back_and_the_length_is_the_header_and_the_numbers(parts, K):
     state = {n: rows(dtype, K, size) for n, (dtype, size) in parts.items()}
     messages = packed(state)
@@ -54,7 +59,9 @@ def test_numbers_that_are_not_ordinary_come_back_bit_for_bit():
 
 def test_the_header_says_whose_message_it_is():
     state = {"w": torch.zeros(3, 2)}
-    messages = wire.pack(schema(state), 2**32 - 1, 12, np.array([4, 9, 2**31]), np.array([1.0, 2.5, 1e6]), state)
+    messages = wire.pack(
+        schema(state), 2**32 - 1, 12, np.array([4, 9, 2**31]), np.array([1.0, 2.5, 1e6]), state
+    )
     head = wire.header(messages)
     assert messages[0, :4].tobytes() == b"idl1"
     assert head["run"].tolist() == [2**32 - 1] * 3 and head["round"].tolist() == [12] * 3
@@ -63,12 +70,27 @@ def test_the_header_says_whose_message_it_is():
 
 
 def test_the_bytes_are_little_endian_in_this_order():
-    message = wire.pack(wire.Schema.of({"w": torch.zeros(1)}), 2, 1, np.array([3]), np.array([0.5]), {"w": torch.ones(1, 1)})[0].tobytes()
+    message = wire.pack(
+        wire.Schema.of({"w": torch.zeros(1)}),
+        2,
+        1,
+        np.array([3]),
+        np.array([0.5]),
+        {"w": torch.ones(1, 1)},
+    )[0].tobytes()
     assert message[:12] == b"idl1\x01\x00\x00\x00\x02\x00\x00\x00"
     assert message[16:] == b"\x03\x00\x00\x00\x00\x00\x00\x3f\x00\x00\x80\x3f"
 
 
-@pytest.mark.parametrize("other", [{"v": torch.zeros(2)}, {"w": torch.zeros(3)}, {"w": torch.zeros(2, 1)}, {"w": torch.zeros(2).double()}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"v": torch.zeros(2)},
+        {"w": torch.zeros(3)},
+        {"w": torch.zeros(2, 1)},
+        {"w": torch.zeros(2).double()},
+    ],
+)
 def test_another_name_shape_or_dtype_has_another_checksum(other):
     assert wire.Schema.of(other).checksum != wire.Schema.of({"w": torch.zeros(2)}).checksum
 
@@ -109,7 +131,14 @@ def test_a_message_down_comes_back():
         (wire.one({"v": torch.zeros(2), "c": DOWN["c"]}, 7, 3), "schema"),
         (b"idl2" + wire.one(DOWN, 7, 3)[4:], "magic"),
         (
-            wire.pack(wire.Schema.of(DOWN), 7, 3, np.array([5]), np.ones(1), {n: t[None] for n, t in DOWN.items()})[0].tobytes(),
+            wire.pack(
+                wire.Schema.of(DOWN),
+                7,
+                3,
+                np.array([5]),
+                np.ones(1),
+                {n: t[None] for n, t in DOWN.items()},
+            )[0].tobytes(),
             "client is 5",
         ),
         (wire.one(DOWN, 7, 3)[:-1], "39 bytes, expected 40"),
@@ -123,7 +152,11 @@ def test_a_host_refuses_what_is_not_for_this_run_and_round(message, says):
 
 
 def test_finite_looks_at_every_part_of_every_message():
-    state = {"a": torch.zeros(4, 2), "b": torch.zeros(4, 3, dtype=torch.float64), "n": torch.zeros(4, 1, dtype=torch.int64)}
+    state = {
+        "a": torch.zeros(4, 2),
+        "b": torch.zeros(4, 3, dtype=torch.float64),
+        "n": torch.zeros(4, 1, dtype=torch.int64),
+    }
     state["a"][1, 0], state["b"][2, 2] = float("inf"), float("nan")
     assert wire.finite(state).tolist() == [True, False, False, True]
     assert wire.finite({"n": state["n"]}).tolist() == [True] * 4

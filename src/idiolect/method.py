@@ -26,12 +26,20 @@ Rule = Callable[[Tensor, Tensor], Tensor]  # rows[S, m], weights[S] -> [m]
 class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
-    trains: ClassVar[str] = "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
+    trains: ClassVar[str] = (
+        "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
+    )
     sends: ClassVar[str] = "d"  # numbers a message holds, in words
-    hears_all: ClassVar[bool] = False  # whether the method makes sense only if every client is heard every round
+    hears_all: ClassVar[bool] = (
+        False  # whether the method makes sense only if every client is heard every round
+    )
     rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
-    changes: ClassVar[tuple[str, ...]] = ()  # parts of the message that are changes or gradients, not models
-    plain: ClassVar[tuple[str, ...]] = ()  # parts that no channel may alter (a few numbers that must arrive)
+    changes: ClassVar[
+        tuple[str, ...]
+    ] = ()  # parts of the message that are changes or gradients, not models
+    plain: ClassVar[
+        tuple[str, ...]
+    ] = ()  # parts that no channel may alter (a few numbers that must arrive)
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""
@@ -57,7 +65,9 @@ class Method(Knobs):
         models = {n: m for n, m in self.message(task).items() if n not in self.changes}
         return {n: down[n] for n, m in models.items() if n in down and down[n].shape == (m,)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         """A round at the clients: (message up, new private rows); rows in, rows out."""
         raise NotImplementedError
 
@@ -85,4 +95,10 @@ class Method(Knobs):
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""
         tiny = sys.float_info.min  # a rate that has decayed to nothing is still a rate
-        return self if factor == 1 else replace(self, **{name: max(factor * getattr(self, name), tiny) for name in self.rates})
+        return (
+            self
+            if factor == 1
+            else replace(
+                self, **{name: max(factor * getattr(self, name), tiny) for name in self.rates}
+            )
+        )

@@ -12,7 +12,9 @@ def c(key, std):
 
 
 def same_value(x, bad, ref, keys, std=100.0):
-    return np.array([c(k, std) * np.ones_like(r) if b else r for r, b, k in zip(x, bad, keys, strict=True)])
+    return np.array(
+        [c(k, std) * np.ones_like(r) if b else r for r, b, k in zip(x, bad, keys, strict=True)]
+    )
 
 
 def sign_flip(x, bad, ref, keys, std=10.0):
@@ -34,7 +36,12 @@ def scaling(x, bad, ref, keys, factor=10.0):
 
 
 def zero(x, bad, ref, keys):
-    return np.array([(np.zeros_like(r) if ref is None else ref) if b else r for r, b in zip(x, bad, strict=True)])
+    return np.array(
+        [
+            (np.zeros_like(r) if ref is None else ref) if b else r
+            for r, b in zip(x, bad, strict=True)
+        ]
+    )
 
 
 def label_flip(x, bad, ref, keys):
@@ -69,7 +76,11 @@ def _push(seen, ref, direction, fits):
     """The largest gamma by bisection."""
     mean = seen.mean(0)
     ahead = mean if ref is None else mean - ref
-    p = -{"unit": ahead / (np.linalg.norm(ahead) or 1.0), "std": seen.std(0), "sign": np.sign(ahead)}[direction]
+    p = -{
+        "unit": ahead / (np.linalg.norm(ahead) or 1.0),
+        "std": seen.std(0),
+        "sign": np.sign(ahead),
+    }[direction]
     if not p.any():
         return mean
     low, high = 0.0, 1.0
@@ -84,13 +95,21 @@ def _push(seen, ref, direction, fits):
 def min_max(x, bad, ref, keys, direction="std"):
     seen = _seen(x, bad)
     widest = max(np.linalg.norm(a - b) for a in seen for b in seen)
-    return _told(x, bad, _push(seen, ref, direction, lambda y: max(np.linalg.norm(y - a) for a in seen) <= widest))
+    return _told(
+        x,
+        bad,
+        _push(seen, ref, direction, lambda y: max(np.linalg.norm(y - a) for a in seen) <= widest),
+    )
 
 
 def min_sum(x, bad, ref, keys, direction="std"):
     seen = _seen(x, bad)
     most = max(sum(((a - b) ** 2).sum() for b in seen) for a in seen)
-    return _told(x, bad, _push(seen, ref, direction, lambda y: sum(((y - a) ** 2).sum() for a in seen) <= most))
+    return _told(
+        x,
+        bad,
+        _push(seen, ref, direction, lambda y: sum(((y - a) ** 2).sum() for a in seen) <= most),
+    )
 
 
 def mimic(x, bad, ref, keys, which="variance"):

@@ -17,7 +17,16 @@ ALL = torch.arange(100)
 
 @pytest.mark.parametrize(
     "malicious,clients,count",
-    [(0, 10, 0), (0.0, 10, 0), (0.1, 100, 10), (0.02, 100, 2), (0.8, 100, 80), (0.33, 10, 3), (1, 2, 1), (9, 10, 9)],
+    [
+        (0, 10, 0),
+        (0.0, 10, 0),
+        (0.1, 100, 10),
+        (0.02, 100, 2),
+        (0.8, 100, 80),
+        (0.33, 10, 3),
+        (1, 2, 1),
+        (9, 10, 9),
+    ],
 )
 def test_below_one_a_share_from_one_on_a_number(malicious, clients, count):
     assert how_many(malicious, clients) == count
@@ -26,7 +35,10 @@ def test_below_one_a_share_from_one_on_a_number(malicious, clients, count):
 @pytest.mark.parametrize(
     "malicious,words",
     [
-        (-0.1, "malicious: -0.1 is not accepted; malicious is a share of the clients below 1, or a whole number of them"),
+        (
+            -0.1,
+            "malicious: -0.1 is not accepted; malicious is a share of the clients below 1, or a whole number of them",
+        ),
         (-3, "malicious: -3 is not accepted"),
         (1.5, "malicious: 1.5 is not accepted"),
         (math.nan, "malicious: nan is not accepted"),

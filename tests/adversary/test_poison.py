@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect.adversary import make, poison
+from idiolect.adversary import parse_attack, poison
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 
@@ -21,7 +21,11 @@ def federation(classes=5, clients=6, samples=60, shape=(), names=None, seed=0):
 
 def changed(a, b):
     """Rows whose target differs."""
-    return (a.targets != b.targets).flatten(1).any(1) if a.targets.dim() > 1 else a.targets != b.targets
+    return (
+        (a.targets != b.targets).flatten(1).any(1)
+        if a.targets.dim() > 1
+        else a.targets != b.targets
+    )
 
 
 def training(f, clients):
@@ -42,12 +46,20 @@ def test_every_training_label_of_a_liar_is_wrong_and_no_other_is_touched(classes
     assert bool(((g.targets >= 0) & (g.targets < classes)).all())
 
 
-@pytest.mark.parametrize("kind,labels", [("random", "wrong"), ("random", "uniform"), ("flip", "wrong")])
+@pytest.mark.parametrize(
+    "kind,labels", [("random", "wrong"), ("random", "uniform"), ("flip", "wrong")]
+)
 def test_all_but_the_targets_is_the_same_federation(kind, labels):
     f = federation()
     before = f.fingerprint()
     g = poison(f, BAD, f.classes, kind, 0, labels)
-    assert g.inputs is f.inputs and g.offsets is f.offsets and g.names == f.names and g.classes == f.classes and g.name == f.name
+    assert (
+        g.inputs is f.inputs
+        and g.offsets is f.offsets
+        and g.names == f.names
+        and g.classes == f.classes
+        and g.name == f.name
+    )
     assert g.targets.dtype == f.targets.dtype and g.targets.data_ptr() != f.targets.data_ptr()
     assert f.fingerprint() == before != g.fingerprint()
     for split in ("valid", "test"):
@@ -68,7 +80,9 @@ def test_flip_mirrors_the_classes_and_twice_is_nothing():
     mask = training(f, BAD)
     assert torch.equal(g.targets[mask], 4 - f.targets[mask])
     assert poison(g, BAD, 5, "flip", 0).fingerprint() == f.fingerprint()
-    assert torch.equal(poison(f, BAD.repeat(2), 5, "flip", 0).targets, g.targets)  # a client named twice flips once
+    assert torch.equal(
+        poison(f, BAD.repeat(2), 5, "flip", 0).targets, g.targets
+    )  # a client named twice flips once
 
 
 def test_wrong_labels_are_uniform_over_the_others_and_uniform_ones_over_all():
@@ -89,12 +103,25 @@ def test_labels_are_fixed_by_seed_and_name_not_by_the_other_clients():
     assert not torch.equal(g.targets, poison(f, BAD, 5, "random", 8).targets)
     alone = poison(f, torch.tensor([4]), 5, "random", 7)
     assert torch.equal(alone.part(4, "train")[1], g.part(4, "train")[1])
-    keep = np.repeat([k in (1, 4) for k in range(6)], 60)  # the same two clients in a smaller federation
+    keep = np.repeat(
+        [k in (1, 4) for k in range(6)], 60
+    )  # the same two clients in a smaller federation
     few = Federation.from_arrays(
-        np.ones((120, 1)), np.zeros(120, dtype=int), np.repeat([f"site {k}" for k in range(6)], 60)[keep], classes=5
+        np.ones((120, 1)),
+        np.zeros(120, dtype=int),
+        np.repeat([f"site {k}" for k in range(6)], 60)[keep],
+        classes=5,
     )
-    whole = Federation.from_arrays(np.ones((360, 1)), np.zeros(360, dtype=int), np.repeat([f"site {k}" for k in range(6)], 60), classes=5)
-    small, large = poison(few, torch.tensor([0, 1]), 5, "random", 7), poison(whole, BAD, 5, "random", 7)
+    whole = Federation.from_arrays(
+        np.ones((360, 1)),
+        np.zeros(360, dtype=int),
+        np.repeat([f"site {k}" for k in range(6)], 60),
+        classes=5,
+    )
+    small, large = (
+        poison(few, torch.tensor([0, 1]), 5, "random", 7),
+        poison(whole, BAD, 5, "random", 7),
+    )
     assert torch.equal(small.part(1, "train")[1], large.part(4, "train")[1])
 
 
@@ -102,7 +129,10 @@ def test_real_targets_change_places_or_sign():
     f = federation(0)
     moved, negated = poison(f, BAD, 0, "random", 0), poison(f, BAD, 0, "flip", 0)
     mask = training(f, BAD)
-    assert torch.equal(negated.targets[mask], -f.targets[mask]) and not changed(f, negated)[~mask].any()
+    assert (
+        torch.equal(negated.targets[mask], -f.targets[mask])
+        and not changed(f, negated)[~mask].any()
+    )
     assert not changed(f, moved)[~mask].any()
     for k in BAD.tolist():
         a, b = f.part(k, "train")[1], moved.part(k, "train")[1]
@@ -111,7 +141,10 @@ def test_real_targets_change_places_or_sign():
 
 def test_nobody_bad_changes_nothing():
     f = federation()
-    assert poison(f, torch.empty(0, dtype=torch.int64), 5, "random", 0).fingerprint() == f.fingerprint()
+    assert (
+        poison(f, torch.empty(0, dtype=torch.int64), 5, "random", 0).fingerprint()
+        == f.fingerprint()
+    )
 
 
 def test_a_liar_without_training_data_is_no_trouble():
@@ -125,7 +158,10 @@ def test_a_liar_without_training_data_is_no_trouble():
     [
         ({"kind": "swap"}, "kind: 'swap' is not accepted; one of 'random', 'flip'"),
         ({"labels": "any"}, "labels: 'any' is not accepted; one of 'wrong', 'uniform'"),
-        ({"bad_clients": torch.tensor([6])}, "bad_clients: [6] are not all clients; accepted: 0 to 5"),
+        (
+            {"bad_clients": torch.tensor([6])},
+            "bad_clients: [6] are not all clients; accepted: 0 to 5",
+        ),
         ({"bad_clients": torch.tensor([-1, 2])}, "bad_clients: [-1, 2] are not all clients"),
         ({"classes": 3}, "classes: 3 is not accepted; false labels need at least 5 here"),
         ({"classes": 0}, "classes: 0 is not accepted"),
@@ -133,14 +169,21 @@ def test_a_liar_without_training_data_is_no_trouble():
 )
 def test_bad_input_is_refused_in_words(options, words):
     with pytest.raises(SettingError) as error:
-        poison(federation(), **({"bad_clients": BAD, "classes": 5, "kind": "random", "seed": 0} | options))
+        poison(
+            federation(),
+            **({"bad_clients": BAD, "classes": 5, "kind": "random", "seed": 0} | options),
+        )
     assert words in str(error.value)
 
 
 def test_one_class_has_no_wrong_label_and_real_targets_have_no_classes():
-    with pytest.raises(SettingError, match="classes: 1 is not accepted; false labels need at least 2"):
+    with pytest.raises(
+        SettingError, match="classes: 1 is not accepted; false labels need at least 2"
+    ):
         poison(federation(1), BAD, 1, "random", 0)
-    with pytest.raises(SettingError, match="classes: 5 is not accepted; 'arrays' has real targets, so 0"):
+    with pytest.raises(
+        SettingError, match="classes: 5 is not accepted; 'arrays' has real targets, so 0"
+    ):
         poison(federation(0), BAD, 5, "flip", 0)
 
 
@@ -152,6 +195,8 @@ def test_an_attack_poisons_as_its_fields_say():
         ("label-flip", "flip", "wrong"),
         ("scaling + data-poison(labels=uniform)", "random", "uniform"),
     ]:
-        assert torch.equal(make(line).poison(f, BAD, 2).targets, poison(f, BAD, 5, kind, 2, labels).targets)
+        assert torch.equal(
+            parse_attack(line).poison(f, BAD, 2).targets, poison(f, BAD, 5, kind, 2, labels).targets
+        )
     for line in ("same-value", "alie", "zero + scaling"):
-        assert make(line).poison(f, BAD, 2) is f
+        assert parse_attack(line).poison(f, BAD, 2) is f

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect.server.rules import WRAPPERS, make
+from idiolect.server.rules import RULES, parse_rule
 
 byzfl = pytest.importorskip("byzfl")
 
@@ -14,7 +14,7 @@ MIDDLE = np.median(ROWS, axis=0)
 
 
 def ours(text):
-    return make(text)(torch.tensor(ROWS), torch.ones(N, dtype=torch.float64)).numpy()
+    return parse_rule(text)(torch.tensor(ROWS), torch.ones(N, dtype=torch.float64)).numpy()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,10 @@ def ours(text):
         # theirs starts from zero: the same where both have converged
         ("geometric-median(steps=400, nu=1e-9)", lambda: byzfl.GeometricMedian(nu=1e-9, T=400)),
         # theirs starts from zero: rows around our start, the coordinate median
-        ("centred-clipping(tau=0.7, steps=4)", lambda: lambda x: byzfl.CenteredClipping(L=4, tau=0.7)(x - MIDDLE) + MIDDLE),
+        (
+            "centred-clipping(tau=0.7, steps=4)",
+            lambda: lambda x: byzfl.CenteredClipping(L=4, tau=0.7)(x - MIDDLE) + MIDDLE,
+        ),
     ],
 )
 def test_a_rule_agrees_with_byzfl(text, theirs):
@@ -39,5 +42,5 @@ def test_a_rule_agrees_with_byzfl(text, theirs):
 
 
 def test_mixing_agrees_with_byzfl():
-    found = WRAPPERS["nnm"](f=F)(torch.tensor(ROWS), torch.ones(N))[0]
+    found = RULES["nnm"](f=F)(torch.tensor(ROWS), torch.ones(N))[0]
     np.testing.assert_allclose(found.numpy(), byzfl.NNM(f=F)(ROWS.copy()), rtol=0, atol=1e-12)

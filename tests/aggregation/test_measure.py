@@ -36,13 +36,18 @@ def test_rules_that_answer_with_one_group_get_worse_as_one_over_delta(text):
     assert many[0] > 3 * few[0] and many[1] == "two clusters"
 
 
-@pytest.mark.parametrize("text", ["trimmed-mean(f={f})", "multi-krum(f={f})", "nnm(f={f}) + median", "nnm(f={f}) + krum(f={f})"])
+@pytest.mark.parametrize(
+    "text",
+    ["trimmed-mean(f={f})", "multi-krum(f={f})", "nnm(f={f}) + median", "nnm(f={f}) + krum(f={f})"],
+)
 def test_rules_that_average_what_is_left_do_not(text):
     few, many = (rules.worst(text, n, 1) for n in (20, 80))
     assert many[0] < few[0] < 2
 
 
-@pytest.mark.parametrize("text", ["median", "trimmed-mean(f={f})", "krum(f={f})", "centred-clipping(tau=1)"])
+@pytest.mark.parametrize(
+    "text", ["median", "trimmed-mean(f={f})", "krum(f={f})", "centred-clipping(tau=1)"]
+)
 def test_the_stored_table_is_what_the_code_measures(text):
     stored = STORED["share of liars"][rules.label(text)]
     for column, found in rules.by_share(text).items():

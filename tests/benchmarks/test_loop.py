@@ -19,7 +19,11 @@ from benchmarks.workloads import WORKLOADS
 def test_the_loop_and_idiolect_reach_the_same_numbers(key, indexed):
     """One batch holds all of a client's data and everyone is heard, so nothing is left to chance."""
     work = WORKLOADS[key]
-    method = replace(work.method, personal_steps=1) if hasattr(work.method, "personal_steps") else work.method
+    method = (
+        replace(work.method, personal_steps=1)
+        if hasattr(work.method, "personal_steps")
+        else work.method
+    )
     work = replace(work, method=method, clients=4, heard=4, train=24, test=10, batch=24)
     ours, loop = Ours(work), Loop(work, indexed)
     if key == "lpproj":

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from idiolect.channels import Form, make
+from idiolect.channels import Form, parse_channel
 from idiolect.core import streams
 from idiolect.wire.ragged import Ragged, Reader
 
@@ -47,12 +47,15 @@ def form(n: int, round: int = 0, dtype: torch.dtype = torch.float32) -> Form:
 
 
 def start(chain, K: int, form: Form) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(K, size, dtype=form.dtype) for name, size in chain.kept("client", form).items()}
+    return {
+        name: torch.zeros(K, size, dtype=form.dtype)
+        for name, size in chain.kept("client", form).items()
+    }
 
 
 def send(text: str, x: torch.Tensor, form: Form, state=None, key=None):
     """What arrives, the clients' rows after it, the bytes; every row arrives whole."""
-    chain = make(text)
+    chain = parse_channel(text)
     state = start(chain, len(x), form) if state is None else state
     body, state, _ = chain.encode(x, state, keys(len(x), form.round) if key is None else key, form)
     out, reader = receive(text, body, form)
@@ -62,6 +65,6 @@ def send(text: str, x: torch.Tensor, form: Form, state=None, key=None):
 
 def receive(text: str, body: Ragged, form: Form) -> tuple[torch.Tensor, Reader]:
     reader = Reader(body)
-    out, _ = make(text).decode(reader, {}, form)
+    out, _ = parse_channel(text).decode(reader, {}, form)
     assert out.shape == (len(body), form.n) and out.dtype == form.dtype
     return out, reader

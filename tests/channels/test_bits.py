@@ -37,35 +37,60 @@ def test_fixed_width_is_the_obvious_bit_string_and_comes_back(width):
 
 def test_fixed_width_of_no_rows():
     for width in (1, 5, 8, 13, 32):
-        assert bits.unpack(bits.pack(np.zeros((0, 5), dtype=np.int64), width), width, 5).shape == (0, 5)
+        assert bits.unpack(bits.pack(np.zeros((0, 5), dtype=np.int64), width), width, 5).shape == (
+            0,
+            5,
+        )
 
 
 def gamma(numbers: list[int]) -> bytes:
     """Prefixes, then suffixes; before them the number of suffix bits."""
     more = [x.bit_length() - 1 for x in numbers]
-    text = "".join("0" * m + "1" for m in more) + "".join(low_first(x, m) for x, m in zip(numbers, more, strict=True))
+    text = "".join("0" * m + "1" for m in more) + "".join(
+        low_first(x, m) for x, m in zip(numbers, more, strict=True)
+    )
     assert len(text) == sum(2 * m + 1 for m in more)
     return sum(more).to_bytes(4, "little") + as_bytes(text)
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 2**32 - 1)), max_size=20), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.lists(st.one_of(st.integers(1, 9), st.integers(1, 2**32 - 1)), max_size=20),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_gamma_codes_are_those_of_the_obvious_coder_and_come_back(rows):
-    counts, flat = np.array([len(r) for r in rows]), np.array([x for r in rows for x in r], dtype=np.int64)
+    counts, flat = (
+        np.array([len(r) for r in rows]),
+        np.array([x for r in rows for x in r], dtype=np.int64),
+    )
     coded = bits.pack_gamma(flat, counts)
     assert [coded.row(k) for k in range(len(rows))] == [gamma(r) for r in rows]
     reader = Reader(coded)
-    assert bits.read_gamma(reader, np.ones(len(rows), dtype=bool), counts, 2**32 - 1).tolist() == flat.tolist()
+    assert (
+        bits.read_gamma(reader, np.ones(len(rows), dtype=bool), counts, 2**32 - 1).tolist()
+        == flat.tolist()
+    )
     assert reader.finished().all()
     assert (coded.lengths <= [bits.gamma_limit(len(r), 2**32 - 1) for r in rows]).all()
 
 
 def test_gamma_of_some_rows_leaves_the_others_alone():
     who, counts = np.array([True, False, True]), np.array([2, 3])
-    coded = join([Ragged.of([b"ab", b"cd", b"ef"]), bits.pack_gamma(np.array([5, 1, 7, 8, 9]), counts).spread(who)])
+    coded = join(
+        [
+            Ragged.of([b"ab", b"cd", b"ef"]),
+            bits.pack_gamma(np.array([5, 1, 7, 8, 9]), counts).spread(who),
+        ]
+    )
     reader = Reader(coded)
     reader.take(2)
-    assert bits.read_gamma(reader, who, counts, 9).tolist() == [5, 1, 7, 8, 9] and reader.finished().all()
+    assert (
+        bits.read_gamma(reader, who, counts, 9).tolist() == [5, 1, 7, 8, 9]
+        and reader.finished().all()
+    )
 
 
 def test_only_true_gamma_codes_are_accepted():
@@ -73,17 +98,26 @@ def test_only_true_gamma_codes_are_accepted():
     top, true = 5, {gamma(list(xs)) for xs in itertools.product(range(1, 6), repeat=3)}
     for total in range(8):
         size = -(-(3 + 2 * total) // 8)
-        strings = [total.to_bytes(4, "little") + bytes(b) for b in itertools.product(range(256), repeat=min(size, 2))]
+        strings = [
+            total.to_bytes(4, "little") + bytes(b)
+            for b in itertools.product(range(256), repeat=min(size, 2))
+        ]
         strings = strings if size <= 2 else [s + b"\0" for s in strings]
         reader = Reader(Ragged.of(strings))
-        values = bits.read_gamma(reader, np.ones(len(strings), dtype=bool), np.full(len(strings), 3), top)
+        values = bits.read_gamma(
+            reader, np.ones(len(strings), dtype=bool), np.full(len(strings), 3), top
+        )
         assert values.min() >= 1 and values.max() <= top and len(values) == 3 * len(strings)
-        assert {s for s, ok in zip(strings, reader.finished(), strict=True) if ok} == true & set(strings)
+        assert {s for s, ok in zip(strings, reader.finished(), strict=True) if ok} == true & set(
+            strings
+        )
 
 
 def test_a_gamma_length_no_message_can_have_allocates_nothing():
     reader = Reader(Ragged.of([b"\xff\xff\xff\xff" + b"\1" * 9, b"\0\0\0\0\7"]))
-    assert bits.read_gamma(reader, np.ones(2, dtype=bool), np.array([3, 3]), 100).tolist() == [1] * 6
+    assert (
+        bits.read_gamma(reader, np.ones(2, dtype=bool), np.array([3, 3]), 100).tolist() == [1] * 6
+    )
     assert reader.finished().tolist() == [False, True]
 
 
@@ -96,8 +130,13 @@ def fano(places: list[int], n: int) -> bytes:
         high = ["0"] * (k + ((n - 1) >> low))
         for i, x in enumerate(places):
             high[i + (x >> low)] = "1"
-        codes.append(as_bytes("".join(low_first(x & (2**low - 1), low) for x in places)) + as_bytes("".join(high)))
-    return min(codes, key=len)  # the first of the shortest: the plain bit vector where it is as short
+        codes.append(
+            as_bytes("".join(low_first(x & (2**low - 1), low) for x in places))
+            + as_bytes("".join(high))
+        )
+    return min(
+        codes, key=len
+    )  # the first of the shortest: the plain bit vector where it is as short
 
 
 @pytest.mark.parametrize("n", range(1, 10))
@@ -108,7 +147,9 @@ def test_elias_fano_of_every_set(n):
         assert raw.shape[1] == bits.places_size(k, n)
         assert [r.tobytes() for r in raw] == [fano(list(map(int, s)), n) for s in sets]
         reader = Reader(Ragged.even(raw))
-        assert (bits.read_places(reader, np.ones(len(raw), dtype=bool), k, n) == sets).all() and reader.finished().all()
+        assert (
+            bits.read_places(reader, np.ones(len(raw), dtype=bool), k, n) == sets
+        ).all() and reader.finished().all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,7 +160,9 @@ def test_elias_fano_of_random_sets_is_near_the_information_bound(n, share, seed)
     raw = bits.pack_places(sets, n)
     assert [r.tobytes() for r in raw] == [fano(list(map(int, s)), n) for s in sets]
     reader = Reader(Ragged.even(raw))
-    assert (bits.read_places(reader, np.ones(3, dtype=bool), k, n) == sets).all() and reader.finished().all()
+    assert (
+        bits.read_places(reader, np.ones(3, dtype=bool), k, n) == sets
+    ).all() and reader.finished().all()
     bound = math.log2(math.comb(n, k))
     assert bound <= 8 * raw.shape[1] <= min(bound + k + 16, n + 7)
 
@@ -133,7 +176,12 @@ def test_exactly_the_sets_are_accepted(n, k):
     reader = Reader(Ragged.even(strings))
     places = bits.read_places(reader, np.ones(len(strings), dtype=bool), k, n)
     assert reader.finished().sum() == math.comb(n, k)
-    assert places.shape == (len(strings), k) and places.min() >= 0 and places.max() < n and (np.diff(places, axis=1) > 0).all()
+    assert (
+        places.shape == (len(strings), k)
+        and places.min() >= 0
+        and places.max() < n
+        and (np.diff(places, axis=1) > 0).all()
+    )
 
 
 def test_bytes_of_numbers_are_low_byte_first():

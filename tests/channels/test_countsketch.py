@@ -27,7 +27,12 @@ def test_table_and_estimate_are_those_of_the_paper(rows):
     table = s.sketch(x)
     for k in range(3):
         assert np.allclose(table[k], slow(s, x[k].numpy()), atol=1e-12)
-        seen = np.stack([s.sign[i].numpy() * table[k].view(rows, 17)[i, s.place[i].long()].numpy() for i in range(rows)])
+        seen = np.stack(
+            [
+                s.sign[i].numpy() * table[k].view(rows, 17)[i, s.place[i].long()].numpy()
+                for i in range(rows)
+            ]
+        )
         assert np.allclose(s.estimate(table[k]), np.median(seen, axis=0), atol=1e-12)
 
 
@@ -44,22 +49,38 @@ def test_no_rows_give_no_tables():
 def test_hashes_are_the_words_of_a_stream_and_the_same_for_ever():
     s = CountSketch(10_000, 2, 7, seed=3)
     word = int(streams.bits(streams.keys(3, "count sketch", 1), 0, 6)[0, 5])
-    assert int(s.place[1, 5]) == ((word >> 32) * 7) >> 32 and int(s.sign[1, 5]) == 2 * (word & 1) - 1
+    assert (
+        int(s.place[1, 5]) == ((word >> 32) * 7) >> 32 and int(s.sign[1, 5]) == 2 * (word & 1) - 1
+    )
     assert CountSketch(10, 1, 100).place[0].tolist() == [38, 73, 3, 9, 4, 4, 97, 16, 51, 59]
     counts = torch.bincount(s.place[0].long(), minlength=7)
     assert counts.shape == (7,) and ((counts - 10_000 / 7).abs() < 5 * (10_000 / 7) ** 0.5).all()
     assert abs(int(s.sign[0].long().sum())) < 500
-    assert (s.place[0] == s.place[1]).double().mean() < 0.2 and shared(10, 1, 3, 0, "cpu") is shared(10, 1, 3, 0, "cpu")
+    assert (s.place[0] == s.place[1]).double().mean() < 0.2 and shared(
+        10, 1, 3, 0, "cpu"
+    ) is shared(10, 1, 3, 0, "cpu")
 
 
 def test_estimates_are_unbiased_over_the_seeds_with_the_stated_variance():
     x, seeds, columns = normal(60), 2000, 12
-    one = torch.stack([(s := CountSketch(60, 1, columns, seed)).estimate(s.sketch(x[None])[0]) for seed in range(seeds)])
+    one = torch.stack(
+        [
+            (s := CountSketch(60, 1, columns, seed)).estimate(s.sketch(x[None])[0])
+            for seed in range(seeds)
+        ]
+    )
     spread = (x.square().sum() - x.square()) / columns  # exactly, for independent hashes and signs
     assert ((one.mean(0) - x).abs() < 4.5 * (spread / seeds).sqrt()).all()
     assert ((one - x).square().mean(0) / spread - 1).abs().max() < 0.25
-    five = torch.stack([(s := CountSketch(60, 5, columns, seed)).estimate(s.sketch(x[None])[0]) for seed in range(500)])
-    assert ((five.mean(0) - x).abs() < 4.5 * (spread / 500).sqrt()).all()  # the median of symmetric errors
+    five = torch.stack(
+        [
+            (s := CountSketch(60, 5, columns, seed)).estimate(s.sketch(x[None])[0])
+            for seed in range(500)
+        ]
+    )
+    assert (
+        (five.mean(0) - x).abs() < 4.5 * (spread / 500).sqrt()
+    ).all()  # the median of symmetric errors
     assert ((five - x).square().mean(0) < spread).all()
 
 
@@ -68,7 +89,11 @@ def test_the_error_is_within_the_bound_with_the_stated_probability(n, columns):
     misses = []
     for seed in range(10):
         s, x = CountSketch(n, 5, columns, seed), normal(n, seed=seed)
-        misses.append(((s.estimate(s.sketch(x[None])[0]) - x).abs() > 3 * x.norm() / columns**0.5).double().mean())
+        misses.append(
+            ((s.estimate(s.sketch(x[None])[0]) - x).abs() > 3 * x.norm() / columns**0.5)
+            .double()
+            .mean()
+        )
     assert np.mean(misses) <= 0.012
 
 

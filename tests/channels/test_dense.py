@@ -18,7 +18,9 @@ def test_signs_arrive_with_the_mean_magnitude():
     x = NORMAL.clone()
     x[0, 3] = 0.0
     out, _, body = send("sign", x, form(200, dtype=F64))
-    assert torch.allclose(out, x.abs().mean(1, keepdim=True) * torch.where(x < 0, -1.0, 1.0), rtol=2e-7)
+    assert torch.allclose(
+        out, x.abs().mean(1, keepdim=True) * torch.where(x < 0, -1.0, 1.0), rtol=2e-7
+    )
     assert (body.lengths == 25 + 4).all()
     error = ((out - x) ** 2).sum(1)
     assert torch.allclose(error, (x**2).sum(1) - x.abs().sum(1) ** 2 / 200, rtol=1e-5)
@@ -28,7 +30,9 @@ def test_signs_with_a_scale_for_each_tensor():
     out, _, body = send("sign(layers=True)", NORMAL, form(200, dtype=F64))
     for a, b in ((0, 66), (66, 200)):
         part = NORMAL[:, a:b]
-        assert torch.allclose(out[:, a:b], part.abs().mean(1, keepdim=True) * part.sign(), rtol=2e-7)
+        assert torch.allclose(
+            out[:, a:b], part.abs().mean(1, keepdim=True) * part.sign(), rtol=2e-7
+        )
     assert (body.lengths == 25 + 8).all()
 
 
@@ -42,7 +46,10 @@ def test_eight_bits_are_within_half_a_step(bucket):
     out, _, body = send(f"int8(bucket={bucket})", NORMAL, form(200, dtype=F64))
     for a in range(0, 200, bucket):
         part = NORMAL[:, a : a + bucket]
-        assert ((out[:, a : a + bucket] - part).abs() <= part.abs().amax(1, keepdim=True) / 254 * (1 + 1e-5)).all()
+        assert (
+            (out[:, a : a + bucket] - part).abs()
+            <= part.abs().amax(1, keepdim=True) / 254 * (1 + 1e-5)
+        ).all()
     assert (body.lengths == 200 + 4 * -(-200 // bucket)).all()
 
 
@@ -59,15 +66,21 @@ def test_sixteen_bits():
     wide, _, body = send("half(kind=bfloat16)", x, form(5))
     assert ((wide - x).abs() <= 2**-8 * x.abs()).all() and body.lengths.tolist() == [10]
     assert send("half(kind=bfloat16)", torch.full((1, 1), 3.4028e38), form(1))[0].isfinite().all()
-    assert torch.equal(send("half", torch.tensor([[float("inf")]]), form(1))[0], torch.tensor([[float("inf")]]))
+    assert torch.equal(
+        send("half", torch.tensor([[float("inf")]]), form(1))[0], torch.tensor([[float("inf")]])
+    )
 
 
 def test_clipped_rows_keep_their_direction_and_short_rows_everything():
     x = torch.cat([NORMAL, 1e-3 * NORMAL])
     out, _, _ = send("clip(norm=2.0)", x, form(200, dtype=F64))
-    assert torch.allclose(out[:5].norm(dim=1), torch.full((5,), 2.0, dtype=F64)) and torch.equal(out[5:], x[5:])
+    assert torch.allclose(out[:5].norm(dim=1), torch.full((5,), 2.0, dtype=F64)) and torch.equal(
+        out[5:], x[5:]
+    )
     assert torch.allclose(torch.cosine_similarity(out, x), torch.ones(10, dtype=F64))
-    assert torch.allclose(send("clip", torch.full((1, 4), 3e38), form(4))[0], torch.full((1, 4), 0.5))
+    assert torch.allclose(
+        send("clip", torch.full((1, 4), 3e38), form(4))[0], torch.full((1, 4), 0.5)
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from channels.common import form, keys, send, start
-from idiolect.channels import make
+from idiolect.channels import parse_channel
 from idiolect.channels.dgc import DGC
 from idiolect.core.knobs import SettingError
 
@@ -31,7 +31,7 @@ def paper(g, u, v, k, momentum, masking, clip, parts):
 def test_six_rounds_are_those_of_the_paper(masking, clip, layers):
     n, K = 60, 3
     text = f"dgc(sparsity=0.95, momentum=0.8, masking={masking}, clip={clip}, layers={layers}, warmup=2, start=0.5, rise=0.5)"
-    rng, state = np.random.default_rng(0), start(make(text), K, form(n, dtype=F64))
+    rng, state = np.random.default_rng(0), start(parse_channel(text), K, form(n, dtype=F64))
     u, v = np.zeros((K, n)), np.zeros((K, n))
     parts = [(0, 20), (20, 60)] if layers else [(0, 60)]
     for t, sparsity in enumerate([0.5, 0.5, 0.75, 0.75, 0.875, 0.875, 0.9375, 0.9375, 0.95]):
@@ -50,26 +50,48 @@ def test_the_warm_up_of_both_papers():
     lin = [DGC(sparsity=0.999).now(form(9, t)) for t in range(6)]
     assert np.allclose(lin, [0.75, 0.9375, 0.984375, 0.99609375, 0.999, 0.999])
     perfed = DGC(sparsity=0.999, start=0.25, rise=0.75)
-    assert np.allclose([perfed.now(form(9, t)) for t in range(40)], [min(1 - 0.75 * 0.75**t, 0.999) for t in range(40)])
+    assert np.allclose(
+        [perfed.now(form(9, t)) for t in range(40)],
+        [min(1 - 0.75 * 0.75**t, 0.999) for t in range(40)],
+    )
     assert DGC(sparsity=0.9, warmup=0).now(form(9)) == 0.9
     assert DGC(sparsity=0.5).now(form(9)) == 0.5, "a warm-up never sends less than the end of it"
-    assert [DGC(warmup=3).numbers(form(1000, t)) for t in (0, 2, 3, 5, 6, 9, 10**6)] == [250, 250, 62, 62, 16, 10, 10]
+    assert [DGC(warmup=3).numbers(form(1000, t)) for t in (0, 2, 3, 5, 6, 9, 10**6)] == [
+        250,
+        250,
+        62,
+        62,
+        16,
+        10,
+        10,
+    ]
 
 
 @pytest.mark.parametrize("after", ["", " + half", " + qsgd(levels=4)", " + sign"])
 def test_without_momentum_what_was_received_and_v_add_up_to_what_was_sent(after):
     text, total = f"dgc(sparsity=0.9, momentum=0.0, warmup=0){after}", torch.zeros(2, 50, dtype=F64)
-    state, received = start(make(text), 2, form(50, dtype=F64)), torch.zeros(2, 50, dtype=F64)
+    state, received = (
+        start(parse_channel(text), 2, form(50, dtype=F64)),
+        torch.zeros(2, 50, dtype=F64),
+    )
     for t in range(12):
         g = torch.randn(2, 50, generator=torch.Generator().manual_seed(t), dtype=F64)
         out, state, _ = send(text, g, form(50, t, F64), state, keys(2, t))
         total, received = total + g, received + out
-    assert torch.allclose(received + state["0.v"], total, atol=1e-12) and out.count_nonzero(dim=1).max() <= 5
+    assert (
+        torch.allclose(received + state["0.v"], total, atol=1e-12)
+        and out.count_nonzero(dim=1).max() <= 5
+    )
 
 
 def test_words_are_one_and_a_half_a_number_sent():
     stage = DGC(sparsity=0.99, warmup=0)
-    coded = stage.encode(torch.randn(2, 79510), {"u": torch.zeros(2, 79510), "v": torch.zeros(2, 79510)}, keys(2), form(79510))
+    coded = stage.encode(
+        torch.randn(2, 79510),
+        {"u": torch.zeros(2, 79510), "v": torch.zeros(2, 79510)},
+        keys(2),
+        form(79510),
+    )
     assert coded.values.tolist() == [1.5 * 795] * 2 and stage.down_values(form(79510)) == 1.5 * 795
     assert (coded.body.lengths == stage.limit(form(79510))).all() and coded.rest.shape == (2, 795)
 
@@ -81,7 +103,16 @@ def test_nothing_sparse_and_no_momentum_is_no_compression():
 
 
 @pytest.mark.parametrize(
-    "options", [{"sparsity": 1}, {"sparsity": -0.1}, {"momentum": 1}, {"clip": -1}, {"warmup": 0.5}, {"rise": 0}, {"start": 1}]
+    "options",
+    [
+        {"sparsity": 1},
+        {"sparsity": -0.1},
+        {"momentum": 1},
+        {"clip": -1},
+        {"warmup": 0.5},
+        {"rise": 0},
+        {"start": 1},
+    ],
 )
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(SettingError, match=next(iter(options))):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from channels.common import CHANNELS, form, keys, receive, send, start
-from idiolect.channels import make
+from idiolect.channels import parse_channel
 from idiolect.wire.ragged import Ragged
 
 every = pytest.mark.parametrize("text", CHANNELS)
@@ -23,10 +23,12 @@ def bare(text: str) -> bool:
 @pytest.mark.parametrize("n", [1, 2, 9, 100, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_rows_arrive_and_the_lengths_are_within_the_limit(text, n, dtype):
-    make(text).check(form(n, dtype=dtype))
+    parse_channel(text).check(form(n, dtype=dtype))
     for K in (1, 5):
         out, state, _ = send(text, normal(K, n, dtype), form(n, dtype=dtype))
-        assert out.isfinite().all() and all(t.isfinite().all() and t.dtype == dtype for t in state.values())
+        assert out.isfinite().all() and all(
+            t.isfinite().all() and t.dtype == dtype for t in state.values()
+        )
 
 
 @every
@@ -47,7 +49,9 @@ def test_zeros_arrive_as_zeros(text):
 def test_huge_and_tiny_numbers_arrive_without_a_fault(text, size, dtype):
     x = size * normal(3, 50, dtype).clamp(-3, 3)
     out, _, _ = send(text, x, form(50, dtype=dtype))
-    assert out.isfinite().all() or (size == 1e38 and "randomk" in text)  # random-k multiplies by n / k
+    assert out.isfinite().all() or (
+        size == 1e38 and "randomk" in text
+    )  # random-k multiplies by n / k
     if size < 1 and not bare(text):
         assert (out.abs() <= 25 * size * 50**0.5).all()
 
@@ -57,11 +61,13 @@ def test_huge_and_tiny_numbers_arrive_without_a_fault(text, size, dtype):
 def test_what_is_not_finite_does_not_arrive_as_finite(text, odd):
     x = normal(3, 50)
     x[1, 17] = odd
-    chain = make(text)
+    chain = parse_channel(text)
     body, _, _ = chain.encode(x, start(chain, 3, form(50)), keys(3), form(50))
     out, reader = receive(text, body, form(50))
     good = torch.from_numpy(reader.finished()) & out.isfinite().all(dim=1)
-    assert good[0] and good[2] and (not good[1] or "randomk" in text)  # random-k does not send every place
+    assert (
+        good[0] and good[2] and (not good[1] or "randomk" in text)
+    )  # random-k does not send every place
 
 
 @every
@@ -76,14 +82,18 @@ def test_a_message_does_not_depend_on_the_cohort(text):
 @every
 def test_rows_may_lie_anywhere_in_memory(text):
     x = normal(50, 8)
-    assert send(text, x.T[::2], form(50))[2].row(1) == send(text, x.T[::2].contiguous(), form(50))[2].row(1)
-    assert torch.equal(send(text, x[:1].expand(3, 8), form(8))[0][0], send(text, x[:1], form(8))[0][0])
+    assert send(text, x.T[::2], form(50))[2].row(1) == send(text, x.T[::2].contiguous(), form(50))[
+        2
+    ].row(1)
+    assert torch.equal(
+        send(text, x[:1].expand(3, 8), form(8))[0][0], send(text, x[:1], form(8))[0][0]
+    )
 
 
 @every
 def test_rows_and_state_are_not_changed(text):
     x = normal(3, 40)
-    chain, was = make(text), x.clone()
+    chain, was = parse_channel(text), x.clone()
     state = start(chain, 3, form(40))
     chain.encode(x, state, keys(3), form(40))
     assert torch.equal(x, was) and not any(t.any() for t in state.values())
@@ -92,7 +102,7 @@ def test_rows_and_state_are_not_changed(text):
 @every
 def test_hostile_bytes_never_raise_and_never_grow(text):
     n, at = 60, form(60, round=1)
-    chain, rng = make(text), np.random.default_rng(len(text))
+    chain, rng = parse_channel(text), np.random.default_rng(len(text))
     body, _, _ = chain.encode(normal(2, n), start(chain, 2, at), keys(2, 1), at)
     strings = []
     for i in range(2000):
@@ -103,17 +113,21 @@ def test_hostile_bytes_never_raise_and_never_grow(text):
         cut = rng.integers(len(s) + 1) if i % 3 == 0 else len(s)
         strings.append(bytes(s[:cut]) + rng.bytes(rng.integers(3) if i % 5 == 0 else 0))
     most = chain.limit(at)
-    strings += [b"", b"\xff" * most, b"\0" * most] + [rng.bytes(rng.integers(most + 1)) for _ in range(200)]
+    strings += [b"", b"\xff" * most, b"\0" * most] + [
+        rng.bytes(rng.integers(most + 1)) for _ in range(200)
+    ]
     for step in (1, 7, len(strings)):  # a few at a time, and all together
         for a in range(0, len(strings) if step > 1 else 200, step):
             _, reader = receive(text, Ragged.of(strings[a : a + step]), at)
             lengths = [len(s) for s in strings[a : a + step]]
-            assert (reader.finished() <= (reader.at == lengths)).all() and (reader.at <= lengths).all()
+            assert (reader.finished() <= (reader.at == lengths)).all() and (
+                reader.at <= lengths
+            ).all()
 
 
 @every
 def test_a_bad_row_does_not_change_the_others(text):
-    chain, at = make(text), form(60, round=1)
+    chain, at = parse_channel(text), form(60, round=1)
     body, _, _ = chain.encode(normal(3, 60), start(chain, 3, at), keys(3, 1), at)
     whole, _ = receive(text, body, at)
     for spoilt in (b"", body.row(1)[:-1], body.row(1) + b"\0", b"\xff" * int(body.lengths[1])):

@@ -5,13 +5,20 @@ import pytest
 import torch
 
 from channels.common import form, keys
-from idiolect.channels import Form, make
+from idiolect.channels import Form, parse_channel
 from idiolect.channels.lbgm import LBGM
 from idiolect.core.knobs import SettingError
 from idiolect.wire.ragged import Ragged, Reader
 
 F64 = torch.float64
-TEXTS = ("lbgm", "lbgm(layers=True)", "lbgm(threshold=0.9) + half", "lbgm(threshold=0.9) + qsgd", "feedback + lbgm", "lbgm(threshold=1)")
+TEXTS = (
+    "lbgm",
+    "lbgm(layers=True)",
+    "lbgm(threshold=0.9) + half",
+    "lbgm(threshold=0.9) + qsgd",
+    "feedback + lbgm",
+    "lbgm(threshold=1)",
+)
 
 
 def normal(*shape: int, seed: int = 0, dtype=F64) -> torch.Tensor:
@@ -22,26 +29,35 @@ class Pair:
     """Clients and server with what they keep for a channel."""
 
     def __init__(self, text: str, K: int, at: Form):
-        self.chain, self.at = make(text), at
+        self.chain, self.at = parse_channel(text), at
         self.client, self.server = (
-            {n: torch.zeros(K, m, dtype=at.dtype) for n, m in self.chain.kept(w, at).items()} for w in ("client", "memory")
+            {n: torch.zeros(K, m, dtype=at.dtype) for n, m in self.chain.kept(w, at).items()}
+            for w in ("client", "memory")
         )
 
     def send(self, x: torch.Tensor, who=None):
         """What arrives of the clients `who`, the bytes and the paper's count."""
         who = torch.arange(len(x)) if who is None else torch.tensor(who)
-        body, state, values = self.chain.encode(x, {n: t[who] for n, t in self.client.items()}, keys(len(x)), self.at)
+        body, state, values = self.chain.encode(
+            x, {n: t[who] for n, t in self.client.items()}, keys(len(x)), self.at
+        )
         reader = Reader(body)
-        out, memory = self.chain.decode(reader, {n: t[who] for n, t in self.server.items()}, self.at)
+        out, memory = self.chain.decode(
+            reader, {n: t[who] for n, t in self.server.items()}, self.at
+        )
         assert reader.finished().all() and (body.lengths <= self.chain.limit(self.at)).all()
         for kept, new in ((self.client, state), (self.server, memory)):
             for name in kept:
                 kept[name][who] = new[name]
-        assert all(torch.equal(self.client[n], t) for n, t in self.server.items())  # both look back at the same message
+        assert all(
+            torch.equal(self.client[n], t) for n, t in self.server.items()
+        )  # both look back at the same message
         return out, body, values
 
 
-def paper(x: np.ndarray, g: np.ndarray, threshold: float, spans) -> tuple[np.ndarray, np.ndarray, int]:
+def paper(
+    x: np.ndarray, g: np.ndarray, threshold: float, spans
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Azam et al., Algorithm 1, of one client: (what the server uses, the look-back gradient, numbers sent)."""
     out, g, sent = x.copy(), g.copy(), 0
     for a, b in spans:
@@ -59,7 +75,11 @@ def paper(x: np.ndarray, g: np.ndarray, threshold: float, spans) -> tuple[np.nda
 @pytest.mark.parametrize("threshold", [0.05, 0.2, 0.5, 0.95])
 def test_rounds_are_those_of_the_paper(layers, threshold):
     at = Form(60, (0, 1, 20, 60), dtype=F64)
-    pair, g, kinds = Pair(f"lbgm(threshold={threshold}, layers={layers})", 4, at), np.zeros((4, 60)), set()
+    pair, g, kinds = (
+        Pair(f"lbgm(threshold={threshold}, layers={layers})", 4, at),
+        np.zeros((4, 60)),
+        set(),
+    )
     base = normal(4, 60)
     spans = ((0, 1), (1, 20), (20, 60)) if layers else ((0, 60),)
     for t in range(12):
@@ -67,7 +87,11 @@ def test_rounds_are_those_of_the_paper(layers, threshold):
         out, body, values = pair.send(base)
         for k in range(4):
             expected, g[k], sent = paper(base[k].numpy(), g[k], threshold, spans)
-            assert np.allclose(out[k], expected, atol=1e-10) and values[k] == sent and body.lengths[k] == 1 + 8 * sent
+            assert (
+                np.allclose(out[k], expected, atol=1e-10)
+                and values[k] == sent
+                and body.lengths[k] == 1 + 8 * sent
+            )
             kinds.add(sent)
         assert np.allclose(pair.server["0.g"], g, atol=1e-10)
     assert len(kinds) > 1  # some recycled, some in full
@@ -88,7 +112,11 @@ def test_threshold_0_sends_everything_exactly():
     pair, x = Pair("lbgm(threshold=0)", 2, form(40)), normal(2, 40, dtype=torch.float32)
     for message in (x, x, 2 * x, torch.zeros_like(x)):
         out, body, values = pair.send(message)
-        assert torch.equal(out, message) and body.lengths.tolist() == [161] * 2 and values.tolist() == [40] * 2
+        assert (
+            torch.equal(out, message)
+            and body.lengths.tolist() == [161] * 2
+            and values.tolist() == [40] * 2
+        )
 
 
 @pytest.mark.parametrize("text", ["lbgm(threshold=1)", "lbgm(threshold=1, layers=True)"])
@@ -97,7 +125,10 @@ def test_threshold_1_recycles_everything_after_the_first(text):
     parts = 2 if "layers" in text else 1
     for t in range(5):
         _, body, values = pair.send(normal(3, 40, seed=t, dtype=torch.float32))
-        assert values.tolist() == [40 if t == 0 else parts] * 3 and body.lengths.tolist() == [161 if t == 0 else 1 + 4 * parts] * 3
+        assert (
+            values.tolist() == [40 if t == 0 else parts] * 3
+            and body.lengths.tolist() == [161 if t == 0 else 1 + 4 * parts] * 3
+        )
 
 
 def test_a_scaled_message_arrives_whole_and_zero_costs_one_number():
@@ -122,7 +153,11 @@ def test_both_sides_look_back_at_the_same_message(text, dtype):
 def test_with_half_the_look_back_is_what_arrived():
     pair, x = Pair("lbgm + half", 2, form(40)), normal(2, 40, dtype=torch.float32)
     out, body, _ = pair.send(x)
-    assert torch.equal(out, x.half().float()) and torch.equal(pair.client["0.g"], out) and body.lengths.tolist() == [81] * 2
+    assert (
+        torch.equal(out, x.half().float())
+        and torch.equal(pair.client["0.g"], out)
+        and body.lengths.tolist() == [81] * 2
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -137,17 +172,28 @@ def test_clients_not_heard_keep_their_look_back(text):
 
 def test_a_message_does_not_depend_on_the_cohort():
     for text in TEXTS:
-        chain, at = make(text), form(70)
+        chain, at = parse_channel(text), form(70)
         g, x = normal(6, 70, dtype=torch.float32), normal(6, 70, seed=1, dtype=torch.float32)
         x[:3] = g[:3] + 0.1 * x[:3]
-        state = {n: g if n.endswith("g") else torch.zeros(6, m) for n, m in chain.kept("client", at).items()}
+        state = {
+            n: g if n.endswith("g") else torch.zeros(6, m)
+            for n, m in chain.kept("client", at).items()
+        }
         body, after, values = chain.encode(x, state, keys(6), at)
         for k in range(6):
-            one, own, count = chain.encode(x[[k]], {n: t[[k]] for n, t in state.items()}, keys(6)[[k]], at)
-            assert one.row(0) == body.row(k) and count[0] == values[k] and all(torch.equal(own[n][0], after[n][k]) for n in after)
+            one, own, count = chain.encode(
+                x[[k]], {n: t[[k]] for n, t in state.items()}, keys(6)[[k]], at
+            )
+            assert (
+                one.row(0) == body.row(k)
+                and count[0] == values[k]
+                and all(torch.equal(own[n][0], after[n][k]) for n in after)
+            )
         none, _, _ = chain.encode(x[:0], {n: t[:0] for n, t in state.items()}, keys(6)[:0], at)
         assert len(none) == 0
-        assert chain.decode(Reader(none), dict.fromkeys(chain.kept("memory", at), g[:0]), at)[0].shape == (0, 70)
+        assert chain.decode(Reader(none), dict.fromkeys(chain.kept("memory", at), g[:0]), at)[
+            0
+        ].shape == (0, 70)
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e30])
@@ -171,13 +217,21 @@ def test_hostile_bytes_never_raise_and_do_not_touch_the_others(text):
     pair, x = Pair(text, 2, at), normal(2, 60, dtype=torch.float32)
     pair.send(x)
     g = normal(1, 60, dtype=torch.float32)
-    bodies = [pair.chain.encode(m, pair.client, keys(2), at)[0] for m in (x, normal(2, 60, seed=3, dtype=torch.float32))]
+    bodies = [
+        pair.chain.encode(m, pair.client, keys(2), at)[0]
+        for m in (x, normal(2, 60, seed=3, dtype=torch.float32))
+    ]
     strings = [b"", b"\xff" * pair.chain.limit(at), b"\0" * pair.chain.limit(at)]
     for i in range(1500):
         s = bytearray(bodies[i % 2].row(i // 2 % 2))
         for _ in range(rng.integers(0, 4)):
-            s[rng.integers(len(s)) if i % 7 else 0] = rng.choice([0, 1, 255, 127, rng.integers(256)])
-        strings.append(bytes(s[: rng.integers(len(s) + 1) if i % 3 == 0 else len(s)]) + rng.bytes(rng.integers(3) if i % 5 == 0 else 0))
+            s[rng.integers(len(s)) if i % 7 else 0] = rng.choice(
+                [0, 1, 255, 127, rng.integers(256)]
+            )
+        strings.append(
+            bytes(s[: rng.integers(len(s) + 1) if i % 3 == 0 else len(s)])
+            + rng.bytes(rng.integers(3) if i % 5 == 0 else 0)
+        )
     sound = bodies[0].row(0)
 
     def receive(some: list[bytes]):
@@ -198,33 +252,55 @@ def test_hostile_bytes_never_raise_and_do_not_touch_the_others(text):
 def test_flags_and_multiples_that_make_no_sense_are_marked():
     at, memory = Form(3, (0, 1, 3)), {"0.g": torch.ones(6, 3)}
     number = [np.float32(v).tobytes() for v in (2.0, np.nan, np.inf)]
-    some = [b"\1" + number[0], b"\3" + number[0], b"\1" + number[1], b"\1" + number[2], b"\1", b"\0" + number[0]]
+    some = [
+        b"\1" + number[0],
+        b"\3" + number[0],
+        b"\1" + number[1],
+        b"\1" + number[2],
+        b"\1",
+        b"\0" + number[0],
+    ]
     reader = Reader(Ragged.of(some))
-    out, _ = make("lbgm").decode(reader, memory, at)
+    out, _ = parse_channel("lbgm").decode(reader, memory, at)
     assert reader.finished().tolist() == [True] + [False] * 5 and out[0].tolist() == [2.0] * 3
-    some = [b"\3" + 2 * number[0], b"\7" + 2 * number[0], b"\2" + number[0] + number[1], b"\1" + 2 * number[0], b"\0" + 3 * number[0], b""]
+    some = [
+        b"\3" + 2 * number[0],
+        b"\7" + 2 * number[0],
+        b"\2" + number[0] + number[1],
+        b"\1" + 2 * number[0],
+        b"\0" + 3 * number[0],
+        b"",
+    ]
     reader = Reader(Ragged.of(some))
-    make("lbgm(layers=True)").decode(reader, memory, at)
+    parse_channel("lbgm(layers=True)").decode(reader, memory, at)
     assert reader.finished().tolist() == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("text", ["threshold=-0.1", "threshold=1.1", "threshold=nan", "layers=2"])
 def test_options_out_of_range_are_refused(text):
     with pytest.raises(SettingError):
-        make(f"lbgm({text})")
+        parse_channel(f"lbgm({text})")
 
 
 def test_nothing_can_follow_layers_and_the_whole_row_is_counted_down():
     with pytest.raises(SettingError, match="last stage"):
-        make("lbgm(layers=True) + half").check(form(40))
-    assert make("lbgm").check(form(40)) == [] and LBGM().down_values(form(40)) == 40
-    assert LBGM(layers=True).limit(Form(40, tuple(range(0, 41, 4)))) == 2 + 160 and LBGM().limit(form(40)) == 5
+        parse_channel("lbgm(layers=True) + half").check(form(40))
+    assert parse_channel("lbgm").check(form(40)) == [] and LBGM().down_values(form(40)) == 40
+    assert (
+        LBGM(layers=True).limit(Form(40, tuple(range(0, 41, 4)))) == 2 + 160
+        and LBGM().limit(form(40)) == 5
+    )
     assert LBGM().client(form(40)) == LBGM().memory(form(40)) == {"g": 40}
 
 
 def test_feedback_sends_later_what_a_multiple_leaves_out():
     """Clients with different optima never send small messages: without feedback the errors pull the mean away, with it they do not."""
-    at, curvature, target, off = form(40, dtype=F64), torch.logspace(0, -1, 40, dtype=F64), normal(3, 40), {}
+    at, curvature, target, off = (
+        form(40, dtype=F64),
+        torch.logspace(0, -1, 40, dtype=F64),
+        normal(3, 40),
+        {},
+    )
     for text in ("lbgm(threshold=0.5)", "feedback + lbgm(threshold=0.5)"):
         pair, w, words = Pair(text, 3, at), torch.zeros(40, dtype=F64), 0.0
         for _ in range(600):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from channels.common import form, keys, receive, send
-from idiolect.channels import make
+from idiolect.channels import parse_channel
 from idiolect.channels.qsgd import QSGD
 from idiolect.core.knobs import SettingError
 from idiolect.wire.ragged import Ragged
@@ -16,13 +16,20 @@ TIMES = 4000
 
 
 @pytest.mark.parametrize(
-    "options", ["levels=2", "levels=5, bucket=16", "norm=inf", "levels=3, bucket=7, norm=inf", "levels=2, coding=elias"]
+    "options",
+    [
+        "levels=2",
+        "levels=5, bucket=16",
+        "norm=inf",
+        "levels=3, bucket=7, norm=inf",
+        "levels=2, coding=elias",
+    ],
 )
 def test_the_mean_is_the_row_and_the_variance_within_the_bound(options):
     at = form(40, dtype=torch.float64)
     out, _, _ = send(f"qsgd({options})", ROW.expand(TIMES, 40), at, key=keys(TIMES))
     assert ((out.mean(0) - ROW).abs() <= 5 * out.std(0) / TIMES**0.5 + 2**-22 * ROW.abs()).all()
-    (stage,) = make(f"qsgd({options})").stages
+    (stage,) = parse_channel(f"qsgd({options})").stages
     s, b = stage.levels - 1, min(stage.bucket, 40)
     error = ((out - ROW) ** 2).sum(1).mean()
     if stage.norm == "l2":
@@ -39,7 +46,11 @@ def test_every_number_is_a_level_of_its_bucket(norm):
     out, _, _ = send(f"qsgd(levels=6, bucket=32, norm={norm})", x, form(100))
     for a in range(0, 100, 32):
         part, arrived = x[:, a : a + 32], out[:, a : a + 32]
-        size = part.norm(dim=1, keepdim=True) if norm == "l2" else part.abs().max(1, keepdim=True).values
+        size = (
+            part.norm(dim=1, keepdim=True)
+            if norm == "l2"
+            else part.abs().max(1, keepdim=True).values
+        )
         level = arrived / size * 5
         assert torch.allclose(level, level.round(), atol=1e-4) and level.abs().max() < 5.1
         assert (arrived * part >= 0).all()
@@ -52,13 +63,18 @@ def test_a_row_with_one_number_is_exact():
         assert torch.equal(send(f"qsgd({options})", x, form(600))[0], x)
 
 
-@pytest.mark.parametrize(("n", "levels", "bucket"), [(1000, 16, 512), (610, 5, 500), (7, 2, 3), (79510, 16, 512), (100, 17, 1000)])
+@pytest.mark.parametrize(
+    ("n", "levels", "bucket"),
+    [(1000, 16, 512), (610, 5, 500), (7, 2, 3), (79510, 16, 512), (100, 17, 1000)],
+)
 def test_bytes_and_words_are_those_of_the_formula(n, levels, bucket):
     stage = QSGD(levels=levels, bucket=bucket)
     coded = stage.encode(torch.ones(2, n), {}, keys(2), form(n))
     words = (n + 32 * math.ceil(n / bucket) + math.ceil(math.log2(levels)) * n) / 32
     assert coded.values.tolist() == [words] * 2 and stage.down_values(form(n)) == words
-    assert (coded.body.lengths == math.ceil(4 * words)).all() and stage.limit(form(n)) == math.ceil(4 * words)
+    assert (coded.body.lengths == math.ceil(4 * words)).all() and stage.limit(form(n)) == math.ceil(
+        4 * words
+    )
 
 
 def test_both_codings_carry_the_same_numbers():
@@ -73,7 +89,11 @@ def test_both_codings_carry_the_same_numbers():
 
 def test_the_longest_elias_message_is_within_the_limit():
     stage = QSGD(levels=16, norm="inf", coding="elias")
-    for x in (torch.ones(1, 1000), torch.ones(1, 1000) * (torch.arange(1000) % 2), torch.ones(1, 1000) * (torch.arange(1000) % 4 == 3)):
+    for x in (
+        torch.ones(1, 1000),
+        torch.ones(1, 1000) * (torch.arange(1000) % 2),
+        torch.ones(1, 1000) * (torch.arange(1000) % 4 == 3),
+    ):
         assert stage.encode(x, {}, keys(1), form(1000)).body.lengths[0] <= stage.limit(form(1000))
 
 
@@ -84,7 +104,17 @@ def test_a_level_that_does_not_exist_is_refused():
         assert reader.finished().tolist() == [level < 5]
 
 
-@pytest.mark.parametrize("options", [{"levels": 1}, {"levels": 1.5}, {"bucket": 0}, {"norm": "l1"}, {"coding": "zip"}, {"levels": 10**6}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"levels": 1},
+        {"levels": 1.5},
+        {"bucket": 0},
+        {"norm": "l1"},
+        {"coding": "zip"},
+        {"levels": 10**6},
+    ],
+)
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(SettingError, match=next(iter(options))):
         QSGD(**options)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from channels.common import form, keys
-from idiolect.channels import Form, make
+from idiolect.channels import Form, parse_channel
 from idiolect.channels.sketch import Sketch
 from idiolect.channels.stage import Stage
 from idiolect.core.knobs import SettingError
@@ -46,7 +46,9 @@ def a_round(stage: Sketch, x: torch.Tensor, client, server, at: Form):
         change, server = stage.finish(table, server, at)
         return change, client, server
     query = stage.query(table, server, at)
-    change, chosen, server = stage.conclude(query, stage.answer(client, query, at).mean(0), server, at)
+    change, chosen, server = stage.conclude(
+        query, stage.answer(client, query, at).mean(0), server, at
+    )
     return change, stage.forget(client, chosen, at), server
 
 
@@ -96,18 +98,29 @@ def test_what_fetchsgd_subtracts_it_accounts_for():
     changes, momenta = torch.zeros(90, dtype=F64), torch.zeros(60, dtype=F64)
     for t in range(6):
         change, _, server = a_round(stage, normal(2, 90, seed=t), {}, server, at)
-        changes, momenta = changes + change, momenta + server["u"]  # without clearing u is as it was used
-        assert torch.allclose(s.sketch(changes[None])[0] + server["v"], stage.rate * momenta, atol=1e-10)
+        changes, momenta = (
+            changes + change,
+            momenta + server["u"],
+        )  # without clearing u is as it was used
+        assert torch.allclose(
+            s.sketch(changes[None])[0] + server["v"], stage.rate * momenta, atol=1e-10
+        )
 
 
 def test_sketched_sgd_sends_the_exact_mean_and_loses_nothing():
     stage, at = Sketch(columns=12, k=4, exact=True, momentum=0.0), form(90, dtype=F64)
-    client, sent, total = zeros(stage.client(at), 3), torch.zeros(90, dtype=F64), torch.zeros(90, dtype=F64)
+    client, sent, total = (
+        zeros(stage.client(at), 3),
+        torch.zeros(90, dtype=F64),
+        torch.zeros(90, dtype=F64),
+    )
     for t in range(6):
         x = normal(3, 90, seed=t)
         before = (client["v"] + x).mean(0)
         change, client, _ = a_round(stage, x, client, {}, at)
-        assert int((change != 0).sum()) == 4 and torch.equal(change[change != 0], before[change != 0])
+        assert int((change != 0).sum()) == 4 and torch.equal(
+            change[change != 0], before[change != 0]
+        )
         sent, total = sent + change, total + x.mean(0)
         assert torch.allclose(sent + client["v"].mean(0), total, atol=1e-12)
 
@@ -124,14 +137,21 @@ def test_clients_not_heard_keep_what_they_have():
 
 def test_momentum_does_not_enlarge_a_constant_message():
     at, x = form(90, dtype=F64), normal(1, 90)
-    for stage, share in ((Sketch(columns=900, k=90, clear=False), 1.0), (Sketch(columns=900, k=90, exact=True), 0.1)):
+    for stage, share in (
+        (Sketch(columns=900, k=90, clear=False), 1.0),
+        (Sketch(columns=900, k=90, exact=True), 0.1),
+    ):
         client, server = zeros(stage.client(at), 1), zeros(stage.server(at))
         for _ in range(200):
             change, client, server = a_round(stage, x, client, server, at)
-        assert torch.allclose(change, share * x[0], atol=1e-7)  # lr (1 + 0.9 + 0.81 + ...), or lr where momentum is cleared every round
+        assert torch.allclose(
+            change, share * x[0], atol=1e-7
+        )  # lr (1 + 0.9 + 0.81 + ...), or lr where momentum is cleared every round
 
 
-def descend(stage: Sketch, target: torch.Tensor, lr: float, rounds: int, curvature: torch.Tensor) -> tuple[float, torch.Tensor]:
+def descend(
+    stage: Sketch, target: torch.Tensor, lr: float, rounds: int, curvature: torch.Tensor
+) -> tuple[float, torch.Tensor]:
     """Gradient descent of four clients, each with an optimum of its own: the part of the loss that is left, and the gradient."""
     n = len(target)
     at, w = Form(n, (0, n), dtype=F64), torch.zeros(n, dtype=F64)
@@ -139,13 +159,19 @@ def descend(stage: Sketch, target: torch.Tensor, lr: float, rounds: int, curvatu
     shift -= shift.mean(0)
     client, server = zeros(stage.client(at), 4), zeros(stage.server(at))
     for _ in range(rounds):
-        change, client, server = a_round(stage, -lr * curvature * (w - target - shift), client, server, at)
+        change, client, server = a_round(
+            stage, -lr * curvature * (w - target - shift), client, server, at
+        )
         w = w + change
     off = w - target
-    return float((curvature * off.square()).sum() / (curvature * target.square()).sum()), curvature * off
+    return float(
+        (curvature * off.square()).sum() / (curvature * target.square()).sum()
+    ), curvature * off
 
 
-CURVATURE = torch.logspace(0, -1, 610, dtype=F64)[torch.randperm(610, generator=torch.Generator().manual_seed(4))]
+CURVATURE = torch.logspace(0, -1, 610, dtype=F64)[
+    torch.randperm(610, generator=torch.Generator().manual_seed(4))
+]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -178,16 +204,28 @@ def test_fetchsgd_stops_where_its_table_sees_nothing():
     assert loss > 0.05 and seen.norm() < 0.35 * fresh.norm()
 
 
-@pytest.mark.parametrize("text", ["sketch", "sketch + half", "sketch(exact=True)", "clip(norm=1.0) + sketch(columns=10, rows=3) + qsgd"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sketch",
+        "sketch + half",
+        "sketch(exact=True)",
+        "clip(norm=1.0) + sketch(columns=10, rows=3) + qsgd",
+    ],
+)
 def test_bytes_are_those_of_the_table(text):
-    chain, at = make(text), form(1000)
+    chain, at = parse_channel(text), form(1000)
     chain.check(at)
     client = {n: torch.zeros(3, size) for n, size in chain.kept("client", at).items()}
     body, _, _ = chain.encode(normal(3, 1000).float(), client, keys(3), at)
     stage = chain.stages[chain.joint]
     reader = Reader(body)
     rows, _ = chain.decode(reader, {}, at)
-    assert reader.finished().all() and (body.lengths <= chain.limit(at)).all() and rows.shape == (3, stage.numbers(at))
+    assert (
+        reader.finished().all()
+        and (body.lengths <= chain.limit(at)).all()
+        and rows.shape == (3, stage.numbers(at))
+    )
     if text in ("sketch", "sketch(exact=True)"):
         assert body.lengths.tolist() == [4 * stage.numbers(at)] * 3
     if text == "sketch":
@@ -213,33 +251,42 @@ def test_defaults_send_a_fifth_up_and_count_as_the_paper_does(n, columns, exactl
     at, x = form(n), torch.zeros(2, n)
     fetch, exact = Sketch(), Sketch(exact=True)
     assert fetch.size(at) == (columns, k) and exact.size(at) == (exactly, k)
-    chain = make("sketch")
-    assert chain.encode(x, {}, keys(2), at)[2].tolist() == [5 * columns] * 2 and chain.down_values(at) == 2 * k
+    chain = parse_channel("sketch")
+    assert (
+        chain.encode(x, {}, keys(2), at)[2].tolist() == [5 * columns] * 2
+        and chain.down_values(at) == 2 * k
+    )
     state = {m: torch.zeros(2, n) for m in "uv"}
-    assert exact.encode(x, state, keys(2), at).values.tolist() == [5 * exactly + 4 * k] * 2 and exact.down_values(at) == 6 * k
+    assert (
+        exact.encode(x, state, keys(2), at).values.tolist() == [5 * exactly + 4 * k] * 2
+        and exact.down_values(at) == 6 * k
+    )
     assert all(0.195 * n < words < 0.22 * n for words in (5 * columns, 5 * exactly + 4 * k))
     assert fetch.check(at) == exact.check(at) == ""
 
 
 def test_a_table_larger_than_the_message_is_a_warning():
-    assert make("sketch(columns=200)").check(form(1000)) == [
+    assert parse_channel("sketch(columns=200)").check(form(1000)) == [
         "a sketch of 5 x 200 = 1,000 numbers is not smaller than the message of 1,000: it does not compress"
     ]
-    assert make("sketch(columns=199)").check(form(1000)) == []
+    assert parse_channel("sketch(columns=199)").check(form(1000)) == []
 
 
-@pytest.mark.parametrize("text", ["columns=-1", "rows=0", "k=-1", "momentum=1.0", "momentum=-0.1", "lr=-1", "columns=1.5"])
+@pytest.mark.parametrize(
+    "text",
+    ["columns=-1", "rows=0", "k=-1", "momentum=1.0", "momentum=-0.1", "lr=-1", "columns=1.5"],
+)
 def test_options_out_of_range_are_refused(text):
     with pytest.raises(SettingError):
-        make(f"sketch({text})")
+        parse_channel(f"sketch({text})")
 
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(SettingError, match="at most 1000"):
-        make("sketch(k=1001)").check(form(1000))
+        parse_channel("sketch(k=1001)").check(form(1000))
     with pytest.raises(SettingError, match="only 'clip'"):
-        make("topk + sketch").check(form(1000))
-    assert make("sketch(k=1000, exact=True)").check(form(1000)) == []
+        parse_channel("topk + sketch").check(form(1000))
+    assert parse_channel("sketch(k=1000, exact=True)").check(form(1000)) == []
     whole = Sketch(k=1000, exact=True)
     assert len(whole.query(torch.zeros(whole.numbers(form(1000))), {}, form(1000))) == 1000
     assert not Stage().asks and not Sketch().asks and Sketch(exact=True).asks

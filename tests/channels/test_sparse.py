@@ -49,7 +49,9 @@ def test_random_k_is_right_on_average_with_the_stated_variance():
 
 def test_random_k_without_the_factor_sends_numbers_as_they_are_and_contracts_on_average():
     times, row = 6000, NORMAL[0, :40]
-    out, _, _ = send("randomk(share=0.25, unbiased=False)", row.expand(times, 40), form(40, dtype=torch.float64))
+    out, _, _ = send(
+        "randomk(share=0.25, unbiased=False)", row.expand(times, 40), form(40, dtype=torch.float64)
+    )
     assert torch.equal(out[out != 0], row.expand(times, 40)[out != 0])
     error = ((out - row) ** 2).sum(1)
     assert abs(error.mean() - 0.75 * (row**2).sum()) <= 5 * error.std() / times**0.5
@@ -63,7 +65,10 @@ def test_every_pair_of_places_is_as_likely():
 
 
 def test_random_places_change_from_round_to_round_and_from_client_to_client():
-    a, b = (send("randomk(share=0.1)", torch.ones(2, 500), form(500), key=keys(2, t))[0] != 0 for t in (0, 1))
+    a, b = (
+        send("randomk(share=0.1)", torch.ones(2, 500), form(500), key=keys(2, t))[0] != 0
+        for t in (0, 1)
+    )
     assert not torch.equal(a[0], a[1]) and not torch.equal(a[0], b[0])
 
 

@@ -46,10 +46,25 @@ FULL = "a disk without room"
 def run(directory: Path, resume: bool = False, progress=None) -> il.Result:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=120)
-    data = il.Federation.from_arrays(rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20))
-    settings = {"rounds": 6, "sample": 3, "checkpoint_every": 2, "server_options": "momentum=0.9", "batching": "epochs", "batch": 8}
+    data = il.Federation.from_arrays(
+        rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20)
+    )
+    settings = {
+        "rounds": 6,
+        "sample": 3,
+        "checkpoint_every": 2,
+        "server_options": "momentum=0.9",
+        "batching": "epochs",
+        "batch": 8,
+    }
     return il.run(
-        il.FedProxSoft(steps=3), il.Task(lambda: nn.Linear(8, 3)), data, directory=directory, resume=resume, progress=progress, **settings
+        il.FedProxSoft(steps=3),
+        il.Task(lambda: nn.Linear(8, 3)),
+        data,
+        directory=directory,
+        resume=resume,
+        progress=progress,
+        **settings,
     )
 
 
@@ -60,7 +75,11 @@ def digest(result: il.Result) -> str:
         for state in (one.engine.server, one.engine.host.store.save(), one.engine.ledger.counts):
             for name, t in sorted(state.items()):
                 out.update(name.encode() + t.contiguous().view(torch.uint8).numpy().tobytes())
-        out.update(repr((one.history, one.engine.ledger.save()[1], [x.tolist() for x in one.by_client])).encode())
+        out.update(
+            repr(
+                (one.history, one.engine.ledger.save()[1], [x.tolist() for x in one.by_client])
+            ).encode()
+        )
     out.update(repr(sorted((k, v) for k, v in result.summary().items() if k != "seconds")).encode())
     return out.hexdigest()
 
@@ -77,7 +96,9 @@ def arm(where: str, at: int | str, side: str) -> None:
     def fatal(*args, **kwargs):
         calls[0] += 1
         paths = [str(a) for a in args if isinstance(a, (str, Path))]
-        here = calls[0] == at if isinstance(at, int) else any(Path(p).name == at for p in paths[-1:])
+        here = (
+            calls[0] == at if isinstance(at, int) else any(Path(p).name == at for p in paths[-1:])
+        )
         if here and name == "rmtree" and Path(paths[0]).exists():
             next(p for p in Path(paths[0]).iterdir()).unlink()
         elif here and name == "rmtree":
@@ -133,13 +154,19 @@ def fill_and_resume(directory: Path) -> str:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    os.fsync = lambda handle: None  # a killed process loses nothing that it has written; only a dead machine does
+    os.fsync = lambda handle: (
+        None
+    )  # a killed process loses nothing that it has written; only a dead machine does
     out = {"whole": digest(run(folder / "whole"))}
     for name, point in {**POINTS, FULL: None}.items():
         directory = folder / "run"
         try:
             out[name] = kill_and_resume(directory, point) if point else fill_and_resume(directory)
-            left = [str(p.relative_to(directory)) for p in directory.rglob("*") if p.name.startswith(".")]
+            left = [
+                str(p.relative_to(directory))
+                for p in directory.rglob("*")
+                if p.name.startswith(".")
+            ]
             if left:
                 out[name] = f"left behind: {left}"
         except Exception as error:
@@ -151,7 +178,11 @@ def main(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict[str, str]:
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path_factory.mktemp("killed"))], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, str(tmp_path_factory.mktemp("killed"))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

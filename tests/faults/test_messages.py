@@ -19,7 +19,9 @@ SIZES = (12, 40, 25, 18, 33, 9)
 def federation() -> il.Federation:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=sum(SIZES))
-    return il.Federation.from_arrays(rng.standard_normal((len(y), 8)) + y[:, None], y, np.repeat(np.arange(6), SIZES))
+    return il.Federation.from_arrays(
+        rng.standard_normal((len(y), 8)) + y[:, None], y, np.repeat(np.arange(6), SIZES)
+    )
 
 
 FEDERATION = federation()
@@ -71,7 +73,9 @@ FAULTS = {
     "stranger": ("stranger", lambda m, others: with_header(m, client=77)),
     "another's id": (
         "repeated",
-        lambda m, others: with_header(m, client=int(wire.header(np.frombuffer(others[0], np.uint8)[None])["client"][0])),
+        lambda m, others: with_header(
+            m, client=int(wire.header(np.frombuffer(others[0], np.uint8)[None])["client"][0])
+        ),
     ),
     "a copy": ("repeated", lambda m, others: others[0]),
     "weight 0": ("weight", lambda m, others: with_header(m, weight=0)),
@@ -97,14 +101,18 @@ def bad_in_round_1(monkeypatch, method: il.Method, fault, **settings) -> il.Resu
 def same_state(a: il.Result, b: il.Result) -> bool:
     one, two = a.seeds[0].engine, b.seeds[0].engine
     pairs = [(one.server, two.server), (one.host.store.save(), two.host.store.save())]
-    return all(x.keys() == y.keys() and all(torch.equal(t, y[n]) for n, t in x.items()) for x, y in pairs)
+    return all(
+        x.keys() == y.keys() and all(torch.equal(t, y[n]) for n, t in x.items()) for x, y in pairs
+    )
 
 
 def accounted(result: il.Result, rounds: int = 3) -> None:
     """selected = admitted + rejected; bytes up are those of the admitted."""
     engine = result.seeds[0].engine
     ledger = engine.ledger
-    assert ledger.selected == rounds * engine.sample == ledger.admitted + sum(ledger.rejected.values())
+    assert (
+        ledger.selected == rounds * engine.sample == ledger.admitted + sum(ledger.rejected.values())
+    )
     assert ledger.total("bytes_up") == ledger.admitted * engine.host.up.length
     assert ledger.total("values_up") == ledger.admitted * engine.host.up.values
 
@@ -179,10 +187,18 @@ BIG = float(np.finfo(np.float32).max)
 
 
 @pytest.mark.parametrize("value", [BIG, 1e38], ids=["largest", "1e38"])
-@pytest.mark.parametrize("settings", [{}, {"server_options": "momentum=0.9"}, {"server_lr": 2.0}], ids=["plain", "momentum", "server_lr 2"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"server_options": "momentum=0.9"}, {"server_lr": 2.0}],
+    ids=["plain", "momentum", "server_lr 2"],
+)
 @pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
-def test_the_server_stays_finite_whatever_finite_numbers_are_sent(weighting, settings, value, monkeypatch):
-    tampering(monkeypatch, lambda round, ms: [number(m, value if round % 2 == 0 else -value) for m in ms])
+def test_the_server_stays_finite_whatever_finite_numbers_are_sent(
+    weighting, settings, value, monkeypatch
+):
+    tampering(
+        monkeypatch, lambda round, ms: [number(m, value if round % 2 == 0 else -value) for m in ms]
+    )
     server = run(il.FedAvg(weighting=weighting), rounds=4, **settings).seeds[0].engine.server
     assert torch.isfinite(server["w"]).all()
 
@@ -191,9 +207,17 @@ def test_a_client_that_diverges_is_rejected_and_harms_no_other():
     inputs = FEDERATION.inputs.clone()
     a, b = FEDERATION.offsets["train"][2:4].tolist()
     inputs[a:b] = 1e30
-    wild = il.Federation(inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes)
-    one = il.run(il.FedAvg(), il.Task(lambda: nn.Linear(8, 3)), wild, rounds=3, sample=6, batch=8).seeds[0].engine
-    assert one.ledger.rejected == Counter({"not finite": 3}) and one.ledger.counts["bytes_up"][2] == 0
+    wild = il.Federation(
+        inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes
+    )
+    one = (
+        il.run(il.FedAvg(), il.Task(lambda: nn.Linear(8, 3)), wild, rounds=3, sample=6, batch=8)
+        .seeds[0]
+        .engine
+    )
+    assert (
+        one.ledger.rejected == Counter({"not finite": 3}) and one.ledger.counts["bytes_up"][2] == 0
+    )
     assert torch.isfinite(one.server["w"]).all()
 
 
@@ -202,7 +226,12 @@ def test_hosts_take_no_message_of_another_run_or_round():
     host, everyone = engine.host, torch.arange(6)
     before = {n: t.clone() for n, t in host.store.save().items()}
     down = host.method.broadcast(host.task, engine.server)
-    for message in (wire.one(down, host.run + 1, 1), wire.one(down, host.run, 0), wire.one(down, host.run, 1)[:-1], b""):
+    for message in (
+        wire.one(down, host.run + 1, 1),
+        wire.one(down, host.run, 0),
+        wire.one(down, host.run, 1)[:-1],
+        b"",
+    ):
         with pytest.raises(ValueError, match="message down"):
             host.update(1, message, everyone, everyone)
     assert all(torch.equal(t, before[n]) for n, t in host.store.save().items())

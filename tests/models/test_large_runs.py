@@ -16,18 +16,33 @@ from idiolect.wire.messages import HEADER
 
 def images(clients: int, each: int, side: int = 9) -> Federation:
     draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(clients * each, 3, side, side, generator=draw), torch.arange(clients * each) % 2
-    return Federation.from_arrays(x, y.numpy(), torch.arange(clients).repeat_interleave(each).numpy(), split=["train"] * len(x), classes=2)
+    x, y = (
+        torch.randn(clients * each, 3, side, side, generator=draw),
+        torch.arange(clients * each) % 2,
+    )
+    return Federation.from_arrays(
+        x,
+        y.numpy(),
+        torch.arange(clients).repeat_interleave(each).numpy(),
+        split=["train"] * len(x),
+        classes=2,
+    )
 
 
 def sentences(clients: int, each: int, length: int = 5, words: int = 50) -> Federation:
-    tokens = torch.randint(words, (clients * each, length + 1), generator=torch.Generator().manual_seed(0)).numpy()
+    tokens = torch.randint(
+        words, (clients * each, length + 1), generator=torch.Generator().manual_seed(0)
+    ).numpy()
     who = torch.arange(clients).repeat_interleave(each).numpy()
-    return Federation.from_arrays(tokens[:, :-1], tokens[:, 1:], who, split=["train"] * len(tokens), classes=words)
+    return Federation.from_arrays(
+        tokens[:, :-1], tokens[:, 1:], who, split=["train"] * len(tokens), classes=words
+    )
 
 
 def task_of(model: str, federation: Federation) -> il.Task:
-    return il.Task(partial(models.make, model, tuple(federation.inputs.shape[1:]), federation.classes))
+    return il.Task(
+        partial(models.make, model, tuple(federation.inputs.shape[1:]), federation.classes)
+    )
 
 
 @pytest.mark.parametrize(("model", "lr"), [("resnet18", 0.001), ("transformer", 0.01)])
@@ -58,7 +73,16 @@ def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_a_client():
 @pytest.mark.parametrize("name", METHODS)
 def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(name, clients, rows):
     federation = images(clients, 4)
-    task = il.Task(nn.Sequential(nn.Flatten(), nn.Linear(243, 2000), nn.ReLU(), nn.Linear(2000, 250), nn.ReLU(), nn.Linear(250, 2)))
+    task = il.Task(
+        nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(243, 2000),
+            nn.ReLU(),
+            nn.Linear(2000, 250),
+            nn.ReLU(),
+            nn.Linear(250, 2),
+        )
+    )
     assert task.d > 900_000
     method = METHODS[name](0.01)
     run = engine(method, task, federation, heard=2, rows=rows, batch=4)

@@ -5,11 +5,29 @@ import numpy as np
 from .fedavg import mean
 
 
-def dichotomy(model, data, valid, start, cohorts, batches, lr, personal_lr, steps, personal_steps, weighting, level):
+def dichotomy(
+    model,
+    data,
+    valid,
+    start,
+    cohorts,
+    batches,
+    lr,
+    personal_lr,
+    steps,
+    personal_steps,
+    weighting,
+    level,
+):
     """`valid[i]`: the validation data of client i. `level` "federation": the error over those heard in the last round, weighted by
     samples, of the model they received and of their local ones; "client": each client compares for itself, at the end."""
     n = [len(y) for _, y in data]
-    w, x, votes, spent = start, [start.copy() for _ in data], np.zeros(2), np.zeros(len(data), dtype=int)
+    w, x, votes, spent = (
+        start,
+        [start.copy() for _ in data],
+        np.zeros(2),
+        np.zeros(len(data), dtype=int),
+    )
 
     def error(model_, i):
         X, y = valid[i]
@@ -28,8 +46,19 @@ def dichotomy(model, data, valid, start, cohorts, batches, lr, personal_lr, step
             spent[i] += personal_steps + steps
             local_w.append(w_i)
         errors = np.array([[error(w, i), error(x[i], i)] for i in cohort])
-        votes = sum(n[i] * e for i, e in zip(cohort, errors, strict=True)) / sum(n[i] for i in cohort)
+        votes = sum(n[i] * e for i, e in zip(cohort, errors, strict=True)) / sum(
+            n[i] for i in cohort
+        )
         w = mean(w, {i: local_w[i] for i in cohort}, data, weighting)
-    together = [votes[0] < votes[1] if level == "federation" else error(w, i) < error(x[i], i) for i in range(len(data))]
+    together = [
+        votes[0] < votes[1] if level == "federation" else error(w, i) < error(x[i], i)
+        for i in range(len(data))
+    ]
     personal = [w if shared else x[i] for i, shared in enumerate(together)]
-    return {"server w": w, "server votes": votes, "private x": x, "personal": personal, "gradients": spent}
+    return {
+        "server w": w,
+        "server votes": votes,
+        "private x": x,
+        "personal": personal,
+        "gradients": spent,
+    }

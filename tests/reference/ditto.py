@@ -5,7 +5,20 @@ import numpy as np
 from .fedavg import mean
 
 
-def ditto(model, data, start, cohorts, batches, lr, personal_lr, steps, personal_steps, lam, who, weighting="equal"):
+def ditto(
+    model,
+    data,
+    start,
+    cohorts,
+    batches,
+    lr,
+    personal_lr,
+    steps,
+    personal_steps,
+    lam,
+    who,
+    weighting="equal",
+):
     """`who` trains: the sampled clients (the paper), or everyone (the lp-proj code). The global part of a client draws first."""
     w, v, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
@@ -15,7 +28,9 @@ def ditto(model, data, start, cohorts, batches, lr, personal_lr, steps, personal
             for _ in range(steps):  # UPDATE_GLOBAL(w, grad F_k(w))
                 I = next(batch)
                 x = x - lr * model.gradient(x, X[I], y[I])
-            for _ in range(personal_steps):  # v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w)), w as received
+            for _ in range(
+                personal_steps
+            ):  # v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w)), w as received
                 I = next(batch)
                 v[k] = v[k] - personal_lr * (model.gradient(v[k], X[I], y[I]) + lam * (v[k] - w))
             spent[k] += steps + personal_steps

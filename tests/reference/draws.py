@@ -42,8 +42,15 @@ class Draws:
 
     def batches(self, t, i, purpose="batch"):
         """The mini-batches of client i in round t: the run's own, drawn from data that hold nothing but their positions."""
-        positions = replace(self.federation, inputs=torch.arange(len(self.federation.inputs)).unsqueeze(1))
-        of_run = {"seed": self.seed, "batch": self.batch, "batching": self.batching, "names": self.keys}
+        positions = replace(
+            self.federation, inputs=torch.arange(len(self.federation.inputs)).unsqueeze(1)
+        )
+        of_run = {
+            "seed": self.seed,
+            "batch": self.batch,
+            "batching": self.batching,
+            "names": self.keys,
+        }
         drawn = Batches(positions, torch.tensor([i]), round=t, purpose=purpose, **of_run)
         start = int(self.federation.offsets["train"][i])
         while True:
@@ -52,7 +59,12 @@ class Draws:
 
     def passes(self, epochs):
         """How many steps each client takes for that many passes over its data."""
-        return [epochs if self.batching == "full" else epochs * int(np.ceil(n / self.batch)) for n in self.sizes]
+        return [
+            epochs if self.batching == "full" else epochs * int(np.ceil(n / self.batch))
+            for n in self.sizes
+        ]
 
     def projection(self, dim, d):
-        return projections.make(projections.Spec("gaussian", dim), (0, d), self.seed, torch.float64, torch.device("cpu")).rows.numpy()
+        return projections.make(
+            projections.Spec("gaussian", dim), (0, d), self.seed, torch.float64, torch.device("cpu")
+        ).rows.numpy()

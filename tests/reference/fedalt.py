@@ -40,4 +40,9 @@ def pillutla(
                     u_i = u_i - lr * gradient(u_i, v_i)[shared]
             received[i], v[i] = u_i, v_i
         u = mean(u, received, data, weighting)
-    return {"server theta": u, "private w": v, "personal": [join(u, v_i) for v_i in v], "gradients": spent}
+    return {
+        "server theta": u,
+        "private w": v,
+        "personal": [join(u, v_i) for v_i in v],
+        "gradients": spent,
+    }

@@ -4,7 +4,9 @@ paper ("unbiased")."""
 import numpy as np
 
 
-def fedavg(model, data, start, cohorts, batches, rates, steps, weighting, server=lambda w, target: target):
+def fedavg(
+    model, data, start, cohorts, batches, rates, steps, weighting, server=lambda w, target: target
+):
     """`server` turns the model and the clients' mean into the next model; plainly, that mean."""
     w, spent = start, np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):

@@ -12,7 +12,9 @@ def feddeper(model, data, start, cohorts, batches, lr, rho, lam, steps, same_bat
             (X, y_), batch, y = data[i], batches(t, i), x.copy()  # line 5
             for _ in range(steps):
                 I = next(batch)
-                penalty = rho / lr * (v[i] + y - 2 * x)  # of rho / (2 eta) ||v + y - 2x||^2, eq. (5)
+                penalty = (
+                    rho / lr * (v[i] + y - 2 * x)
+                )  # of rho / (2 eta) ||v + y - 2x||^2, eq. (5)
                 new = y - lr * (model.gradient(y, X[I], y_[I]) + penalty)  # line 7
                 I = I if same_batch else next(batch)
                 v[i] = v[i] - lr * model.gradient(v[i], X[I], y_[I])  # line 8

@@ -22,7 +22,21 @@ def fedprox(model, data, start, cohorts, batches, rates, steps, weighting, mu):
     return {"server w": w, "personal": [w for _ in data], "gradients": spent}
 
 
-def fedprox_soft(model, data, start, cohorts, batches, last_batches, rates, last_rate, steps, last_steps, weighting, lam, eta):
+def fedprox_soft(
+    model,
+    data,
+    start,
+    cohorts,
+    batches,
+    last_batches,
+    rates,
+    last_rate,
+    steps,
+    last_steps,
+    weighting,
+    lam,
+    eta,
+):
     """Algorithm 3. `eta` is its aggregation step size (lambda times the global one, there); `last_*` belong to Stage II."""
     w, x, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
 
@@ -38,5 +52,8 @@ def fedprox_soft(model, data, start, cohorts, batches, last_batches, rates, last
             spent[i] += steps
         target = mean(w, {i: x[i] for i in cohort}, data, weighting)
         w = w - eta * (w - target)
-    personal = [soft_local_sgd(x[i], w, *data[i], last_steps, last_batches(i), last_rate) for i in range(len(data))]  # Stage II
+    personal = [
+        soft_local_sgd(x[i], w, *data[i], last_steps, last_batches(i), last_rate)
+        for i in range(len(data))
+    ]  # Stage II
     return {"server w": w, "private x": x, "personal": personal, "gradients": spent}

@@ -10,7 +10,11 @@ def ffgg(
     """`private`: the coordinates of w; the rest is theta. `starts(t, i)`: where w starts in round t, random or not; `kept`: where it
     was. `local_steps`: K of Algorithm 4, None for Algorithm 1. `product(x, v, X, y)`: the Hessian times v, for cg and newton."""
     shared, rounds = np.setdiff1d(np.arange(len(start)), private), len(cohorts)
-    theta, own, spent = start[shared], [start[private] for _ in data], np.zeros(len(data), dtype=int)
+    theta, own, spent = (
+        start[shared],
+        [start[private] for _ in data],
+        np.zeros(len(data), dtype=int),
+    )
     count = spent
 
     def gradient(i, theta, w, I):
@@ -37,11 +41,17 @@ def ffgg(
         if solver in ("cg", "newton"):
             I = next(batch)
             g, H = gradient(i, theta, w, I)[private], hessian(i, theta, w, I)
-            return w - (conjugate_gradients(H, g, steps) if solver == "cg" else np.linalg.solve(matrix(H, len(g)), g))
+            return w - (
+                conjugate_gradients(H, g, steps)
+                if solver == "cg"
+                else np.linalg.solve(matrix(H, len(g)), g)
+            )
         optimise = {"sgd": plain, "gd": plain, "adam": adam}[solver](private_lr)
         I = None
         for _ in range(steps):
-            I = next(batch) if I is None or solver != "gd" else I  # Algorithm 2 on one mini-batch; sgd and adam draw anew
+            I = (
+                next(batch) if I is None or solver != "gd" else I
+            )  # Algorithm 2 on one mini-batch; sgd and adam draw anew
             w = optimise(w, gradient(i, theta, w, I)[private])
         return w
 
@@ -55,7 +65,9 @@ def ffgg(
             else:
                 mine = theta
                 for _ in range(local_steps):
-                    w = w - private_lr * gradient(i, mine, w, next(batch))[private]  # Algorithm 4, line 6
+                    w = (
+                        w - private_lr * gradient(i, mine, w, next(batch))[private]
+                    )  # Algorithm 4, line 6
                     mine = mine - rates[t] * gradient(i, mine, w, next(batch))[shared]  # line 7
                 delta[i] = theta - mine  # line 9
             if kept:
@@ -65,7 +77,13 @@ def ffgg(
     count = np.zeros(len(data), dtype=int)  # what is spent before use is not training
     personal = [join(theta, solve(rounds, i, last_batches(i))) for i in range(len(data))]
     rows = own if kept else np.empty((len(data), 0))
-    return {"server theta": theta, "private w": rows, "personal": personal, "gradients": spent, "deployment": count}
+    return {
+        "server theta": theta,
+        "private w": rows,
+        "personal": personal,
+        "gradients": spent,
+        "deployment": count,
+    }
 
 
 def plain(lr):

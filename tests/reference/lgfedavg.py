@@ -25,4 +25,9 @@ def lgfedavg(model, data, start, shared, cohorts, batches, lr, steps, weighting)
                 spent[i] += 1
             received[i], own[i] = x[shared], x[local]
         theta = mean(theta, received, data, weighting)
-    return {"server theta": theta, "private w": own, "personal": [whole(i) for i in range(len(data))], "gradients": spent}
+    return {
+        "server theta": theta,
+        "private w": own,
+        "personal": [whole(i) for i in range(len(data))],
+        "gradients": spent,
+    }

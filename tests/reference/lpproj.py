@@ -10,7 +10,11 @@ def lpproj(
     weighting="equal", server=lambda w, target: target,
 ):  # fmt: skip
     """At most `steps` gradients for each (3). `fresh`: a new mini-batch every step and no stop at nu, as in the public code."""
-    w, x, spent = np.zeros(len(P)), [start.copy() for _ in data], np.zeros(len(data), dtype=int)  # line 1
+    w, x, spent = (
+        np.zeros(len(P)),
+        [start.copy() for _ in data],
+        np.zeros(len(data), dtype=int),
+    )  # line 1
     for t, cohort in enumerate(cohorts):  # line 2
         local_w = []
         for k, (X, y) in enumerate(data):  # line 4
@@ -19,7 +23,9 @@ def lpproj(
                 I = None
                 for _ in range(steps):  # line 7
                     I = next(batch) if I is None or fresh else I
-                    g = model.gradient(x[k], X[I], y[I]) - lam * P.T @ derivative(w_k - P @ x[k], p)  # of (3)
+                    g = model.gradient(x[k], X[I], y[I]) - lam * P.T @ derivative(
+                        w_k - P @ x[k], p
+                    )  # of (3)
                     spent[k] += 1
                     if not fresh and g @ g <= nu:
                         break
@@ -53,8 +59,12 @@ def pfedme(model, data, start, w, cohorts, batches, lr, personal_lr, lam, R, ste
             batch, w_i = batches(t, i), w.copy()
             for _ in range(R):
                 I = next(batch)
-                for _ in range(steps):  # theta(w) = argmin f(theta; D) + lam/2 ||theta - w||^2, approximately
-                    theta[i] = theta[i] - personal_lr * (model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i))
+                for _ in range(
+                    steps
+                ):  # theta(w) = argmin f(theta; D) + lam/2 ||theta - w||^2, approximately
+                    theta[i] = theta[i] - personal_lr * (
+                        model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
+                    )
                 w_i = w_i - lr * lam * (w_i - theta[i])
             local_w.append(w_i)
         w = (1 - beta) * w + beta * sum(local_w[i] for i in cohort) / len(cohort)

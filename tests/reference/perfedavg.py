@@ -6,7 +6,21 @@ from .fedavg import mean
 from .softmax import softmax
 
 
-def perfedavg(model, data, start, cohorts, batches, last_batches, beta, alpha, steps, adapt_steps, weighting, hessian, delta=1e-3):
+def perfedavg(
+    model,
+    data,
+    start,
+    cohorts,
+    batches,
+    last_batches,
+    beta,
+    alpha,
+    steps,
+    adapt_steps,
+    weighting,
+    hessian,
+    delta=1e-3,
+):
     """Each of the `steps` local iterations takes mini-batches D, D' and, where it needs it, D''. `hessian`: "first-order" (FO),
     "finite" (HF) or "exact". Before use a client takes `adapt_steps` steps of size alpha."""
     w, spent = start, np.zeros(len(data), dtype=int)
@@ -27,9 +41,13 @@ def perfedavg(model, data, start, cohorts, batches, last_batches, beta, alpha, s
                     if hessian == "exact":
                         product = hessian_product(model, x, g, X[D2], y[D2])
                     else:
-                        ahead, behind = (model.gradient(x + s * delta * g, X[D2], y[D2]) for s in (1, -1))
+                        ahead, behind = (
+                            model.gradient(x + s * delta * g, X[D2], y[D2]) for s in (1, -1)
+                        )
                         product = (ahead - behind) / (2 * delta)
-                x = x - beta * (g - alpha * product)  # (I - alpha H(x; D'')) grad f(x - alpha grad f(x; D); D')
+                x = x - beta * (
+                    g - alpha * product
+                )  # (I - alpha H(x; D'')) grad f(x - alpha grad f(x; D); D')
             received[i] = x
         w = mean(w, received, data, weighting)
     personal = []

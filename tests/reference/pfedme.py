@@ -19,7 +19,9 @@ def pfedme(
                 theta[i] = w.copy()
             for _ in range(R):
                 I = None  # "sample a fresh mini-batch D_i"
-                for _ in range(steps):  # minimise f(theta; D) + lam/2 ||theta - w_i||^2 until ||gradient||^2 <= nu
+                for _ in range(
+                    steps
+                ):  # minimise f(theta; D) + lam/2 ||theta - w_i||^2 until ||gradient||^2 <= nu
                     I = next(batch) if I is None or fresh else I
                     g = model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
                     spent[i] += 1

@@ -8,7 +8,9 @@ import numpy as np
 from .lpproj import derivative_of_norm
 
 
-def rsa(model, data, start, cohorts, batches, rates, personal_rates, p, lam, steps, decay, server_step):
+def rsa(
+    model, data, start, cohorts, batches, rates, personal_rates, p, lam, steps, decay, server_step
+):
     """`server_step`: "sum" (the paper), or "mean": each client steps with a copy of w, the server takes their mean (the lp-proj code)."""
     w, x, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
@@ -16,11 +18,17 @@ def rsa(model, data, start, cohorts, batches, rates, personal_rates, p, lam, ste
             batch = batches(t, i)
             for _ in range(steps):
                 I = next(batch)
-                x[i] = x[i] - personal_rates[t] * (model.gradient(x[i], X[I], y[I]) + lam * derivative_of_norm(x[i] - w, p))
+                x[i] = x[i] - personal_rates[t] * (
+                    model.gradient(x[i], X[I], y[I]) + lam * derivative_of_norm(x[i] - w, p)
+                )
                 spent[i] += 1
         if server_step == "sum":  # f_0(w) = decay/2 ||w||^2
-            w = w - rates[t] * (decay * w + lam * sum(derivative_of_norm(w - x[i], p) for i in cohort))
+            w = w - rates[t] * (
+                decay * w + lam * sum(derivative_of_norm(w - x[i], p) for i in cohort)
+            )
         else:
-            mean = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(cohort)
+            mean = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(
+                cohort
+            )
             w = mean - rates[t] * decay * w
     return {"server w": w, "private x": x, "personal": x, "gradients": spent}

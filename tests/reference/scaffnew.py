@@ -9,7 +9,11 @@ def scaffnew(model, data, start, coins, batches, rates, p):
     The run's last coin is 1. Its private rows are one step behind: h as it was before the last communication, and x-hat.
     """
     n, spent = len(data), np.zeros(len(data), dtype=int)
-    x, h, draws = [start.copy() for _ in data], [np.zeros_like(start) for _ in data], [batches(i) for i in range(len(data))]
+    x, h, draws = (
+        [start.copy() for _ in data],
+        [np.zeros_like(start) for _ in data],
+        [batches(i) for i in range(len(data))],
+    )
     for theta, gamma in zip(coins, rates, strict=True):
         hat, behind = [], h
         for i, (X, y) in enumerate(data):
@@ -18,4 +22,10 @@ def scaffnew(model, data, start, coins, batches, rates, p):
             spent[i] += 1
         x = [sum(hat) / n] * n if theta == 1 else hat  # lines 7 to 11
         h = [h[i] + p / gamma * (x[i] - hat[i]) for i in range(n)]  # line 12
-    return {"server w": x[0], "private h": behind, "private x": hat, "personal": x, "gradients": spent}
+    return {
+        "server w": x[0],
+        "private h": behind,
+        "private x": hat,
+        "personal": x,
+        "gradients": spent,
+    }

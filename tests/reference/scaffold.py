@@ -24,4 +24,10 @@ def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, optio
             c_i[i] = plus  # line 13
         x = x + server_rate * sum(dy.values()) / len(S)  # lines 15 and 16
         c = c + len(S) / N * sum(dc.values()) / len(S)
-    return {"server w": x, "server c": c, "private c": c_i, "personal": [x for _ in data], "gradients": spent}
+    return {
+        "server w": x,
+        "server c": c,
+        "private c": c_i,
+        "personal": [x for _ in data],
+        "gradients": spent,
+    }

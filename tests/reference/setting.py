@@ -31,11 +31,16 @@ def make_federation(sizes=SIZES):
         X = rng.normal(size=(total, FEATURES)) + rng.normal(size=FEATURES)
         extra = more.normal(size=(3, FEATURES))
         inputs += [X, extra]
-        targets += [(X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1), (extra @ W.T).argmax(1)]
+        targets += [
+            (X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1),
+            (extra @ W.T).argmax(1),
+        ]
         clients += [f"c{k}"] * (total + 3)
         split += ["train"] * n + ["test"] * (4 + k) + ["valid"] * 3
     X = torch.from_numpy(np.concatenate(inputs))
-    return il.Federation.from_arrays(X, np.concatenate(targets), clients, split=split, classes=CLASSES)
+    return il.Federation.from_arrays(
+        X, np.concatenate(targets), clients, split=split, classes=CLASSES
+    )
 
 
 def arrange(federation, order):
@@ -44,18 +49,29 @@ def arrange(federation, order):
     for split in ("train", "valid", "test"):
         ends = [sum(map(len, index))]
         for k in order:
-            low, high = (0, 0) if isinstance(k, str) else federation.offsets[split][k : k + 2].tolist()
+            low, high = (
+                (0, 0) if isinstance(k, str) else federation.offsets[split][k : k + 2].tolist()
+            )
             index.append(range(low, high))
             ends.append(ends[-1] + high - low)
         offsets[split] = torch.tensor(ends)
     flat = torch.tensor([i for part in index for i in part])
     names = tuple(k if isinstance(k, str) else federation.names[k] for k in order)
-    return il.Federation(federation.inputs[flat], federation.targets[flat], offsets, names, federation.classes)
+    return il.Federation(
+        federation.inputs[flat], federation.targets[flat], offsets, names, federation.classes
+    )
 
 
 def run(method, federation, model="logistic", **settings):
     sample = 0 if method.hears_all else SAMPLE
-    settings = {"rounds": ROUNDS, "sample": sample, "batch": BATCH, "seed": SEED, "dtype": "float64", "eval_every": 0} | settings
+    settings = {
+        "rounds": ROUNDS,
+        "sample": sample,
+        "batch": BATCH,
+        "seed": SEED,
+        "dtype": "float64",
+        "eval_every": 0,
+    } | settings
     return il.run(method, il.Task(MODELS[model][0]), federation, **settings)
 
 
@@ -84,7 +100,10 @@ def outcome(result):
 
 def pooled_accuracy(model, personal, federation):
     parts = [federation.part(k, "test") for k in range(federation.clients)]
-    hits = sum(model.hits(x, X.double().numpy(), y.numpy()) for x, (X, y) in zip(personal, parts, strict=True))
+    hits = sum(
+        model.hits(x, X.double().numpy(), y.numpy())
+        for x, (X, y) in zip(personal, parts, strict=True)
+    )
     return hits / sum(len(y) for _, y in parts)
 
 

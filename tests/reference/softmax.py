@@ -17,7 +17,9 @@ class Model:
     """The mean over samples of what subclasses give for one sample."""
 
     def loss(self, x, X, y):
-        return sum(-np.log(softmax(self.outputs(x, a))[c]) for a, c in zip(X, y, strict=True)) / len(y)
+        return sum(
+            -np.log(softmax(self.outputs(x, a))[c]) for a, c in zip(X, y, strict=True)
+        ) / len(y)
 
     def gradient(self, x, X, y):
         return sum(self.gradient_of_one(x, a, c) for a, c in zip(X, y, strict=True)) / len(y)

@@ -84,7 +84,12 @@ TASK = Prepared(task().model)
 def run(name: str | il.Method, **settings) -> il.Result:
     """Two rounds of a method on six unlike clients, five of them heard."""
     method = make(name) if isinstance(name, str) else name
-    given = {"rounds": 2, "sample": 0 if method.hears_all else 5, "batch": 8, "eval_every": 0} | settings
+    given = {
+        "rounds": 2,
+        "sample": 0 if method.hears_all else 5,
+        "batch": 8,
+        "eval_every": 0,
+    } | settings
     directory = {k: given.pop(k) for k in ("directory", "resume", "progress") if k in given}
     return il.run(method, TASK, FEDERATION, **directory, **given)
 
@@ -146,7 +151,11 @@ def numbers(one, round: int, sent: Sent) -> dict[str, torch.Tensor]:
         round=round,
         expected=sent.clients,
         cap=math.inf,
-        decode=(lambda bodies, clients: host.link.decode(bodies, host.link.blank("memory", len(clients), host.task.x0), round))
+        decode=(
+            lambda bodies, clients: host.link.decode(
+                bodies, host.link.blank("memory", len(clients), host.task.x0), round
+            )
+        )
         if host.link
         else None,
         limit=host.link.limit(round) if host.link else 0,
@@ -196,9 +205,13 @@ def accounted(result: il.Result) -> None:
     """selected = admitted + rejected."""
     one = engine(result)
     asked = one.round * one.sample if one.host.up.parts else 0
-    assert one.ledger.selected == asked == one.ledger.admitted + sum(one.ledger.rejected.values()), one.ledger
+    assert (
+        one.ledger.selected == asked == one.ledger.admitted + sum(one.ledger.rejected.values())
+    ), one.ledger
 
 
 def sound(result: il.Result) -> None:
-    assert all(torch.isfinite(t).all() for t in everything(result).values()), "something is not finite"
+    assert all(torch.isfinite(t).all() for t in everything(result).values()), (
+        "something is not finite"
+    )
     accounted(result)

@@ -19,7 +19,11 @@ def liars(**settings) -> set[int]:
 
 # -- who lies ----------------------------------------------------------------------------------------------------------------
 def test_the_malicious_clients_are_fixed_by_the_seed_and_nested_over_shares():
-    assert liars(malicious=3) == liars(malicious=3, rule="median", channel="half") == liars(malicious=0.5)
+    assert (
+        liars(malicious=3)
+        == liars(malicious=3, rule="median", channel="half")
+        == liars(malicious=0.5)
+    )
     assert len({tuple(sorted(liars(malicious=2, seed=s))) for s in range(12)}) > 3
     sets = [liars(malicious=k) for k in range(1, CLIENTS)]
     assert [len(s) for s in sets] == [1, 2, 3, 4, 5] and all(a < b for a, b in pairwise(sets))
@@ -27,34 +31,56 @@ def test_the_malicious_clients_are_fixed_by_the_seed_and_nested_over_shares():
 
 def test_clients_held_out_do_not_lie():
     for seed in range(6):
-        one = run("fedavg", rounds=0, attack="zero", malicious=3, held_out=2, seed=seed, sample=4).seeds[0]
+        one = run(
+            "fedavg", rounds=0, attack="zero", malicious=3, held_out=2, seed=seed, sample=4
+        ).seeds[0]
         assert len(one.liars) == 3 and not set(one.liars.tolist()) & set(one.held_out.tolist())
-        assert set(one.clients.tolist()) == set(range(CLIENTS)) - set(one.liars.tolist()) - set(one.held_out.tolist())
+        assert set(one.clients.tolist()) == set(range(CLIENTS)) - set(one.liars.tolist()) - set(
+            one.held_out.tolist()
+        )
 
 
 def test_each_seed_of_a_run_has_liars_of_its_own():
     result = run("fedavg", rounds=1, attack="zero", malicious=2, seeds=4, seed=5)
-    assert [set(s.liars.tolist()) for s in result.seeds] == [liars(malicious=2, seed=s) for s in range(5, 9)]
+    assert [set(s.liars.tolist()) for s in result.seeds] == [
+        liars(malicious=2, seed=s) for s in range(5, 9)
+    ]
 
 
 # -- what is said about them -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["fedavg", "lp-proj-1", "local"])
 def test_figures_are_those_of_honest_clients_and_the_liars_have_their_own(name, tmp_path):
-    given = {"attack": "data-poison", "malicious": 2, "rounds": 3, "eval_every": 1, "held_out": 1, "directory": tmp_path / "run"}
+    given = {
+        "attack": "data-poison",
+        "malicious": 2,
+        "rounds": 3,
+        "eval_every": 1,
+        "held_out": 1,
+        "directory": tmp_path / "run",
+    }
     result = run(name, sample=0, **given)
     one, said = result.seeds[0], result.summary()
     both = one.engine.evaluate(torch.arange(CLIENTS), ("test",))["test"]
     honest, lying = summarise(both, one.clients), summarise(both, one.liars)
-    assert said["accuracy"]["mean"] == honest["accuracy"] and said["loss"]["mean"] == pytest.approx(honest["loss"])
+    assert said["accuracy"]["mean"] == honest["accuracy"] and said["loss"]["mean"] == pytest.approx(
+        honest["loss"]
+    )
     assert one.history[-1]["accuracy"] == honest["accuracy"]
-    assert said["malicious"]["clients"] == 2 and said["malicious"]["accuracy"]["mean"] == lying["accuracy"]
+    assert (
+        said["malicious"]["clients"] == 2
+        and said["malicious"]["accuracy"]["mean"] == lying["accuracy"]
+    )
     rows = list(csv.DictReader((tmp_path / "run" / "clients.csv").open()))
     assert [r["malicious"] for r in rows] == [str(k in one.liars.tolist()) for k in range(CLIENTS)]
-    assert [r["held_out"] for r in rows] == [str(k in one.held_out.tolist()) for k in range(CLIENTS)]
+    assert [r["held_out"] for r in rows] == [
+        str(k in one.held_out.tolist()) for k in range(CLIENTS)
+    ]
     accuracy, _ = both.of_clients()
     for k in [*one.clients.tolist(), *one.liars.tolist()]:
         assert float(rows[k]["test_accuracy"]) == pytest.approx(float(accuracy[k]))
-    assert said["gradients_per_client"] == pytest.approx(float(one.gradients.mean())) and len(one.gradients) == len(one.clients)
+    assert said["gradients_per_client"] == pytest.approx(float(one.gradients.mean())) and len(
+        one.gradients
+    ) == len(one.clients)
 
 
 def test_without_liars_nothing_is_said_about_them():
@@ -62,13 +88,19 @@ def test_without_liars_nothing_is_said_about_them():
 
 
 # -- what they send ----------------------------------------------------------------------------------------------------------
-def first_round(monkeypatch, name: str, **settings) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+def first_round(
+    monkeypatch, name: str, **settings
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
     """The rows that the server reads in round 0, whose they are, and which of them lie."""
     with monkeypatch.context() as patch:
         spy = Spy(patch)
         result = run(name, rounds=1, **settings)
     sent = spy.sent[0][1]
-    return numbers(engine(result), 0, sent), sent.clients, torch.isin(sent.clients, result.seeds[0].liars)
+    return (
+        numbers(engine(result), 0, sent),
+        sent.clients,
+        torch.isin(sent.clients, result.seeds[0].liars),
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -77,14 +109,18 @@ def test_an_attack_changes_the_liars_rows_and_no_others(name, monkeypatch):
     attacked, _, bad = first_round(monkeypatch, name, attack="gaussian", malicious=2)
     assert not nobody.any() and (name == "local" or 1 <= bad.sum() <= 2)
     for n, rows in attacked.items() if name != "local" else ():
-        assert torch.equal(rows[~bad], honest[n][~bad]) and (rows[bad] != honest[n][bad]).any(1).all()
+        assert (
+            torch.equal(rows[~bad], honest[n][~bad]) and (rows[bad] != honest[n][bad]).any(1).all()
+        )
 
 
 def test_same_value_acts_after_the_projection(monkeypatch):
     """What an lp-proj client sends has `dim` numbers, and a liar's are all the same."""
     rows, _, bad = first_round(monkeypatch, il.LpProj(dim=7), attack="same-value", malicious=3)
     assert rows["w"].shape[1] == 7 and bad.any()
-    assert (rows["w"][bad] == rows["w"][bad][:, :1]).all() and not (rows["w"][~bad] == rows["w"][~bad][:, :1]).all(1).any()
+    assert (rows["w"][bad] == rows["w"][bad][:, :1]).all() and not (
+        rows["w"][~bad] == rows["w"][~bad][:, :1]
+    ).all(1).any()
 
 
 def test_an_attack_acts_before_the_channel(monkeypatch):
@@ -105,7 +141,11 @@ def test_a_liars_messages_are_as_long_as_anyones(monkeypatch):
 @pytest.mark.parametrize("attack", COLLUDING)
 def test_liars_who_collude_send_one_message(attack, monkeypatch):
     rows, _, bad = first_round(monkeypatch, "fedavg", attack=attack, malicious=3, sample=CLIENTS)
-    assert bad.sum() == 3 and torch.equal(rows["w"][bad][0], rows["w"][bad][1]) and torch.equal(rows["w"][bad][0], rows["w"][bad][2])
+    assert (
+        bad.sum() == 3
+        and torch.equal(rows["w"][bad][0], rows["w"][bad][1])
+        and torch.equal(rows["w"][bad][0], rows["w"][bad][2])
+    )
 
 
 @pytest.mark.parametrize("attack", ["data-poison", "label-flip", "data-poison(labels=uniform)"])
@@ -116,17 +156,24 @@ def test_poison_is_in_the_training_labels_of_liars_and_nowhere_else(attack):
     for split, offsets in FEDERATION.offsets.items():
         for k in range(CLIENTS):
             part = slice(*offsets[k : k + 2].tolist())
-            assert torch.equal(data.targets[part], FEDERATION.targets[part]) == (split != "train" or k not in bad)
+            assert torch.equal(data.targets[part], FEDERATION.targets[part]) == (
+                split != "train" or k not in bad
+            )
 
 
 def test_free_riders_of_everyone_but_one_leave_the_server_close_to_that_ones_message():
     """All but one send back what they got: the median does not move."""
-    moved = engine(run("fedavg", rounds=1, sample=CLIENTS, attack="zero", malicious=CLIENTS - 1, rule="median"))
+    moved = engine(
+        run("fedavg", rounds=1, sample=CLIENTS, attack="zero", malicious=CLIENTS - 1, rule="median")
+    )
     assert torch.equal(moved.server["w"], moved.host.task.x0)
 
 
 def test_what_liars_send_depends_on_round_and_seed():
-    servers = [engine(run("fedavg", rounds=r, seed=s, attack="gaussian", malicious=2)).server["w"] for r, s in ((1, 0), (2, 0), (1, 1))]
+    servers = [
+        engine(run("fedavg", rounds=r, seed=s, attack="gaussian", malicious=2)).server["w"]
+        for r, s in ((1, 0), (2, 0), (1, 1))
+    ]
     assert not torch.equal(servers[0], servers[1]) and not torch.equal(servers[0], servers[2])
 
 
@@ -140,13 +187,22 @@ def strict(text: str) -> dict:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_mean_collapses_under_a_strong_sign_flip_and_says_in_which_round(dtype, tmp_path):
-    given = {"attack": "sign-flip(std=100)", "malicious": 0.5, "sample": CLIENTS, "rounds": 30, "eval_every": 1, "dtype": dtype}
+    given = {
+        "attack": "sign-flip(std=100)",
+        "malicious": 0.5,
+        "sample": CLIENTS,
+        "rounds": 30,
+        "eval_every": 1,
+        "dtype": dtype,
+    }
     result = run("fedavg", directory=tmp_path / "run", **given)
     one, said = result.seeds[0], result.summary()
     collapsed = one.collapsed
     assert 1 <= collapsed <= 10 and said["collapsed"] == [collapsed]
     losses = [h["loss"] for h in one.history]
-    assert all(loss <= 1e6 for loss in losses[: collapsed - 1]) and not any(loss <= 1e6 for loss in losses[collapsed - 1 :])
+    assert all(loss <= 1e6 for loss in losses[: collapsed - 1]) and not any(
+        loss <= 1e6 for loss in losses[collapsed - 1 :]
+    )
     assert torch.isfinite(one.engine.server["w"]).all()
     assert strict((tmp_path / "run" / "result.json").read_text()) == said
     for name in ("settings.json", "environment.json"):

@@ -27,11 +27,18 @@ def test_bytes_are_those_of_the_messages(name, channel, monkeypatch):
     trained = torch.zeros(len(one.eligible), dtype=torch.int64)
     for round in range(2):
         trained[one._trained(round)[0]] += 1
-    assert torch.equal(one.ledger.counts["bytes_down"], trained * one.host.down.length + spy.bytes_told())
+    assert torch.equal(
+        one.ledger.counts["bytes_down"], trained * one.host.down.length + spy.bytes_told()
+    )
 
 
 def settings(channel: str, attack: str, rule: str) -> dict:
-    return {"channel": channel, "attack": attack, "rule": rule, "malicious": 0 if attack == "none" else MALICIOUS}
+    return {
+        "channel": channel,
+        "attack": attack,
+        "rule": rule,
+        "malicious": 0 if attack == "none" else MALICIOUS,
+    }
 
 
 def pairwise() -> list[tuple[str, ...]]:
@@ -68,7 +75,13 @@ def test_any_two_of_method_channel_attack_and_rule_go_together(name, cover):
 
 
 SOME = {
-    "channel": ("qsgd(levels=8)", "feedback + topk(share=0.2)", "lbgm(threshold=0.5)", CHANNELS[-3], CHANNELS[-2]),
+    "channel": (
+        "qsgd(levels=8)",
+        "feedback + topk(share=0.2)",
+        "lbgm(threshold=0.5)",
+        CHANNELS[-3],
+        CHANNELS[-2],
+    ),
     "attack": ("same-value", "sign-flip", "data-poison", "alie"),
     "rule": ("mean", "krum", "bucketing(size=2) + median", "nnm + trimmed-mean"),
 }

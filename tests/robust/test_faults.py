@@ -10,7 +10,19 @@ import torch
 import idiolect as il
 from idiolect.host.host import Host
 from idiolect.wire import messages as wire
-from robust.common import CHANNELS, CLIENTS, STATEFUL, accounted, engine, everything, run, same_bits, sound, tampering, with_header
+from robust.common import (
+    CHANNELS,
+    CLIENTS,
+    STATEFUL,
+    accounted,
+    engine,
+    everything,
+    run,
+    same_bits,
+    sound,
+    tampering,
+    with_header,
+)
 
 EXACT = "sketch(columns=5, rows=3, k=2, exact=True)"
 NAN = np.float32("nan").tobytes()
@@ -55,7 +67,9 @@ def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
     for name, (reason, fault) in FAULTS.items():
         result = bad(monkeypatch, channel, fault)
         assert same_bits(result, gone), name
-        assert engine(result).ledger.rejected == {reason: 1} and result.summary()["rejected_by_reason"] == {reason: 1}, name
+        assert engine(result).ledger.rejected == {reason: 1} and result.summary()[
+            "rejected_by_reason"
+        ] == {reason: 1}, name
         accounted(result)
 
 
@@ -89,24 +103,38 @@ def test_a_multiple_that_is_not_finite_makes_no_sense(monkeypatch):
         lengths.append(len(message))
         return nan(message)
 
-    with monkeypatch.context() as patch:  # everyone heard in every round, so that all recycle in round 1
+    with (
+        monkeypatch.context() as patch
+    ):  # everyone heard in every round, so that all recycle in round 1
         tampering(patch, lambda round, ms: [*ms[:-1], fault(ms[-1])] if round == 1 else ms)
         result = run("fedavg", rounds=2, sample=CLIENTS, channel="lbgm(threshold=1)")
     assert lengths == [24 + 1 + 4] and engine(result).ledger.rejected == {"channel": 1}
 
 
 SPOIL = {"truncated": lambda m: m[:-1], "empty": lambda m: b"", "NaN": nan}
-BITS = ("int8(bucket=7)", "sign(layers=True)", "clip + feedback + sign")  # end in bytes that are no numbers: all mean something
+BITS = (
+    "int8(bucket=7)",
+    "sign(layers=True)",
+    "clip + feedback + sign",
+)  # end in bytes that are no numbers: all mean something
 
 
-@pytest.mark.parametrize(("channel", "how"), [(c, how) for c in CHANNELS for how in SPOIL if (c in BITS) <= (how != "NaN")])
-def test_a_run_in_which_nobody_is_heard_leaves_server_and_channel_as_they_are(channel, how, monkeypatch):
+@pytest.mark.parametrize(
+    ("channel", "how"),
+    [(c, how) for c in CHANNELS for how in SPOIL if (c in BITS) <= (how != "NaN")],
+)
+def test_a_run_in_which_nobody_is_heard_leaves_server_and_channel_as_they_are(
+    channel, how, monkeypatch
+):
     tampering(monkeypatch, lambda round, ms: [SPOIL[how](m) for m in ms])
     result = run("fedavg", channel=channel)
     one = engine(result)
     assert not one.ledger.admitted
     start = one.host.method.server(one.host.task)
-    assert all(torch.equal(t, start[n]) for n, t in one.server.items()) and one.ledger.total("bytes_up") == 0
+    assert (
+        all(torch.equal(t, start[n]) for n, t in one.server.items())
+        and one.ledger.total("bytes_up") == 0
+    )
     kept = [t for n, t in one.save_channel().items() if n.startswith("server.") or ".rows." in n]
     assert not any(t.any() for t in kept)
     accounted(result)
@@ -159,14 +187,22 @@ def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
     """Whatever the order in which they arrive, a message is decoded with the memory of its sender."""
     given = {"rounds": 4, "sample": CLIENTS, "channel": "lbgm(threshold=0.9)"}
     honest = run("fedavg", **given)
-    for tamper in (lambda ms: ms[::-1], lambda ms: [*ms, *ms], lambda ms: [ms[3], *ms[::-1], ms[1]]):
+    for tamper in (
+        lambda ms: ms[::-1],
+        lambda ms: [*ms, *ms],
+        lambda ms: [ms[3], *ms[::-1], ms[1]],
+    ):
         with monkeypatch.context() as patch:
             tampering(patch, lambda round, ms, tamper=tamper: tamper(ms))
             assert same_bits(run("fedavg", **given), honest)
 
 
 # -- what both sides remember ------------------------------------------------------------------------------------------------
-LBGM = ("lbgm(threshold=0.5)", "lbgm(threshold=0.5, layers=True)", "feedback + lbgm(threshold=0.9) + half")
+LBGM = (
+    "lbgm(threshold=0.5)",
+    "lbgm(threshold=0.5, layers=True)",
+    "feedback + lbgm(threshold=0.9) + half",
+)
 
 
 def memories(result: il.Result) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,14 +223,19 @@ def test_client_and_server_remember_the_same_message(channel):
 def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkeypatch):
     """Else the multiple that the client sends next would be one of something that the server has never seen."""
     spoil = FAULTS[fault][1]
-    tampering(monkeypatch, lambda round, ms: [spoil(m) if (k + round) % 2 else m for k, m in enumerate(ms)])
+    tampering(
+        monkeypatch,
+        lambda round, ms: [spoil(m) if (k + round) % 2 else m for k, m in enumerate(ms)],
+    )
     result = run("fedavg", rounds=6, channel=channel)
     ours, theirs = memories(result)
     assert ours.any() and torch.equal(ours, theirs)
     assert sum(engine(result).ledger.rejected.values()) == 15
 
 
-@pytest.mark.parametrize("channel", ["feedback + topk(share=0.2)", "dgc(sparsity=0.8)", "lbgm", EXACT])
+@pytest.mark.parametrize(
+    "channel", ["feedback + topk(share=0.2)", "dgc(sparsity=0.8)", "lbgm", EXACT]
+)
 def test_a_client_that_diverges_once_is_heard_again(channel, monkeypatch):
     """What it could not send does not stay in what it remembers."""
     update = il.FedAvg.update
@@ -213,19 +254,29 @@ def test_a_client_that_diverges_once_is_heard_again(channel, monkeypatch):
 
 
 # -- rounds that come to nothing -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("channel", ["none", "feedback + topk(share=0.2)", "lbgm", "sketch(columns=5, rows=3, k=4)", EXACT])
+@pytest.mark.parametrize(
+    "channel",
+    ["none", "feedback + topk(share=0.2)", "lbgm", "sketch(columns=5, rows=3, k=4)", EXACT],
+)
 def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, monkeypatch):
     seen = []
     advance = il.engine.inprocess.InProcess.advance
 
     def watched(self, rate=1.0):
-        before = {n: t.clone() for n, t in {**self.server, **self.save_channel()}.items() if not n.endswith((".version", ".made"))}
+        before = {
+            n: t.clone()
+            for n, t in {**self.server, **self.save_channel()}.items()
+            if not n.endswith((".version", ".made"))
+        }
         advance(self, rate)
         after = {**self.server, **self.save_channel()}
         seen.append(all(torch.equal(t, after[n]) for n, t in before.items()))
 
     monkeypatch.setattr(il.engine.inprocess.InProcess, "advance", watched)
-    tampering(monkeypatch, lambda round, ms: [m[:20] if round == 1 and k < 3 else m for k, m in enumerate(ms)])
+    tampering(
+        monkeypatch,
+        lambda round, ms: [m[:20] if round == 1 and k < 3 else m for k, m in enumerate(ms)],
+    )
     result = run("fedavg", rounds=3, sample=CLIENTS, channel=channel, rule="krum(f=1)")
     one = engine(result)
     assert one.ledger.rejected == {"size": 3, "too few": 3} and one.ledger.admitted == 2 * CLIENTS
@@ -233,7 +284,9 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
     accounted(result)
 
 
-@pytest.mark.parametrize("channel", ["topk(share=1.0)", "lbgm(threshold=0.5)", "sketch(columns=5, rows=3, k=4)", EXACT])
+@pytest.mark.parametrize(
+    "channel", ["topk(share=1.0)", "lbgm(threshold=0.5)", "sketch(columns=5, rows=3, k=4)", EXACT]
+)
 def test_numbers_whose_sum_overflows_do_not_stay_in_the_channel(channel, monkeypatch):
     """Every client sends 3e38 in round 1: finite, but not what becomes of them."""
     honest = Host._attacked
@@ -293,14 +346,20 @@ def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, p
     spoilt = result(ANSWERS[name])
     sound(spoilt)
     assert engine(spoilt).ledger.rejected == {"answer": parts}
-    assert same_bits(spoilt, result(ANSWERS["missing"])) and not same_bits(spoilt, result(lambda a: a))
+    assert same_bits(spoilt, result(ANSWERS["missing"])) and not same_bits(
+        spoilt, result(lambda a: a)
+    )
 
 
 def test_a_client_whose_answer_is_rejected_remembers_what_it_did_before(monkeypatch):
     answering(monkeypatch, ANSWERS["NaN"])
     given = {"sample": CLIENTS, "channel": EXACT}
-    before, after = (engine(run("fedavg", rounds=rounds, **given)).host.coder.rows["w.0.v"] for rounds in (1, 2))
-    assert torch.equal(before[-1], after[-1]) and not any(torch.equal(before[k], after[k]) for k in range(CLIENTS - 1))
+    before, after = (
+        engine(run("fedavg", rounds=rounds, **given)).host.coder.rows["w.0.v"] for rounds in (1, 2)
+    )
+    assert torch.equal(before[-1], after[-1]) and not any(
+        torch.equal(before[k], after[k]) for k in range(CLIENTS - 1)
+    )
 
 
 def test_no_answer_at_all_leaves_the_server_as_it_is(monkeypatch):
@@ -330,11 +389,16 @@ def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
     def messages(cohort):
         host = engine(run("fedavg", rounds=0, channel=channel)).host
         down = {"w": host.task.x0}
-        return [host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)]
+        return [
+            host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)
+        ]
 
     for among, alone in zip(messages(everyone), messages(two), strict=True):
         for k, client in enumerate(two.tolist()):
-            assert alone.messages.row(k) == among.messages.row(client) and alone.values[k] == among.values[client]
+            assert (
+                alone.messages.row(k) == among.messages.row(client)
+                and alone.values[k] == among.values[client]
+            )
 
 
 def test_a_round_that_a_host_is_sent_twice_is_coded_from_the_same_memory():
@@ -344,7 +408,9 @@ def test_a_round_that_a_host_is_sent_twice_is_coded_from_the_same_memory():
         first = one.host.update(2, one.message(2), everyone, everyone)
         rows = {n: t.clone() for n, t in one.host.coder.rows.items()}
         second = one.host.update(2, one.message(2), everyone, everyone)
-        assert [first.messages.row(k) for k in range(CLIENTS)] == [second.messages.row(k) for k in range(CLIENTS)]
+        assert [first.messages.row(k) for k in range(CLIENTS)] == [
+            second.messages.row(k) for k in range(CLIENTS)
+        ]
         assert all(torch.equal(t, rows[n]) for n, t in one.host.coder.rows.items())
 
 

@@ -35,7 +35,9 @@ def test_no_channel_no_attack_and_the_mean_are_what_a_run_is_without_these_setti
 def test_a_channel_that_loses_nothing_is_no_channel(channel):
     for name in ("fedavg", "scaffold", "lp-proj-2", "lg-fedavg"):
         given = {"dtype": "float64", "rounds": 3}
-        assert gap(run(name, **given), run(name, channel=channel, **given)) < LOSSLESS[channel], name
+        assert gap(run(name, **given), run(name, channel=channel, **given)) < LOSSLESS[channel], (
+            name
+        )
 
 
 def test_a_lossy_channel_is_not_no_channel():
@@ -48,13 +50,24 @@ def test_chunks_change_nothing(channel):
     whole = run("fedavg", **settings)
     for chunk in (1, 4):
         piecewise = run("fedavg", chunk=chunk, **settings)
-        assert gap(whole, piecewise) < 1e-9 and engine(whole).ledger.save()[1] == engine(piecewise).ledger.save()[1]
-        assert torch.equal(engine(whole).ledger.counts["bytes_up"], engine(piecewise).ledger.counts["bytes_up"])
+        assert (
+            gap(whole, piecewise) < 1e-9
+            and engine(whole).ledger.save()[1] == engine(piecewise).ledger.save()[1]
+        )
+        assert torch.equal(
+            engine(whole).ledger.counts["bytes_up"], engine(piecewise).ledger.counts["bytes_up"]
+        )
 
 
 @pytest.mark.parametrize("attack", ["alie", "min-max", "mimic", "ipm", "data-poison"])
 def test_chunks_change_nothing_for_liars_who_see_the_whole_round(attack):
-    settings = {"rounds": 3, "attack": attack, "malicious": 2, "dtype": "float64", "channel": "feedback + topk(share=0.5)"}
+    settings = {
+        "rounds": 3,
+        "attack": attack,
+        "malicious": 2,
+        "dtype": "float64",
+        "channel": "feedback + topk(share=0.5)",
+    }
     whole = run("fedavg", **settings)
     for chunk in (1, 4):
         assert gap(whole, run("fedavg", chunk=chunk, **settings)) < 1e-9
@@ -62,7 +75,12 @@ def test_chunks_change_nothing_for_liars_who_see_the_whole_round(attack):
 
 @pytest.mark.parametrize(
     ("name", "channel"),
-    [*(("fedavg", c) for c in ("none", *CHANNELS)), ("scaffold", CHANNELS[-2]), ("lp-proj-1", "qsgd"), ("local", "half")],
+    [
+        *(("fedavg", c) for c in ("none", *CHANNELS)),
+        ("scaffold", CHANNELS[-2]),
+        ("lp-proj-1", "qsgd"),
+        ("local", "half"),
+    ],
 )
 def test_no_more_bytes_are_sent_than_the_budget(name, channel):
     spent = engine(run(name, channel=channel, rounds=6)).ledger.bytes
@@ -70,7 +88,11 @@ def test_no_more_bytes_are_sent_than_the_budget(name, channel):
         one = run(name, channel=channel, rounds=6, bytes=budget).seeds[0]
         assert one.engine.ledger.bytes <= budget
         enough = one.engine.ledger.bytes + one.engine.round_bytes <= budget
-        assert one.stopped == "rounds" and one.engine.round == 6 if budget > spent or not spent else not enough
+        assert (
+            one.stopped == "rounds" and one.engine.round == 6
+            if budget > spent or not spent
+            else not enough
+        )
 
 
 def test_every_check_of_the_conformance_suite_holds_through_a_channel_under_attack():

@@ -37,7 +37,9 @@ def same(a: il.Result, b: il.Result) -> None:
         assert repr(one.history) == repr(two.history) and one.collapsed == two.collapsed
         assert torch.equal(one.liars, two.liars)
         assert one.engine.ledger.save()[1] == two.engine.ledger.save()[1]
-        assert all(torch.equal(t, two.engine.ledger.counts[n]) for n, t in one.engine.ledger.counts.items())
+        assert all(
+            torch.equal(t, two.engine.ledger.counts[n]) for n, t in one.engine.ledger.counts.items()
+        )
 
 
 GIVEN = {"rounds": 4, "eval_every": 1, "sample": 4}
@@ -48,10 +50,14 @@ HARD = {"attack": "sign-flip(std=1)", "malicious": 2, "rule": "bucketing(size=2)
 @pytest.mark.parametrize("method", ["fedprox-soft", "scaffold"])
 def test_a_run_through_a_channel_continues_exactly(method, channel, tmp_path):
     settings = GIVEN | HARD | {"channel": channel}
-    same(continued(tmp_path / "run", method, **settings), run(method, checkpoint_every=1, **settings))
+    same(
+        continued(tmp_path / "run", method, **settings), run(method, checkpoint_every=1, **settings)
+    )
 
 
-@pytest.mark.parametrize("channel", ["lbgm(threshold=0.5)", "feedback + topk(share=0.2)", STATEFUL[3]])
+@pytest.mark.parametrize(
+    "channel", ["lbgm(threshold=0.5)", "feedback + topk(share=0.2)", STATEFUL[3]]
+)
 def test_memories_in_a_file_continue_exactly(channel, tmp_path):
     settings = GIVEN | {"channel": channel, "memory": 1e-7, "chunk": 4}
     resumed = continued(tmp_path / "run", "fedprox-soft", **settings)
@@ -61,12 +67,26 @@ def test_memories_in_a_file_continue_exactly(channel, tmp_path):
 
 @pytest.mark.parametrize("attack", ["mimic", "alie", "data-poison", "gaussian"])
 def test_liars_lie_the_same_after_an_interruption(attack, tmp_path):
-    settings = GIVEN | {"attack": attack, "malicious": 0.34, "channel": "qsgd(levels=8)", "rule": "krum"}
-    same(continued(tmp_path / "run", "lp-proj-1", back=2, **settings), run("lp-proj-1", checkpoint_every=1, **settings))
+    settings = GIVEN | {
+        "attack": attack,
+        "malicious": 0.34,
+        "channel": "qsgd(levels=8)",
+        "rule": "krum",
+    }
+    same(
+        continued(tmp_path / "run", "lp-proj-1", back=2, **settings),
+        run("lp-proj-1", checkpoint_every=1, **settings),
+    )
 
 
 def test_a_collapsed_run_continues_exactly(tmp_path):
-    settings = {"rounds": 12, "eval_every": 1, "sample": 6, "attack": "sign-flip(std=100)", "malicious": 3}
+    settings = {
+        "rounds": 12,
+        "eval_every": 1,
+        "sample": 6,
+        "attack": "sign-flip(std=100)",
+        "malicious": 3,
+    }
     resumed = continued(tmp_path / "run", "fedavg", **settings)
     assert resumed.summary()["collapsed"][0]
     same(resumed, run("fedavg", checkpoint_every=1, **settings))
@@ -92,7 +112,10 @@ def test_a_checkpoint_of_a_run_without_a_channel_holds_nothing_of_one(tmp_path):
     [
         ({"channel": "half"}, "channel was 'none', is 'half'"),
         ({"rule": "median"}, "rule was 'mean', is 'median'"),
-        ({"attack": "zero", "malicious": 2}, "attack was 'none', is 'zero', malicious was 0.0, is 2.0"),
+        (
+            {"attack": "zero", "malicious": 2},
+            "attack was 'none', is 'zero', malicious was 0.0, is 2.0",
+        ),
     ],
 )
 def test_only_the_same_channel_rule_and_attack_continue_a_run(change, says, tmp_path):

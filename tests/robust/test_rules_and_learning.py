@@ -16,7 +16,9 @@ def easy() -> il.Federation:
     rng = np.random.default_rng(0)
     y = rng.integers(3, size=40 * CLIENTS)
     x = 2.5 * np.eye(3, 12)[y] + rng.standard_normal((len(y), 12))
-    return il.Federation.from_arrays(x, y, np.repeat([f"client {k}" for k in range(CLIENTS)], 40), classes=3, name="easy")
+    return il.Federation.from_arrays(
+        x, y, np.repeat([f"client {k}" for k in range(CLIENTS)], 40), classes=3, name="easy"
+    )
 
 
 EASY = easy()
@@ -47,14 +49,28 @@ def test_the_same_number_in_every_weight_does_not_change_what_a_linear_model_say
     assert accuracy(run(il.FedAvg(), attack="same-value", malicious=0.2)) > HONEST - 0.02
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean(f=2)", "multi-krum(f=2)", "geometric-median", "nnm(f=2) + median"])
+@pytest.mark.parametrize(
+    "rule",
+    ["median", "trimmed-mean(f=2)", "multi-krum(f=2)", "geometric-median", "nnm(f=2) + median"],
+)
 @pytest.mark.parametrize("channel", ["none", "qsgd(levels=64)", "feedback + topk(share=0.5)"])
 def test_robust_rules_withstand_liars_through_a_channel(rule, channel):
-    assert accuracy(run(il.FedAvg(), rule=rule, channel=channel, attack="gaussian", malicious=2)) > HONEST - 0.08
+    assert (
+        accuracy(run(il.FedAvg(), rule=rule, channel=channel, attack="gaussian", malicious=2))
+        > HONEST - 0.08
+    )
 
 
 @pytest.mark.parametrize(
-    "rule", ["median", "krum", "trimmed-mean(f=2)", "geometric-median", "centred-clipping", "bucketing(size=2) + median"]
+    "rule",
+    [
+        "median",
+        "krum",
+        "trimmed-mean(f=2)",
+        "geometric-median",
+        "centred-clipping",
+        "bucketing(size=2) + median",
+    ],
 )
 def test_without_liars_a_robust_rule_learns_too(rule):
     assert accuracy(run(il.FedAvg(), rule=rule)) > HONEST - 0.06
@@ -75,10 +91,16 @@ LEARNING = {
 }
 
 
-CASES = [(name, channel) for name in ("fedavg", "fedprox", "scaffold", "feddeper") for channel in LEARNING]
+CASES = [
+    (name, channel)
+    for name in ("fedavg", "fedprox", "scaffold", "feddeper")
+    for channel in LEARNING
+]
 
 
-@pytest.mark.parametrize(("name", "channel"), [(n, c) for n, c in CASES if (n, c[:6]) != ("scaffold", "sketch")])
+@pytest.mark.parametrize(
+    ("name", "channel"), [(n, c) for n, c in CASES if (n, c[:6]) != ("scaffold", "sketch")]
+)
 def test_what_goes_through_a_channel_is_learnt(name, channel):
     result = run(make(name), rounds=LEARNING[channel], channel=channel)
     assert START < 0.5 and accuracy(result) > 0.8
@@ -88,11 +110,18 @@ def test_what_goes_through_a_channel_is_learnt(name, channel):
 @pytest.mark.parametrize("channel", [c for c in LEARNING if c.startswith("sketch")])
 def test_control_variates_through_a_sketch_help_but_stop_short(channel):
     """The server's c is a sum of all that arrived; what a sketch loses of it stays lost."""
-    through, plain = (accuracy(run(make("scaffold"), rounds=40, channel=c)) for c in (channel, "none"))
+    through, plain = (
+        accuracy(run(make("scaffold"), rounds=40, channel=c)) for c in (channel, "none")
+    )
     assert START + 0.15 < through < plain
 
 
-@pytest.mark.parametrize("channel", ["qsgd(levels=16)", "feedback + topk(share=0.1)", "lbgm(threshold=0.5)"])
+@pytest.mark.parametrize(
+    "channel", ["qsgd(levels=16)", "feedback + topk(share=0.1)", "lbgm(threshold=0.5)"]
+)
 def test_a_channel_sends_fewer_bytes(channel):
-    coded, plain = (run(il.FedAvg(), channel=c).seeds[0].engine.ledger.total("bytes_up") for c in (channel, "none"))
+    coded, plain = (
+        run(il.FedAvg(), channel=c).seeds[0].engine.ledger.total("bytes_up")
+        for c in (channel, "none")
+    )
     assert coded < 0.7 * plain

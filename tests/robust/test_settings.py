@@ -9,25 +9,49 @@ REFUSED = [
     ({"attack": "sign-flip"}, r"malicious: 0 is not accepted with an attack"),
     ({"malicious": 0.2}, r"attack: 'none' is not accepted with malicious"),
     ({"malicious": 2, "attack": ""}, r"attack: 'none' is not accepted with malicious"),
-    ({"malicious": 7, "attack": "zero"}, r"malicious: 7.0 is not accepted; there are only 6 clients"),
-    ({"malicious": 6, "attack": "zero"}, r"malicious: 6.0 of 6 clients leaves no honest one; at most 5 may lie"),
-    ({"malicious": 5, "attack": "zero", "held_out": 1}, r"malicious: 5.0 of 5 clients leaves no honest one"),
+    (
+        {"malicious": 7, "attack": "zero"},
+        r"malicious: 7.0 is not accepted; there are only 6 clients",
+    ),
+    (
+        {"malicious": 6, "attack": "zero"},
+        r"malicious: 6.0 of 6 clients leaves no honest one; at most 5 may lie",
+    ),
+    (
+        {"malicious": 5, "attack": "zero", "held_out": 1},
+        r"malicious: 5.0 of 5 clients leaves no honest one",
+    ),
     ({"malicious": 1.5, "attack": "zero"}, r"malicious: 1.5 is not accepted"),
     ({"malicious": 0.01, "attack": "zero"}, r"malicious: 0.01 of 6 clients is not one client"),
     ({"malicious": -1, "attack": "zero"}, r"malicious: -1.0 is not accepted"),
     ({"malicious": float("nan"), "attack": "zero"}, r"malicious: nan is not accepted"),
-    ({"attack": "sign-flap", "malicious": 1}, r"attack: 'sign-flap' is unknown; did you mean 'sign-flip'\?"),
+    (
+        {"attack": "sign-flap", "malicious": 1},
+        r"attack: 'sign-flap' is unknown; did you mean 'sign-flip'\?",
+    ),
     ({"attack": "sign-flip(st=1)", "malicious": 1}, r"'st' is unknown; did you mean 'std'\?"),
     ({"attack": "sign-flip(std=-1)", "malicious": 1}, r"std: -1.0 is not accepted"),
-    ({"attack": "label-flip + data-poison", "malicious": 1}, r"attack: 2 of its parts change the labels"),
+    (
+        {"attack": "label-flip + data-poison", "malicious": 1},
+        r"attack: 2 of its parts change the labels",
+    ),
     ({"rule": "krumm(f=1)"}, r"rule: 'krumm' is unknown; did you mean 'krum'\?"),
     ({"rule": "krum(f=2)"}, r"f: 2 is not accepted for krum with 5 clients; at most 1"),
-    ({"rule": "krum(f=1)", "sample": 4}, r"f: 1 is not accepted for krum with 4 clients; at most 0"),
+    (
+        {"rule": "krum(f=1)", "sample": 4},
+        r"f: 1 is not accepted for krum with 4 clients; at most 0",
+    ),
     ({"rule": "krum", "sample": 2}, r"rule: krum needs at least 3 clients"),
-    ({"rule": "bucketing(size=3) + trimmed-mean(f=1)"}, r"f: 1 is not accepted .* 2 clients.*; these are the buckets of 5 clients"),
+    (
+        {"rule": "bucketing(size=3) + trimmed-mean(f=1)"},
+        r"f: 1 is not accepted .* 2 clients.*; these are the buckets of 5 clients",
+    ),
     ({"rule": "multi-krum(m=6)"}, r"m: 6 is not accepted for multi-krum with 5 clients"),
     ({"rule": "median + mean"}, r"rule: 'median \+ mean' is not accepted; median ends a rule"),
-    ({"rule": "bucketing"}, r"rule: 'bucketing' is not accepted; bucketing must be followed by a rule"),
+    (
+        {"rule": "bucketing"},
+        r"rule: 'bucketing' is not accepted; bucketing must be followed by a rule",
+    ),
     ({"rule": ""}, r"rule: '' is unknown"),
     ({"channel": "topkk"}, r"channel: 'topkk' is unknown; did you mean 'topk'\?"),
     ({"channel": "topk(part=1)"}, r"'part' is unknown"),
@@ -38,13 +62,22 @@ REFUSED = [
     ({"channel": "lbgm(threshold=2)"}, r"threshold: 2.0 is not accepted"),
     ({"channel": "sketch(k=40)"}, r"k: 40 is not accepted; it is at most 39"),
     ({"channel": "sketch(rows=0)"}, r"rows: 0 is not accepted"),
-    ({"channel": "half + topk"}, r"channel: nothing is left to send after 'half'; it must be the last stage"),
+    (
+        {"channel": "half + topk"},
+        r"channel: nothing is left to send after 'half'; it must be the last stage",
+    ),
     ({"channel": "lbgm(layers=True) + half"}, r"channel: nothing is left to send after 'lbgm'"),
     ({"channel": "feedback + sketch"}, r"channel: 'sketch' is read from the sum of all messages"),
     ({"channel": "topk + sketch"}, r"channel: 'sketch' is read from the sum of all messages"),
     ({"channel": "feedback + dgc"}, r"'feedback' and 'dgc' would both send again what was lost"),
-    ({"channel": "topk(share=0.5) + lbgm"}, r"channel: 'lbgm' remembers coordinates, and 'topk' sends others every round"),
-    ({"channel": "topk(share=1"}, r"channel: 'topk\(share=1' is not accepted; write NAME or NAME\(option=value, ...\)"),
+    (
+        {"channel": "topk(share=0.5) + lbgm"},
+        r"channel: 'lbgm' remembers coordinates, and 'topk' sends others every round",
+    ),
+    (
+        {"channel": "topk(share=1"},
+        r"channel: 'topk\(share=1' is not accepted; write NAME or NAME\(option=value, ...\)",
+    ),
     ({"channel": "half(__import__('os'))"}, r"channel: .* is not accepted; write NAME"),
     ({"channel": "topk + "}, r"channel: '' is unknown"),
 ]
@@ -60,7 +93,13 @@ def test_what_cannot_work_is_refused_before_the_run(settings, says, tmp_path):
 def test_a_sketch_as_large_as_the_model_is_warned_of_and_runs(capsys):
     result = run("fedavg", channel="sketch(columns=20, rows=5)")
     said = capsys.readouterr()
-    assert said.err.count("warning: a sketch of 5 x 20 = 100 numbers is not smaller than the message of 39") == 1 and not said.out
+    assert (
+        said.err.count(
+            "warning: a sketch of 5 x 20 = 100 numbers is not smaller than the message of 39"
+        )
+        == 1
+        and not said.out
+    )
     assert engine(result).ledger.admitted == 10
 
 

@@ -1,6 +1,6 @@
 """Attacks: what malicious clients send or train on, and who they are.
 
->>> make("same-value(std=50)"), make("none")
+>>> parse_attack("same-value(std=50)"), parse_attack("none")
 (SameValue(std=50.0), None)
 >>> sorted(ATTACKS)[:4]
 ['alie', 'data-poison', 'gaussian', 'ipm']
@@ -8,9 +8,13 @@
 
 from __future__ import annotations
 
-from ..core import text as specs
+from typing import Any
+
+from ..core import text
+from ..core.knobs import SettingError
+from ..core.registry import Table
 from .alie import Alie
-from .base import Attack, Chain, Collusion
+from .base import Attack, AttackSequence, Collusion
 from .data import poison
 from .ipm import Ipm
 from .labels import DataPoison, LabelFlip
@@ -20,31 +24,67 @@ from .minmax import MinMax, MinSum
 from .noise import Gaussian, SameValue, SignFlip
 from .scaling import Scaling, Zero
 
-ATTACKS: dict[str, type[Attack]] = {
-    "same-value": SameValue,
-    "sign-flip": SignFlip,
-    "gaussian": Gaussian,
-    "data-poison": DataPoison,
-    "label-flip": LabelFlip,
-    "scaling": Scaling,
-    "zero": Zero,
-    "alie": Alie,
-    "ipm": Ipm,
-    "min-max": MinMax,
-    "min-sum": MinSum,
-    "mimic": Mimic,
-}
 
-__all__ = ["ATTACKS", "Attack", "Chain", "Collusion", "chosen", "how_many", "make", "poison"]
+def _attack(name: str, found: Any) -> type[Attack]:
+    if not (isinstance(found, type) and issubclass(found, Attack)):
+        raise SettingError(f"attack: {name!r} is not accepted; it must be a subclass of Attack")
+    return found
 
 
-def make(text: str) -> Attack | None:
-    """The attack in a line of text, None for "" or "none"; parts joined by + act in order on the same malicious clients.
+ATTACKS: Table[type[Attack]] = Table(
+    "attack",
+    "idiolect.attacks",
+    {
+        "same-value": SameValue,
+        "sign-flip": SignFlip,
+        "gaussian": Gaussian,
+        "data-poison": DataPoison,
+        "label-flip": LabelFlip,
+        "scaling": Scaling,
+        "zero": Zero,
+        "alie": Alie,
+        "ipm": Ipm,
+        "min-max": MinMax,
+        "min-sum": MinSum,
+        "mimic": Mimic,
+    },
+    _attack,
+)
 
-    >>> make("label-flip + scaling(factor=5)").poisons
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "AttackSequence",
+    "Collusion",
+    "attack_text",
+    "chosen",
+    "how_many",
+    "parse_attack",
+    "poison",
+]
+
+
+def parse_attack(given: str | Attack | None) -> Attack | None:
+    """The attack in a line of text, None for "" or "none".
+
+    Parts joined by + act in order on the same malicious clients.
+
+    >>> parse_attack("label-flip + scaling(factor=5)").poisons
     'flip'
     """
-    if text.strip() in ("", "none"):
+    if given is None or isinstance(given, Attack):
+        return given
+    if not isinstance(given, str):
+        raise SettingError(f"attack: {given!r} is not accepted; text or an Attack")
+    if given.strip() in ("", "none"):
         return None
-    parts = specs.make(text, ATTACKS, "attack")
-    return parts[0] if len(parts) == 1 else Chain(tuple(parts))
+    parts = text.build_parts(given, ATTACKS, "attack")
+    return parts[0] if len(parts) == 1 else AttackSequence(tuple(parts))
+
+
+def attack_text(attack: Attack | None) -> str:
+    """The text that `parse_attack` makes this attack of."""
+    if attack is None:
+        return "none"
+    parts = attack.parts if isinstance(attack, AttackSequence) else (attack,)
+    return " + ".join(ATTACKS.text(part) for part in parts)

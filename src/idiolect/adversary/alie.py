@@ -26,9 +26,13 @@ class Alie(Collusion):
     [[0.0], [2.0], [-2.0]]
     """
 
-    z: float = knob(0.0, "standard deviations from the mean; 0: from the numbers of liars and clients", low=0)
+    z: float = knob(
+        0.0, "standard deviations from the mean; 0: from the numbers of liars and clients", low=0
+    )
 
-    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:
+    def agree(
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
+    ) -> Tensor:
         z = self.z or quantile(clients, liars)
         return seen.mean(0) - z * seen.std(0, correction=0)
 

@@ -28,8 +28,12 @@ class Attack(Knobs):
     is a change already. `keys` are streams.keys(seed, "attack", round, client names): what a client draws depends on no other client.
     """
 
-    poisons: ClassVar[str] = ""  # what the attack does to the liars' training labels before the run: "", "random" or "flip"
-    colludes: ClassVar[bool] = False  # whether the liars see the whole round's messages, which must then be in one place
+    poisons: ClassVar[str] = (
+        ""  # what the attack does to the liars' training labels before the run: "", "random" or "flip"
+    )
+    colludes: ClassVar[bool] = (
+        False  # whether the liars see the whole round's messages, which must then be in one place
+    )
 
     def __call__(self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         who = bad.nonzero()[:, 0]
@@ -39,17 +43,25 @@ class Attack(Knobs):
         out[who.to(rows.device)] = self.lies(rows, bad, reference, keys).to(rows.dtype)
         return out
 
-    def lies(self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:  # -> [F, m], or [m] for all
+    def lies(
+        self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys
+    ) -> Tensor:  # -> [F, m], or [m] for all
         """What the F liars send instead; here each by itself."""
         return self.lie(rows[bad.to(rows.device)], reference, keys[bad.cpu().numpy()])
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:  # own[F, m], keys[F] -> [F, m]
+    def lie(
+        self, own: Tensor, reference: Tensor | None, keys: Keys
+    ) -> Tensor:  # own[F, m], keys[F] -> [F, m]
         """The messages of liars who know only their own."""
         raise NotImplementedError
 
     def poison(self, federation: Federation, liars: Tensor, seed: int) -> Federation:
         """The data that the clients train on; the federation itself where the attack leaves labels alone."""
-        return poison(federation, liars, federation.classes, self.poisons, seed) if self.poisons else federation
+        return (
+            poison(federation, liars, federation.classes, self.poisons, seed)
+            if self.poisons
+            else federation
+        )
 
 
 @dataclass(frozen=True)
@@ -67,15 +79,19 @@ class Collusion(Attack):
         seen = finite & ~liars if bool((finite & ~liars).any()) else finite & liars
         if not bool(seen.any()):
             return rows[bad.to(rows.device)]
-        return self.agree(rows[seen.to(rows.device)], reference, keys[seen.numpy()], int(liars.sum()), len(rows))
+        return self.agree(
+            rows[seen.to(rows.device)], reference, keys[seen.numpy()], int(liars.sum()), len(rows)
+        )
 
-    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:  # seen[H, m] -> [m]
+    def agree(
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
+    ) -> Tensor:  # seen[H, m] -> [m]
         """The one message, from the H messages seen (their senders' keys beside them) in a round of `clients`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Chain(Attack):
+class AttackSequence(Attack):
     """Attacks in order: the next one acts on what the last one made of the liars' rows, with random numbers of its own."""
 
     parts: tuple[Attack, ...] = ()
@@ -83,7 +99,9 @@ class Chain(Attack):
     def __post_init__(self) -> None:
         poisons = [p.poisons for p in self.parts if p.poisons]
         if len(poisons) > 1:
-            raise SettingError(f"attack: {len(poisons)} of its parts change the labels; at most one may")
+            raise SettingError(
+                f"attack: {len(poisons)} of its parts change the labels; at most one may"
+            )
         object.__setattr__(self, "poisons", "".join(poisons))
         object.__setattr__(self, "colludes", any(p.colludes for p in self.parts))
 

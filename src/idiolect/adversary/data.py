@@ -16,7 +16,14 @@ KINDS = ("random", "flip")
 LABELS = ("wrong", "uniform")
 
 
-def poison(federation: Federation, bad_clients: Tensor, classes: int, kind: str, seed: int, labels: str = "wrong") -> Federation:
+def poison(
+    federation: Federation,
+    bad_clients: Tensor,
+    classes: int,
+    kind: str,
+    seed: int,
+    labels: str = "wrong",
+) -> Federation:
     """The federation with false training targets at `bad_clients`; inputs are shared, validation and test targets stay true.
 
     - "random": each label is drawn anew, once: uniform over the other classes (labels = "wrong"; with two classes that flips it) or
@@ -36,7 +43,9 @@ def poison(federation: Federation, bad_clients: Tensor, classes: int, kind: str,
     for k in sorted(set(bad_clients.tolist())):
         key = streams.keys(seed, "poison", 0, streams.name_keys([federation.names[k]]))
         part = targets[offsets[k] : offsets[k + 1]]  # a view
-        part.copy_(_flipped(part, classes) if kind == "flip" else _random(part, classes, key, labels))
+        part.copy_(
+            _flipped(part, classes) if kind == "flip" else _random(part, classes, key, labels)
+        )
     return replace(federation, targets=targets)
 
 
@@ -46,20 +55,39 @@ def _flipped(y: Tensor, classes: int) -> Tensor:
 
 def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
     if not classes:
-        return y[torch.from_numpy(np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")).to(y.device)]
+        return y[
+            torch.from_numpy(np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")).to(
+                y.device
+            )
+        ]
     words, wrong = streams.bits(key, 0, y.numel())[0], labels == "wrong"
-    draw = torch.from_numpy(streams.below(words, np.array(classes - wrong))).view(y.shape).to(y.device)
+    draw = (
+        torch.from_numpy(streams.below(words, np.array(classes - wrong))).view(y.shape).to(y.device)
+    )
     return (y + 1 + draw) % classes if wrong else draw
 
 
-def _check(federation: Federation, bad_clients: Tensor, classes: int, kind: str, labels: str) -> None:
+def _check(
+    federation: Federation, bad_clients: Tensor, classes: int, kind: str, labels: str
+) -> None:
     for name, value, known in (("kind", kind, KINDS), ("labels", labels, LABELS)):
         if value not in known:
-            raise SettingError(f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, known))}")
-    if bad_clients.numel() and not 0 <= int(bad_clients.min()) <= int(bad_clients.max()) < federation.clients:
-        raise SettingError(f"bad_clients: {bad_clients.tolist()} are not all clients; accepted: 0 to {federation.clients - 1}")
+            raise SettingError(
+                f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, known))}"
+            )
+    if (
+        bad_clients.numel()
+        and not 0 <= int(bad_clients.min()) <= int(bad_clients.max()) < federation.clients
+    ):
+        raise SettingError(
+            f"bad_clients: {bad_clients.tolist()} are not all clients; accepted: 0 to {federation.clients - 1}"
+        )
     real = federation.targets.is_floating_point()
     if real and classes:
-        raise SettingError(f"classes: {classes} is not accepted; {federation.name!r} has real targets, so 0")
+        raise SettingError(
+            f"classes: {classes} is not accepted; {federation.name!r} has real targets, so 0"
+        )
     if not real and (classes < 2 or classes < federation.classes):
-        raise SettingError(f"classes: {classes} is not accepted; false labels need at least {max(2, federation.classes)} here")
+        raise SettingError(
+            f"classes: {classes} is not accepted; false labels need at least {max(2, federation.classes)} here"
+        )

@@ -26,6 +26,8 @@ class Ipm(Collusion):
 
     eps: float = knob(0.5, "length of the step back, in mean honest changes", above=0)
 
-    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:
+    def agree(
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
+    ) -> Tensor:
         back = -self.eps * change(seen.mean(0), reference)
         return back if reference is None else reference + back

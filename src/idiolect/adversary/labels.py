@@ -31,7 +31,9 @@ class DataPoison(Attack):
 
     poisons: ClassVar[str] = "random"
     std: float = knob(20.0, "standard deviation of the factor", above=0)
-    labels: str = knob("wrong", "what random labels are drawn from: the other classes, or all", choices=LABELS)
+    labels: str = knob(
+        "wrong", "what random labels are drawn from: the other classes, or all", choices=LABELS
+    )
 
     def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return scalars(keys, self.std, own) * own

@@ -25,11 +25,17 @@ def how_many(malicious: float, clients: int) -> int:
         raise SettingError(f"malicious: {malicious!r} is not accepted; {wanted}")
     count = round(number * clients) if number < 1 else int(number)
     if number and not count:
-        raise SettingError(f"malicious: {malicious!r} of {clients} clients is not one client; {wanted}")
+        raise SettingError(
+            f"malicious: {malicious!r} of {clients} clients is not one client; {wanted}"
+        )
     if count > clients:
-        raise SettingError(f"malicious: {malicious!r} is not accepted; there are only {clients} clients")
+        raise SettingError(
+            f"malicious: {malicious!r} is not accepted; there are only {clients} clients"
+        )
     if count and count == clients:
-        raise SettingError(f"malicious: {malicious!r} of {clients} clients leaves no honest one; at most {clients - 1} may lie")
+        raise SettingError(
+            f"malicious: {malicious!r} of {clients} clients leaves no honest one; at most {clients - 1} may lie"
+        )
     return count
 
 
@@ -43,6 +49,8 @@ def chosen(seed: int, keys: Keys, eligible: Tensor, count: int) -> Tensor:  # ->
     [0, 2]
     """
     if not 0 <= count <= len(eligible):
-        raise SettingError(f"malicious: {count} is not accepted; {len(eligible)} clients can take part")
+        raise SettingError(
+            f"malicious: {count} is not accepted; {len(eligible)} clients can take part"
+        )
     draw = streams.bits(streams.keys(seed, "malicious", 0, keys[eligible.numpy()]), 0, 1)[:, 0]
     return eligible[torch.from_numpy(np.argsort(draw, kind="stable")[:count])].sort().values

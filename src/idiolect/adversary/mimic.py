@@ -27,13 +27,23 @@ class Mimic(Collusion):
     [[0.0], [1.0], [5.0], [5.0]]
     """
 
-    which: str = knob("variance", "whom to repeat: farthest along the greatest variance, or a random one", choices=("variance", "keyed"))
+    which: str = knob(
+        "variance",
+        "whom to repeat: farthest along the greatest variance, or a random one",
+        choices=("variance", "keyed"),
+    )
 
-    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:
+    def agree(
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
+    ) -> Tensor:
         if self.which == "keyed":
             return seen[int(streams.bits(keys, 0, 1)[:, 0].argmin())]
-        x = change(seen, reference).nan_to_num()  # a difference may overflow; the message itself is a copy
-        x = x / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny)  # squares neither overflow nor vanish
+        x = change(
+            seen, reference
+        ).nan_to_num()  # a difference may overflow; the message itself is a copy
+        x = x / x.abs().max().clamp_min(
+            torch.finfo(x.dtype).tiny
+        )  # squares neither overflow nor vanish
         c = x - x.mean(0)
         u = torch.linalg.eigh((c @ c.T).cpu().double())[1][:, -1]  # z is c' u up to its length
         z = c.T @ u.to(c)

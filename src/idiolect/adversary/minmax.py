@@ -19,17 +19,25 @@ from .base import Collusion, change, unit
 @dataclass(frozen=True)
 class _Pushed(Collusion):
     direction: str = knob(
-        "std", "where to push: against the mean change, down each coordinate's spread, or against its sign", choices=("unit", "std", "sign")
+        "std",
+        "where to push: against the mean change, down each coordinate's spread, or against its sign",
+        choices=("unit", "std", "sign"),
     )
 
-    def agree(self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int) -> Tensor:
+    def agree(
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
+    ) -> Tensor:
         mean = seen.mean(0)
         c = seen - mean
         scale = c.abs().max()  # squares of c / scale neither overflow nor vanish
         if not scale > 0:
             return mean  # the honest agree: any other message would stand out
         ahead = change(mean, reference)
-        p = -unit({"unit": lambda: ahead, "std": lambda: seen.std(0, correction=0), "sign": ahead.sign}[self.direction]())
+        p = -unit(
+            {"unit": lambda: ahead, "std": lambda: seen.std(0, correction=0), "sign": ahead.sign}[
+                self.direction
+            ]()
+        )
         return mean + scale * self.gamma(c / scale, p) * p
 
     def gamma(self, c: Tensor, p: Tensor) -> Tensor:

@@ -66,7 +66,9 @@ class Gaussian(Attack):
     def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         out, step = torch.empty_like(own), max(1, _BLOCK // own.shape[1])
         for i in range(0, len(own), step):
-            out[i : i + step] = torch.from_numpy(self.std * streams.normal(keys[i : i + step], own.shape[1]))
+            out[i : i + step] = torch.from_numpy(
+                self.std * streams.normal(keys[i : i + step], own.shape[1])
+            )
         return out
 
 

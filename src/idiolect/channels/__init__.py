@@ -1,9 +1,13 @@
-"""Channels: how messages are made smaller. `make("topk(share=0.01) + qsgd(levels=16)")`."""
+"""Channels: how messages are made smaller. `parse_channel("topk(share=0.01) + qsgd(levels=16)")`."""
 
 from __future__ import annotations
 
-from ..core import text as specs
-from .channel import Chain
+from typing import Any
+
+from ..core import text
+from ..core.knobs import SettingError
+from ..core.registry import Table
+from .channel import Channel
 from .clip import Clip
 from .dgc import DGC
 from .feedback import Feedback
@@ -17,23 +21,52 @@ from .sketch import Sketch
 from .stage import Form, Stage
 from .topk import TopK
 
-CHANNELS: dict[str, type[Stage]] = {
-    "clip": Clip,
-    "dgc": DGC,
-    "feedback": Feedback,
-    "half": Half,
-    "int8": Int8,
-    "lbgm": LBGM,
-    "qsgd": QSGD,
-    "randomk": RandomK,
-    "sign": Sign,
-    "sketch": Sketch,
-    "topk": TopK,
-}
 
-__all__ = ["CHANNELS", "Chain", "Form", "Stage", "make"]
+def _stage(name: str, found: Any) -> type[Stage]:
+    if not (isinstance(found, type) and issubclass(found, Stage)):
+        raise SettingError(f"channel: {name!r} is not accepted; it must be a subclass of Stage")
+    return found
 
 
-def make(text: str) -> Chain:
-    """A channel from its text; "none" or "" sends numbers as they are."""
-    return Chain(() if text in ("", "none") else tuple(specs.make(text, CHANNELS, "channel")))
+CHANNELS: Table[type[Stage]] = Table(
+    "channel",
+    "idiolect.channels",
+    {
+        "clip": Clip,
+        "dgc": DGC,
+        "feedback": Feedback,
+        "half": Half,
+        "int8": Int8,
+        "lbgm": LBGM,
+        "qsgd": QSGD,
+        "randomk": RandomK,
+        "sign": Sign,
+        "sketch": Sketch,
+        "topk": TopK,
+    },
+    _stage,
+)
+
+__all__ = ["CHANNELS", "Channel", "Form", "Stage", "channel_text", "parse_channel"]
+
+
+def parse_channel(given: str | Stage | Channel) -> Channel:
+    """A channel from its text, a stage or a channel; "none" or "" sends numbers as they are."""
+    if isinstance(given, Channel):
+        return given
+    if isinstance(given, Stage):
+        return Channel((given,))
+    if not isinstance(given, str):
+        raise SettingError(f"channel: {given!r} is not accepted; text, a Stage or a Channel")
+    if given.strip() in ("", "none"):
+        return Channel()
+    return Channel(tuple(text.build_parts(given, CHANNELS, "channel")))
+
+
+def channel_text(channel: Channel) -> str:
+    """The text that `parse_channel` makes this channel of.
+
+    >>> channel_text(parse_channel("feedback+topk( share = 0.5 )"))
+    'feedback + topk(share=0.5)'
+    """
+    return " + ".join(CHANNELS.text(stage) for stage in channel.stages) or "none"

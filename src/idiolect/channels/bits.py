@@ -32,10 +32,14 @@ def pack(codes: Array, width: int) -> Array:  # codes[K, n] < 2^width -> uint8[K
     out = np.zeros((width, rows, groups), dtype=np.uint8)
     for i, j, shift in _overlaps(width):
         out[j] |= (lanes[i] << shift if shift >= 0 else lanes[i] >> -shift).astype(np.uint8)
-    return np.ascontiguousarray(out.transpose(1, 2, 0)).reshape(rows, groups * width)[:, : size(n, width)]
+    return np.ascontiguousarray(out.transpose(1, 2, 0)).reshape(rows, groups * width)[
+        :, : size(n, width)
+    ]
 
 
-def unpack(raw: Array, width: int, n: int) -> Array:  # uint8[K, ceil(n width / 8)] -> unsigned[K, n]
+def unpack(
+    raw: Array, width: int, n: int
+) -> Array:  # uint8[K, ceil(n width / 8)] -> unsigned[K, n]
     """`pack` undone.
 
     >>> unpack(np.array([[209, 0]], dtype=np.uint8), 3, 3).tolist()
@@ -48,7 +52,9 @@ def unpack(raw: Array, width: int, n: int) -> Array:  # uint8[K, ceil(n width / 
     rows, groups = len(raw), -(-n // 8)
     whole = np.zeros((rows, groups * width), dtype=np.uint8)
     whole[:, : raw.shape[1]] = raw
-    octets = np.ascontiguousarray(whole.reshape(rows, groups, width).transpose(2, 0, 1)).astype(_word(width))
+    octets = np.ascontiguousarray(whole.reshape(rows, groups, width).transpose(2, 0, 1)).astype(
+        _word(width)
+    )
     lanes = np.zeros((8, rows, groups), dtype=_word(width))
     for i, j, shift in _overlaps(width):
         lanes[i] |= octets[j] >> shift if shift >= 0 else octets[j] << -shift
@@ -76,7 +82,12 @@ def _word(width: int) -> type[np.unsignedinteger]:
 
 def _overlaps(width: int) -> list[tuple[int, int, int]]:
     """(number, byte, place of the number's lowest bit in that byte) of a group of eight numbers, where the two share bits."""
-    return [(i, j, i * width - 8 * j) for i in range(8) for j in range(width) if i * width < 8 * j + 8 and 8 * j < (i + 1) * width]
+    return [
+        (i, j, i * width - 8 * j)
+        for i in range(8)
+        for j in range(width)
+        if i * width < 8 * j + 8 and 8 * j < (i + 1) * width
+    ]
 
 
 # -- Elias gamma -----------------------------------------------------------------------------------------------------------------
@@ -101,7 +112,9 @@ def pack_gamma(values: Array, counts: Array) -> Ragged:
     lengths = -(-(counts + 2 * total) // 8)
     begin = 8 * (np.cumsum(lengths) - lengths)  # a row's first bit in the bits of all rows
     bits = np.zeros(8 * int(lengths.sum()), dtype=np.uint8)
-    bits[after[1:] + np.arange(len(values)) + np.repeat(begin - earlier - (ends - counts), counts)] = 1
+    bits[
+        after[1:] + np.arange(len(values)) + np.repeat(begin - earlier - (ends - counts), counts)
+    ] = 1
     suffix = after[:-1] + np.repeat(begin - earlier + counts + total, counts)
     has, b = np.flatnonzero(more > 0), 0
     while len(has):
@@ -110,7 +123,9 @@ def pack_gamma(values: Array, counts: Array) -> Ragged:
         has = has[more[has] > b]
     matrix = np.zeros((len(counts), 4 + int(lengths.max(initial=0))), dtype=np.uint8)
     matrix[:, :4] = to_bytes(total[:, None], "<u4")
-    matrix[:, 4:][np.arange(matrix.shape[1] - 4) < lengths[:, None]] = np.packbits(bits, bitorder="little")
+    matrix[:, 4:][np.arange(matrix.shape[1] - 4) < lengths[:, None]] = np.packbits(
+        bits, bitorder="little"
+    )
     return Ragged(matrix, lengths + 4)
 
 
@@ -120,13 +135,21 @@ def read_gamma(reader: Reader, who: Array, counts: Array, top: int) -> Array:
     total = from_bytes(reader.take(4, who), "<u4")[:, 0].astype(np.int64)
     fine = total <= longest * counts
     total = np.where(fine, total, 0)
-    bits = np.unpackbits(reader.take(np.where(fine, -(-(counts + 2 * total) // 8), 0), who), axis=1, bitorder="little")
+    bits = np.unpackbits(
+        reader.take(np.where(fine, -(-(counts + 2 * total) // 8), 0), who),
+        axis=1,
+        bitorder="little",
+    )
     column, width = np.arange(bits.shape[1]), bits.shape[1]
     prefix = bits.astype(bool) & (column < (counts + total)[:, None])
     fine &= prefix.sum(axis=1) == counts
-    fine &= bits.sum(axis=1, where=column >= (counts + 2 * total)[:, None]) == 0  # nothing after the last suffix
+    fine &= (
+        bits.sum(axis=1, where=column >= (counts + 2 * total)[:, None]) == 0
+    )  # nothing after the last suffix
     if width:
-        fine &= prefix[np.arange(len(bits)), np.maximum(counts + total - 1, 0) % width] | (counts == 0)  # the prefixes end where S says
+        fine &= prefix[np.arange(len(bits)), np.maximum(counts + total - 1, 0) % width] | (
+            counts == 0
+        )  # the prefixes end where S says
     prefix[~fine] = False
     kept = np.where(fine, counts, 0)
     ends = np.cumsum(kept)
@@ -165,10 +188,16 @@ def places_size(k: int, n: int) -> int:
     >>> places_size(795, 79_510)
     852
     """
-    return 0 if k == n else min(size(n, 1), min(_places_size(k, n, low) for low in range(n.bit_length())))
+    return (
+        0
+        if k == n
+        else min(size(n, 1), min(_places_size(k, n, low) for low in range(n.bit_length())))
+    )
 
 
-def pack_places(places: Array, n: int) -> Array:  # int64[K, k], increasing -> uint8[K, places_size(k, n)]
+def pack_places(
+    places: Array, n: int
+) -> Array:  # int64[K, k], increasing -> uint8[K, places_size(k, n)]
     """Elias-Fano code of increasing places x_0 < ... < x_{k-1} < n: the low bits of all of them, then one bit vector with ones at i +
     (x_i >> low). Where a plain bit for each of the n places is shorter, that. Elias 1974; Fano 1971.
 
@@ -185,7 +214,9 @@ def pack_places(places: Array, n: int) -> Array:  # int64[K, k], increasing -> u
         return pack(plain, 1)
     high = np.zeros((rows, k + ((n - 1) >> low)), dtype=bool)
     high[kind, (places >> low) + np.arange(k)] = True
-    return np.concatenate([pack(places & (2**low - 1), low), pack(high, 1)] if low else [pack(high, 1)], axis=1)
+    return np.concatenate(
+        [pack(places & (2**low - 1), low), pack(high, 1)] if low else [pack(high, 1)], axis=1
+    )
 
 
 def read_places(reader: Reader, who: Array, k: int, n: int) -> Array:  # -> int64[rows of who, k]

@@ -38,7 +38,9 @@ def norms(x: Array, kind: str) -> Array:  # x[K, buckets, b] -> float32[K, bucke
         return ceil32(np.sqrt(np.einsum("kbj,kbj->kb", x, x, dtype=np.float64, casting="safe")))
 
 
-def ratio(x: Array, norm: Array, steps: int) -> Array:  # x[K, buckets, b] -> the same, in [-steps, steps]
+def ratio(
+    x: Array, norm: Array, steps: int
+) -> Array:  # x[K, buckets, b] -> the same, in [-steps, steps]
     """steps x / norm; zero where the norm is zero or not finite (such a norm arrives and makes the bucket not finite)."""
     usable = np.isfinite(norm) & (norm > 0)
     r = x / np.where(usable, norm, 1)[..., None].astype(x.dtype)

@@ -16,7 +16,7 @@ from .stage import Form, Stage
 
 
 @dataclass(frozen=True)
-class Chain:
+class Channel:
     """Stages in order. With none, numbers travel as they are."""
 
     stages: tuple[Stage, ...] = ()
@@ -27,8 +27,13 @@ class Chain:
         for i, (stage, at) in enumerate(zip(self.stages, forms, strict=False)):
             if at.n == 0:
                 before = type(self.stages[i - 1]).__name__.lower()
-                raise SettingError(f"channel: nothing is left to send after {before!r}; it must be the last stage")
-            if stage.joint and any(s.settles or s.numbers(f) != f.n or s.limit(f) for s, f in zip(self.stages[:i], forms, strict=False)):
+                raise SettingError(
+                    f"channel: nothing is left to send after {before!r}; it must be the last stage"
+                )
+            if stage.joint and any(
+                s.settles or s.numbers(f) != f.n or s.limit(f)
+                for s, f in zip(self.stages[:i], forms, strict=False)
+            ):
                 what = "is read from the sum of all messages: only 'clip' can stand before it"
                 raise SettingError(f"channel: {type(stage).__name__.lower()!r} {what}")
             if stage.repays and any(s.repays for s in self.stages[:i]):
@@ -53,15 +58,25 @@ class Chain:
     def limit(self, form: Form) -> int:
         """The most bytes a row can take."""
         forms = self.forms(form)
-        return sum(s.limit(f) for s, f in zip(self.stages, forms, strict=False)) + forms[-1].n * form.dtype.itemsize
+        return (
+            sum(s.limit(f) for s, f in zip(self.stages, forms, strict=False))
+            + forms[-1].n * form.dtype.itemsize
+        )
 
     def down_values(self, form: Form) -> float:
-        return min([s.down_values(f) for s, f in zip(self.stages, [form] * len(self.stages), strict=True)], default=float(form.n))
+        return min(
+            [s.down_values(f) for s, f in zip(self.stages, [form] * len(self.stages), strict=True)],
+            default=float(form.n),
+        )
 
     def kept(self, what: str, form: Form) -> dict[str, int]:
         """Names and sizes of what is kept; `what` is "client", "memory" or "server"."""
         forms = self.forms(form)
-        return {f"{i}.{n}": size for i, s in enumerate(self.stages) for n, size in getattr(s, what)(forms[i]).items()}
+        return {
+            f"{i}.{n}": size
+            for i, s in enumerate(self.stages)
+            for n, size in getattr(s, what)(forms[i]).items()
+        }
 
     @property
     def joint(self) -> int | None:
@@ -69,16 +84,24 @@ class Chain:
         return next((i for i, s in enumerate(self.stages) if s.joint), None)
 
     # -- the client's side -----------------------------------------------------------------------------------------------------
-    def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> tuple[Ragged, State, np.ndarray]:
+    def encode(
+        self, rows: Tensor, state: State, keys: np.ndarray, form: Form
+    ) -> tuple[Ragged, State, np.ndarray]:
         """Bytes of every row, the clients' rows after it, and the paper's count of 32-bit words."""
         body, _, state, values = self._encode(0, rows, state, keys, form)
         return body, state, values
 
-    def _encode(self, i: int, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> tuple[Ragged, Tensor | None, State, np.ndarray]:
+    def _encode(
+        self, i: int, rows: Tensor, state: State, keys: np.ndarray, form: Form
+    ) -> tuple[Ragged, Tensor | None, State, np.ndarray]:
         """From stage i on: bytes, what will arrive (where a stage asks for it), state, values."""
         if i == len(self.stages):
             numbers = np.ascontiguousarray(rows.detach().to("cpu", form.dtype).numpy())
-            raw = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(len(rows), form.n * numbers.itemsize)
+            raw = (
+                numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
+                .view(np.uint8)
+                .reshape(len(rows), form.n * numbers.itemsize)
+            )
             return Ragged.even(raw), rows.to(form.dtype), state, np.full(len(rows), float(form.n))
         stage, after = self.stages[i], self.forms_after(i, form)
         own = _own(state, i)
@@ -99,11 +122,16 @@ class Chain:
                 values = np.zeros(len(rows))
                 values[who] = passed
         arrived: Tensor | None = None
-        if any(s.settles for s in self.stages[: i + 1]):  # what the server will see, from the very bytes
+        if any(
+            s.settles for s in self.stages[: i + 1]
+        ):  # what the server will see, from the very bytes
             info = stage.read(Reader(coded.body), np.ones(len(rows), dtype=bool), form)
             arrived, _ = stage.decode(info, received, own, form)
             if stage.settles:
-                state |= {f"{i}.{n}": t for n, t in stage.settle(rows, arrived, _own(state, i), form).items()}
+                state |= {
+                    f"{i}.{n}": t
+                    for n, t in stage.settle(rows, arrived, _own(state, i), form).items()
+                }
         return body, arrived, state, np.zeros(len(rows)) if values is None else values
 
     def forms_after(self, i: int, form: Form) -> Form:
@@ -114,13 +142,21 @@ class Chain:
     def decode(self, reader: Reader, memory: State, form: Form) -> tuple[Tensor, State]:
         """Rows as they arrived, and the server's memory of these clients. With a joint stage: the rows it passed on."""
         first = 0 if self.joint is None else self.joint + 1
-        return self._decode(first, reader, np.ones(len(reader.at), dtype=bool), memory, self.forms(form)[first])
+        return self._decode(
+            first, reader, np.ones(len(reader.at), dtype=bool), memory, self.forms(form)[first]
+        )
 
-    def _decode(self, i: int, reader: Reader, who: np.ndarray, memory: State, form: Form) -> tuple[Tensor, State]:
+    def _decode(
+        self, i: int, reader: Reader, who: np.ndarray, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         if i == len(self.stages):
             raw = np.ascontiguousarray(reader.take(form.n * form.dtype.itemsize, who))
-            numbers = raw.view(torch.empty(0, dtype=form.dtype).numpy().dtype.newbyteorder("<")).reshape(int(who.sum()), form.n)
-            return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="), copy=True)), memory
+            numbers = raw.view(
+                torch.empty(0, dtype=form.dtype).numpy().dtype.newbyteorder("<")
+            ).reshape(int(who.sum()), form.n)
+            return torch.from_numpy(
+                numbers.astype(numbers.dtype.newbyteorder("="), copy=True)
+            ), memory
         stage, after = self.stages[i], self.forms_after(i, form)
         info = stage.read(reader, who, form)
         rest = None

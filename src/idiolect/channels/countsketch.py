@@ -29,14 +29,19 @@ class CountSketch:
     ([500], [7, 70], [3.0, -2.0])
     """
 
-    def __init__(self, n: int, rows: int, columns: int, seed: int = 0, device: torch.device | str = "cpu"):
+    def __init__(
+        self, n: int, rows: int, columns: int, seed: int = 0, device: torch.device | str = "cpu"
+    ):
         self.n, self.rows, self.columns = n, rows, columns
         place, sign = np.empty((rows, n), dtype=np.int32), np.empty((rows, n), dtype=np.int8)
         for i in range(rows):
             word = streams.bits(streams.keys(seed, "count sketch", i), 0, n)[0]
             place[i] = streams.below(word, np.array(columns))  # the upper half of the word
             sign[i] = (word & np.uint64(1)).astype(np.int8) * 2 - 1  # its last bit
-        self.place, self.sign = torch.from_numpy(place).to(device), torch.from_numpy(sign).to(device)
+        self.place, self.sign = (
+            torch.from_numpy(place).to(device),
+            torch.from_numpy(sign).to(device),
+        )
 
     def sketch(self, x: Tensor) -> Tensor:  # [K, n] -> [K, rows * columns]
         table = x.new_zeros(len(x), self.rows, self.columns)

@@ -50,7 +50,12 @@ class DGC(Stage):
     layers: bool = knob(False, "the largest of each tensor of the message instead of all")
     warmup: int = knob(1, "rounds that each sparsity of the warm-up lasts, 0 for no warm-up", low=0)
     start: float = knob(0.75, "sparsity of the first round of the warm-up", low=0, below=1)
-    rise: float = knob(0.25, "factor of what is sent from one sparsity of the warm-up to the next", above=0, below=1)
+    rise: float = knob(
+        0.25,
+        "factor of what is sent from one sparsity of the warm-up to the next",
+        above=0,
+        below=1,
+    )
 
     def now(self, form: Form) -> float:
         """The sparsity of this round.
@@ -87,12 +92,19 @@ class DGC(Stage):
         if self.masking:
             u = u.scatter(1, torch.from_numpy(places).to(u.device), 0.0)
         body = Ragged.even(bits.pack_places(places, form.n))
-        return Coded(body, pick(v, places), state={"u": u, "v": v}, values=np.full(len(rows), self.down_values(form)))
+        return Coded(
+            body,
+            pick(v, places),
+            state={"u": u, "v": v},
+            values=np.full(len(rows), self.down_values(form)),
+        )
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
         return bits.read_places(reader, who, self.numbers(form), form.n)
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         assert rest is not None
         return place(rest, info, form), memory
 

@@ -43,11 +43,21 @@ class Half(Stage):
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         top = torch.finfo(self.dtype).max
-        small = torch.where(rows.isinf(), rows, rows.clamp(-top, top)).detach().to("cpu", self.dtype).contiguous()
-        return Coded(Ragged.even(bits.to_bytes(small.view(torch.int16).numpy(), "<i2")), values=np.full(len(rows), form.n / 2))
+        small = (
+            torch.where(rows.isinf(), rows, rows.clamp(-top, top))
+            .detach()
+            .to("cpu", self.dtype)
+            .contiguous()
+        )
+        return Coded(
+            Ragged.even(bits.to_bytes(small.view(torch.int16).numpy(), "<i2")),
+            values=np.full(len(rows), form.n / 2),
+        )
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
         return bits.from_bytes(reader.take(2 * form.n, who), "<i2").copy()
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         return torch.from_numpy(info).view(self.dtype).to(form.dtype), memory

@@ -31,7 +31,9 @@ class Int8(Stage):
     """
 
     bucket: int = knob(512, "numbers that share one scale", low=1)
-    rounding: str = knob("nearest", "how numbers between two levels are rounded", choices=("nearest", "stochastic"))
+    rounding: str = knob(
+        "nearest", "how numbers between two levels are rounded", choices=("nearest", "stochastic")
+    )
 
     def numbers(self, form: Form) -> int:
         return 0
@@ -46,9 +48,13 @@ class Int8(Stage):
         x = buckets.split(array(rows, form), self.bucket)
         norm = buckets.norms(x, "inf")
         r = buckets.ratio(x, norm, 127)
-        code = np.clip(np.rint(r) if self.rounding == "nearest" else buckets.dither(r, keys), -127, 127).astype(np.int8)
+        code = np.clip(
+            np.rint(r) if self.rounding == "nearest" else buckets.dither(r, keys), -127, 127
+        ).astype(np.int8)
         code = code.reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
-        body = join([Ragged.even(bits.to_bytes(norm, "<f4")), Ragged.even(bits.to_bytes(code, "i1"))])
+        body = join(
+            [Ragged.even(bits.to_bytes(norm, "<f4")), Ragged.even(bits.to_bytes(code, "i1"))]
+        )
         return Coded(body, values=np.full(len(rows), self.down_values(form)))
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +64,8 @@ class Int8(Stage):
         reader.reject((code == -128).any(axis=1), who)
         return (np.maximum(code, -127) / form.kind.type(127)).astype(form.kind), norm
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         unit, norm = info
         return torch.from_numpy(buckets.join(unit, norm, self.bucket)), memory

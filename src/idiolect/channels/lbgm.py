@@ -60,13 +60,22 @@ class LBGM(Stage):
     def memory(self, form: Form) -> dict[str, int]:
         return {"g": form.n}
 
-    def multiples(self, rows: Tensor, g: Tensor, form: Form) -> tuple[np.ndarray, np.ndarray]:  # -> [K, L], bool[K, L]
+    def multiples(
+        self, rows: Tensor, g: Tensor, form: Form
+    ) -> tuple[np.ndarray, np.ndarray]:  # -> [K, L], bool[K, L]
         """rho of every part, and whether it is sent instead of the part; sums in float64."""
-        at, x, y = self.spans(form), np.ascontiguousarray(array(rows, form)), np.ascontiguousarray(array(g, form))
+        at, x, y = (
+            self.spans(form),
+            np.ascontiguousarray(array(rows, form)),
+            np.ascontiguousarray(array(g, form)),
+        )
 
         def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             parts = [(x[:, a:b], y[:, a:b]) for a, b in pairwise(at)]
-            return np.stack([np.einsum("kj,kj->k", *part, dtype=np.float64, casting="safe") for part in parts], axis=1)
+            return np.stack(
+                [np.einsum("kj,kj->k", *part, dtype=np.float64, casting="safe") for part in parts],
+                axis=1,
+            )
 
         with np.errstate(all="ignore"):
             xy, xx, yy = dot(x, y), dot(x, x), dot(y, y)
@@ -82,22 +91,36 @@ class LBGM(Stage):
         if not self.layers:
             full = ~flags[:, 0]
             number = Ragged(bits.to_bytes(rho, f"<f{size}"), np.where(full, 0, size))
-            return Coded(join([body, number]), rows[torch.from_numpy(full).to(rows.device)], full, state, values=sent.astype(float))
+            return Coded(
+                join([body, number]),
+                rows[torch.from_numpy(full).to(rows.device)],
+                full,
+                state,
+                values=sent.astype(float),
+            )
         numbers = array(rows, form).copy()
-        numbers[:, at[:-1]] = np.where(flags, rho, numbers[:, at[:-1]])  # rho stands where its part would begin
+        numbers[:, at[:-1]] = np.where(
+            flags, rho, numbers[:, at[:-1]]
+        )  # rho stands where its part would begin
         packed = np.zeros((len(rows), int(sent.max(initial=0))), dtype=form.kind)
         packed[np.arange(packed.shape[1]) < sent[:, None]] = numbers[_places(flags, at)]
         body = join([body, Ragged(bits.to_bytes(packed, f"<f{size}"), sent * size)])
         return Coded(body, state=state, values=sent.astype(float))
 
-    def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:  # -> flags[K', L], numbers[K', L or n]
+    def read(
+        self, reader: Reader, who: np.ndarray, form: Form
+    ) -> tuple[np.ndarray, np.ndarray]:  # -> flags[K', L], numbers[K', L or n]
         at, size = self.spans(form), form.dtype.itemsize
         parts, rows = len(at) - 1, np.flatnonzero(who)
-        whole = np.unpackbits(np.ascontiguousarray(reader.take((parts + 7) // 8, who)), axis=1, bitorder="little").astype(bool)
+        whole = np.unpackbits(
+            np.ascontiguousarray(reader.take((parts + 7) // 8, who)), axis=1, bitorder="little"
+        ).astype(bool)
         reader.reject(np.any(whole[:, parts:], axis=1), who)
         flags = whole[:, :parts] & ~reader.bad[rows, None]
         sent = np.where(flags, 1, np.diff(at) if self.layers else 0).sum(1)
-        packed = bits.from_bytes(reader.take(np.where(reader.bad[rows], 0, sent * size), who), f"<f{size}")
+        packed = bits.from_bytes(
+            reader.take(np.where(reader.bad[rows], 0, sent * size), who), f"<f{size}"
+        )
         there = ~reader.bad[rows]
         keep = (_places(flags, at) if self.layers else flags) & there[:, None]
         numbers = np.zeros(keep.shape, dtype=form.kind)
@@ -111,10 +134,14 @@ class LBGM(Stage):
         passing[who] = ~info[0][:, 0]
         return passing
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         at, g = self.spans(form), memory["g"]
         flags, numbers = torch.from_numpy(info[0]).to(g.device), torch.from_numpy(info[1]).to(g)
-        part = torch.from_numpy(np.repeat(np.arange(len(at) - 1), np.diff(at))).to(g.device)  # the part of every number
+        part = torch.from_numpy(np.repeat(np.arange(len(at) - 1), np.diff(at))).to(
+            g.device
+        )  # the part of every number
         recycled = flags[:, part]
         if self.layers:
             rho, full = numbers[:, torch.from_numpy(at[:-1]).to(g.device)], numbers
@@ -127,11 +154,15 @@ class LBGM(Stage):
 
     def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         flags = self.multiples(rows, state["g"], form)[1]  # the same arithmetic as when it was sent
-        recycled = torch.from_numpy(np.repeat(flags, np.diff(self.spans(form)), axis=1)).to(rows.device)
+        recycled = torch.from_numpy(np.repeat(flags, np.diff(self.spans(form)), axis=1)).to(
+            rows.device
+        )
         return {"g": torch.where(recycled, state["g"], received.to(rows))}
 
 
-def _places(flags: np.ndarray, at: np.ndarray) -> np.ndarray:  # bool[K, L], int64[L + 1] -> bool[K, n]
+def _places(
+    flags: np.ndarray, at: np.ndarray
+) -> np.ndarray:  # bool[K, L], int64[L + 1] -> bool[K, n]
     """Which numbers of a row are sent: all of a full part, the first of a recycled one."""
     keep = ~np.repeat(flags, np.diff(at), axis=1)
     keep[:, at[:-1]] = True

@@ -12,7 +12,7 @@ from ..core.types import State
 from ..method import Method
 from ..task.task import Task
 from ..wire.ragged import Ragged, Reader, join
-from .channel import Chain
+from .channel import Channel
 from .stage import Form, Stage
 
 
@@ -20,14 +20,17 @@ from .stage import Form, Stage
 class Link:
     """The parts of a message, each through the channel (those in `exact` as they are), one after the other."""
 
-    chain: Chain
+    chain: Channel
     parts: dict[str, Form]
     exact: tuple[str, ...] = ()
 
     @classmethod
-    def fit(cls, chain: Chain, method: Method, task: Task) -> Link:
+    def fit(cls, chain: Channel, method: Method, task: Task) -> Link:
         message = sorted(method.message(task).items())
-        parts = {n: Form(m, task.layout.starts if m == task.d else (0, m), dtype=task.dtype) for n, m in message}
+        parts = {
+            n: Form(m, task.layout.starts if m == task.d else (0, m), dtype=task.dtype)
+            for n, m in message
+        }
         return cls(chain, parts, method.plain)
 
     def check(self) -> list[str]:
@@ -37,8 +40,11 @@ class Link:
     def __bool__(self) -> bool:
         return bool(self.chain.stages)
 
-    def _coded(self, round: int = 0) -> list[tuple[str, Chain, Form]]:
-        return [(n, Chain() if n in self.exact else self.chain, replace(f, round=round)) for n, f in self.parts.items()]
+    def _coded(self, round: int = 0) -> list[tuple[str, Channel, Form]]:
+        return [
+            (n, Channel() if n in self.exact else self.chain, replace(f, round=round))
+            for n, f in self.parts.items()
+        ]
 
     def limit(self, round: int = 0) -> int:
         """The most bytes the body of a message can take."""
@@ -49,14 +55,23 @@ class Link:
 
     def kept(self, what: str) -> dict[str, int]:
         """What is kept: "client" rows, "memory" rows of the server for each client, or "server" vectors; name -> numbers."""
-        return {f"{n}.{key}": size for n, chain, form in self._coded() for key, size in chain.kept(what, form).items()}
+        return {
+            f"{n}.{key}": size
+            for n, chain, form in self._coded()
+            for key, size in chain.kept(what, form).items()
+        }
 
     def blank(self, what: str, rows: int | None, like: Tensor) -> State:
         """Zeros for everything kept; `rows` None for the server's vectors."""
-        return {n: like.new_zeros(size if rows is None else (rows, size)) for n, size in self.kept(what).items()}
+        return {
+            n: like.new_zeros(size if rows is None else (rows, size))
+            for n, size in self.kept(what).items()
+        }
 
     # -- the client's side -----------------------------------------------------------------------------------------------------
-    def encode(self, up: State, reference: State, state: State, keys: np.ndarray, round: int) -> tuple[Ragged, State, np.ndarray]:
+    def encode(
+        self, up: State, reference: State, state: State, keys: np.ndarray, round: int
+    ) -> tuple[Ragged, State, np.ndarray]:
         """Bodies of the messages, the clients' rows after it, and the words a message costs as the lp-proj paper counts."""
         bodies, values = [], np.zeros(len(keys))
         for i, (name, chain, form) in enumerate(self._coded(round)):
@@ -81,7 +96,10 @@ class Link:
     def restore(self, up: State, reference: State) -> State:
         """Changes to models again."""
         coded = {n for n, chain, _ in self._coded() if chain.stages}
-        return {n: rows + reference[n] if n in reference and n in coded else rows for n, rows in up.items()}
+        return {
+            n: rows + reference[n] if n in reference and n in coded else rows
+            for n, rows in up.items()
+        }
 
     # -- stages that the server decodes from the aggregate -----------------------------------------------------------------------
     @property
@@ -92,7 +110,11 @@ class Link:
     def joint_parts(self, round: int) -> list[tuple[str, str, Form]]:
         """(part, prefix of what its joint stage keeps, its form)."""
         at = self.chain.joint
-        return [(n, f"{n}.{at}.", chain.forms(form)[at]) for n, chain, form in self._coded(round) if at is not None and chain.stages]
+        return [
+            (n, f"{n}.{at}.", chain.forms(form)[at])
+            for n, chain, form in self._coded(round)
+            if at is not None and chain.stages
+        ]
 
 
 def _of(state: State, part: str) -> State:

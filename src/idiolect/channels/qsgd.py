@@ -34,10 +34,17 @@ class QSGD(Stage):
     [383]
     """
 
-    levels: int = knob(16, "magnitudes a number can take, zero included: q of lp-proj, s + 1 of QSGD", low=2, high=2**15)
+    levels: int = knob(
+        16,
+        "magnitudes a number can take, zero included: q of lp-proj, s + 1 of QSGD",
+        low=2,
+        high=2**15,
+    )
     bucket: int = knob(512, "numbers that share one norm", low=1)
     norm: str = knob("l2", "the norm of a bucket", choices=("l2", "inf"))
-    coding: str = knob("packed", "fixed width, or gamma codes of what is not zero", choices=("packed", "elias"))
+    coding: str = knob(
+        "packed", "fixed width, or gamma codes of what is not zero", choices=("packed", "elias")
+    )
 
     @property
     def width(self) -> int:
@@ -51,7 +58,9 @@ class QSGD(Stage):
         scales = 4 * buckets.count(form.n, self.bucket)
         if self.coding == "packed":
             return scales + bits.size(form.n, self.width)
-        gaps = 4 + bits.size(3 * form.n // 2, 1)  # a gap g takes at most 1.5 g bits, and they sum to n at most
+        gaps = 4 + bits.size(
+            3 * form.n // 2, 1
+        )  # a gap g takes at most 1.5 g bits, and they sum to n at most
         return scales + 4 + gaps + bits.size(form.n, 1) + bits.gamma_limit(form.n, self.levels - 1)
 
     def down_values(self, form: Form) -> float:
@@ -60,12 +69,19 @@ class QSGD(Stage):
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         x = buckets.split(array(rows, form), self.bucket)
         norm = buckets.norms(x, self.norm)
-        level = np.minimum(buckets.dither(buckets.ratio(np.abs(x), norm, self.levels - 1), keys), self.levels - 1)
+        level = np.minimum(
+            buckets.dither(buckets.ratio(np.abs(x), norm, self.levels - 1), keys), self.levels - 1
+        )
         level = level.astype(np.uint16).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
         negative = (x < 0).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
         scales = Ragged.even(bits.to_bytes(norm, "<f4"))
         if self.coding == "packed":
-            body = [scales, Ragged.even(bits.pack(level | (negative.astype(np.uint16) << (self.width - 1)), self.width))]
+            body = [
+                scales,
+                Ragged.even(
+                    bits.pack(level | (negative.astype(np.uint16) << (self.width - 1)), self.width)
+                ),
+            ]
         else:
             body = [scales, *_sparse(level, negative)]
         return Coded(join(body), values=np.full(len(rows), self.down_values(form)))
@@ -74,7 +90,9 @@ class QSGD(Stage):
         """Numbers in [-1, 1] and the norms of their buckets."""
         norm = bits.from_bytes(reader.take(4 * buckets.count(form.n, self.bucket), who), "<f4")
         if self.coding == "elias":
-            return (_read_sparse(reader, who, form.n, self.levels - 1) / (self.levels - 1)).astype(form.kind), norm
+            return (_read_sparse(reader, who, form.n, self.levels - 1) / (self.levels - 1)).astype(
+                form.kind
+            ), norm
         raw = reader.take(bits.size(form.n, self.width), who)
         reader.reject(bits.spoilt(raw, form.n * self.width), who)
         code = bits.unpack(raw, self.width, form.n)
@@ -84,7 +102,9 @@ class QSGD(Stage):
         magnitude = np.minimum(np.arange(half) / (self.levels - 1), 1.0)
         return np.concatenate([magnitude, -magnitude]).astype(form.kind)[code], norm
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         unit, norm = info
         return torch.from_numpy(buckets.join(unit, norm, self.bucket)), memory
 
@@ -102,10 +122,17 @@ def _sparse(level: np.ndarray, negative: np.ndarray) -> list[Ragged]:
     signs[np.arange(signs.shape[1]) < counts[:, None]] = negative.ravel().take(at)
     number = Ragged.even(bits.to_bytes(counts[:, None], "<u4"))
     flags = Ragged(bits.pack(signs, 1), -(-counts // 8))
-    return [number, bits.pack_gamma(gaps, counts), flags, bits.pack_gamma(level.ravel().take(at), counts)]
+    return [
+        number,
+        bits.pack_gamma(gaps, counts),
+        flags,
+        bits.pack_gamma(level.ravel().take(at), counts),
+    ]
 
 
-def _read_sparse(reader: Reader, who: np.ndarray, n: int, top: int) -> np.ndarray:  # -> int32[rows of who, n]
+def _read_sparse(
+    reader: Reader, who: np.ndarray, n: int, top: int
+) -> np.ndarray:  # -> int32[rows of who, n]
     counts = bits.from_bytes(reader.take(4, who), "<u4")[:, 0].astype(np.int64)
     reader.reject(counts > n, who)
     counts = np.where(counts > n, 0, counts)

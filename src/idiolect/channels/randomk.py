@@ -43,18 +43,29 @@ class RandomK(Stage):
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         seeds = streams.bits(keys, 0, 1)
-        return Coded(Ragged.even(bits.to_bytes(seeds, "<u8")), pick(rows, _places(seeds[:, 0], self.numbers(form), form.n)))
+        return Coded(
+            Ragged.even(bits.to_bytes(seeds, "<u8")),
+            pick(rows, _places(seeds[:, 0], self.numbers(form), form.n)),
+        )
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
-        return _places(bits.from_bytes(reader.take(8, who), "<u8")[:, 0], self.numbers(form), form.n)
+        return _places(
+            bits.from_bytes(reader.take(8, who), "<u8")[:, 0], self.numbers(form), form.n
+        )
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         assert rest is not None
-        return place(rest * (form.n / self.numbers(form)) if self.unbiased else rest, info, form), memory
+        return place(
+            rest * (form.n / self.numbers(form)) if self.unbiased else rest, info, form
+        ), memory
 
 
 def _places(seeds: np.ndarray, k: int, n: int) -> np.ndarray:  # -> int64[K, k], increasing
     """Where the k smallest of the first n words of every stream are; words of a stream are all different."""
     words = streams.bits(seeds, 0, n)
     least = np.partition(words, k - 1, axis=1)[:, k - 1, None]
-    return np.flatnonzero(words <= least).reshape(len(seeds), k) - n * np.arange(len(seeds))[:, None]
+    return (
+        np.flatnonzero(words <= least).reshape(len(seeds), k) - n * np.arange(len(seeds))[:, None]
+    )

@@ -65,7 +65,9 @@ class Sign(Stage):
         reader.reject(bits.spoilt(raw, form.n), who)
         return scale, bits.unpack(raw, 1, form.n)
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         scale, negative = info
         signs = (1 - 2 * negative.astype(np.int8)).astype(form.kind)
         if self.scale == "l1":

@@ -47,10 +47,15 @@ class Sketch(Stage):
     columns: int = knob(0, "columns of the table; 0 = n/25, or n/50 if exact", low=0)
     rows: int = knob(5, "rows of the table", low=1)
     k: int = knob(0, "coordinates that change a round; 0 = n/40", low=0)
-    exact: bool = knob(False, "ask the clients for exact values (Sketched-SGD) instead of the server's memory (FetchSGD)")
+    exact: bool = knob(
+        False,
+        "ask the clients for exact values (Sketched-SGD) instead of the server's memory (FetchSGD)",
+    )
     momentum: float = knob(0.9, "momentum, of the server's table or of each client", low=0, below=1)
     lr: float = knob(0.0, "factor of the momentum in what is accumulated; 0 = 1 - momentum", low=0)
-    clear: bool = knob(True, "FetchSGD: clear the cells of what was taken instead of subtracting it")
+    clear: bool = knob(
+        True, "FetchSGD: clear the cells of what was taken instead of subtracting it"
+    )
     seed: int = knob(0, "seed of the hashes, the same at both sides", low=0)
 
     joint: ClassVar[bool] = True
@@ -70,7 +75,9 @@ class Sketch(Stage):
     def check(self, form: Form) -> str:
         columns, k = self.size(form)
         if k > form.n:
-            raise SettingError(f"channel sketch: k: {k} is not accepted; it is at most {form.n}, the numbers of the message")
+            raise SettingError(
+                f"channel sketch: k: {k} is not accepted; it is at most {form.n}, the numbers of the message"
+            )
         if self.rows * columns < form.n:
             return ""
         table = f"{self.rows} x {columns} = {self.rows * columns:,} numbers"
@@ -90,7 +97,9 @@ class Sketch(Stage):
         return float(2 * k + (ASKED * k if self.exact else 0))
 
     def operator(self, like: Tensor, form: Form) -> countsketch.CountSketch:
-        return countsketch.shared(form.n, self.rows, self.size(form)[0], self.seed, str(like.device))
+        return countsketch.shared(
+            form.n, self.rows, self.size(form)[0], self.seed, str(like.device)
+        )
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         body, s = Ragged.empty(len(rows)), self.operator(rows, form)
@@ -113,12 +122,16 @@ class Sketch(Stage):
         return change, {"u": u.masked_fill(taken != 0, 0), "v": v.masked_fill(taken != 0, 0)}
 
     def query(self, aggregate: Tensor, state: State, form: Form) -> Tensor:
-        return self.operator(aggregate, form).heavy(aggregate, min(ASKED * self.size(form)[1], form.n))
+        return self.operator(aggregate, form).heavy(
+            aggregate, min(ASKED * self.size(form)[1], form.n)
+        )
 
     def answer(self, state: State, query: Tensor, form: Form) -> Tensor:
         return state["v"][:, query]
 
-    def conclude(self, query: Tensor, exact: Tensor, state: State, form: Form) -> tuple[Tensor, Tensor, State]:
+    def conclude(
+        self, query: Tensor, exact: Tensor, state: State, form: Form
+    ) -> tuple[Tensor, Tensor, State]:
         best = countsketch.heaviest(exact, self.size(form)[1])
         change = exact.new_zeros(form.n)
         change[query[best]] = exact[best]

@@ -45,17 +45,27 @@ class Coded:
     rest: Tensor | None = None  # numbers that go on, of the rows in `who`
     who: np.ndarray | None = None  # bool[K]: rows that pass numbers on; None = all
     state: State = field(default_factory=dict)  # the clients' rows after it
-    values: np.ndarray | None = None  # float[K]: 32-bit words a row costs as the lp-proj paper counts; None = what is passed on
+    values: np.ndarray | None = (
+        None  # float[K]: 32-bit words a row costs as the lp-proj paper counts; None = what is passed on
+    )
 
 
 @dataclass(frozen=True)
 class Stage(Knobs):
     """The interface; its defaults are a stage that passes everything on."""
 
-    joint: ClassVar[bool] = False  # the server decodes the aggregate, not each client's rows (sketches are linear)
-    settles: ClassVar[bool] = False  # the client needs to know what arrived: `settle` is called with it
-    repays: ClassVar[bool] = False  # what did not arrive is added to a later message: once in a channel
-    moves: ClassVar[bool] = False  # number j that goes on is another coordinate in every round: nothing after it can remember coordinates
+    joint: ClassVar[bool] = (
+        False  # the server decodes the aggregate, not each client's rows (sketches are linear)
+    )
+    settles: ClassVar[bool] = (
+        False  # the client needs to know what arrived: `settle` is called with it
+    )
+    repays: ClassVar[bool] = (
+        False  # what did not arrive is added to a later message: once in a channel
+    )
+    moves: ClassVar[bool] = (
+        False  # number j that goes on is another coordinate in every round: nothing after it can remember coordinates
+    )
 
     @property
     def asks(self) -> bool:
@@ -102,7 +112,9 @@ class Stage(Knobs):
         """Which of the rows `who` passed numbers on."""
         return who
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         """Rows[K', n] again, and the server's memory of these clients; `rest`: the numbers passed on, of the rows that did."""
         assert rest is not None
         return rest, memory
@@ -124,7 +136,9 @@ class Stage(Knobs):
         """The clients' exact values, from their rows."""
         raise NotImplementedError
 
-    def conclude(self, query: Tensor, exact: Tensor, state: State, form: Form) -> tuple[Tensor, Tensor, State]:
+    def conclude(
+        self, query: Tensor, exact: Tensor, state: State, form: Form
+    ) -> tuple[Tensor, Tensor, State]:
         """From the aggregated answer [q] to (change [n], the chosen coordinates int64[k], the server's vectors)."""
         raise NotImplementedError
 

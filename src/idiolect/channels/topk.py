@@ -45,7 +45,9 @@ class TopK(Stage):
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
         return bits.read_places(reader, who, self.numbers(form), form.n)
 
-    def decode(self, info: Any, rest: Tensor | None, memory: State, form: Form) -> tuple[Tensor, State]:
+    def decode(
+        self, info: Any, rest: Tensor | None, memory: State, form: Form
+    ) -> tuple[Tensor, State]:
         assert rest is not None
         return place(rest, info, form), memory
 

@@ -29,7 +29,9 @@ class Flags:
     """Flags of one command, by section: method, run, data, model."""
 
     parser: Parser
-    taken: dict[str, tuple[str, str]] = field(default_factory=dict)  # argparse destination -> (section, field)
+    taken: dict[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # argparse destination -> (section, field)
 
     def add(self, section: str, cls: type, title: str, skip: dict[str, Any] | None = None) -> None:
         """A flag a field; one whose plain name is taken, or means something else for a run, gets the section as prefix."""
@@ -38,13 +40,26 @@ class Flags:
             if not f.metadata or (skip and f.name in skip):
                 continue
             name = f.name
-            if section in ("data", "model") and (name == "seed" or any(v[1] == name for v in self.taken.values())):
+            if section in ("data", "model") and (
+                name == "seed" or any(v[1] == name for v in self.taken.values())
+            ):
                 name = f"{section}_{name}"
             destination = f"{section}.{f.name}"
             self.taken[destination] = (section, f.name)
-            text = f"{f.metadata['help']} (default {f.default!r}; {accepted(f, kinds[f.name])})".replace("%", "%%")
-            switch: dict[str, Any] = {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
-            group.add_argument(f"--{name.replace('_', '-')}", dest=destination, default=None, metavar=f.name.upper(), help=text, **switch)
+            text = f"{f.metadata['help']} (default {f.default!r}; {accepted(f, kinds[f.name])})".replace(
+                "%", "%%"
+            )
+            switch: dict[str, Any] = (
+                {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
+            )
+            group.add_argument(
+                f"--{name.replace('_', '-')}",
+                dest=destination,
+                default=None,
+                metavar=f.name.upper(),
+                help=text,
+                **switch,
+            )
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         known, unknown = self.parser.parse_known_intermixed_args(argv)
@@ -52,13 +67,19 @@ class Flags:
             flags = [s for a in self.parser._actions for s in a.option_strings]
             close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise SettingError(f"{unknown[0]} is not a flag of {self.parser.prog}; {hint}see: {self.parser.prog} --help")
+            raise SettingError(
+                f"{unknown[0]} is not a flag of {self.parser.prog}; {hint}see: {self.parser.prog} --help"
+            )
         return known
 
     def values(self, parsed: argparse.Namespace, section: str) -> dict[str, Any]:
         """What the user gave for a section."""
         given = vars(parsed)
-        return {name: given[dest] for dest, (s, name) in self.taken.items() if s == section and given[dest] is not None}
+        return {
+            name: given[dest]
+            for dest, (s, name) in self.taken.items()
+            if s == section and given[dest] is not None
+        }
 
 
 SECTIONS = ("method", "run", "data", "model")
@@ -78,7 +99,9 @@ def read_toml(path: str | None) -> dict[str, Any]:
         if section not in (*SECTIONS, "methods"):
             raise nearest(section, SECTIONS, f"config section in {path}")
         if section != "methods" and not isinstance(content[section], dict):
-            raise SettingError(f"config: {section} in {path} is not a section; write [{section}] and its settings below")
+            raise SettingError(
+                f"config: {section} in {path} is not a section; write [{section}] and its settings below"
+            )
     return {s: dict(content.get(s, {})) for s in SECTIONS} | {"methods": content.get("methods", [])}
 
 
@@ -104,10 +127,16 @@ def common(parser: Parser, argv: list[str], method: str | None) -> tuple[Flags, 
     flags = Flags(parser)
     parser.add_argument("--config", help="settings from a TOML file; flags win")
     parser.add_argument("--data", help=f"data set: {', '.join(data.DATASETS)} (default synthetic)")
-    parser.add_argument("--model", help=f"model: {', '.join(models.MODELS)} (default: chosen from the data)")
+    parser.add_argument(
+        "--model", help=f"model: {', '.join(models.MODELS)} (default: chosen from the data)"
+    )
     parser.add_argument("--loss", help=f"loss: {', '.join(LOSSES)} (default: chosen from the data)")
     parser.add_argument("--directory", help="where the run is written (default runs/<time>-<name>)")
-    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout, everything else on stderr")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON value on stdout, everything else on stderr",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     if method:
         cls, fixed = methods.METHODS[method]
@@ -119,7 +148,13 @@ def common(parser: Parser, argv: list[str], method: str | None) -> tuple[Flags, 
     return flags, file
 
 
-def plan_of(flags: Flags, parsed: argparse.Namespace, file: dict[str, Any], method: str, fields: dict[str, Any]) -> Plan:
+def plan_of(
+    flags: Flags,
+    parsed: argparse.Namespace,
+    file: dict[str, Any],
+    method: str,
+    fields: dict[str, Any],
+) -> Plan:
     """The plan: file first, flags win."""
 
     def section(name: str) -> dict[str, Any]:

@@ -61,7 +61,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help() -> None:
-    table = Table(title="idiolect: personalised federated learning", title_justify="left", show_header=False, box=None)
+    table = Table(
+        title="idiolect: personalised federated learning",
+        title_justify="left",
+        show_header=False,
+        box=None,
+    )
     for name, (_, usage, text) in COMMANDS.items():
         table.add_row(f"idiolect {name} {usage}", text)
     OUT.print(table)
@@ -72,8 +77,16 @@ def _help() -> None:
 def _run(argv: list[str]) -> None:
     from .flags import peek, read_toml
 
-    parser = Parser(prog="idiolect run METHOD", allow_abbrev=False, description="Train one method and show what came out.")
-    method = argv[0] if argv and not argv[0].startswith("-") else read_toml(peek(argv, "--config"))["method"].get("name")
+    parser = Parser(
+        prog="idiolect run METHOD",
+        allow_abbrev=False,
+        description="Train one method and show what came out.",
+    )
+    method = (
+        argv[0]
+        if argv and not argv[0].startswith("-")
+        else read_toml(peek(argv, "--config"))["method"].get("name")
+    )
     if method is None:
         if argv and argv[0] in ("-h", "--help"):
             common(parser, argv, None)[0].parser.print_help()
@@ -97,24 +110,41 @@ def _run_plan(plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: b
     with _progress(settings.seeds * settings.rounds, quiet) as bar, _resumable(directory):
         report = bar(plan.method, settings.seed, settings.rounds)
         result = run(
-            method, task, federation, directory=directory, origin=plan.as_dict(), progress=report, resume=resume, **plan.run_settings
+            method,
+            task,
+            federation,
+            directory=directory,
+            origin=plan.as_dict(),
+            progress=report,
+            resume=resume,
+            **plan.run_settings,
         )
     if "projection" in result.notes:
         ERR.print(projection_line(result.notes["projection"]), highlight=False)
-    _show([result.summary()], federation, as_json, single=True, title=f"{plan.data}: {federation.clients} clients, d = {task.d}")
+    _show(
+        [result.summary()],
+        federation,
+        as_json,
+        single=True,
+        title=f"{plan.data}: {federation.clients} clients, d = {task.d}",
+    )
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
 def _compare(argv: list[str]) -> None:
     parser = Parser(
-        prog="idiolect compare", allow_abbrev=False, description="Train several methods on the same data and show them in one table."
+        prog="idiolect compare",
+        allow_abbrev=False,
+        description="Train several methods on the same data and show them in one table.",
     )
     parser.add_argument(
         "methods",
         nargs="*",
         help="methods, with fields and run settings of their own: lp-proj:p=1,lam=0.1 'fedavg:channel=qsgd(levels=16)'",
     )
-    parser.add_argument("--no-baselines", action="store_true", help="leave out Local at equal compute")
+    parser.add_argument(
+        "--no-baselines", action="store_true", help="leave out Local at equal compute"
+    )
     text = "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper counts (default bytes)"
     parser.add_argument("--count", choices=COUNTS, default="bytes", help=text)
     parser.epilog = "Here --bytes and --target-accuracy stop no run: they add columns, accuracy at the budget and the cost of the target."
@@ -128,25 +158,56 @@ def _compare(argv: list[str]) -> None:
         name, fields, own = row_spec(spec)
         plans.append(dataclasses.replace(plan_of(flags, parsed, file, name, fields), own=own))
     directory = _directory(parsed.directory, "compare")
-    _compare_plans(plans, not parsed.no_baselines, directory, parsed.json, parsed.quiet, resume=False, count=parsed.count)
+    _compare_plans(
+        plans,
+        not parsed.no_baselines,
+        directory,
+        parsed.json,
+        parsed.quiet,
+        resume=False,
+        count=parsed.count,
+    )
 
 
 def _compare_plans(
-    plans: list[Plan], baselines: bool, directory: Path, as_json: bool, quiet: bool, resume: bool, count: str = "bytes"
+    plans: list[Plan],
+    baselines: bool,
+    directory: Path,
+    as_json: bool,
+    quiet: bool,
+    resume: bool,
+    count: str = "bytes",
 ) -> None:
     settings, federation = [p.make_settings() for p in plans], plans[0].make_data()
     task, goals = plans[0].make_task(federation), Goals.of(settings, count)
     rounds = [s.seeds * s.rounds for s in settings]
     with _progress(sum(rounds) + baselines * rounds[0], quiet) as bar, _resumable(directory):
-        rows = compare(plans, federation, task, directory, baselines=baselines, count=count, resume=resume, report=bar)
+        rows = compare(
+            plans,
+            federation,
+            task,
+            directory,
+            baselines=baselines,
+            count=count,
+            resume=resume,
+            report=bar,
+        )
     title = f"{plans[0].data}: {federation.clients} clients, d = {task.d}"
     _show(rows, federation, as_json, single=False, title=title, goals=goals)
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
 def _pipeline(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect pipeline", allow_abbrev=False, description="Stages as one run, each started from the one before.")
-    parser.add_argument("stages", nargs="+", help="METHOD:field=value,...@ROUNDS, in order: fedavg@50 ffgg:part=output@50")
+    parser = Parser(
+        prog="idiolect pipeline",
+        allow_abbrev=False,
+        description="Stages as one run, each started from the one before.",
+    )
+    parser.add_argument(
+        "stages",
+        nargs="+",
+        help="METHOD:field=value,...@ROUNDS, in order: fedavg@50 ffgg:part=output@50",
+    )
     flags, file = common(parser, argv, None)
     parsed = flags.parse(argv)
     plans = []
@@ -158,13 +219,17 @@ def _pipeline(argv: list[str]) -> None:
         plans.append(dataclasses.replace(plan, settings={**plan.settings, "rounds": int(rounds)}))
     directory = _directory(parsed.directory, "pipeline")
     if directory.exists():
-        raise SettingError(f"directory: {directory} already exists; choose another, or: idiolect resume {directory}")
+        raise SettingError(
+            f"directory: {directory} already exists; choose another, or: idiolect resume {directory}"
+        )
     directory.mkdir(parents=True)
     (directory / "pipeline.json").write_text(json.dumps([p.as_dict() for p in plans], indent=1))
     _pipeline_plans(plans, directory, parsed.json, parsed.quiet, resume=False)
 
 
-def _pipeline_plans(plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool) -> None:
+def _pipeline_plans(
+    plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool
+) -> None:
     federation = plans[0].make_data()
     task = plans[0].make_task(federation)
     settings = [p.make_settings() for p in plans]
@@ -173,25 +238,59 @@ def _pipeline_plans(plans: list[Plan], directory: Path, as_json: bool, quiet: bo
         method.check(task)
     with _progress(sum(s.seeds * s.rounds for s in settings), quiet) as bar, _resumable(directory):
         origins = [p.as_dict() for p in plans]
-        results = pipeline(stages, task, federation, directory=directory, resume=resume, report=bar, origins=origins, **plans[0].settings)
+        results = pipeline(
+            stages,
+            task,
+            federation,
+            directory=directory,
+            resume=resume,
+            report=bar,
+            origins=origins,
+            **plans[0].settings,
+        )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
-    _show(rows, federation, as_json, single=False, title=f"{plans[0].data}: {federation.clients} clients, d = {task.d}")
+    _show(
+        rows,
+        federation,
+        as_json,
+        single=False,
+        title=f"{plans[0].data}: {federation.clients} clients, d = {task.d}",
+    )
     ERR.print(f"run directory: {directory}", highlight=False)
 
 
 def _demo(argv: list[str]) -> None:
-    parser = Parser(prog="idiolect demo", allow_abbrev=False, description="Several methods on Synthetic(0, 0), 100 clients, 3 seeds.")
-    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout, everything else on stderr")
+    parser = Parser(
+        prog="idiolect demo",
+        allow_abbrev=False,
+        description="Several methods on Synthetic(0, 0), 100 clients, 3 seeds.",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON value on stdout, everything else on stderr",
+    )
     parser.add_argument("--directory", help="where the runs are written (default runs/<time>-demo)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parsed = Flags(parser).parse(argv)
     settings = {"rounds": 100, "sample": 10, "seeds": 3, "eval_every": 5, "threads": 1}
     specs = ("local:steps=1", "local:steps=20", "fedavg", "fedprox", "lp-proj-1", "lp-proj-2")
-    plans = [Plan(*method_spec(s), data="synthetic", data_options={"alpha": 0.0, "beta": 0.0}, settings=settings) for s in specs]
+    plans = [
+        Plan(
+            *method_spec(s),
+            data="synthetic",
+            data_options={"alpha": 0.0, "beta": 0.0},
+            settings=settings,
+        )
+        for s in specs
+    ]
     ERR.print(
-        "Synthetic(0, 0): 100 clients, 10 heard a round, 100 rounds, 3 seeds; every client is tested on its own data", highlight=False
+        "Synthetic(0, 0): 100 clients, 10 heard a round, 100 rounds, 3 seeds; every client is tested on its own data",
+        highlight=False,
     )
-    _compare_plans(plans, True, _directory(parsed.directory, "demo"), parsed.json, parsed.quiet, resume=False)
+    _compare_plans(
+        plans, True, _directory(parsed.directory, "demo"), parsed.json, parsed.quiet, resume=False
+    )
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). Models of one's own beat the shared one "
         "(fedavg, fedprox). lp-proj sends 21 numbers a message instead of 610. Against Local, look at the row with as many gradients: "
@@ -202,17 +301,29 @@ def _demo(argv: list[str]) -> None:
 
 def _resume(argv: list[str]) -> None:
     parser = Parser(
-        prog="idiolect resume", allow_abbrev=False, description="Continue an interrupted run to exactly the result it would have had."
+        prog="idiolect resume",
+        allow_abbrev=False,
+        description="Continue an interrupted run to exactly the result it would have had.",
     )
     parser.add_argument("run", help="the run's directory")
-    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout, everything else on stderr")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON value on stdout, everything else on stderr",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parsed = Flags(parser).parse(argv)
     path = Path(parsed.run)
     if (path / "compare.json").exists():
         saved = json.loads((path / "compare.json").read_text())
         _compare_plans(
-            [Plan(**p) for p in saved["plans"]], saved["baselines"], path, parsed.json, parsed.quiet, True, saved.get("count", "bytes")
+            [Plan(**p) for p in saved["plans"]],
+            saved["baselines"],
+            path,
+            parsed.json,
+            parsed.quiet,
+            True,
+            saved.get("count", "bytes"),
         )
         return
     if (path / "pipeline.json").exists():
@@ -236,7 +347,14 @@ def _data(argv: list[str]) -> None:
 
 
 # -- shared --------------------------------------------------------------------------------------------------------------------
-def _show(rows: list[dict[str, Any]], federation: Federation, as_json: bool, single: bool, title: str, goals: Goals | None = None) -> None:
+def _show(
+    rows: list[dict[str, Any]],
+    federation: Federation,
+    as_json: bool,
+    single: bool,
+    title: str,
+    goals: Goals | None = None,
+) -> None:
     asked = {key: None for key in rows[0] if key.startswith(("at_budget", "to_target"))}
     baseline = [majority_row(federation) | asked] if federation.classes else []
     if as_json:
@@ -284,7 +402,9 @@ def _progress(total: int, quiet: bool) -> Iterator[Any]:
                 done[0] = first[0] + (seed - seed0) * rounds + round
                 shown = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
                 rate = f"{done[0] / (time.perf_counter() - began):.1f} rounds/s"
-                bar.update(task, completed=done[0], description=f"{name} seed {seed}{shown}", rate=rate)
+                bar.update(
+                    task, completed=done[0], description=f"{name} seed {seed}{shown}", rate=rate
+                )
 
             return report
 
@@ -293,18 +413,42 @@ def _progress(total: int, quiet: bool) -> Iterator[Any]:
 
 
 COMMANDS: dict[str, tuple[Any, str, str]] = {
-    "demo": (_demo, "", "several methods compared on 100 clients, in under a minute, without a download"),
+    "demo": (
+        _demo,
+        "",
+        "several methods compared on 100 clients, in under a minute, without a download",
+    ),
     "run": (_run, "METHOD", "train one method"),
-    "compare": (_compare, "METHODS…", "train several methods on the same data, with Local at equal compute beside them"),
+    "compare": (
+        _compare,
+        "METHODS…",
+        "train several methods on the same data, with Local at equal compute beside them",
+    ),
     "pipeline": (_pipeline, "STAGES…", "stages as one run: pre-train, personalise, fine-tune"),
     "reproduce": (info.reproduce, "NAME", "a stored table again, by name"),
     "methods": (info.methods, "", "what there is, when to use it, what it costs"),
-    "channels": (info.channels, "", "how to send less: what each channel does and the bytes of a message"),
+    "channels": (
+        info.channels,
+        "",
+        "how to send less: what each channel does and the bytes of a message",
+    ),
     "attacks": (info.attacks, "", "what malicious clients can do"),
     "rules": (info.rules, "", "how the server combines messages, and how many liars it bears"),
-    "projections": (info.projections, "", "what each kind of P costs for your model: singular values, memory, time, bytes"),
-    "kernels": (info.kernels, "", "how fast each way to compute the cohort gradient is on your data and model"),
-    "data": (_data, "list | get NAME | show NAME", "data sets: what there is, get one, see who has what"),
+    "projections": (
+        info.projections,
+        "",
+        "what each kind of P costs for your model: singular values, memory, time, bytes",
+    ),
+    "kernels": (
+        info.kernels,
+        "",
+        "how fast each way to compute the cohort gradient is on your data and model",
+    ),
+    "data": (
+        _data,
+        "list | get NAME | show NAME",
+        "data sets: what there is, get one, see who has what",
+    ),
     "resume": (_resume, "RUN", "continue an interrupted run, exactly"),
 }
 

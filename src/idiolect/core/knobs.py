@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import math
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,17 +37,31 @@ def knob(
     below: float | None = None,
     high: float | None = None,
     choices: tuple | None = None,
+    parse: Callable[[Any], Any] | None = None,
+    write: Callable[[Any], str] | None = None,
+    on_resume: str = "same",
 ) -> Any:
-    """A dataclass field with a meaning and a range: above < value < below, low <= value <= high, or one of `choices`."""
+    """A dataclass field with a meaning and a range.
+
+    The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds an
+    object has `parse`, from text (or the object itself) to the object, and `write`, back to text.
+    `on_resume` says whether a run may be continued with another value: "same" or "may change".
+    """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
-    return field(default=default, metadata={"help": help, **{k: v for k, v in bounds.items() if v is not None}})
+    extras = {"parse": parse, "write": write}
+    metadata = {k: v for k, v in {**bounds, **extras}.items() if v is not None}
+    return field(default=default, metadata={"help": help, "on_resume": on_resume, **metadata})
 
 
 def accepted(f: dataclasses.Field, kind: type) -> str:
     """What a field takes, in words: "a number > 0", "one of 'a', 'b'"."""
+    if "parse" in f.metadata:
+        return "text"
     if "choices" in f.metadata:
         return "one of " + ", ".join(repr(c) for c in f.metadata["choices"])
-    noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(kind, str(kind))
+    noun = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
+        kind, str(kind)
+    )
     signs = (("above", ">"), ("low", ">="), ("below", "<"), ("high", "<="))
     limits = [f"{sign} {f.metadata[key]:g}" for key, sign in signs if key in f.metadata]
     return " ".join([noun, " and ".join(limits)]).strip()
@@ -64,7 +79,9 @@ def _convert(value: Any, kind: type) -> Any:
     """`value` as `kind`, from text too (flags, METHOD:field=value); raises ValueError where it is not one."""
     if kind is bool:
         if isinstance(value, str):
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                value.lower()
+            ]
         if value in (0, 1, True, False):
             return bool(value)
         raise ValueError
@@ -72,7 +89,11 @@ def _convert(value: Any, kind: type) -> Any:
         number = float(value)
         if isinstance(value, bool) or not number.is_integer():
             raise ValueError
-        return int(value) if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit() else int(number)
+        return (
+            int(value)
+            if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit()
+            else int(number)
+        )
     if kind is float:
         if isinstance(value, bool) or not math.isfinite(float(value)):
             raise ValueError
@@ -84,7 +105,12 @@ def _convert(value: Any, kind: type) -> Any:
 
 def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
     """The value converted to the field's type, or a SettingError that says what would be accepted."""
-    m, wanted = f.metadata, f"{name} ({f.metadata.get('help', 'no description')}) is {accepted(f, kind)}"
+    if "parse" in f.metadata:
+        return f.metadata["parse"](value)
+    m, wanted = (
+        f.metadata,
+        f"{name} ({f.metadata.get('help', 'no description')}) is {accepted(f, kind)}",
+    )
     try:
         value = _convert(value, kind)
     except (ValueError, TypeError, KeyError, OverflowError):
@@ -109,10 +135,18 @@ class Knobs:
         kinds = kinds_of(type(self))
         for f in dataclasses.fields(self):
             if f.metadata:
-                object.__setattr__(self, f.name, check(f.name, getattr(self, f.name), f, kinds[f.name]))
+                object.__setattr__(
+                    self, f.name, check(f.name, getattr(self, f.name), f, kinds[f.name])
+                )
 
     def as_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """The fields as plain data; a field that holds an object as its text."""
+        return {f.name: written(f, getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def written(f: dataclasses.Field, value: Any) -> Any:
+    """A field's value as plain data."""
+    return f.metadata["write"](value) if "write" in f.metadata else value
 
 
 def kinds_of(cls: type) -> dict[str, type]:
@@ -137,7 +171,7 @@ def describe(cls: type) -> list[dict[str, Any]]:
         {
             "name": f.name,
             "type": kinds[f.name].__name__,
-            "default": f.default,
+            "default": written(f, f.default),
             "help": f.metadata.get("help", ""),
             "accepts": accepted(f, kinds[f.name]),
         }

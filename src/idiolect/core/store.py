@@ -20,14 +20,29 @@ class Store:
     """Rows by client: `read(ids, round)` before an update, `write(ids, round, rows)` after it."""
 
     def __init__(
-        self, clients: int, fresh: Callable[[Tensor], State], limit: int = 2 << 30, scratch: Path | None = None, keep: bool = True
+        self,
+        clients: int,
+        fresh: Callable[[Tensor], State],
+        limit: int = 2 << 30,
+        scratch: Path | None = None,
+        keep: bool = True,
     ):
-        self.clients, self.fresh, self.limit, self.scratch, self.keep = clients, fresh, limit, scratch, keep
+        self.clients, self.fresh, self.limit, self.scratch, self.keep = (
+            clients,
+            fresh,
+            limit,
+            scratch,
+            keep,
+        )
         self.rows: State = {}
-        self.version = torch.full((clients,), -1, dtype=torch.int64)  # the round that wrote the row; -1: not yet met
+        self.version = torch.full(
+            (clients,), -1, dtype=torch.int64
+        )  # the round that wrote the row; -1: not yet met
         self.made = torch.zeros(clients, dtype=torch.bool)
         self.file_backed = False
-        self._before: list[tuple[int, Tensor, State]] = []  # (round, ids, rows) as they were before the last round
+        self._before: list[
+            tuple[int, Tensor, State]
+        ] = []  # (round, ids, rows) as they were before the last round
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def read(self, ids: Tensor, round: int | None = None) -> State:
@@ -50,16 +65,28 @@ class Store:
         for name, t in rows.items():
             had = self.rows[name]
             if t.shape[1:] != had.shape[1:] or t.dtype != had.dtype or len(t) != len(ids):
-                raise ValueError(f"private {name!r} became {t.dtype}{tuple(t.shape)}; rows were {had.dtype}{tuple(had.shape[1:])}")
+                raise ValueError(
+                    f"private {name!r} became {t.dtype}{tuple(t.shape)}; rows were {had.dtype}{tuple(had.shape[1:])}"
+                )
         new = ids[self.version[ids] != round]
         if not self.keep and len(new) < len(ids):
-            raise RuntimeError(f"round {round} is run again, and this store keeps no rows from before it")
+            raise RuntimeError(
+                f"round {round} is run again, and this store keeps no rows from before it"
+            )
         if self.keep and len(new):
             self._before = [b for b in self._before if b[0] == round]
-            self._before.append((round, new, {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}))
+            self._before.append(
+                (
+                    round,
+                    new,
+                    {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()},
+                )
+            )
         if self._all(ids):
             self.rows = {n: t.detach().contiguous() for n, t in rows.items()}
-            if len({t.data_ptr() for t in self.rows.values()}) < len(self.rows):  # one tensor under two names
+            if len({t.data_ptr() for t in self.rows.values()}) < len(
+                self.rows
+            ):  # one tensor under two names
                 self.rows = {n: t.clone() for n, t in self.rows.items()}
         else:
             for n, t in rows.items():
@@ -68,10 +95,18 @@ class Store:
 
     def save(self) -> State:
         """Everything, for a checkpoint."""
-        return {**{f"rows.{n}": t for n, t in self.rows.items()}, "version": self.version, "made": self.made}
+        return {
+            **{f"rows.{n}": t for n, t in self.rows.items()},
+            "version": self.version,
+            "made": self.made,
+        }
 
     def load(self, tensors: State) -> None:
-        self.version, self.made, self._before = tensors["version"].clone(), tensors["made"].clone(), []
+        self.version, self.made, self._before = (
+            tensors["version"].clone(),
+            tensors["made"].clone(),
+            [],
+        )
         saved = {n.removeprefix("rows."): t for n, t in tensors.items() if n.startswith("rows.")}
         if saved:
             self._allocate({n: t[:1] for n, t in saved.items()})
@@ -81,9 +116,17 @@ class Store:
     def adopt(self, rows: State) -> None:
         """Start from rows of an earlier stage, where name and form are those that the method keeps."""
         mine = self.fresh(torch.arange(1))
-        if mine and mine.keys() == rows.keys() and all(t.shape[1:] == rows[n].shape[1:] for n, t in mine.items()):
+        if (
+            mine
+            and mine.keys() == rows.keys()
+            and all(t.shape[1:] == rows[n].shape[1:] for n, t in mine.items())
+        ):
             self.load(
-                {**{f"rows.{n}": t for n, t in rows.items()}, "version": self.version, "made": torch.ones(self.clients, dtype=torch.bool)}
+                {
+                    **{f"rows.{n}": t for n, t in rows.items()},
+                    "version": self.version,
+                    "made": torch.ones(self.clients, dtype=torch.bool),
+                }
             )
 
     def _all(self, ids: Tensor) -> bool:
@@ -108,7 +151,12 @@ class Store:
             return
         self._folder = tempfile.TemporaryDirectory(prefix="idiolect-rows-", dir=self.scratch)
         self.rows = {}
-        for n, t in like.items():  # sparse files: a row takes space on the disk when it is first written
+        for (
+            n,
+            t,
+        ) in like.items():  # sparse files: a row takes space on the disk when it is first written
             path = str(Path(self._folder.name) / n)
-            flat = torch.from_file(path, shared=True, size=self.clients * t[0].numel(), dtype=t.dtype)
+            flat = torch.from_file(
+                path, shared=True, size=self.clients * t[0].numel(), dtype=t.dtype
+            )
             self.rows[n] = flat.view(self.clients, *t.shape[1:])

@@ -28,7 +28,13 @@ def mix(z: np.ndarray) -> np.ndarray:
 
 def name_keys(names: Sequence[str]) -> Keys:
     """A 64-bit key for each name: clients are known by name, so adding a client does not change another's numbers."""
-    return np.array([int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little") for n in names], dtype=np.uint64)
+    return np.array(
+        [
+            int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little")
+            for n in names
+        ],
+        dtype=np.uint64,
+    )
 
 
 def keys(seed: int, purpose: str, round: int = 0, clients: Keys | None = None) -> Keys:
@@ -61,6 +67,18 @@ def below(words: np.ndarray, n: np.ndarray) -> np.ndarray:
         return (((words >> _U(32)) * n.astype(np.uint64)) >> _U(32)).astype(np.int64)
 
 
+def choose(key: Keys, count: int) -> np.ndarray:  # uint64[K] -> int64[count], increasing
+    """Which `count` of the K streams have the smallest first word: a uniform sample without replacement.
+
+    A client's word depends on nobody else, so a larger choice holds every smaller one, and a client that
+    is not there changes nothing for the others.
+
+    >>> choose(keys(0, "example", 0, name_keys(["a", "b", "c"])), 2).tolist()
+    [1, 2]
+    """
+    return np.sort(np.argsort(bits(key, 0, 1)[:, 0], kind="stable")[:count])
+
+
 def normal(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K, count]
     """Standard normal numbers (Box-Muller on pairs of words); `start` counts numbers and must be even.
 
@@ -72,4 +90,6 @@ def normal(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K
     pairs = (count + 1) // 2
     u = uniform(key, 2 * pairs, start).reshape(len(key), pairs, 2)
     radius, angle = np.sqrt(-2 * np.log1p(-u[..., 0])), 2 * np.pi * u[..., 1]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(key), 2 * pairs)[:, :count]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(
+        len(key), 2 * pairs
+    )[:, :count]

@@ -5,3 +5,17 @@ from __future__ import annotations
 from torch import Tensor
 
 State = dict[str, Tensor]  # server: plain tensors; private rows and messages: leading axis = client
+
+
+def under(state: State, prefix: str) -> State:
+    """The entries whose names begin with a prefix, without it.
+
+    >>> list(under({"w.e": Tensor(), "c.e": Tensor()}, "w."))
+    ['e']
+    """
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+
+
+def prefixed(state: State, prefix: str) -> State:
+    """The inverse of `under`."""
+    return {f"{prefix}{n}": t for n, t in state.items()}

@@ -30,5 +30,12 @@ class Digits(Partitioned):
         used = client >= 0
         x = (pixels[used] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
         return Federation.from_arrays(
-            x, labels[used], client[used], classes=10, valid=self.valid, test=self.test, seed=self.seed, name="digits"
+            x,
+            labels[used],
+            client[used],
+            classes=10,
+            valid=self.valid,
+            test=self.test,
+            seed=self.seed,
+            name="digits",
         )

@@ -57,24 +57,38 @@ class Federation:
         digest = hashlib.sha256()
         for t in (self.inputs, self.targets, *(self.offsets[s] for s in SPLITS)):
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-            digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().data if t.numel() else b"")
+            digest.update(
+                t.detach().cpu().contiguous().view(torch.uint8).numpy().data if t.numel() else b""
+            )
         digest.update("\0".join(self.names).encode())
         return digest.hexdigest()
 
     def class_counts(self, split: str = "train") -> Tensor:  # -> int64[N, classes]
         """Who has what: samples of each class at each client."""
         if not self.classes:
-            raise SettingError(f"class counts: {self.name!r} is a regression data set; only classes can be counted")
+            raise SettingError(
+                f"class counts: {self.name!r} is a regression data set; only classes can be counted"
+            )
         sizes, offsets = self.sizes(split), self.offsets[split]
         labels = self.targets[int(offsets[0]) : int(offsets[-1])]
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
-        client = torch.repeat_interleave(torch.arange(self.clients), sizes).unsqueeze(1).expand_as(labels)
+        client = (
+            torch.repeat_interleave(torch.arange(self.clients), sizes)
+            .unsqueeze(1)
+            .expand_as(labels)
+        )
         cell = client * self.classes + labels.cpu()
-        return torch.bincount(cell.flatten(), minlength=self.clients * self.classes).view(self.clients, self.classes)
+        return torch.bincount(cell.flatten(), minlength=self.clients * self.classes).view(
+            self.clients, self.classes
+        )
 
     def majority_hits(self, split: str = "test") -> Tensor:  # -> int64[N]
         """Samples that each client gets right by always answering its most frequent training class."""
-        return self.class_counts(split).gather(1, self.class_counts("train").argmax(1, keepdim=True)).squeeze(1)
+        return (
+            self.class_counts(split)
+            .gather(1, self.class_counts("train").argmax(1, keepdim=True))
+            .squeeze(1)
+        )
 
     @classmethod
     def from_arrays(
@@ -104,17 +118,40 @@ class Federation:
         ids = _ids(clients)
         _check(x, y, ids, valid, test)
         names, client = np.unique(ids, return_inverse=True)
-        part = draw_split(client, valid, test, seed) if split is None else _read_split(split, len(ids))
-        order = np.lexsort((np.arange(len(ids)), client, part))  # by split, then client, then as given
-        counts = np.bincount(part * len(names) + client, minlength=3 * len(names)).reshape(3, len(names))
+        part = (
+            draw_split(client, valid, test, seed) if split is None else _read_split(split, len(ids))
+        )
+        order = np.lexsort(
+            (np.arange(len(ids)), client, part)
+        )  # by split, then client, then as given
+        counts = np.bincount(part * len(names) + client, minlength=3 * len(names)).reshape(
+            3, len(names)
+        )
         ends = np.concatenate([[0], counts.ravel().cumsum()])
-        offsets = {s: torch.from_numpy(ends[i * len(names) : (i + 1) * len(names) + 1].copy()) for i, s in enumerate(SPLITS)}
+        offsets = {
+            s: torch.from_numpy(ends[i * len(names) : (i + 1) * len(names) + 1].copy())
+            for i, s in enumerate(SPLITS)
+        }
         index = torch.from_numpy(order)
-        return cls(x[index], y[index], offsets, tuple(str(n) for n in names), _count_classes(y, classes), name)
+        return cls(
+            x[index],
+            y[index],
+            offsets,
+            tuple(str(n) for n in names),
+            _count_classes(y, classes),
+            name,
+        )
 
     @classmethod
     def from_frame(
-        cls, frame: Any, *, client: str, target: str, split: str | None = None, kind: str = "auto", **options: Any
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str,
+        split: str | None = None,
+        kind: str = "auto",
+        **options: Any,
     ) -> Federation:
         """From a pandas or polars data frame: one column of client ids, one of targets, the rest numeric features.
 
@@ -130,12 +167,16 @@ class Federation:
         columns = [str(c) for c in frame.columns]
         for role, column in (("client", client), ("target", target), ("split", split)):
             if column is not None and column not in columns:
-                raise SettingError(f"{role}: column {column!r} is not in the table; its columns: {', '.join(columns)}")
+                raise SettingError(
+                    f"{role}: column {column!r} is not in the table; its columns: {', '.join(columns)}"
+                )
         features = [c for c in columns if c not in (client, target, split)]
         table = {c: frame[c].to_numpy() for c in columns}
         for c in features:
             if not np.issubdtype(table[c].dtype, np.number) and table[c].dtype != bool:
-                raise SettingError(f"column {c!r} holds {table[c].dtype}, not numbers; encode or drop it first")
+                raise SettingError(
+                    f"column {c!r} holds {table[c].dtype}, not numbers; encode or drop it first"
+                )
         if not features:
             raise SettingError(f"the table has no feature columns beside {client!r} and {target!r}")
         y = _targets(table[target], target, kind)
@@ -146,7 +187,11 @@ class Federation:
     @classmethod
     def from_datasets(cls, datasets: Iterable[Any] | dict[str, Any], **options: Any) -> Federation:
         """From torch data sets of (input, target) pairs, one per client (a dict gives the clients names)."""
-        named = datasets if isinstance(datasets, dict) else {f"{k:05d}": d for k, d in enumerate(datasets)}
+        named = (
+            datasets
+            if isinstance(datasets, dict)
+            else {f"{k:05d}": d for k, d in enumerate(datasets)}
+        )
         if not named:
             raise SettingError("clients: an empty list was given; at least one client is needed")
         inputs, targets, ids = [], [], []
@@ -168,7 +213,9 @@ def _tensor(values: Any, name: str) -> Tensor:
         array = np.asarray(values)
         if array.dtype == object or array.dtype.kind in "US":
             raise SettingError(f"{name}: {array.dtype} values are not accepted; give numbers")
-        t = torch.from_numpy(np.require(array, requirements=["C", "W"]))  # a read-only array (a frame's column) is copied
+        t = torch.from_numpy(
+            np.require(array, requirements=["C", "W"])
+        )  # a read-only array (a frame's column) is copied
     if t.dtype == torch.float64:
         t = t.to(torch.float32) if name == "inputs" and not isinstance(values, Tensor) else t
     kept = (torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -181,24 +228,36 @@ def _targets(column: np.ndarray, name: str, kind: str) -> np.ndarray:
     """A target column as class numbers or real values."""
     if kind not in ("auto", "classes", "values"):
         raise SettingError(f"kind: {kind!r} is not accepted; one of 'auto', 'classes', 'values'")
-    missing = column != column if column.dtype != object else np.array([v is None or v != v for v in column], dtype=bool)
+    missing = (
+        column != column
+        if column.dtype != object
+        else np.array([v is None or v != v for v in column], dtype=bool)
+    )
     if missing.any():
-        raise SettingError(f"target: row {int(np.argmax(missing))} of column {name!r} is empty; every sample needs a target")
+        raise SettingError(
+            f"target: row {int(np.argmax(missing))} of column {name!r} is empty; every sample needs a target"
+        )
     numeric = np.issubdtype(column.dtype, np.number)
     if kind == "values":
         if not numeric:
-            raise SettingError(f"target: column {name!r} holds {column.dtype}, not numbers; a regression needs numbers")
+            raise SettingError(
+                f"target: column {name!r} holds {column.dtype}, not numbers; a regression needs numbers"
+            )
         return column.astype(np.float32)
     if kind == "auto" and numeric:
         return column
-    return np.unique(column if numeric else column.astype(str), return_inverse=True)[1]  # numbered in sorted order
+    return np.unique(column if numeric else column.astype(str), return_inverse=True)[
+        1
+    ]  # numbered in sorted order
 
 
 def _ids(clients: Any) -> np.ndarray:
     """Client ids as whole numbers or text; an empty one is refused, not taken for a client called "nan"."""
     ids = np.asarray(clients)
     if ids.ndim != 1:
-        raise SettingError(f"clients: an array of shape {ids.shape} is not accepted; one client id per sample")
+        raise SettingError(
+            f"clients: an array of shape {ids.shape} is not accepted; one client id per sample"
+        )
     if ids.dtype == object:
         missing = np.array([i is None or i != i for i in ids], dtype=bool)
     else:
@@ -210,17 +269,29 @@ def _ids(clients: Any) -> np.ndarray:
 
 def _check(x: Tensor, y: Tensor, ids: np.ndarray, valid: float, test: float) -> None:
     if len(ids) == 0:
-        raise SettingError("clients: an empty list was given; at least one sample with a client id is needed")
+        raise SettingError(
+            "clients: an empty list was given; at least one sample with a client id is needed"
+        )
     if not len(x) == len(y) == len(ids):
-        raise SettingError(f"inputs, targets and clients differ in length: {len(x)}, {len(y)}, {len(ids)}")
+        raise SettingError(
+            f"inputs, targets and clients differ in length: {len(x)}, {len(y)}, {len(ids)}"
+        )
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0]) if x.dim() > 1 else int((~torch.isfinite(x)).nonzero()[0])
-        raise SettingError(f"inputs: sample {bad} holds NaN or infinity; only finite features are accepted")
+        bad = (
+            int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0])
+            if x.dim() > 1
+            else int((~torch.isfinite(x)).nonzero()[0])
+        )
+        raise SettingError(
+            f"inputs: sample {bad} holds NaN or infinity; only finite features are accepted"
+        )
     if y.is_floating_point():
         if not bool(torch.isfinite(y).all()):
             raise SettingError("targets: NaN or infinity found; only finite targets are accepted")
     elif int(y.min()) < 0:
-        raise SettingError(f"targets: class {int(y.min())} is negative; classes are numbered from 0")
+        raise SettingError(
+            f"targets: class {int(y.min())} is negative; classes are numbered from 0"
+        )
     for name, share in (("valid", valid), ("test", test)):
         if not 0 <= share < 1:
             raise SettingError(f"{name}: {share!r} is not accepted; a share in [0, 1)")
@@ -231,7 +302,9 @@ def _count_classes(y: Tensor, classes: int | None) -> int:
         return 0
     found = int(y.max()) + 1
     if classes is not None and found > classes:
-        raise SettingError(f"targets: class {found - 1} lies outside the {classes} classes; accepted: 0 to {classes - 1}")
+        raise SettingError(
+            f"targets: class {found - 1} lies outside the {classes} classes; accepted: 0 to {classes - 1}"
+        )
     return classes or found
 
 
@@ -243,7 +316,9 @@ def draw_split(client: np.ndarray, valid: float, test: float, seed: int) -> np.n
     >>> np.bincount(draw_split(np.zeros(315, dtype=int), 0.2, 0.2, seed=0)).tolist()
     [202, 50, 63]
     """
-    order = np.lexsort((np.random.default_rng(seed).random(len(client)), client))  # clients together, shuffled within
+    order = np.lexsort(
+        (np.random.default_rng(seed).random(len(client)), client)
+    )  # clients together, shuffled within
     sizes = np.bincount(client)
     rank = np.empty(len(client), dtype=np.int64)
     rank[order] = np.arange(len(client)) - np.repeat(sizes.cumsum() - sizes, sizes)

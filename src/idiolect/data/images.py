@@ -28,7 +28,10 @@ Part = tuple[np.ndarray, np.ndarray]  # uint8[n, channels, height, width], int64
 class Images(Partitioned):
     """An image set with its own training and test part."""
 
-    standardise: bool = knob(False, "subtract the mean and divide by the deviation of each channel; otherwise pixels in [0, 1]")
+    standardise: bool = knob(
+        False,
+        "subtract the mean and divide by the deviation of each channel; otherwise pixels in [0, 1]",
+    )
     share: float = knob(1.0, "share of the images to use, for quick trials", above=0, high=1)
     path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
 
@@ -36,14 +39,18 @@ class Images(Partitioned):
 
     def load(self) -> Federation:
         folder = Path(self.path).expanduser() if self.path else fetch.get(self.name)
-        (train, train_labels), (test, test_labels) = (self._some(part) for part in self.read(folder))
+        (train, train_labels), (test, test_labels) = (
+            self._some(part) for part in self.read(folder)
+        )
         mine = self.assign(train_labels)
         theirs = partition.mirror(train_labels, mine, test_labels, self.seed)
         train, train_labels, mine = train[mine >= 0], train_labels[mine >= 0], mine[mine >= 0]
         test, test_labels, theirs = test[theirs >= 0], test_labels[theirs >= 0], theirs[theirs >= 0]
         part = np.concatenate([draw_split(mine, self.valid, 0.0, self.seed), np.full(len(test), 2)])
         federation = Federation.from_arrays(
-            torch.from_numpy(np.concatenate([train, test])),  # bytes until the very end: a quarter of the memory
+            torch.from_numpy(
+                np.concatenate([train, test])
+            ),  # bytes until the very end: a quarter of the memory
             np.concatenate([train_labels, test_labels]),
             np.concatenate([mine, theirs]),
             split=np.array(SPLITS)[part],
@@ -59,7 +66,9 @@ class Images(Partitioned):
     def _some(self, part: Part) -> Part:
         if self.share == 1:
             return part
-        chosen = np.random.default_rng(self.seed).permutation(len(part[1]))[: max(1, round(self.share * len(part[1])))]
+        chosen = np.random.default_rng(self.seed).permutation(len(part[1]))[
+            : max(1, round(self.share * len(part[1])))
+        ]
         chosen.sort()
         return part[0][chosen], part[1][chosen]
 
@@ -106,9 +115,13 @@ def _idx_part(folder: Path, prefix: str) -> Part:
     images = idx.read(_find(folder, f"{prefix}-images-idx3-ubyte"))
     labels = idx.read(_find(folder, f"{prefix}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise SettingError(f"{folder}: {prefix} images of shape {images.shape} do not go with labels of shape {labels.shape}")
+        raise SettingError(
+            f"{folder}: {prefix} images of shape {images.shape} do not go with labels of shape {labels.shape}"
+        )
     if len(labels) and labels.max() > 9:
-        raise SettingError(f"{folder}: label {labels.max()} lies outside the 10 classes; accepted: 0 to 9")
+        raise SettingError(
+            f"{folder}: label {labels.max()} lies outside the 10 classes; accepted: 0 to 9"
+        )
     return images[:, None], labels.astype(np.int64)
 
 

@@ -13,7 +13,9 @@ from ..core.knobs import SettingError
 TRIES = 1000  # draws of Dirichlet shares before giving up on `minimum`
 
 
-def by_classes(labels: np.ndarray, clients: int, classes_per_client: int = 2, seed: int = 0, level: bool = True) -> np.ndarray:
+def by_classes(
+    labels: np.ndarray, clients: int, classes_per_client: int = 2, seed: int = 0, level: bool = True
+) -> np.ndarray:
     """Every client holds exactly `classes_per_client` classes: the shards of the FedAvg and lp-proj papers.
 
     Each class is cut into shards; each client takes shards of different classes, from the classes with most shards left. `level`
@@ -25,14 +27,18 @@ def by_classes(labels: np.ndarray, clients: int, classes_per_client: int = 2, se
     """
     number, have = _number(labels, clients)
     if not 1 <= classes_per_client <= len(have):
-        raise SettingError(f"classes_per_client: {classes_per_client} is not accepted; the data hold {len(have)} classes")
+        raise SettingError(
+            f"classes_per_client: {classes_per_client} is not accepted; the data hold {len(have)} classes"
+        )
     rng = np.random.default_rng(seed)
     wanted = clients * classes_per_client
     shards = np.full(len(have), wanted // len(have))
     shards[rng.permutation(len(have))[: wanted % len(have)]] += 1
     if (have < shards).any():
         c = int(np.argmax(shards - have))
-        raise SettingError(f"clients: {clients} clients need {shards[c]} shards of a class with {have[c]} samples; take fewer clients")
+        raise SettingError(
+            f"clients: {clients} clients need {shards[c]} shards of a class with {have[c]} samples; take fewer clients"
+        )
     size, rest = have // np.maximum(shards, 1), have % np.maximum(shards, 1)
     if level:
         size, rest = np.full_like(size, size[shards > 0].min()), np.zeros_like(rest)
@@ -44,7 +50,9 @@ def by_classes(labels: np.ndarray, clients: int, classes_per_client: int = 2, se
     return _deal(number, counts, rng)
 
 
-def dirichlet(labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 0, minimum: int = 10) -> np.ndarray:
+def dirichlet(
+    labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 0, minimum: int = 10
+) -> np.ndarray:
     """Each class is shared out by p ~ Dirichlet(alpha, ..., alpha); small alpha: few classes per client, large: alike.
 
     Shares are drawn again until every client has `minimum` samples.
@@ -68,7 +76,9 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 
     )
 
 
-def quantity(labels: np.ndarray, clients: int, sigma: float = 1.0, seed: int = 0, minimum: int = 10) -> np.ndarray:
+def quantity(
+    labels: np.ndarray, clients: int, sigma: float = 1.0, seed: int = 0, minimum: int = 10
+) -> np.ndarray:
     """Clients differ in size only: `minimum` each, the rest by log-normal shares; sigma 0 makes them equal.
 
     >>> np.bincount(quantity(np.zeros(100, dtype=int), clients=4, sigma=0.0)).tolist()
@@ -92,7 +102,9 @@ def iid(labels: np.ndarray, clients: int, seed: int = 0) -> np.ndarray:
     return quantity(labels, clients, sigma=0.0, seed=seed, minimum=1)
 
 
-def mirror(labels: np.ndarray, clients: np.ndarray, others: np.ndarray, seed: int = 0) -> np.ndarray:
+def mirror(
+    labels: np.ndarray, clients: np.ndarray, others: np.ndarray, seed: int = 0
+) -> np.ndarray:
     """Deal `others` so that each class goes to the clients that hold it in `labels`, in proportion.
 
     This gives the test part of a data set to the clients of its training part; a class nobody holds is left out.
@@ -102,7 +114,9 @@ def mirror(labels: np.ndarray, clients: np.ndarray, others: np.ndarray, seed: in
     """
     many = int(clients.max()) + 1
     top = int(max(labels.max(), others.max())) + 1
-    held = np.bincount(labels[clients >= 0] * many + clients[clients >= 0], minlength=top * many).reshape(top, many)
+    held = np.bincount(
+        labels[clients >= 0] * many + clients[clients >= 0], minlength=top * many
+    ).reshape(top, many)
     have = np.bincount(others, minlength=top)
     rng = np.random.default_rng(seed)
     counts = np.zeros_like(held)
@@ -128,13 +142,17 @@ def _number(labels: np.ndarray, clients: int, minimum: int = 1) -> tuple[np.ndar
     """Classes numbered 0, 1, ... without gaps, and how many samples each has; refuses what cannot be dealt."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise SettingError(f"labels: an array of {labels.dtype} of shape {labels.shape} is not accepted; one whole number per sample")
+        raise SettingError(
+            f"labels: an array of {labels.dtype} of shape {labels.shape} is not accepted; one whole number per sample"
+        )
     if len(labels) and labels.min() < 0:
         raise SettingError(f"labels: class {labels.min()} is negative; classes are numbered from 0")
     if clients < 1:
         raise SettingError(f"clients: {clients} is not accepted; a whole number >= 1")
     if clients * max(minimum, 1) > len(labels):
-        raise SettingError(f"clients: {len(labels)} samples are too few for {clients} clients with at least {max(minimum, 1)} each")
+        raise SettingError(
+            f"clients: {len(labels)} samples are too few for {clients} clients with at least {max(minimum, 1)} each"
+        )
     _, number = np.unique(labels, return_inverse=True)
     return number, np.bincount(number)
 

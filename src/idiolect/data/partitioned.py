@@ -26,7 +26,9 @@ class Partitioned(Knobs):
     )
     classes_per_client: int = knob(2, "classes of each client (partition classes)", low=1)
     level: bool = knob(True, "equal shards, cut to the smallest class (partition classes)")
-    alpha: float = knob(0.5, "concentration; small: few classes per client (partition dirichlet)", above=0)
+    alpha: float = knob(
+        0.5, "concentration; small: few classes per client (partition dirichlet)", above=0
+    )
     sigma: float = knob(1.0, "log-normal spread of client sizes (partition quantity)", low=0)
     minimum: int = knob(10, "least samples of a client (partitions dirichlet and quantity)", low=1)
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
@@ -35,7 +37,9 @@ class Partitioned(Knobs):
     def assign(self, labels: np.ndarray) -> np.ndarray:  # -> int64[n], -1: left out
         """A client number for every sample."""
         if self.partition == "classes":
-            return partition.by_classes(labels, self.clients, self.classes_per_client, self.seed, self.level)
+            return partition.by_classes(
+                labels, self.clients, self.classes_per_client, self.seed, self.level
+            )
         if self.partition == "dirichlet":
             return partition.dirichlet(labels, self.clients, self.alpha, self.seed, self.minimum)
         if self.partition == "quantity":

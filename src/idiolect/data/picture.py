@@ -21,11 +21,22 @@ def table(federation: Federation, rows: int = 20) -> Table:
     sizes = {s: federation.sizes(s) for s in SPLITS}
     counts = federation.class_counts("train") if federation.classes else None
     wide = counts is not None and federation.classes <= 16
-    out = Table(title=f"{federation.name}: {federation.clients} clients, {len(federation.targets)} samples", caption=_caption(federation))
-    for column in ("client", "train", "valid", "test", *(["classes"] if counts is not None else [])):
+    out = Table(
+        title=f"{federation.name}: {federation.clients} clients, {len(federation.targets)} samples",
+        caption=_caption(federation),
+    )
+    for column in (
+        "client",
+        "train",
+        "valid",
+        "test",
+        *(["classes"] if counts is not None else []),
+    ):
         out.add_column(column, justify="left" if column == "client" else "right")
     if counts is not None:
-        for heading in [str(c) for c in range(federation.classes)] if wide else ["most frequent classes"]:
+        for heading in (
+            [str(c) for c in range(federation.classes)] if wide else ["most frequent classes"]
+        ):
             out.add_column(heading, justify="right" if wide else "left")
     for k in _shown(federation.clients, rows):
         if k is None:
@@ -38,7 +49,13 @@ def table(federation: Federation, rows: int = 20) -> Table:
             if wide:
                 cells += [str(n) if n else "[dim]·[/dim]" for n in held.tolist()]
             else:
-                cells.append(", ".join(f"{c} ({held[c]})" for c in held.argsort(descending=True)[:5].tolist() if held[c]))
+                cells.append(
+                    ", ".join(
+                        f"{c} ({held[c]})"
+                        for c in held.argsort(descending=True)[:5].tolist()
+                        if held[c]
+                    )
+                )
         out.add_row(*cells)
     return out
 
@@ -53,11 +70,19 @@ def picture(federation: Federation, path: str | Path) -> Path:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
     path = Path(path)
     height = min(9.0, max(3.5, 1.5 + 0.16 * federation.clients))
-    figure = Figure(figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained")
+    figure = Figure(
+        figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if federation.classes:
-        image = axes.imshow(federation.class_counts("train").numpy(), aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+        image = axes.imshow(
+            federation.class_counts("train").numpy(),
+            aspect="auto",
+            cmap="Blues",
+            interpolation="nearest",
+            vmin=0,
+        )
         figure.colorbar(image, label="training samples", ax=axes)
         axes.set_xlabel("class")
         if federation.classes <= 20:

@@ -28,17 +28,25 @@ def read(path: str | Path) -> np.ndarray:  # -> uint8[height, width, 1 or 3]
         raise SettingError(f"{path}: no PNG header")
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", parts[0][1])
     if depth != 8 or colour not in (0, 2) or interlaced:
-        raise SettingError(f"{path}: depth {depth}, colour type {colour}, interlace {interlaced}; only plain 8-bit grey or RGB is read")
+        raise SettingError(
+            f"{path}: depth {depth}, colour type {colour}, interlace {interlaced}; only plain 8-bit grey or RGB is read"
+        )
     channels = 3 if colour == 2 else 1
     total = height * (1 + width * channels)
     if not 0 < total <= LIMIT:
-        raise SettingError(f"{path}: {width} x {height} pixels are not accepted; at most {LIMIT} bytes")
+        raise SettingError(
+            f"{path}: {width} x {height} pixels are not accepted; at most {LIMIT} bytes"
+        )
     try:
-        raw = zlib.decompressobj().decompress(b"".join(body for kind, body in parts if kind == b"IDAT"), total + 1)
+        raw = zlib.decompressobj().decompress(
+            b"".join(body for kind, body in parts if kind == b"IDAT"), total + 1
+        )
     except zlib.error as e:
         raise SettingError(f"{path}: damaged pixel data ({e})") from None
     if len(raw) != total:
-        raise SettingError(f"{path}: {width} x {height} pixels promise {total} bytes, the file has {len(raw)}")
+        raise SettingError(
+            f"{path}: {width} x {height} pixels promise {total} bytes, the file has {len(raw)}"
+        )
     lines = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + width * channels)
     if lines[:, 0].max() > 4:
         raise SettingError(f"{path}: unknown line filter {lines[:, 0].max()}")
@@ -52,8 +60,15 @@ def _chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
     at = 8
     while at + 12 <= len(data):
         (size,) = struct.unpack(">I", data[at : at + 4])
-        kind, body, check = bytes(data[at + 4 : at + 8]), data[at + 8 : at + 8 + size], data[at + 8 + size : at + 12 + size]
-        if len(check) < 4 or zlib.crc32(data[at + 4 : at + 8 + size]) != struct.unpack(">I", check)[0]:
+        kind, body, check = (
+            bytes(data[at + 4 : at + 8]),
+            data[at + 8 : at + 8 + size],
+            data[at + 8 + size : at + 12 + size],
+        )
+        if (
+            len(check) < 4
+            or zlib.crc32(data[at + 4 : at + 8 + size]) != struct.unpack(">I", check)[0]
+        ):
             raise SettingError(f"{path}: the {kind!r} part is cut off or its checksum is wrong")
         yield kind, bytes(body)
         at += 12 + size
@@ -69,7 +84,9 @@ def _unfilter(filtered: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     In a picture stored line by line an anti-diagonal is a regular stride, so nothing is copied.
     """
     height, width, channels = filtered.shape
-    wide = width + 1  # a column of zeros at the left and a line of zeros on top stand for what lies outside
+    wide = (
+        width + 1
+    )  # a column of zeros at the left and a line of zeros on top stand for what lies outside
     done = np.zeros(((height + 1) * wide, channels), dtype=np.uint8)
     flat = filtered.reshape(-1, channels)
     lines = kinds.astype(np.int16)[:, None]
@@ -79,10 +96,24 @@ def _unfilter(filtered: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         left = done[here.start - 1 : here.stop - 1 : wide - 1].astype(np.int16)
         above = done[here.start - wide : here.stop - wide : wide - 1].astype(np.int16)
         corner = done[here.start - wide - 1 : here.stop - wide - 1 : wide - 1].astype(np.int16)
-        away_left, away_above, away_corner = np.abs(above - corner), np.abs(left - corner), np.abs(left + above - 2 * corner)
-        paeth = np.where((away_left <= away_above) & (away_left <= away_corner), left, np.where(away_above <= away_corner, above, corner))
+        away_left, away_above, away_corner = (
+            np.abs(above - corner),
+            np.abs(left - corner),
+            np.abs(left + above - 2 * corner),
+        )
+        paeth = np.where(
+            (away_left <= away_above) & (away_left <= away_corner),
+            left,
+            np.where(away_above <= away_corner, above, corner),
+        )
         kind = lines[first : last + 1]
-        guess = np.where(kind == 4, paeth, np.where(kind == 3, (left + above) >> 1, np.where(kind == 2, above, left * (kind == 1))))
+        guess = np.where(
+            kind == 4,
+            paeth,
+            np.where(
+                kind == 3, (left + above) >> 1, np.where(kind == 2, above, left * (kind == 1))
+            ),
+        )
         source = slice(first * width + t - first, last * width + t - last + 1, max(width - 1, 1))
         done[here] = flat[source] + guess.astype(np.uint8)  # modulo 256
     return done.reshape(height + 1, wide, channels)[1:, 1:].copy()
@@ -95,5 +126,7 @@ def write(path: str | Path, pixels: np.ndarray) -> None:
     lines[:, 1:] = pixels.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    body = b"".join(struct.pack(">I", len(p)) + k + p + struct.pack(">I", zlib.crc32(k + p)) for k, p in parts)
+    body = b"".join(
+        struct.pack(">I", len(p)) + k + p + struct.pack(">I", zlib.crc32(k + p)) for k, p in parts
+    )
     Path(path).write_bytes(SIGNATURE + body)

@@ -31,7 +31,9 @@ class Linear(Knobs):
     features: int = knob(100, "number of features (d)", low=1)
     b: float = knob(1.0, "scale of the features: their second moment is b I", above=0)
     mean: float = knob(0.0, "mean of every true coefficient")
-    heterogeneity: float = knob(0.1, "variance of a true coefficient over clients (Sigma_w = this times I)", low=0)
+    heterogeneity: float = knob(
+        0.1, "variance of a true coefficient over clients (Sigma_w = this times I)", low=0
+    )
     noise: float = knob(1.0, "standard deviation of the noise (sigma)", low=0)
     seed: int = knob(0, "seed of the data", low=0)
 
@@ -42,14 +44,20 @@ class Linear(Knobs):
         """The federation and the true parameters w[N, d]."""
         N, n, d = self.clients, self.samples, self.features
         if n < d:
-            raise SettingError(f"samples: {n} samples cannot have {d} orthogonal features; take samples >= features")
+            raise SettingError(
+                f"samples: {n} samples cannot have {d} orthogonal features; take samples >= features"
+            )
         rng = np.random.default_rng(self.seed)
         w = self.mean + self.heterogeneity**0.5 * rng.standard_normal((N, d))
-        with threadpool_limits(1):  # many small matrices: threads only wait for each other, and could change the last bits
+        with threadpool_limits(
+            1
+        ):  # many small matrices: threads only wait for each other, and could change the last bits
             q, _ = np.linalg.qr(rng.standard_normal((N, n, d)))  # q^T q = I
         xi = (self.b * n) ** 0.5 * q
         clean = np.einsum("knd,kd->kn", xi, w)
-        y = clean + self.noise * rng.standard_normal((3, N, n))  # z for training, z' for validation and test
+        y = clean + self.noise * rng.standard_normal(
+            (3, N, n)
+        )  # z for training, z' for validation and test
         federation = Federation.from_arrays(
             torch.from_numpy(np.broadcast_to(xi, (3, N, n, d)).reshape(-1, d)),
             torch.from_numpy(y.reshape(-1)),
@@ -77,7 +85,9 @@ class Logistic(Knobs):
     features: int = knob(20, "number of features (d)", low=1)
     bound: float = knob(1.0, "largest absolute value of a feature (c_X)", above=0)
     norm: float = knob(2.0, "length of the average parameter vector", low=0)
-    radius: float = knob(1.0, "heterogeneity R: greatest distance of a client's parameters from their average", low=0)
+    radius: float = knob(
+        1.0, "heterogeneity R: greatest distance of a client's parameters from their average", low=0
+    )
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     seed: int = knob(0, "seed of the data and of the split", low=0)
@@ -93,7 +103,9 @@ class Logistic(Knobs):
         away = rng.standard_normal((N, d))
         away -= away.mean(0)  # so that the average is `common`
         longest = np.linalg.norm(away, axis=1).max()
-        w = self.norm * common / np.linalg.norm(common) + (self.radius / longest * away if N > 1 else 0.0)
+        w = self.norm * common / np.linalg.norm(common) + (
+            self.radius / longest * away if N > 1 else 0.0
+        )
         w = np.broadcast_to(w, (N, d)).copy()
         x = rng.uniform(-self.bound, self.bound, (N, n, d))
         chance = 1 / (1 + np.exp(-np.einsum("knd,kd->kn", x, w)))

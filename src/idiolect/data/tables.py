@@ -35,12 +35,23 @@ class Table(Knobs):
         try:
             import pandas as pd
         except ImportError:
-            raise SettingError("reading tables needs pandas: pip install 'idiolect[frames]'") from None
+            raise SettingError(
+                "reading tables needs pandas: pip install 'idiolect[frames]'"
+            ) from None
         try:
             frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
         except (ValueError, OSError) as e:
             raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
         except ImportError:
-            raise SettingError("reading Parquet needs pyarrow: pip install 'idiolect[frames]'") from None
+            raise SettingError(
+                "reading Parquet needs pyarrow: pip install 'idiolect[frames]'"
+            ) from None
         options = {"valid": self.valid, "test": self.test, "seed": self.seed, "name": path.stem}
-        return Federation.from_frame(frame, client=self.client, target=self.target, split=self.split or None, kind=self.kind, **options)
+        return Federation.from_frame(
+            frame,
+            client=self.client,
+            target=self.target,
+            split=self.split or None,
+            kind=self.kind,
+            **options,
+        )

@@ -43,11 +43,15 @@ class Text(Knobs):
     """Text by author, as windows of tokens."""
 
     clients: int = knob(0, "number of clients, those with most text; 0: all", low=0)
-    vocabulary: int = knob(10_000, "most frequent training words to tell apart; all others are <unk>", low=1)
+    vocabulary: int = knob(
+        10_000, "most frequent training words to tell apart; all others are <unk>", low=1
+    )
     length: int = knob(20, "tokens in a window", low=1)
     minimum: int = knob(0, "least tokens of a client; others are left out", low=0)
     cap: int = knob(0, "most tokens of a client, its earliest; 0: no limit", low=0)
-    valid: float = knob(0.2, "share of the training text kept for validation: its end", low=0, below=1)
+    valid: float = knob(
+        0.2, "share of the training text kept for validation: its end", low=0, below=1
+    )
     test: float = knob(0.2, "share of each client's text kept for testing: its end", low=0, below=1)
     path: str = knob("", "folder that holds the file; empty: obtained once and kept in the cache")
     seed: int = knob(0, "without effect: the order of the text decides the split", low=0)
@@ -60,24 +64,41 @@ class Text(Knobs):
 
     def draw(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and the word of each class."""
-        names, streams, sizes = self._choose({client: tokens(text) for client, text in self._texts().items()})
-        number: defaultdict[str, int] = defaultdict(itertools.count().__next__)  # words in order of appearance
-        stream = np.fromiter(map(number.__getitem__, itertools.chain.from_iterable(streams)), np.int64, int(sizes.sum()))
+        names, streams, sizes = self._choose(
+            {client: tokens(text) for client, text in self._texts().items()}
+        )
+        number: defaultdict[str, int] = defaultdict(
+            itertools.count().__next__
+        )  # words in order of appearance
+        stream = np.fromiter(
+            map(number.__getitem__, itertools.chain.from_iterable(streams)),
+            np.int64,
+            int(sizes.sum()),
+        )
 
         parts = self._parts(sizes)  # [N, 3] tokens
         starts = (parts.ravel().cumsum() - parts.ravel()).reshape(parts.shape)
         training = np.repeat(np.tile([True, False, False], len(parts)), parts.ravel())
-        kept = np.argsort(-np.bincount(stream[training], minlength=len(number)), kind="stable")  # ties: the earlier word
+        kept = np.argsort(
+            -np.bincount(stream[training], minlength=len(number)), kind="stable"
+        )  # ties: the earlier word
         kept = kept[: min(self.vocabulary, len(np.unique(stream[training])))]
         code = np.zeros(len(number), dtype=np.int64)
         code[kept] = np.arange(1, len(kept) + 1)
         spelt = list(number)
         words = (UNKNOWN, *(spelt[i] for i in kept))
 
-        windows = np.maximum(parts - 1, 0) // self.length  # a window needs one token more, for its last target
+        windows = (
+            np.maximum(parts - 1, 0) // self.length
+        )  # a window needs one token more, for its last target
         many = windows.ravel()
         within = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
-        rows = code[stream[(np.repeat(starts.ravel(), many) + within * self.length)[:, None] + np.arange(self.length + 1)]]
+        rows = code[
+            stream[
+                (np.repeat(starts.ravel(), many) + within * self.length)[:, None]
+                + np.arange(self.length + 1)
+            ]
+        ]
         federation = Federation.from_arrays(
             rows[:, :-1],
             rows[:, 1:],
@@ -97,9 +118,14 @@ class Text(Knobs):
         if not (folder / self.file).is_file():
             raise SettingError(f"path: {folder} holds no file {self.file}")
         try:
-            return {str(client): "\n".join(texts) for client, texts in self.read(folder / self.file).items()}
+            return {
+                str(client): "\n".join(texts)
+                for client, texts in self.read(folder / self.file).items()
+            }
         except (ValueError, LookupError, TypeError, AttributeError) as e:
-            raise SettingError(f"path: {folder / self.file} is not the {self.name} data: {e!r}") from None
+            raise SettingError(
+                f"path: {folder / self.file} is not the {self.name} data: {e!r}"
+            ) from None
 
     def _parts(self, sizes: np.ndarray) -> np.ndarray:  # int64[N] -> int64[N, 3]
         """Tokens that train, validate and test."""
@@ -107,7 +133,9 @@ class Text(Knobs):
         valids = np.rint(self.valid * (sizes - tests)).astype(np.int64)
         return np.stack([sizes - tests - valids, valids, tests], axis=1)
 
-    def _choose(self, streams: dict[str, list[str]]) -> tuple[list[str], list[list[str]], np.ndarray]:
+    def _choose(
+        self, streams: dict[str, list[str]]
+    ) -> tuple[list[str], list[list[str]], np.ndarray]:
         """Names, tokens and sizes of the clients that take part, by name: enough tokens, one training window at least."""
         names = sorted(streams)
         sizes = np.array([len(streams[name]) for name in names], dtype=np.int64)
@@ -115,10 +143,16 @@ class Text(Knobs):
         able = np.flatnonzero((sizes >= self.minimum) & (self._parts(capped)[:, 0] > self.length))
         if not max(1, self.clients) <= len(able):
             reason = f"at least {self.minimum} tokens and one training window of {self.length}"
-            raise SettingError(f"clients: {self.clients} is not accepted; {len(able)} of {len(names)} clients have {reason}")
+            raise SettingError(
+                f"clients: {self.clients} is not accepted; {len(able)} of {len(names)} clients have {reason}"
+            )
         if self.clients:
             able = np.sort(able[np.argsort(-sizes[able], kind="stable")[: self.clients]])
-        return [names[i] for i in able], [streams[names[i]][: capped[i]] for i in able], capped[able]
+        return (
+            [names[i] for i in able],
+            [streams[names[i]][: capped[i]] for i in able],
+            capped[able],
+        )
 
 
 @dataclass(frozen=True)

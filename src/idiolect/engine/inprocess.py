@@ -25,7 +25,9 @@ from ..wire.ledger import Ledger
 from ..wire.ragged import Ragged
 
 
-def select(seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: int, purpose: str = "select") -> Tensor:
+def select(
+    seed: int, round: int, keys: np.ndarray, eligible: Tensor, sample: int, purpose: str = "select"
+) -> Tensor:
     """A uniform sample without replacement, sorted: the `sample` smallest of one random number a client.
 
     A client's number depends on nobody else, so a client that cannot take part changes nothing for the others.
@@ -62,10 +64,15 @@ class InProcess:
         self.server = host.method.server(host.task)
         self.coder = host.link.blank("server", None, like)
         self.memory = Store(
-            host.data.clients, lambda ids: host.link.blank("memory", len(ids), like), host.settings.memory, host.settings.scratch
+            host.data.clients,
+            lambda ids: host.link.blank("memory", len(ids), like),
+            host.settings.memory,
+            host.settings.scratch,
         )
         self.ledger = Ledger(self.host.data.clients)
-        self.mean_size = float(self.host.sizes[self.eligible].double().mean()) if len(self.eligible) else 1.0
+        self.mean_size = (
+            float(self.host.sizes[self.eligible].double().mean()) if len(self.eligible) else 1.0
+        )
 
     def message(self, round: int) -> bytes:
         """The message down for this round, from the server as it is now."""
@@ -76,7 +83,11 @@ class InProcess:
     def round_bytes(self) -> int:
         """What the next round sends, both ways (at most, through a channel): known before it runs."""
         host = self.host
-        up = wire.HEADER.itemsize + host.link.limit(self.round) if host.link and host.up.parts else host.up.length
+        up = (
+            wire.HEADER.itemsize + host.link.limit(self.round)
+            if host.link and host.up.parts
+            else host.up.length
+        )
         return host.down.length * len(self._trained(0)[0]) + (up + self._second) * self.sample
 
     @cached_property
@@ -85,9 +96,14 @@ class InProcess:
         stage, parts = self.host.link.joint, self.host.link.joint_parts(0)
         if stage is None or not stage.asks:
             return 0
-        tables = ((f, self.host.task.x0.new_zeros(stage.numbers(f)), only(self.coder, prefix)) for _, prefix, f in parts)
+        tables = (
+            (f, self.host.task.x0.new_zeros(stage.numbers(f)), only(self.coder, prefix))
+            for _, prefix, f in parts
+        )
         asked = [len(stage.query(table, state, f)) for f, table, state in tables]
-        return sum(3 * wire.HEADER.itemsize + q * (4 + 4 + self.host.task.dtype.itemsize) for q in asked)
+        return sum(
+            3 * wire.HEADER.itemsize + q * (4 + 4 + self.host.task.dtype.itemsize) for q in asked
+        )
 
     def advance(self, rate: float = 1.0) -> None:
         """One round."""
@@ -95,7 +111,9 @@ class InProcess:
         train, heard = self._trained(self.round)
         down = self.message(self.round)
         sent = host.update(self.round, down, train, heard, rate)
-        self.ledger.sent_down(train, len(down), host.link.down_values(self.round) if host.link else host.down.values)
+        self.ledger.sent_down(
+            train, len(down), host.link.down_values(self.round) if host.link else host.down.values
+        )
         if host.up.parts:
             self._receive(sent, heard, rate)
         self.ledger.counts["gradients"] = host.gradients.clone()
@@ -116,7 +134,10 @@ class InProcess:
         )
         self.ledger.selected += len(heard)
         self.ledger.rejected.update(got.rejected)
-        second = Second(torch.ones(len(got.clients), dtype=torch.bool), torch.zeros(len(got.clients), dtype=torch.int64))
+        second = Second(
+            torch.ones(len(got.clients), dtype=torch.bool),
+            torch.zeros(len(got.clients), dtype=torch.int64),
+        )
         if len(got.clients) and (trouble := self._step(got, second, rate)):
             self._reject(trouble, int(second.fine.sum()))
             second.fine[:] = False
@@ -127,7 +148,9 @@ class InProcess:
                 self.memory.write(who, self.round, {n: t[fine] for n, t in got.memory.items()})
             words = sent.values[np.searchsorted(sent.clients.numpy(), who.numpy())]
             self.ledger.admitted += len(who)
-            self.ledger.sent_up(who, (torch.from_numpy(got.bytes) + second.bytes)[fine], torch.from_numpy(words))
+            self.ledger.sent_up(
+                who, (torch.from_numpy(got.bytes) + second.bytes)[fine], torch.from_numpy(words)
+            )
 
     def _step(self, got: admission.Admitted, second: Second, rate: float) -> str:
         """Aggregate and step; "", or why server and channel stay as they are: too few for the rule, or numbers that overflow."""
@@ -143,7 +166,11 @@ class InProcess:
             server = self.step(self.server, method.aggregate(task, before, up, weights, rule))
         except aggregation.TooFew:
             return "too few"
-        if not all(bool(torch.isfinite(t).all()) for t in (*server.values(), *coder.values()) if t.is_floating_point()):
+        if not all(
+            bool(torch.isfinite(t).all())
+            for t in (*server.values(), *coder.values())
+            if t.is_floating_point()
+        ):
             return "overflow"
         self.server, self.coder = server, coder
         return ""
@@ -154,37 +181,64 @@ class InProcess:
 
     def save_channel(self) -> State:
         """What the channel keeps on both sides, for a checkpoint."""
-        kept = {"client": self.host.coder.save(), "memory": self.memory.save(), "server": self.coder}
+        kept = {
+            "client": self.host.coder.save(),
+            "memory": self.memory.save(),
+            "server": self.coder,
+        }
         return {f"{side}.{n}": t for side, state in kept.items() for n, t in state.items()}
 
     def load_channel(self, tensors: State) -> None:
         if tensors:
             self.host.coder.load(only(tensors, "client."))
             self.memory.load(only(tensors, "memory."))
-            self.coder = {n: t.to(self.host.task.device) for n, t in only(tensors, "server.").items()}
+            self.coder = {
+                n: t.to(self.host.task.device) for n, t in only(tensors, "server.").items()
+            }
 
     # -- channels --------------------------------------------------------------------------------------------------------------
     def _decode(self, bodies: Ragged, clients: np.ndarray) -> tuple[State, np.ndarray, State]:
-        ids, sender = np.unique(clients, return_inverse=True)  # messages come in any order, some of them twice
-        known = self.memory.read(torch.from_numpy(ids), self.round) if len(ids) else self.memory.fresh(torch.from_numpy(ids))
-        return self.host.link.decode(bodies, {n: t[torch.from_numpy(sender).to(t.device)] for n, t in known.items()}, self.round)
+        ids, sender = np.unique(
+            clients, return_inverse=True
+        )  # messages come in any order, some of them twice
+        known = (
+            self.memory.read(torch.from_numpy(ids), self.round)
+            if len(ids)
+            else self.memory.fresh(torch.from_numpy(ids))
+        )
+        return self.host.link.decode(
+            bodies,
+            {n: t[torch.from_numpy(sender).to(t.device)] for n, t in known.items()},
+            self.round,
+        )
 
-    def _joined(self, up: State, clients: Tensor, weights: Tensor, rule: Rule, second: Second) -> tuple[State, Tensor, State]:
+    def _joined(
+        self, up: State, clients: Tensor, weights: Tensor, rule: Rule, second: Second
+    ) -> tuple[State, Tensor, State]:
         """Sketches: aggregated first, then decoded; the change is handed on as if every client had sent it. And the server's vectors."""
         stage, coder = self.host.link.joint, self.coder
         if stage is None:
             return up, weights, coder
         equal = getattr(self.host.method, "weighting", "equal") == "equal"
         for part, prefix, form in self.host.link.joint_parts(self.round):
-            table, state = rule(up[part], torch.ones_like(weights) if equal else weights), only(coder, prefix)
+            table, state = (
+                rule(up[part], torch.ones_like(weights) if equal else weights),
+                only(coder, prefix),
+            )
             if stage.asks:
-                change, state = self._exchange(stage, part, table, state, form, clients, weights, equal, rule, second)
+                change, state = self._exchange(
+                    stage, part, table, state, form, clients, weights, equal, rule, second
+                )
             else:
                 change, state = stage.finish(table, state, form)
             coder = coder | {f"{prefix}{n}": t for n, t in state.items()}
             up = up | {part: change.expand(len(clients), -1)}
         fine = second.fine.to(weights.device)
-        return (up, weights, coder) if bool(fine.all()) else ({n: t[fine] for n, t in up.items()}, weights[fine], coder)
+        return (
+            (up, weights, coder)
+            if bool(fine.all())
+            else ({n: t[fine] for n, t in up.items()}, weights[fine], coder)
+        )
 
     def _exchange(
         self,
@@ -206,13 +260,24 @@ class InProcess:
         answers = host.answer(self.round, part, asked, asked_of, schema)
         self.ledger.sent_down(asked_of, len(asked), 0)
         form_up = wire.Schema((("values", (len(query["query"]),), host.task.dtype),))
-        got = admission.admit(answers, schema=form_up, run=host.run, round=self.round, expected=asked_of, cap=float(host.sizes.max()))
+        got = admission.admit(
+            answers,
+            schema=form_up,
+            run=host.run,
+            round=self.round,
+            expected=asked_of,
+            cap=float(host.sizes.max()),
+        )
         second.fine &= torch.isin(clients, got.clients)
         second.bytes[second.fine] += torch.from_numpy(got.bytes)
         self._reject("answer", len(asked_of) - len(got.clients))
         shares = weights[second.fine.to(weights.device)]
-        exact = rule(got.up["values"].to(host.task.device), torch.ones_like(shares) if equal else shares)
-        change, chosen, state = stage.conclude(query["query"].long().to(host.task.device), exact, state, form)
+        exact = rule(
+            got.up["values"].to(host.task.device), torch.ones_like(shares) if equal else shares
+        )
+        change, chosen, state = stage.conclude(
+            query["query"].long().to(host.task.device), exact, state, form
+        )
         taken = {"chosen": chosen.int().cpu()}
         told = wire.one(taken, host.run, self.round)
         host.forget(self.round, part, told, got.clients, wire.Schema.of(taken))
@@ -232,7 +297,10 @@ class InProcess:
 
     def handover(self) -> Tensor | None:
         """The model a next stage starts from."""
-        return self.host.method.handover(self.host.task, self.host.method.broadcast(self.host.task, self.step.without(self.server)))
+        return self.host.method.handover(
+            self.host.task,
+            self.host.method.broadcast(self.host.task, self.step.without(self.server)),
+        )
 
     def personalise(self, clients: Tensor, rounds: int) -> None:
         """Clients that took no part train their private rows towards the finished server; nothing is sent up."""

@@ -25,10 +25,29 @@ from ..task.task import Task
 
 SEEDS = 3
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
-TUNED = {"finetune_steps": 2, "finetune_lr": 0.1}  # "for a fair comparison": two SGD steps of one's own before use
+TUNED = {
+    "finetune_steps": 2,
+    "finetune_lr": 0.1,
+}  # "for a fair comparison": two SGD steps of one's own before use
 CASES: dict[str, dict[str, Any]] = {  # budgets and targets are the paper's, counted as it does
-    "Synthetic(0, 0)": {"data": "synthetic", "model": "linear", "dim": 21, "budget": 328_020, "target": 0.6, "rounds": 200, "far": 200},
-    "MNIST, 2 classes a client": {"data": "mnist", "model": "mlp", "dim": 50, "budget": 228_000, "target": 0.7, "rounds": 10, "far": 60},
+    "Synthetic(0, 0)": {
+        "data": "synthetic",
+        "model": "linear",
+        "dim": 21,
+        "budget": 328_020,
+        "target": 0.6,
+        "rounds": 200,
+        "far": 200,
+    },
+    "MNIST, 2 classes a client": {
+        "data": "mnist",
+        "model": "mlp",
+        "dim": 50,
+        "budget": 228_000,
+        "target": 0.7,
+        "rounds": 10,
+        "far": 60,
+    },
 }
 CHANNELS = {  # the published algorithms, at settings of the paper's grid where it has one
     "QSGD": "qsgd(levels=5, bucket=500, norm=inf)",
@@ -59,31 +78,50 @@ def rows(dim: int) -> dict[str, list[Row]]:
     return table
 
 
-def chosen(candidates: list[Row], task: Task, federation: Federation, settings: dict[str, Any]) -> Row:
+def chosen(
+    candidates: list[Row], task: Task, federation: Federation, settings: dict[str, Any]
+) -> Row:
     """The candidate with the best validation accuracy at the end, seed 0."""
     if len(candidates) == 1:
         return candidates[0]
     given = settings | {"eval_every": 0, "seeds": 1}
-    found = [run(m, task, federation, **given, **own).summary()["valid"]["accuracy"]["mean"] for m, own in candidates]
+    found = [
+        run(m, task, federation, **given, **own).summary()["valid"]["accuracy"]["mean"]
+        for m, own in candidates
+    ]
     return candidates[max(range(len(found)), key=lambda i: found[i])]
 
 
-def measure(title: str, seeds: int, rounds: int | None = None, only: tuple[str, ...] | None = None) -> tuple[list[Curve], dict[str, Any]]:
+def measure(
+    title: str, seeds: int, rounds: int | None = None, only: tuple[str, ...] | None = None
+) -> tuple[list[Curve], dict[str, Any]]:
     """The curves of one federation and the two columns of every row, in the paper's words and in bytes."""
     case, console = CASES[title], Console(stderr=True)
     federation = data.load(case["data"])
-    task = Task(partial(models.make, case["model"], tuple(federation.inputs.shape[1:]), federation.classes))
+    task = Task(
+        partial(models.make, case["model"], tuple(federation.inputs.shape[1:]), federation.classes)
+    )
     drawn, figures = [], {}
     for label, candidates in rows(case["dim"]).items():
         if only and label not in only:
             continue
-        everyone = label.startswith(("lp-proj", "Local"))  # train everyone, and are there after a few rounds
-        settings: dict[str, Any] = {"rounds": rounds or case["rounds" if everyone else "far"], "sample": 10, "threads": 1}
+        everyone = label.startswith(
+            ("lp-proj", "Local")
+        )  # train everyone, and are there after a few rounds
+        settings: dict[str, Any] = {
+            "rounds": rounds or case["rounds" if everyone else "far"],
+            "sample": 10,
+            "threads": 1,
+        }
         method, own = chosen(candidates, task, federation, settings)
         result = run(method, task, federation, **settings, **own, seeds=seeds)
         drawn.append(curves.curve(label, result))
         goals = Goals(case["budget"], case["target"])
-        figures[label] = {"lr": method.as_dict()["lr"], **goals.reached(drawn[-1]), "last": result.summary()["accuracy"]["mean"]}
+        figures[label] = {
+            "lr": method.as_dict()["lr"],
+            **goals.reached(drawn[-1]),
+            "last": result.summary()["accuracy"]["mean"],
+        }
         console.print(f"{title}: {label}: {line(figures[label])}", highlight=False, soft_wrap=True)
     return drawn, figures
 
@@ -92,21 +130,32 @@ def line(f: dict[str, Any]) -> str:
     def words(n: float) -> str:
         return f"{n:,.0f}"
 
-    cells = [goal(f["at_budget_values"], number), goal(f["to_target_values"], words), goal(f["to_target"], size), f"{f['last']:.4f}"]
+    cells = [
+        goal(f["at_budget_values"], number),
+        goal(f["to_target_values"], words),
+        goal(f["to_target"], size),
+        f"{f['last']:.4f}",
+    ]
     return " | ".join(cells)
 
 
 def gain(figures: dict[str, Any], key: str, own: str) -> str:
     """How many times as much as lp-proj-1 the best compressed baseline sends to the target."""
     ours = figures["lp-proj-1"][key]["mean"]
-    theirs = {n: f[key]["mean"] for n, f in figures.items() if n in [c + own for c in CHANNELS] and f[key]["mean"]}
+    theirs = {
+        n: f[key]["mean"]
+        for n, f in figures.items()
+        if n in [c + own for c in CHANNELS] and f[key]["mean"]
+    }
     if not ours or not theirs:
         return "none reaches it"
     best = min(theirs, key=lambda n: theirs[n])
     return f"{theirs[best] / ours:.1f} times ({best.removesuffix(OWN)})"
 
 
-def write(folder: Path, seeds: int = SEEDS, rounds: int | None = None, only: tuple[str, ...] | None = None) -> list[Path]:
+def write(
+    folder: Path, seeds: int = SEEDS, rounds: int | None = None, only: tuple[str, ...] | None = None
+) -> list[Path]:
     """Measure every row of every federation and write the page, its figures and its pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     page, stored, paths = list(HEAD), {}, []
@@ -114,11 +163,18 @@ def write(folder: Path, seeds: int = SEEDS, rounds: int | None = None, only: tup
         drawn, figures = measure(title, seeds, rounds, only)
         stored[title] = figures
         picture = folder / f"budget-{case['data']}.png"
-        paths += curves.picture(drawn, replace(Goals(case["budget"], case["target"]), count="values"), picture)
+        paths += curves.picture(
+            drawn, replace(Goals(case["budget"], case["target"]), count="values"), picture
+        )
         page += ["", f"## {title}: budget {case['budget']:,} words, target {case['target']}", ""]
-        page += ["| method | accuracy at the budget | words to the target | bytes really sent to the target | accuracy, last round |"]
+        page += [
+            "| method | accuracy at the budget | words to the target | bytes really sent to the target | accuracy, last round |"
+        ]
         page += ["|---|---|---|---|---|", *(f"| {n} | {line(f)} |" for n, f in figures.items()), ""]
-        page += ["What the best compressed baseline sends to the target, as a multiple of what lp-proj-1 sends:", ""]
+        page += [
+            "What the best compressed baseline sends to the target, as a multiple of what lp-proj-1 sends:",
+            "",
+        ]
         for what, own in (("a shared model", ""), ("fine-tuned", OWN)):
             words, real = (gain(figures, key, own) for key in ("to_target_values", "to_target"))
             page.append(f"- {what}: in words {words}; in bytes really sent {real}")

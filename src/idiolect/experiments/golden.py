@@ -22,7 +22,9 @@ from ..run.settings import Settings
 from ..task.task import Task
 
 ROUNDS, SEEDS = 50, 3
-FEDERATIONS: dict[str, tuple[str, dict[str, Any], str, int]] = {  # title -> data, options, model, clients heard a round
+FEDERATIONS: dict[
+    str, tuple[str, dict[str, Any], str, int]
+] = {  # title -> data, options, model, clients heard a round
     "Synthetic(0, 0)": ("synthetic", {"alpha": 0.0, "beta": 0.0}, "linear", 10),
     "Synthetic(1, 1)": ("synthetic", {"alpha": 1.0, "beta": 1.0}, "linear", 10),
     "Synthetic(0, 0), unbalanced": ("synthetic", {"sizes": "power"}, "linear", 10),
@@ -38,13 +40,19 @@ def federations() -> Iterator[tuple[str, Federation, Task, int]]:
         yield title, federation, Task(partial(models.make, model, shape, 10)), sample
 
 
-def figures(federation: Federation, task: Task, sample: int, seeds: int = SEEDS, names: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+def figures(
+    federation: Federation, task: Task, sample: int, seeds: int = SEEDS, names: tuple[str, ...] = ()
+) -> Iterator[dict[str, Any]]:
     """The summary of every method, at its defaults."""
     for name in names or [n for n in METHODS if n not in SKIP]:
         method = make(name)
         heard = 0 if method.hears_all else sample
         settings = Settings(rounds=ROUNDS, seeds=seeds, sample=heard, eval_every=0, threads=1)
-        yield {**run(method, task, federation, **settings.as_dict()).summary(), "method": name, "label": name}
+        yield {
+            **run(method, task, federation, **settings.as_dict()).summary(),
+            "method": name,
+            "label": name,
+        }
 
 
 def write(folder: Path) -> list[Path]:
@@ -72,7 +80,9 @@ def write(folder: Path) -> list[Path]:
         page.append(_line(majority_row(federation)))
         for s in figures(federation, task, sample):
             console.print(f"{title}: {s['method']} {s['accuracy']['mean']:.4f}", highlight=False)
-            stored.setdefault(title, {})[s["method"]] = [round(a, 5) for a in s["accuracy"]["by_seed"]]
+            stored.setdefault(title, {})[s["method"]] = [
+                round(a, 5) for a in s["accuracy"]["by_seed"]
+            ]
             page.append(_line(s))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.md").write_text("\n".join(page) + "\n")
@@ -84,6 +94,12 @@ def _line(s: dict[str, Any]) -> str:
     a = s["accuracy"]
     spread = "" if a["ci95"] is None else f" ± {a['ci95']:.4f}"
     shared = number(s["global_model"]["accuracy"]["mean"]) if "global_model" in s else "–"
-    cells = [s["method"], number(a["mean"]) + spread, number(a["variance"]), number(a["worst10"]), shared]
+    cells = [
+        s["method"],
+        number(a["mean"]) + spread,
+        number(a["variance"]),
+        number(a["worst10"]),
+        shared,
+    ]
     cells += [size(s["bytes"]["up"]), size(s["bytes"]["down"]), f"{s['gradients_per_client']:,.0f}"]
     return "| " + " | ".join(cells) + " |"

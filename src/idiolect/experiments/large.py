@@ -42,13 +42,21 @@ BATCH = 8
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {  # model -> data, options, step size
     "resnet18": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
     "resnet34": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
-    "transformer": ("sotu", {"clients": 10, "cap": 30_000, "vocabulary": 9_999, "valid": 0.05, "test": 0.05}, 0.05),
+    "transformer": (
+        "sotu",
+        {"clients": 10, "cap": 30_000, "vocabulary": 9_999, "valid": 0.05, "test": 0.05},
+        0.05,
+    ),
 }
 METHODS: dict[str, Callable[[float], Method]] = {  # of the step size
     "fedavg": lambda lr: FedAvg(steps=STEPS, lr=lr),
     "pfedme": lambda lr: PFedMe(steps=STEPS, personal_lr=lr),
-    "lp-proj-2, 50 blocks": lambda lr: LpProj(p=2.0, projection="block", dim=DIM, blocks=BLOCKS, reuse=True, steps=STEPS, personal_lr=lr),
-    "lp-proj-2, contiguous": lambda lr: LpProj(p=2.0, projection="contiguous", dim=DIM, steps=STEPS, personal_lr=lr),
+    "lp-proj-2, 50 blocks": lambda lr: LpProj(
+        p=2.0, projection="block", dim=DIM, blocks=BLOCKS, reuse=True, steps=STEPS, personal_lr=lr
+    ),
+    "lp-proj-2, contiguous": lambda lr: LpProj(
+        p=2.0, projection="contiguous", dim=DIM, steps=STEPS, personal_lr=lr
+    ),
 }
 
 
@@ -79,12 +87,20 @@ class Live(TorchDispatchMode):
         self._look()
         tracemalloc.stop()
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {
+            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
         out = operation(*args, **(kwargs or {}))
         for t in tree_leaves(out):
             storage = t.untyped_storage() if isinstance(t, Tensor) else None
-            if storage is not None and storage._cdata not in given and storage._cdata not in self.sizes:
+            if (
+                storage is not None
+                and storage._cdata not in given
+                and storage._cdata not in self.sizes
+            ):
                 self.sizes[storage._cdata] = storage.nbytes()
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._gone, storage._cdata)
@@ -108,7 +124,12 @@ def states(method: Method, task: Task, clients: int, rows: int, heard: int) -> d
     """
     server = method.server(task)
     up = sum(method.message(task).values())
-    private = sum(t[0].numel() for t in method.private(task, torch.zeros(1, dtype=torch.int64).numpy().astype("uint64")).values())
+    private = sum(
+        t[0].numel()
+        for t in method.private(
+            task, torch.zeros(1, dtype=torch.int64).numpy().astype("uint64")
+        ).values()
+    )
     return {
         "server": sum(t.numel() for t in server.values()),
         "down": sum(t.numel() for t in method.broadcast(task, server).values()),
@@ -118,10 +139,20 @@ def states(method: Method, task: Task, clients: int, rows: int, heard: int) -> d
     }
 
 
-def engine(method: Method, task: Task, federation: Federation, heard: int, rows: int, batch: int) -> InProcess:
+def engine(
+    method: Method, task: Task, federation: Federation, heard: int, rows: int, batch: int
+) -> InProcess:
     method.check(task)
-    host = Host(method, task, federation, 0, HostSettings(batch=batch, chunk=rows, memory=64 << 30, repeats=False))
-    return InProcess(host, aggregation.make("mean"), ServerStep(), torch.arange(federation.clients), heard)
+    host = Host(
+        method,
+        task,
+        federation,
+        0,
+        HostSettings(batch=batch, chunk=rows, memory=64 << 30, repeats=False),
+    )
+    return InProcess(
+        host, aggregation.parse_rule("mean"), ServerStep(), torch.arange(federation.clients), heard
+    )
 
 
 def activations(host: Host) -> int:
@@ -190,10 +221,14 @@ def _resident(reset: bool = False) -> int:
     try:
         if reset:
             Path("/proc/self/clear_refs").write_text("5")
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
+        )
         return int(status["VmRSS" if reset else "VmHWM"].split()[0]) << 10
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (
+            0 if sys.platform == "darwin" else 10
+        )
 
 
 _CHILD = """
@@ -209,7 +244,12 @@ def write(folder: Path) -> list[Path]:
     console, found = Console(stderr=True), []
     for model in MODELS:
         for method in METHODS:
-            done = subprocess.run([sys.executable, "-c", _CHILD, model, method], check=True, stdout=subprocess.PIPE, text=True)
+            done = subprocess.run(
+                [sys.executable, "-c", _CHILD, model, method],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             found.append(json.loads(done.stdout.splitlines()[-1]))
             console.print(_line(found[-1]), highlight=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,14 +267,33 @@ def page(found: list[dict[str, Any]]) -> str:
         mine = [f for f in found if f["model"] == model]
         one = mine[0]
         what = f"{one['data']}, {one['clients']} clients, {one['outputs']} classes, batch {BATCH}, d = {one['d']:,}, kernel {one['kernel']}"
-        lines += ["", f"## {model}: {what}", "", f"| {COLUMNS} |", "|" + "---|" * (COLUMNS.count("|") + 1), *(_line(f) for f in mine)]
+        lines += [
+            "",
+            f"## {model}: {what}",
+            "",
+            f"| {COLUMNS} |",
+            "|" + "---|" * (COLUMNS.count("|") + 1),
+            *(_line(f) for f in mine),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _line(f: dict[str, Any]) -> str:
     loss, accuracy = (f"{a:.3f} → {b:.3f}" for a, b in (f["loss"], f["accuracy"]))
-    cells = [f["method"], loss, accuracy, f"{f['seconds_a_round']:.1f}", f"{f['bytes_up_a_message']:,}", f"{f['bytes_down_a_message']:,}"]
-    cells += [f"{sum(f['states'].values()) / f['d']:.1f}", size(f["activation_bytes"]), size(f["live_bytes"]), f"{f['ratio']:.2f}"]
+    cells = [
+        f["method"],
+        loss,
+        accuracy,
+        f"{f['seconds_a_round']:.1f}",
+        f"{f['bytes_up_a_message']:,}",
+        f"{f['bytes_down_a_message']:,}",
+    ]
+    cells += [
+        f"{sum(f['states'].values()) / f['d']:.1f}",
+        size(f["activation_bytes"]),
+        size(f["live_bytes"]),
+        f"{f['ratio']:.2f}",
+    ]
     cells += [size(f["resident_bytes"]), f"{f['resident_ratio']:.2f}", size(f["projection_bytes"])]
     return "| " + " | ".join(cells) + " |"
 

@@ -22,22 +22,34 @@ from ..task.task import Task
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
 DIMS = (40, 80, 120, 160, 200)
-FEDERATIONS: dict[str, tuple[str, dict[str, Any], str, int, int, int]] = {  # title -> data, options, model, dim, sample, rounds
+FEDERATIONS: dict[
+    str, tuple[str, dict[str, Any], str, int, int, int]
+] = {  # title -> data, options, model, dim, sample, rounds
     "Synthetic(0, 0)": ("synthetic", {}, "linear", 21, 10, 50),
     "digits, 2 classes a client": ("digits", {"clients": 20}, "mlp", 50, 5, 50),
     "MNIST, 2 classes a client": ("mnist", {}, "mlp", 50, 10, 10),
 }
 
 
-def accuracy(method: LpProj, federation: Federation, task: Task, sample: int, rounds: int, seeds: int) -> tuple[float, float]:
-    a = run(method, task, federation, rounds=rounds, sample=sample, seeds=seeds, eval_every=0, threads=1).summary()["accuracy"]
+def accuracy(
+    method: LpProj, federation: Federation, task: Task, sample: int, rounds: int, seeds: int
+) -> tuple[float, float]:
+    a = run(
+        method, task, federation, rounds=rounds, sample=sample, seeds=seeds, eval_every=0, threads=1
+    ).summary()["accuracy"]
     return a["mean"], float("nan") if a["ci95"] is None else a["ci95"]
 
 
 def load(title: str) -> tuple[Federation, Task, int, int, int]:
     name, options, model, dim, sample, rounds = FEDERATIONS[title]
     federation = data.load(name, **options)
-    return federation, Task(partial(models.make, model, tuple(federation.inputs.shape[1:]), 10)), dim, sample, rounds
+    return (
+        federation,
+        Task(partial(models.make, model, tuple(federation.inputs.shape[1:]), 10)),
+        dim,
+        sample,
+        rounds,
+    )
 
 
 def kinds(seeds: int) -> Iterator[str]:
@@ -47,8 +59,17 @@ def kinds(seeds: int) -> Iterator[str]:
         yield f"| {title}, d = {task.d}, dim {dim}, {rounds} rounds | " + " | ".join(KINDS) + " |"
         yield "|" + "---|" * (len(KINDS) + 1)
         for p in (1.0, 2.0):
-            found = [accuracy(LpProj(p=p, dim=dim, projection=kind), federation, task, sample, rounds, seeds) for kind in KINDS]
-            yield f"| lp-proj-{p:g} | " + " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in found) + " |"
+            found = [
+                accuracy(
+                    LpProj(p=p, dim=dim, projection=kind), federation, task, sample, rounds, seeds
+                )
+                for kind in KINDS
+            ]
+            yield (
+                f"| lp-proj-{p:g} | "
+                + " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in found)
+                + " |"
+            )
         yield ""
 
 
@@ -58,7 +79,10 @@ def dims(seeds: int) -> Iterator[str]:
     yield "| digits, lp-proj-2 | " + " | ".join(f"dim {n}" for n in DIMS) + " |"
     yield "|" + "---|" * (len(DIMS) + 1)
     for kind in ("gaussian", "contiguous"):
-        found = [accuracy(LpProj(p=2.0, dim=n, projection=kind), federation, task, sample, rounds, seeds) for n in DIMS]
+        found = [
+            accuracy(LpProj(p=2.0, dim=n, projection=kind), federation, task, sample, rounds, seeds)
+            for n in DIMS
+        ]
         yield f"| {kind} | " + " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in found) + " |"
 
 

@@ -18,7 +18,9 @@ def read_published() -> dict[tuple[str, str, str], list[tuple[float, float] | No
             federation, attack = head.groups()
             continue
         method, *cells = line.split()
-        out[federation, attack, method] = [None if c == "*" else (float(c[:4]), float(c[5:9])) for c in cells]
+        out[federation, attack, method] = [
+            None if c == "*" else (float(c[:4]), float(c[5:9])) for c in cells
+        ]
     return out
 
 

@@ -12,7 +12,13 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,13 +40,32 @@ from ..task.task import Task
 from .published import read_published
 
 FORMAT = 1  # of the stored runs: a change in what a run means makes the old ones void
-ROUNDS, SEEDS, CLIENTS, EVERY = 200, 2, 100, 20  # EVERY: rounds between looks at whether the models are still sound
+ROUNDS, SEEDS, CLIENTS, EVERY = (
+    200,
+    2,
+    100,
+    20,
+)  # EVERY: rounds between looks at whether the models are still sound
 RUNS = "robustness-runs.jsonl"
 
-_LP_PROJ = {"dim": 21, "lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "alternations": 1, "steps": 20, "nu": 1e-10}
+_LP_PROJ = {
+    "dim": 21,
+    "lam": 0.1,
+    "lr": 0.1,
+    "personal_lr": 0.1,
+    "alternations": 1,
+    "steps": 20,
+    "nu": 1e-10,
+}
 _FEDAVG = {"lr": 0.5, "steps": 1}
-METHODS: dict[str, tuple[str, dict[str, Any], str]] = {  # title -> method, its fields, the server's rule
-    "Ditto": ("ditto", {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "steps": 5, "personal_steps": 20}, "mean"),
+METHODS: dict[
+    str, tuple[str, dict[str, Any], str]
+] = {  # title -> method, its fields, the server's rule
+    "Ditto": (
+        "ditto",
+        {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "steps": 5, "personal_steps": 20},
+        "mean",
+    ),
     "Global+Mean": ("fedavg", _FEDAVG, "mean"),
     "Global+Median": ("fedavg", _FEDAVG, "median"),
     "Global+Krum": ("fedavg", _FEDAVG, "krum(f={f})"),
@@ -49,7 +74,9 @@ METHODS: dict[str, tuple[str, dict[str, Any], str]] = {  # title -> method, its 
     "lp-proj-2": ("lp-proj-2", _LP_PROJ, "mean"),
 }
 _SHARES = (0.1, 0.2, 0.5, 0.8)
-ATTACKS: dict[str, tuple[str, tuple[float, ...]]] = {  # title -> attack, shares of malicious clients
+ATTACKS: dict[
+    str, tuple[str, tuple[float, ...]]
+] = {  # title -> attack, shares of malicious clients
     "same-value": ("same-value(std=100)", _SHARES),
     "sign-flip": ("sign-flip(std=10)", _SHARES),
     "gaussian": ("gaussian(std=100)", _SHARES),
@@ -80,12 +107,21 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         heard = max(1, round(0.1 * self.clients))
-        f = min(int(heard * self.share + 1e-9), max(0, (heard - 3) // 2))  # as many as are expected, or as Krum bears
+        f = min(
+            int(heard * self.share + 1e-9), max(0, (heard - 3) // 2)
+        )  # as many as are expected, or as Krum bears
         rule = METHODS[self.method][2].format(f=f)
         attack = ATTACKS[self.attack][0] if self.share else "none"
         every = min(EVERY, self.rounds)
         return Settings(
-            rounds=self.rounds, sample=heard, seed=self.seed, eval_every=every, rule=rule, attack=attack, malicious=self.share, threads=1
+            rounds=self.rounds,
+            sample=heard,
+            seed=self.seed,
+            eval_every=every,
+            rule=rule,
+            attack=attack,
+            malicious=self.share,
+            threads=1,
         ).as_dict()
 
     def key(self) -> str:
@@ -99,7 +135,9 @@ class Job:
         """The run itself: the final test accuracy of the benign clients."""
         name, fields, _ = METHODS[self.method]
         began = time.process_time()
-        one = run(make(name, **fields), _task(), _data(self.federation, self.clients), **self.settings()).seeds[0]
+        one = run(
+            make(name, **fields), _task(), _data(self.federation, self.clients), **self.settings()
+        ).seeds[0]
         final, each = one.final(), one.scores["test"].of_clients()[0].tolist()
         out = {
             "accuracy": round(final["accuracy"], 6),
@@ -124,7 +162,12 @@ def _task() -> Task:
 
 
 def jobs(
-    federations: Iterable[str], methods: Iterable[str], attacks: Iterable[str], seeds: int, rounds: int, clients: int
+    federations: Iterable[str],
+    methods: Iterable[str],
+    attacks: Iterable[str],
+    seeds: int,
+    rounds: int,
+    clients: int,
 ) -> Iterator[Job]:
     """Every run of the grid, the clean ones once."""
     attacks = list(attacks)
@@ -187,7 +230,9 @@ def _each(left: Sequence[Job], workers: int) -> Iterator[tuple[Job, dict[str, An
                 yield from ((waiting.pop(future), future.result()) for future in ended)
                 if interrupted():
                     queue.clear()
-                    waiting = {future: job for future, job in waiting.items() if not future.cancel()}
+                    waiting = {
+                        future: job for future, job in waiting.items() if not future.cancel()
+                    }
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -211,12 +256,19 @@ class Bar:
     """Progress over runs, weighted by what they cost, and a line for each cell that is complete."""
 
     def __init__(self, todo: Sequence[Job], found: dict[Job, Any]):
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(elapsed_when_finished=True)]
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        ]
         self.progress = Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
         self.seeds: dict[tuple, list[Job]] = {}
         for job in todo:
             self.seeds.setdefault(job.cell, []).append(job)
-        self.task = self.progress.add_task("robustness", total=sum(map(_cost, todo)), completed=sum(map(_cost, found)))
+        self.task = self.progress.add_task(
+            "robustness", total=sum(map(_cost, todo)), completed=sum(map(_cost, found))
+        )
 
     def __enter__(self) -> Callable[[Job, dict[Job, Any]], None]:
         self.progress.start()
@@ -226,11 +278,18 @@ class Bar:
         self.progress.stop()
 
     def report(self, job: Job, found: dict[Job, Any]) -> None:
-        self.progress.update(self.task, advance=_cost(job), description=f"{job.method}, {job.attack} {_percent(job.share)}")
+        self.progress.update(
+            self.task,
+            advance=_cost(job),
+            description=f"{job.method}, {job.attack} {_percent(job.share)}",
+        )
         mine = self.seeds[job.cell]
         if all(j in found for j in mine):
             text = Cell.of([found[j] for j in mine]).text()
-            self.progress.console.print(f"{job.federation}: {job.method}, {job.attack} {_percent(job.share)}: {text}", highlight=False)
+            self.progress.console.print(
+                f"{job.federation}: {job.method}, {job.attack} {_percent(job.share)}: {text}",
+                highlight=False,
+            )
 
 
 def _cost(job: Job) -> int:
@@ -246,7 +305,9 @@ class Cell:
     accuracy: float  # mean over seeds
     variance: float  # population variance over benign clients, mean over seeds
     ci95: float | None = None  # half the 95 % interval of the accuracy over seeds
-    collapsed: tuple[int, ...] = ()  # the rounds from which on the models were of no use, of the seeds where they were
+    collapsed: tuple[
+        int, ...
+    ] = ()  # the rounds from which on the models were of no use, of the seeds where they were
     by_seed: tuple[float, ...] = ()
     same_clients: float | None = None  # the clean accuracy of the clients that are benign here
 
@@ -255,10 +316,20 @@ class Cell:
         accuracy = [r["accuracy"] for r in results]
         same = None
         if clean:
-            benign = [[a for k, a in enumerate(c["by_client"]) if k not in set(r["liars"])] for r, c in zip(results, clean, strict=True)]
+            benign = [
+                [a for k, a in enumerate(c["by_client"]) if k not in set(r["liars"])]
+                for r, c in zip(results, clean, strict=True)
+            ]
             same = _mean([_mean(b) for b in benign])
         rounds = tuple(r["collapsed"] for r in results if r["collapsed"])
-        return cls(_mean(accuracy), _mean([r["variance"] for r in results]), interval(accuracy), rounds, tuple(accuracy), same)
+        return cls(
+            _mean(accuracy),
+            _mean([r["variance"] for r in results]),
+            interval(accuracy),
+            rounds,
+            tuple(accuracy),
+            same,
+        )
 
     def text(self) -> str:
         """As in the tables.
@@ -271,7 +342,11 @@ class Cell:
         '★ round 40 (1 of 3 seeds)'
         """
         if self.collapsed:
-            some = "" if len(self.collapsed) == len(self.by_seed) else f" ({len(self.collapsed)} of {len(self.by_seed)} seeds)"
+            some = (
+                ""
+                if len(self.collapsed) == len(self.by_seed)
+                else f" ({len(self.collapsed)} of {len(self.by_seed)} seeds)"
+            )
             return f"★ round {min(self.collapsed)}{some}"
         spread = "" if self.ci95 is None else f" ± {self.ci95:.3f}"
         return f"{self.accuracy:.3f}{spread} ({self.variance:.3f})"
@@ -300,7 +375,10 @@ class Tables:
             clean = cells[federation, method, "none", 0.0]
             for attack in attacks:
                 row = {0.0: Cell.of(clean)}
-                row |= {share: Cell.of(cells[federation, method, attack, share], clean) for share in ATTACKS[attack][1]}
+                row |= {
+                    share: Cell.of(cells[federation, method, attack, share], clean)
+                    for share in ATTACKS[attack][1]
+                }
                 out.rows[federation, attack, method] = row
         return out
 
@@ -310,7 +388,9 @@ class Tables:
     def as_dict(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for (federation, attack, method), row in self.rows.items():
-            out.setdefault(federation, {}).setdefault(attack, {})[method] = {f"{share:g}": vars(cell) for share, cell in row.items()}
+            out.setdefault(federation, {}).setdefault(attack, {})[method] = {
+                f"{share:g}": vars(cell) for share, cell in row.items()
+            }
         return out
 
 
@@ -320,51 +400,83 @@ NEAR, USEFUL, FAR = 0.03, 0.6, 0.1
 
 def unmoved(tables: Tables, method: str = "lp-proj-1") -> str:
     """Is the method within NEAR of its clean accuracy wherever it is attacked? And of the same clients' clean accuracy?"""
-    cells = [(f, a, share, row[0.0].accuracy, c) for f, a, row in tables.of_method(method) for share, c in row.items() if share]
-    same = [(f, a, share, c.same_clients or clean, c) for f, a, share, clean, c in cells]  # the benign at 80 % are other clients
+    cells = [
+        (f, a, share, row[0.0].accuracy, c)
+        for f, a, row in tables.of_method(method)
+        for share, c in row.items()
+        if share
+    ]
+    same = [
+        (f, a, share, c.same_clients or clean, c) for f, a, share, clean, c in cells
+    ]  # the benign at 80 % are other clients
     told = []
     for these in (cells, same):
-        off = [(f, a, share, clean, c) for f, a, share, clean, c in these if c.collapsed or abs(c.accuracy - clean) > NEAR]
-        told.append(f"{len(these) - len(off)} of {len(these)}" + (f" (not {_list(off)})" if off else ""))
+        off = [
+            (f, a, share, clean, c)
+            for f, a, share, clean, c in these
+            if c.collapsed or abs(c.accuracy - clean) > NEAR
+        ]
+        told.append(
+            f"{len(these) - len(off)} of {len(these)}" + (f" (not {_list(off)})" if off else "")
+        )
     text = f"**{method} stays within {NEAR:g} of its clean accuracy** in {told[0]} attacked cells"
     return f"{text}; of the clean accuracy of the same benign clients in {told[1]}."
 
 
 def _list(cells: Sequence[tuple[str, str, float, float, Cell]]) -> str:
-    told = (f"{f}, {a} {_percent(s)}: {'★' if c.collapsed else f'{c.accuracy:.3f}'} against {clean:.3f}" for f, a, s, clean, c in cells)
+    told = (
+        f"{f}, {a} {_percent(s)}: {'★' if c.collapsed else f'{c.accuracy:.3f}'} against {clean:.3f}"
+        for f, a, s, clean, c in cells
+    )
     return "; ".join(told)
 
 
-def useless(tables: Tables, method: str = "Global+Mean", attack: str = "sign-flip", share: float = 0.1) -> str:
+def useless(
+    tables: Tables, method: str = "Global+Mean", attack: str = "sign-flip", share: float = 0.1
+) -> str:
     """Is the method below USEFUL there?"""
     told = []
     for federation, a, row in tables.of_method(method):
         if a == attack and share in row:
             cell = row[share]
-            told.append(f"{federation}: {'yes' if cell.collapsed or cell.accuracy < USEFUL else 'no'}, {cell.text()}")
+            told.append(
+                f"{federation}: {'yes' if cell.collapsed or cell.accuracy < USEFUL else 'no'}, {cell.text()}"
+            )
     return f"**{method} falls below {USEFUL:g} at {_percent(share)} {attack}**: {'; '.join(told) or 'not run'}."
 
 
-def breaks(tables: Tables, method: str = "lp-proj-2", attack: str = "sign-flip", share: float = 0.5) -> str:
+def breaks(
+    tables: Tables, method: str = "lp-proj-2", attack: str = "sign-flip", share: float = 0.5
+) -> str:
     """Does the method collapse there?"""
     told = []
     for federation, a, row in tables.of_method(method):
         if a == attack and share in row:
-            told.append(f"{federation}: {'yes' if row[share].collapsed else 'no'}, {row[share].text()}")
+            told.append(
+                f"{federation}: {'yes' if row[share].collapsed else 'no'}, {row[share].text()}"
+            )
     return f"**{method} collapses at {_percent(share)} {attack}**: {'; '.join(told) or 'not run'}."
 
 
-def differences(tables: Tables, published: dict[tuple[str, str, str], list[tuple[float, float] | None]]) -> list[str]:
+def differences(
+    tables: Tables, published: dict[tuple[str, str, str], list[tuple[float, float] | None]]
+) -> list[str]:
     """A line a federation and method: the cells that lie more than FAR from the paper's, ours first; clean ones once."""
     out: dict[tuple[str, str], dict[str, None]] = {}
     for (federation, attack, method), row in tables.rows.items():
-        for (share, cell), theirs in zip(row.items(), published.get((federation, attack, method), ()), strict=False):
+        for (share, cell), theirs in zip(
+            row.items(), published.get((federation, attack, method), ()), strict=False
+        ):
             ours = None if cell.collapsed else cell.accuracy
-            if (ours is None) != (theirs is None) or (ours is not None and theirs is not None and abs(ours - theirs[0]) > FAR):
+            if (ours is None) != (theirs is None) or (
+                ours is not None and theirs is not None and abs(ours - theirs[0]) > FAR
+            ):
                 where = f"{attack} {_percent(share)}" if share else "clean"
                 told = f"{where} {'★' if ours is None else f'{ours:.3f}'} / {'★' if theirs is None else f'{theirs[0]:.3f}'}"
                 out.setdefault((federation, method), {})[told] = None
-    return [f"{federation}, {method}: {', '.join(cells)}" for (federation, method), cells in out.items()]
+    return [
+        f"{federation}, {method}: {', '.join(cells)}" for (federation, method), cells in out.items()
+    ]
 
 
 # -- page and picture --------------------------------------------------------------------------------------------------------
@@ -386,15 +498,30 @@ def write(
     tables = Tables.of({job: found[job] for job in todo}, attacks)
     paths = [folder / f"robustness.{kind}" for kind in ("md", "json", "png")]
     paths[0].write_text(page(tables, rounds, seeds, clients))
-    settings: dict[str, Any] = {"format": FORMAT, "rounds": rounds, "seeds": seeds, "clients": clients}
-    settings["methods"] = {m: {"name": METHODS[m][0], **METHODS[m][1], "rule": METHODS[m][2]} for m in methods}
-    paths[1].write_text(json.dumps({"settings": settings, "tables": tables.as_dict()}, indent=1) + "\n")
+    settings: dict[str, Any] = {
+        "format": FORMAT,
+        "rounds": rounds,
+        "seeds": seeds,
+        "clients": clients,
+    }
+    settings["methods"] = {
+        m: {"name": METHODS[m][0], **METHODS[m][1], "rule": METHODS[m][2]} for m in methods
+    }
+    paths[1].write_text(
+        json.dumps({"settings": settings, "tables": tables.as_dict()}, indent=1) + "\n"
+    )
     picture(tables, paths[2])
     return paths
 
 
 def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
-    told = {"rounds": rounds, "seeds": _counted(seeds, "seed"), "clients": clients, "heard": max(1, round(0.1 * clients)), "every": EVERY}
+    told = {
+        "rounds": rounds,
+        "seeds": _counted(seeds, "seed"),
+        "clients": clients,
+        "heard": max(1, round(0.1 * clients)),
+        "every": EVERY,
+    }
     lines = [line.format(**told) for line in HEAD]
     lines += ["", "## What it shows", ""]
     lines += [f"- {text}" for text in (unmoved(tables), useless(tables), breaks(tables))]
@@ -402,17 +529,29 @@ def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
     lines += ["", "## Settings", "", *SETTINGS, ""]
     for federation, attack in dict.fromkeys((f, a) for f, a, _ in tables.rows):
         shares = [0.0, *ATTACKS[attack][1]]
-        lines += [f"## {federation}, {attack}", "", "| method | " + " | ".join(_percent(s) if s else "clean" for s in shares) + " |"]
+        lines += [
+            f"## {federation}, {attack}",
+            "",
+            "| method | " + " | ".join(_percent(s) if s else "clean" for s in shares) + " |",
+        ]
         lines.append("|---" * (len(shares) + 1) + "|")
         for (f, a, method), row in tables.rows.items():
             if (f, a) == (federation, attack):
                 theirs = published.get((f, a, method), [None] * len(shares))
-                cells = [f"{row[s].text()}<br><sub>{_paper(t)}</sub>" for s, t in zip(shares, theirs, strict=True)]
+                cells = [
+                    f"{row[s].text()}<br><sub>{_paper(t)}</sub>"
+                    for s, t in zip(shares, theirs, strict=True)
+                ]
                 lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     far = differences(tables, published)
     lines += ["## Where the paper's numbers are others", ""]
-    lines += [f"Cells more than {FAR:g} apart, or of which one is a ★; ours / the paper's.", "", *(f"- {text}" for text in far), ""]
+    lines += [
+        f"Cells more than {FAR:g} apart, or of which one is a ★; ours / the paper's.",
+        "",
+        *(f"- {text}" for text in far),
+        "",
+    ]
     return "\n".join([*lines, *WHY]) + "\n"
 
 
@@ -453,21 +592,43 @@ def picture(tables: Tables, path: Path) -> Path:
     figure_of, canvas = _matplotlib()
     federations, attacks = (list(dict.fromkeys(key[i] for key in tables.rows)) for i in (0, 1))
     methods = list(dict.fromkeys(m for _, _, m in tables.rows))
-    figure = figure_of(figsize=(1.2 + 2.7 * len(attacks), 1.1 + 2.5 * len(federations)), layout="constrained")
+    figure = figure_of(
+        figsize=(1.2 + 2.7 * len(attacks), 1.1 + 2.5 * len(federations)), layout="constrained"
+    )
     canvas(figure)
     grid = figure.subplots(len(federations), len(attacks), sharey=True, squeeze=False)
     for i, federation in enumerate(federations):
         for j, attack in enumerate(attacks):
             axes, shares = grid[i][j], [0.0, *ATTACKS[attack][1]]
-            for n, method in enumerate(m for m in methods if (federation, attack, m) in tables.rows):
+            for n, method in enumerate(
+                m for m in methods if (federation, attack, m) in tables.rows
+            ):
                 row, (colour, dash, mark) = tables.rows[federation, attack, method], _STYLES[method]
                 height = [float("nan") if row[s].collapsed else row[s].accuracy for s in shares]
                 width = 3.0 if method == "lp-proj-1" else 1.3  # lp-proj-2 often lies on it
                 axes.plot(
-                    range(len(shares)), height, color=colour, linestyle=dash, marker=mark, markersize=4, linewidth=width, label=method
+                    range(len(shares)),
+                    height,
+                    color=colour,
+                    linestyle=dash,
+                    marker=mark,
+                    markersize=4,
+                    linewidth=width,
+                    label=method,
                 )
-                fallen = [x + 0.11 * (n - (len(methods) - 1) / 2) for x, s in enumerate(shares) if row[s].collapsed]
-                axes.plot(fallen, [-0.06] * len(fallen), color=colour, linestyle="", marker="*", markersize=8)
+                fallen = [
+                    x + 0.11 * (n - (len(methods) - 1) / 2)
+                    for x, s in enumerate(shares)
+                    if row[s].collapsed
+                ]
+                axes.plot(
+                    fallen,
+                    [-0.06] * len(fallen),
+                    color=colour,
+                    linestyle="",
+                    marker="*",
+                    markersize=8,
+                )
             axes.set_xticks(range(len(shares)), [_percent(s) if s else "clean" for s in shares])
             axes.set_xlim(-0.4, len(shares) - 0.6)
             axes.set_ylim(-0.12, 1)
@@ -482,7 +643,9 @@ def picture(tables: Tables, path: Path) -> Path:
             if i == len(federations) - 1:
                 axes.set_xlabel("malicious clients")
     handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
+    )
     figure.savefig(path, dpi=130)
     return path
 

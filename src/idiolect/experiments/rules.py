@@ -49,7 +49,9 @@ RULES = (  # {f}: the number of liars, which the rule is told
 
 # -- honest rows -------------------------------------------------------------------------------------------------------------
 def normal(what: str, *shape: int) -> Tensor:
-    return torch.from_numpy(streams.normal(streams.keys(0, f"rules {what}"), int(np.prod(shape)))).view(*shape)
+    return torch.from_numpy(
+        streams.normal(streams.keys(0, f"rules {what}"), int(np.prod(shape)))
+    ).view(*shape)
 
 
 def alike(n: int) -> Tensor:
@@ -77,7 +79,9 @@ def minority(n: int) -> Tensor:
 
 def apart(n: int) -> Tensor:
     """Every client alone on an axis, as when each has one class of its own."""
-    return torch.eye(DIMENSION, dtype=torch.float64)[torch.arange(n) % DIMENSION] + 1e-2 * normal("honest", n, DIMENSION)
+    return torch.eye(DIMENSION, dtype=torch.float64)[torch.arange(n) % DIMENSION] + 1e-2 * normal(
+        "honest", n, DIMENSION
+    )
 
 
 HONEST: dict[str, Callable[[int], Tensor]] = {
@@ -155,7 +159,10 @@ ATTACKS = {
 def error(rule: Rule, rows: Tensor, mean: Tensor, keys: int) -> float:
     """|x̂ - x̄|², for a rule that draws an order its mean over several."""
     weights = torch.ones(len(rows), dtype=torch.float64)
-    return sum(float((rule(rows, weights, key=key) - mean).square().sum()) for key in range(keys)) / keys
+    return (
+        sum(float((rule(rows, weights, key=key) - mean).square().sum()) for key in range(keys))
+        / keys
+    )
 
 
 Found = tuple[float, str, str]  # the largest ratio, for which honest rows, under which attack
@@ -167,7 +174,7 @@ def worst(text: str, n: int, f: int) -> Found | None:
     >>> worst("krum(f={f})", 20, 9) is None
     True
     """
-    rule, keys = aggregation.make(text.format(f=f)), KEYS if "bucketing" in text else 1
+    rule, keys = aggregation.parse_rule(text.format(f=f)), KEYS if "bucketing" in text else 1
     try:
         rule.check(n)
     except TooFew:
@@ -178,7 +185,14 @@ def worst(text: str, n: int, f: int) -> Found | None:
         mean, scale = honest.mean(0), f / n * spread(honest)
         for attack, lies in ATTACKS.items():
             for liars in lies(honest, f):
-                found = max(found, (round(error(rule, torch.cat([honest, liars]), mean, keys) / scale, 3), kind, attack))
+                found = max(
+                    found,
+                    (
+                        round(error(rule, torch.cat([honest, liars]), mean, keys) / scale, 3),
+                        kind,
+                        attack,
+                    ),
+                )
     return found
 
 
@@ -202,14 +216,24 @@ def write(folder: Path) -> list[Path]:
     """Measure (under a minute) and write rules.md and rules.json."""
     console, page = Console(stderr=True), list(HEAD)
     stored: dict[str, dict[str, dict[str, Found | None]]] = {}
-    for title, measure, before in (("share of liars", by_share, FIRST), ("number of clients", by_clients, SECOND)):
+    for title, measure, before in (
+        ("share of liars", by_share, FIRST),
+        ("number of clients", by_clients, SECOND),
+    ):
         page += before
         for text in RULES:
             cells = measure(text)
             if text == RULES[0]:
-                page += ["| rule | " + " | ".join(cells) + " | the largest with |", "|---" * (len(cells) + 2) + "|"]
+                page += [
+                    "| rule | " + " | ".join(cells) + " | the largest with |",
+                    "|---" * (len(cells) + 2) + "|",
+                ]
             case = max(c for c in cells.values() if c)
-            page.append(f"| {label(text)} | " + " | ".join(map(number, cells.values())) + f" | {case[1]}, {case[2]} |")
+            page.append(
+                f"| {label(text)} | "
+                + " | ".join(map(number, cells.values()))
+                + f" | {case[1]}, {case[2]} |"
+            )
             console.print(page[-1], highlight=False, soft_wrap=True)
             stored.setdefault(title, {})[label(text)] = cells
     page += LAST

@@ -33,7 +33,11 @@ class Evaluator:
 
     def blank(self) -> Scores:
         n = self.data.clients
-        return Scores(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64), self.sizes.clone())
+        return Scores(
+            torch.zeros(n, dtype=torch.float64),
+            torch.zeros(n, dtype=torch.float64),
+            self.sizes.clone(),
+        )
 
     def shared(self, w: Tensor) -> Scores:
         """One model w[d] for all clients."""
@@ -68,7 +72,9 @@ class Evaluator:
             groups: list[Tensor] = []
             while len(order):
                 least = sizes[order[0]]
-                most = int(np.searchsorted(sizes[order], max(least + 8, int(1.25 * least)), side="right"))
+                most = int(
+                    np.searchsorted(sizes[order], max(least + 8, int(1.25 * least)), side="right")
+                )
                 piece = order[: max(1, min(most, _AT_ONCE // int(least)))]
                 groups.append(torch.from_numpy(np.sort(piece)))
                 order = order[len(piece) :]
@@ -93,13 +99,22 @@ class Evaluator:
         exists = place < sizes.unsqueeze(1)
         index = torch.where(exists, self.offsets[clients].unsqueeze(1) + place, self.low)
         first = int(index[0, 0])
-        if bool(exists.all()) and torch.equal(index.flatten(), torch.arange(first, first + index.numel())):
+        if bool(exists.all()) and torch.equal(
+            index.flatten(), torch.arange(first, first + index.numel())
+        ):
             flat = slice(first, first + index.numel())  # equal clients side by side: no copy at all
             inputs, targets = self.data.inputs[flat], self.data.targets[flat]
         else:
-            inputs, targets = (t.index_select(0, index.flatten().to(device)) for t in (self.data.inputs, self.data.targets))
+            inputs, targets = (
+                t.index_select(0, index.flatten().to(device))
+                for t in (self.data.inputs, self.data.targets)
+            )
             self._kept += inputs.numel() * inputs.element_size()
-        group = (inputs.view(*index.shape, *inputs.shape[1:]), targets.view(*index.shape, *targets.shape[1:]), exists)
+        group = (
+            inputs.view(*index.shape, *inputs.shape[1:]),
+            targets.view(*index.shape, *targets.shape[1:]),
+            exists,
+        )
         if self._kept <= _KEEP:
             self._ready[key] = group
         return group

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..adversary import Attack
-from ..channels import Chain, Form
+from ..channels import Channel, Form
 from ..channels.link import Link, only
 from ..core import streams
 from ..core.knobs import SettingError
@@ -34,12 +34,16 @@ class HostSettings:
     batch: int = 64
     batching: str = "replace"
     chunk: int = 0  # rows at once; 0 = as many as fit in `memory`
-    memory: int = 2 << 30  # bytes for a chunk at work, and for private rows before they move to a file
+    memory: int = (
+        2 << 30
+    )  # bytes for a chunk at work, and for private rows before they move to a file
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
-    repeats: bool = True  # whether a round may be asked for twice; then private rows take twice the memory
-    channel: Chain = field(default_factory=Chain)
+    repeats: bool = (
+        True  # whether a round may be asked for twice; then private rows take twice the memory
+    )
+    channel: Channel = field(default_factory=Channel)
     attack: Attack | None = None
     liars: Tensor | None = None  # int64: the malicious clients
 
@@ -56,7 +60,9 @@ class Sent:
 class Host:
     """Runs a method's client side for its clients, chunk by chunk."""
 
-    def __init__(self, method: Method, task: Task, data: Federation, run: int, settings: HostSettings):
+    def __init__(
+        self, method: Method, task: Task, data: Federation, run: int, settings: HostSettings
+    ):
         self.method, self.task, self.run, self.settings = method, task, run, settings
         self.data = data.to(task.device, task.dtype)
         self.keys = streams.name_keys(data.names)
@@ -67,16 +73,27 @@ class Host:
         self.down = wire.Schema.of(method.broadcast(task, method.server(task)))
         fresh = lambda ids: method.private(task, self.keys[ids.numpy()])  # noqa: E731
         self.store = Store(data.clients, fresh, settings.memory, settings.scratch, settings.repeats)
-        self.coder = Store(data.clients, lambda ids: self.link.blank("client", len(ids), task.x0), settings.memory, settings.scratch)
+        self.coder = Store(
+            data.clients,
+            lambda ids: self.link.blank("client", len(ids), task.x0),
+            settings.memory,
+            settings.scratch,
+        )
         self.gradients = torch.zeros(data.clients, dtype=torch.int64)  # spent in training
-        self.deployment = torch.zeros(data.clients, dtype=torch.int64)  # spent by the last personalisation before use
+        self.deployment = torch.zeros(
+            data.clients, dtype=torch.int64
+        )  # spent by the last personalisation before use
         self._evaluators: dict[str, Evaluator] = {}
 
-    def update(self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0) -> Sent:
+    def update(
+        self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0
+    ) -> Sent:
         """A round for the clients `train`; the messages of those in `send`. Ids are sorted."""
         down = wire.open_one(self.down, message, self.run, round, self.task.device)
         method, out = self.method.scaled(rate), []
-        together = self.settings.attack is not None  # liars who collude see the honest messages of the round
+        together = (
+            self.settings.attack is not None
+        )  # liars who collude see the honest messages of the round
         waiting: list[tuple[Tensor, State]] = []
         for ids in train.split(self.chunk):
             batches = self._batches(ids, round)
@@ -85,7 +102,14 @@ class Host:
             self.gradients[ids] += batches.tally
             heard = torch.isin(ids, send)
             if self.up.parts and bool(heard.any()):
-                waiting.append((ids[heard], up if bool(heard.all()) else {n: t[heard.to(t.device)] for n, t in up.items()}))
+                waiting.append(
+                    (
+                        ids[heard],
+                        up
+                        if bool(heard.all())
+                        else {n: t[heard.to(t.device)] for n, t in up.items()},
+                    )
+                )
             del up, rows, batches  # a chunk of large models is gone before the next one is at work
             if waiting and not together:
                 out.append(self._send(round, down, *waiting.pop()))
@@ -105,11 +129,19 @@ class Host:
             packed = wire.pack(self.up, self.run, round, names, weights, up)
             return Sent(Ragged.even(packed), ids, np.full(len(ids), float(self.up.values)))
         keys = streams.keys(self.task.seed, "channel", round, self.keys[names])
-        bodies, state, values = self.link.encode(up, reference, self.coder.read(ids, round), keys, round)
+        bodies, state, values = self.link.encode(
+            up, reference, self.coder.read(ids, round), keys, round
+        )
         self.coder.write(ids, round, state)
-        return Sent(join([Ragged.even(wire.heads(self.up, self.run, round, names, weights)), bodies]), ids, values)
+        return Sent(
+            join([Ragged.even(wire.heads(self.up, self.run, round, names, weights)), bodies]),
+            ids,
+            values,
+        )
 
-    def _attacked(self, round: int, ids: Tensor, up: State, reference: State, purpose: str = "attack") -> State:
+    def _attacked(
+        self, round: int, ids: Tensor, up: State, reference: State, purpose: str = "attack"
+    ) -> State:
         attack, liars = self.settings.attack, self.settings.liars
         if attack is None or liars is None:
             return up
@@ -117,7 +149,9 @@ class Host:
         keys = streams.keys(self.task.seed, purpose, round, self.keys[ids.numpy()])
         return {n: attack(rows, bad, reference.get(n), keys) for n, rows in up.items()}
 
-    def answer(self, round: int, part: str, query: bytes, clients: Tensor, schema: wire.Schema) -> np.ndarray:
+    def answer(
+        self, round: int, part: str, query: bytes, clients: Tensor, schema: wire.Schema
+    ) -> np.ndarray:
         """The exact values that the server asks for, a byte matrix (a channel's second exchange)."""
         asked = wire.open_one(schema, query, self.run, round, torch.device("cpu"))["query"].long()
         stage, (prefix, form) = self.link.joint, self._joint(part, round)
@@ -126,9 +160,13 @@ class Host:
         rows = {"values": stage.answer(state, asked.to(self.task.device), form)}
         rows = self._attacked(round, clients, rows, {}, "attack on the answer")
         answers = wire.Schema((("values", (len(asked),), self.task.dtype),))
-        return wire.pack(answers, self.run, round, clients.numpy(), self.sizes[clients].numpy(), rows)
+        return wire.pack(
+            answers, self.run, round, clients.numpy(), self.sizes[clients].numpy(), rows
+        )
 
-    def forget(self, round: int, part: str, chosen: bytes, clients: Tensor, schema: wire.Schema) -> None:
+    def forget(
+        self, round: int, part: str, chosen: bytes, clients: Tensor, schema: wire.Schema
+    ) -> None:
         """The coordinates that the server has taken: the clients' error starts anew there."""
         taken = wire.open_one(schema, chosen, self.run, round, torch.device("cpu"))["chosen"].long()
         stage, (prefix, form) = self.link.joint, self._joint(part, round)
@@ -147,9 +185,13 @@ class Host:
             self.coder.write(clients, round, self.coder.read(clients, round))
 
     def _joint(self, part: str, round: int) -> tuple[str, Form]:
-        return next((prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part)
+        return next(
+            (prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part
+        )
 
-    def evaluate(self, round: int, message: bytes, clients: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+    def evaluate(
+        self, round: int, message: bytes, clients: Tensor, splits: tuple[str, ...]
+    ) -> dict[str, Scores]:
         """Scores of the personal models on the clients' own data; `round` keys what personalisation draws."""
         down = wire.open_one(self.down, message, self.run, round, self.task.device)
         scores = {split: self._evaluator(split).blank() for split in splits}
@@ -161,9 +203,13 @@ class Host:
                 self._evaluator(split).personal(x, ids, scores[split])
         return scores
 
-    def evaluate_shared(self, round: int, message: bytes, splits: tuple[str, ...]) -> dict[str, Scores]:
+    def evaluate_shared(
+        self, round: int, message: bytes, splits: tuple[str, ...]
+    ) -> dict[str, Scores]:
         """Scores of the method's one global model; empty where it has none."""
-        w = self.method.shared(self.task, wire.open_one(self.down, message, self.run, round, self.task.device))
+        w = self.method.shared(
+            self.task, wire.open_one(self.down, message, self.run, round, self.task.device)
+        )
         return {} if w is None else {split: self._evaluator(split).shared(w) for split in splits}
 
     def personal(self, round: int, message: bytes, client: int) -> Tensor:  # -> x[d]
@@ -196,7 +242,9 @@ class Host:
     def _errors(self, x: Tensor, ids: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""
         if not int(self.data.sizes("valid").sum()):
-            raise SettingError("data: this method decides by validation data, and no client has any; give a validation share")
+            raise SettingError(
+                "data: this method decides by validation data, and no client has any; give a validation share"
+            )
         scores = self._evaluator("valid").blank()
         self._evaluator("valid").personal(x, ids, scores)
         accuracy, loss = scores.of_clients()
@@ -221,6 +269,12 @@ class Host:
 
 def _together(sent: list[Sent]) -> Sent:
     width = max(s.messages.matrix.shape[1] for s in sent)
-    matrix = np.concatenate([np.pad(s.messages.matrix, ((0, 0), (0, width - s.messages.matrix.shape[1]))) for s in sent])
+    matrix = np.concatenate(
+        [np.pad(s.messages.matrix, ((0, 0), (0, width - s.messages.matrix.shape[1]))) for s in sent]
+    )
     lengths = np.concatenate([s.messages.lengths for s in sent])
-    return Sent(Ragged(matrix, lengths), torch.cat([s.clients for s in sent]), np.concatenate([s.values for s in sent]))
+    return Sent(
+        Ragged(matrix, lengths),
+        torch.cat([s.clients for s in sent]),
+        np.concatenate([s.values for s in sent]),
+    )

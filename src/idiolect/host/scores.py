@@ -42,7 +42,12 @@ def summarise(scores: Scores, clients: Tensor | None = None) -> dict[str, float]
     for name, sums, worst_is in (("accuracy", scores.hits, "low"), ("loss", scores.loss, "high")):
         each = (sums / scores.samples)[keep].double()
         if not len(each):
-            out |= {name: math.nan, f"{name}_variance": math.nan, f"{name}_clients": math.nan, f"{name}_worst10": math.nan}
+            out |= {
+                name: math.nan,
+                f"{name}_variance": math.nan,
+                f"{name}_clients": math.nan,
+                f"{name}_worst10": math.nan,
+            }
             continue
         worst = each.sort(descending=worst_is == "high").values[: math.ceil(0.1 * len(each))]
         out[name] = float(sums[keep].sum()) / samples
@@ -60,7 +65,9 @@ def majority(federation: Federation, split: str = "test") -> Scores:
     train = federation.class_counts("train").double()
     held = federation.class_counts(split).double()
     share = (train + 1) / (train + 1).sum(1, keepdim=True)
-    return Scores(federation.majority_hits(split).double(), -(held * share.log()).sum(1), held.sum(1).long())
+    return Scores(
+        federation.majority_hits(split).double(), -(held * share.log()).sum(1), held.sum(1).long()
+    )
 
 
 def interval(values: Sequence[float]) -> float | None:

@@ -65,5 +65,9 @@ def make(name: str, **fields: Any) -> Method:
 
 def name_of(method: Method) -> str:
     """The name in the table that says most about this method (lp-proj-1 rather than lp-proj); a user's own class by its name."""
-    fits = [n for n, (cls, fixed) in METHODS.items() if type(method) is cls and all(getattr(method, k) == v for k, v in fixed.items())]
+    fits = [
+        n
+        for n, (cls, fixed) in METHODS.items()
+        if type(method) is cls and all(getattr(method, k) == v for k, v in fixed.items())
+    ]
     return max(fits, key=lambda n: len(METHODS[n][1]), default=type(method).__name__)

@@ -34,7 +34,11 @@ class Dichotomy(FedAvg):
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
     personal_steps: int = knob(20, "SGD steps of the local model a round", low=0)
-    level: str = knob("federation", "one decision for the federation (the paper), or one for each client", choices=("federation", "client"))
+    level: str = knob(
+        "federation",
+        "one decision for the federation (the paper), or one for each client",
+        choices=("federation", "client"),
+    )
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "votes": 2}
@@ -45,14 +49,22 @@ class Dichotomy(FedAvg):
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, "common")}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         x = sgd(task, private["x"], batches, self.personal_lr, self.personal_steps)
-        errors = batches.validate(down["w"].expand(batches.rows, -1)), batches.validate(x)  # of the shared and of the local model
+        errors = (
+            batches.validate(down["w"].expand(batches.rows, -1)),
+            batches.validate(x),
+        )  # of the shared and of the local model
         up, _ = super().update(task, down, {}, batches)
         return {**up, "votes": torch.stack(errors, dim=1).to(task.x0)}, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"w": average(server["w"], up["w"], weights, rule, self.weighting), "votes": rule(up["votes"], weights)}
+        return {
+            "w": average(server["w"], up["w"], weights, rule, self.weighting),
+            "votes": rule(up["votes"], weights),
+        }
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         w, x = down["w"].expand(batches.rows, -1), private["x"]

@@ -30,8 +30,16 @@ class Ditto(FedAvg):
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
     personal_steps: int = knob(20, "SGD steps of the personal model a round", low=0)
     weighting: str = knob("equal", "the server's mean", choices=("samples", "equal", "unbiased"))
-    who: str = knob("everyone", "who trains: everyone (the lp-proj code) or sampled (the original)", choices=("everyone", "sampled"))
-    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+    who: str = knob(
+        "everyone",
+        "who trains: everyone (the lp-proj code) or sampled (the original)",
+        choices=("everyone", "sampled"),
+    )
+    init: str = knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
 
     @property
     def trains(self) -> str:  # type: ignore[override]
@@ -40,11 +48,20 @@ class Ditto(FedAvg):
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"v": own_models(task, clients, self.init)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         up, _ = super().update(task, down, {}, batches)
         w = down["w"]
         # v <- v - η (∇F_k(v) + λ (v - w)), w the received model
-        v = sgd(task, private["v"], batches, self.personal_lr, self.personal_steps, pull=lambda v: self.lam * (v - w))
+        v = sgd(
+            task,
+            private["v"],
+            batches,
+            self.personal_lr,
+            self.personal_steps,
+            pull=lambda v: self.lam * (v - w),
+        )
         return up, {"v": v}
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:

@@ -25,7 +25,9 @@ class FedAvg(Method):
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(5, "SGD steps a round", low=0)
-    epochs: int = knob(0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0)
+    epochs: int = knob(
+        0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0
+    )
     weighting: str = knob(
         "samples",
         "mean weighted by sample numbers (McMahan), equal, or unbiased: m n_i / (N |C|) (the alternative paper)",
@@ -36,9 +38,21 @@ class FedAvg(Method):
         """The gradient of a regulariser towards the received model; none here."""
         return None
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w = down["w"]
-        return {"w": sgd(task, w.expand(batches.rows, -1), batches, self.lr, self.steps, self.epochs, self.pull(w))}, private
+        return {
+            "w": sgd(
+                task,
+                w.expand(batches.rows, -1),
+                batches,
+                self.lr,
+                self.steps,
+                self.epochs,
+                self.pull(w),
+            )
+        }, private
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         return server | {"w": average(server["w"], up["w"], weights, rule, self.weighting)}

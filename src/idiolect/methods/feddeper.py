@@ -28,14 +28,24 @@ class FedDeper(Method):
 
     lr: float = knob(0.05, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps a round", low=0)
-    rho: float = knob(0.003, "ϱ, penalty; 0 is FedAvg; 0.03 (the paper) diverges when clients are rarely sampled", low=0)
-    lam: float = knob(0.5, "λ, share of y in the next round's v; the theory has [1/2, 1]", low=0, high=1)
-    same_batch: bool = knob(True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)")
+    rho: float = knob(
+        0.003,
+        "ϱ, penalty; 0 is FedAvg; 0.03 (the paper) diverges when clients are rarely sampled",
+        low=0,
+    )
+    lam: float = knob(
+        0.5, "λ, share of y in the next round's v; the theory has [1/2, 1]", low=0, high=1
+    )
+    same_batch: bool = knob(
+        True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)"
+    )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"v": task.x0.repeat(len(clients), 1)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         x, v = down["w"], private["v"]
         y = x.expand(batches.rows, -1)
         for _ in range(self.steps):

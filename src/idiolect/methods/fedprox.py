@@ -39,8 +39,14 @@ class FedProxSoft(Method):
     steps: int = knob(20, "SGD steps a round", low=0)
     lam: float = knob(0.1, "λ, weight of the soft constraint", low=0)
     server_rate: float = knob(1.0, "aggregation step size η_t (Algorithm 3: λ η)", above=0)
-    final_steps: int = knob(20, "K_T, local steps before deployment (Stage II of Algorithm 3)", low=0)
-    weighting: str = knob("unbiased", "as for FedAvg; the paper's form is unbiased", choices=("samples", "equal", "unbiased"))
+    final_steps: int = knob(
+        20, "K_T, local steps before deployment (Stage II of Algorithm 3)", low=0
+    )
+    weighting: str = knob(
+        "unbiased",
+        "as for FedAvg; the paper's form is unbiased",
+        choices=("samples", "equal", "unbiased"),
+    )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": task.x0.repeat(len(clients), 1)}
@@ -49,14 +55,18 @@ class FedProxSoft(Method):
         # SoftLocalSGD: w_i <- w_i - η (grad l(w_i, z) + λ (w_i - w))
         return sgd(task, x, batches, self.lr, steps, pull=lambda x: self.lam * (x - w))
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         x = self._soft(task, down["w"], private["x"], batches, self.steps)
         return {"w": x}, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         # w <- w - η_t m / (N |C|) sum_i n_i (w - w_i)
         w = server["w"]
-        return {"w": w + self.server_rate * (average(w, up["w"], weights, rule, self.weighting) - w)}
+        return {
+            "w": w + self.server_rate * (average(w, up["w"], weights, rule, self.weighting) - w)
+        }
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return self._soft(task, down["w"], private["x"], batches, self.final_steps)

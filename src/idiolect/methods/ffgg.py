@@ -30,16 +30,31 @@ class Ffgg(Partial):
 
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
-        "sgd", "how the private part is solved for; newton and cg are exact for quadratic losses", choices=finetuners.SOLVERS
+        "sgd",
+        "how the private part is solved for; newton and cg are exact for quadratic losses",
+        choices=finetuners.SOLVERS,
     )
     private_lr: float = knob(0.1, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
     steps: int = knob(20, "τ, steps of the solver", low=0)
-    start: str = knob("random", "where the private part starts each round: random (the paper), common, or kept", choices=finetuners.STARTS)
+    start: str = knob(
+        "random",
+        "where the private part starts each round: random (the paper), common, or kept",
+        choices=finetuners.STARTS,
+    )
 
     def solve(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         """Line 4: w ≈ argmin f(θ, w)."""
         w = finetuners.start(task, self.split(task), private["w"], batches, self.start)
-        return finetuners.solve(task, self.split(task), down["theta"], w, batches, self.solver, self.private_lr, self.steps)
+        return finetuners.solve(
+            task,
+            self.split(task),
+            down["theta"],
+            w,
+            batches,
+            self.solver,
+            self.private_lr,
+            self.steps,
+        )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         kept = super().private(task, clients)
@@ -48,13 +63,19 @@ class Ffgg(Partial):
     def _keep(self, private: State, w: Tensor) -> State:
         return {"w": w} if self.start == "kept" else private
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         split, w = self.split(task), self.solve(task, down, private, batches)
-        g_theta, _ = split.parts(task.grad(split.join(down["theta"], w), batches.draw()))  # line 5: Δ = ∇_θ f(θ, w)
+        g_theta, _ = split.parts(
+            task.grad(split.join(down["theta"], w), batches.draw())
+        )  # line 5: Δ = ∇_θ f(θ, w)
         return {"theta": g_theta}, self._keep(private, w)
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"theta": server["theta"] - self.lr * rule(up["theta"], torch.ones_like(weights))}  # line 7
+        return {
+            "theta": server["theta"] - self.lr * rule(up["theta"], torch.ones_like(weights))
+        }  # line 7
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return self.split(task).join(down["theta"], self.solve(task, down, private, batches))
@@ -67,7 +88,9 @@ class LocalFfgg(Ffgg):
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         split, theta = self.split(task), down["theta"].expand(batches.rows, -1)
         w = self.solve(task, down, private, batches)  # line 4
         for _ in range(self.local_steps):

@@ -28,4 +28,6 @@ class Finetune(FedAvg):
     personal_steps: int = knob(20, "SGD steps before use", low=0)
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return sgd(task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.personal_steps)
+        return sgd(
+            task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.personal_steps
+        )

@@ -12,7 +12,9 @@ SOLVERS = ("sgd", "gd", "adam", "cg", "newton")
 STARTS = ("random", "common", "kept")
 
 
-def start(task: Task, split: Split, kept: Tensor, batches: Batches, how: str) -> Tensor:  # -> w[K, d_w]
+def start(
+    task: Task, split: Split, kept: Tensor, batches: Batches, how: str
+) -> Tensor:  # -> w[K, d_w]
     """Where the private part starts: a new random initialisation each round, the initial one, or where it was."""
     if how == "kept":
         return kept
@@ -21,7 +23,16 @@ def start(task: Task, split: Split, kept: Tensor, batches: Batches, how: str) ->
     return split.parts(task.draw(batches.keys("private start")))[1]
 
 
-def solve(task: Task, split: Split, theta: Tensor, w: Tensor, batches: Batches, solver: str, lr: float, steps: int) -> Tensor:
+def solve(
+    task: Task,
+    split: Split,
+    theta: Tensor,
+    w: Tensor,
+    batches: Batches,
+    solver: str,
+    lr: float,
+    steps: int,
+) -> Tensor:
     """sgd and adam take a fresh mini-batch a step; gd, cg and newton work on one (use batching "full" to mean all data).
 
     newton is one step with the whole Hessian of w, cg at most `steps` conjugate-gradient steps on the same system: both are
@@ -59,8 +70,13 @@ class _Hessian:
     def newton(self, g: Tensor) -> Tensor:
         """H⁺ g with the whole Hessian: where many w fit, the one nearest to the start."""
         eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
-        matrix = torch.stack([self(e.expand(len(self.x), -1)) for e in eye], dim=-1)  # [K, d_w, d_w]
-        return (torch.linalg.pinv(matrix, rtol=1e3 * torch.finfo(g.dtype).eps, hermitian=True) @ g.unsqueeze(-1)).squeeze(-1)
+        matrix = torch.stack(
+            [self(e.expand(len(self.x), -1)) for e in eye], dim=-1
+        )  # [K, d_w, d_w]
+        return (
+            torch.linalg.pinv(matrix, rtol=1e3 * torch.finfo(g.dtype).eps, hermitian=True)
+            @ g.unsqueeze(-1)
+        ).squeeze(-1)
 
 
 def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
@@ -75,7 +91,9 @@ def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         hp = product(p)
         curvature, pp = (p * hp).sum(-1, keepdim=True), (p * p).sum(-1, keepdim=True)
-        steepest = torch.maximum(steepest, torch.where(done, 0, curvature / torch.where(pp > 0, pp, 1)))
+        steepest = torch.maximum(
+            steepest, torch.where(done, 0, curvature / torch.where(pp > 0, pp, 1))
+        )
         done = done | (curvature <= tiny * steepest * pp) | (rr <= tiny**2 * first)
         alpha = torch.where(done, 0, rr / torch.where(done, 1, curvature))
         z, r = z + alpha * p, r - alpha * hp

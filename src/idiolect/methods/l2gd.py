@@ -40,22 +40,30 @@ class L2gd(Method):
     lr: float = knob(0.05, "α/n, step size", above=0)
     p: float = knob(0.1, "chance of a mean step", above=0, below=1)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
-    init: str = knob("common", "models start at the common x0, or each at its own", choices=("common", "own"))
+    init: str = knob(
+        "common", "models start at the common x0, or each at its own", choices=("common", "own")
+    )
 
     def check(self, task: Task) -> None:
         if self.lr * self.lam / self.p > 1:
-            raise SettingError(f"lam: {self.lam:g} is not accepted with lr {self.lr:g} and p {self.p:g}; lr * lam / p must be at most 1")
+            raise SettingError(
+                f"lam: {self.lam:g} is not accepted with lr {self.lr:g} and p {self.p:g}; lr * lam / p must be at most 1"
+            )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         u = batches.coins("l2gd", 2)
         mean_steps, steps = waiting(u[0], 1 - self.p), waiting(u[1], self.p)
         # ξ = 1: x_i <- (1 - αλ/(np)) x_i + αλ/(np) x̄, the same x̄ for the whole run of them
         keep = (1 - self.lr * self.lam / self.p) ** mean_steps if batches.round else 1.0
         x = down["w"] + keep * (private["x"] - down["w"])
-        x = sgd(task, x, batches, self.lr / (1 - self.p), steps)  # ξ = 0: x_i <- x_i - α/(n(1-p)) ∇f_i(x_i)
+        x = sgd(
+            task, x, batches, self.lr / (1 - self.p), steps
+        )  # ξ = 0: x_i <- x_i - α/(n(1-p)) ∇f_i(x_i)
         return {"w": x}, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:

@@ -26,15 +26,22 @@ class LgFedAvg(SplitMethod):
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(5, "SGD steps a round", low=0)
-    epochs: int = knob(0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0)
-    shared_part: str = knob("output", "the shared layers: output (the original: the top), input, all, or parameter names (fc*)")
+    epochs: int = knob(
+        0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0
+    )
+    shared_part: str = knob(
+        "output",
+        "the shared layers: output (the original: the top), input, all, or parameter names (fc*)",
+    )
     weighting: str = knob("samples", "the server's mean", choices=("samples", "equal", "unbiased"))
 
     def split(self, task: Task) -> Split:
         chosen = task.split(self.shared_part)
         return Split(theta=chosen.w, w=chosen.theta)
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         x = self.split(task).join(down["theta"], private["w"])
         theta, w = self.split(task).parts(sgd(task, x, batches, self.lr, self.steps, self.epochs))
         return {"theta": theta}, {"w": w}

@@ -38,8 +38,14 @@ class Local(Method):
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps a round", low=0)
-    epochs: int = knob(0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0)
-    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+    epochs: int = knob(
+        0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0
+    )
+    init: str = knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
 
     def message(self, task: Task) -> dict[str, int]:
         return {}
@@ -50,7 +56,9 @@ class Local(Method):
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         return {}, {"x": sgd(task, private["x"], batches, self.lr, self.steps, self.epochs)}
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:

@@ -36,23 +36,52 @@ class LpProj(Method):
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)
-    dim: int = knob(21, "d_sub, dimension of the shared subspace; 0 = d, for projection 'identity'", low=0)
+    dim: int = knob(
+        21, "d_sub, dimension of the shared subspace; 0 = d, for projection 'identity'", low=0
+    )
     lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
     lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
     personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
     alternations: int = knob(1, "R, alternations of (3) and (4) a round", low=1)
     steps: int = knob(20, "most gradient steps on (3) an alternation", low=0)
-    nu: float = knob(1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0)
-    fresh: bool = knob(False, "a new mini-batch every step, as in the public code; the paper keeps one for each (3)")
+    nu: float = knob(
+        1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0
+    )
+    fresh: bool = knob(
+        False,
+        "a new mini-batch every step, as in the public code; the paper keeps one for each (3)",
+    )
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
-    w_step: str = knob("paper", "eq. (4), or the public code's step along the norm's gradient", choices=("paper", "code"))
-    weighting: str = knob("equal", "mean over the sampled clients: equal (the paper) or by samples", choices=("equal", "samples"))
-    projection: str = knob("gaussian", "the kind of P; dense kinds for small models only", choices=tuple(projections.PROJECTIONS))
-    blocks: int = knob(0, "projections block and layers: how many blocks (in each layer); 0 = one a dimension", low=0)
+    w_step: str = knob(
+        "paper",
+        "eq. (4), or the public code's step along the norm's gradient",
+        choices=("paper", "code"),
+    )
+    weighting: str = knob(
+        "equal",
+        "mean over the sampled clients: equal (the paper) or by samples",
+        choices=("equal", "samples"),
+    )
+    projection: str = knob(
+        "gaussian",
+        "the kind of P; dense kinds for small models only",
+        choices=tuple(projections.PROJECTIONS),
+    )
+    blocks: int = knob(
+        0,
+        "projections block and layers: how many blocks (in each layer); 0 = one a dimension",
+        low=0,
+    )
     reuse: bool = knob(False, "projection block: one block serves for all")
-    dims: str = knob("", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size")
+    dims: str = knob(
+        "", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size"
+    )
     per_column: int = knob(1, "projection sparse: entries a column", low=1)
-    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+    init: str = knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
 
     def check(self, task: Task) -> None:
         projections.check(self.spec, task.d)
@@ -60,7 +89,9 @@ class LpProj(Method):
 
     @property
     def spec(self) -> projections.Spec:
-        return projections.Spec(self.projection, self.dim, self.blocks, self.reuse, self.dims, self.per_column)
+        return projections.Spec(
+            self.projection, self.dim, self.blocks, self.reuse, self.dims, self.per_column
+        )
 
     def _projection(self, task: Task) -> Projection:
         return projections.make(self.spec, task.layout.starts, task.seed, task.dtype, task.device)
@@ -76,22 +107,36 @@ class LpProj(Method):
 
     def pull(self, gap: Tensor) -> Tensor:
         """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
-        return gap.sign() if self.p == 1 else gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
+        return (
+            gap.sign()
+            if self.p == 1
+            else gap
+            if self.p == 2
+            else gap.sign() * gap.abs() ** (self.p - 1)
+        )
 
     def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
         """What P is like: singular values, memory, time, bytes."""
         if self.projection == "identity":
             return {}
-        return {"projection": describe(self.spec, task.layout.starts, clients, heard, task.dtype, task.seed)}
+        return {
+            "projection": describe(
+                self.spec, task.layout.starts, clients, heard, task.dtype, task.seed
+            )
+        }
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         P, x, w = self._projection(task), private["x"], down["w"].expand(batches.rows, -1)
         for _ in range(self.alternations):
             x = self._minimise(task, P, x, w, batches)
             w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)
         return {"w": w}, {"x": x}
 
-    def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, batches: Batches) -> Tensor:
+    def _minimise(
+        self, task: Task, P: Projection, x: Tensor, w: Tensor, batches: Batches
+    ) -> Tensor:
         """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3), by gradient descent to accuracy ν or a cap on steps."""
 
         def gradient(x: Tensor, batch: Batch) -> Tensor:
@@ -103,12 +148,17 @@ class LpProj(Method):
     def _pull_of_w(self, gap: Tensor) -> Tensor:
         if self.w_step == "paper" or self.p == 1:
             return self.pull(gap)
-        size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)  # the code: the derivative of ||gap||_p
+        size = torch.linalg.vector_norm(
+            gap, self.p, dim=-1, keepdim=True
+        )  # the code: the derivative of ||gap||_p
         return self.pull(gap / torch.where(size > 0, size, 1))
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w = server["w"]
-        return {"w": (1 - self.server_rate) * w + self.server_rate * average(w, up["w"], weights, rule, self.weighting)}  # line 12
+        return {
+            "w": (1 - self.server_rate) * w
+            + self.server_rate * average(w, up["w"], weights, rule, self.weighting)
+        }  # line 12
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return private["x"]

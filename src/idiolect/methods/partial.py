@@ -55,13 +55,17 @@ class SplitMethod(Method):
 class Partial(SplitMethod):
     """Base of the methods that are told which part is private."""
 
-    part: str = knob("output", "the private part: input, output, adapter, all, none, or parameter names (head.*)")
+    part: str = knob(
+        "output", "the private part: input, output, adapter, all, none, or parameter names (head.*)"
+    )
 
     def split(self, task: Task) -> Split:
         return task.split(self.part)
 
 
-def step(task: Task, split: Split, theta: Tensor, w: Tensor, batches: Batches, lr: float, which: str) -> tuple[Tensor, Tensor]:
+def step(
+    task: Task, split: Split, theta: Tensor, w: Tensor, batches: Batches, lr: float, which: str
+) -> tuple[Tensor, Tensor]:
     """One SGD step on θ ("theta"), on w ("w") or on both at once ("both")."""
     g_theta, g_w = split.parts(task.grad(split.join(theta, w), batches.draw()))
     theta = torch.add(theta, g_theta, alpha=-lr) if which != "w" else theta

@@ -32,11 +32,15 @@ class PerFedAvg(Method):
     personal_lr: float = knob(0.1, "α, the adaptation's step size", above=0)
     adapt_steps: int = knob(1, "adaptation steps before use", low=0)
     hessian: str = knob(
-        "first-order", "second derivatives: left out, by finite differences, or exact", choices=("first-order", "finite", "exact")
+        "first-order",
+        "second derivatives: left out, by finite differences, or exact",
+        choices=("first-order", "finite", "exact"),
     )
     delta: float = knob(1e-3, "step of the finite difference", above=0)
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w = down["w"].expand(batches.rows, -1)
         for _ in range(self.steps):
             w = w - self.lr * self._meta_gradient(task, w, batches)
@@ -58,4 +62,6 @@ class PerFedAvg(Method):
         return {"w": average(server["w"], up["w"], weights, rule, self.weighting)}
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return sgd(task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.adapt_steps)
+        return sgd(
+            task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.adapt_steps
+        )

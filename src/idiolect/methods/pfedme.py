@@ -35,17 +35,30 @@ class PFedMe(Method):
     personal_lr: float = knob(0.1, "step size of the personal model θ", above=0)
     alternations: int = knob(1, "R, local rounds", low=1)
     steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
-    nu: float = knob(1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0)
-    fresh: bool = knob(False, "a new mini-batch every step (the lp-proj code); the paper keeps one for each envelope")
-    reset: bool = knob(False, "θ starts at the received model each round (the original code), not where it was")
+    nu: float = knob(
+        1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0
+    )
+    fresh: bool = knob(
+        False,
+        "a new mini-batch every step (the lp-proj code); the paper keeps one for each envelope",
+    )
+    reset: bool = knob(
+        False, "θ starts at the received model each round (the original code), not where it was"
+    )
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
-    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+    init: str = knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w = down["w"].expand(batches.rows, -1)
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
@@ -64,7 +77,10 @@ class PFedMe(Method):
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w = server["w"]
-        return {"w": (1 - self.server_rate) * w + self.server_rate * average(w, up["w"], weights, rule, self.weighting)}
+        return {
+            "w": (1 - self.server_rate) * w
+            + self.server_rate * average(w, up["w"], weights, rule, self.weighting)
+        }
 
     def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
         return private["x"]

@@ -40,7 +40,11 @@ class Rsa(Method):
         "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) (the paper), or the clients step and w is their mean (the lp-proj code)",
         choices=("sum", "mean"),
     )
-    init: str = knob("common", "personal models start at the common x0, or each at its own", choices=("common", "own"))
+    init: str = knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
@@ -52,11 +56,22 @@ class Rsa(Method):
         size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)
         return gap.sign() * (gap.abs() / torch.where(size > 0, size, 1)) ** (self.p - 1)
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w = down["w"]
         # x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
-        x = sgd(task, private["x"], batches, self.personal_lr, self.steps, pull=lambda x: self.lam * self.pull(x - w))
-        return {"w": x if self.server_step == "sum" else w - self.lr * self.lam * self.pull(w - x)}, {"x": x}
+        x = sgd(
+            task,
+            private["x"],
+            batches,
+            self.personal_lr,
+            self.steps,
+            pull=lambda x: self.lam * self.pull(x - w),
+        )
+        return {
+            "w": x if self.server_step == "sum" else w - self.lr * self.lam * self.pull(w - x)
+        }, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         w, heard = server["w"], torch.ones_like(weights)

@@ -34,14 +34,22 @@ class Scaffnew(Method):
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         rate = task.x0.new_full((len(clients), 1), self.lr)
-        return {"h": task.x0.new_zeros(len(clients), task.d), "x": task.x0.repeat(len(clients), 1), "rate": rate}
+        return {
+            "h": task.x0.new_zeros(len(clients), task.d),
+            "x": task.x0.repeat(len(clients), 1),
+            "rate": rate,
+        }
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w = down["w"]
         # h <- h + (p/γ)(x_{t+1} - x̂_{t+1}), once x_{t+1} is known, with the γ that x̂ was made with
         h = private["h"] + self.p / private["rate"] * (w - private["x"])
         steps = waiting(batches.coins("scaffnew", 1)[0], self.p)
-        x = sgd(task, w.expand(batches.rows, -1), batches, self.lr, steps, pull=lambda x: -h)  # x̂ <- x - γ (g(x) - h)
+        x = sgd(
+            task, w.expand(batches.rows, -1), batches, self.lr, steps, pull=lambda x: -h
+        )  # x̂ <- x - γ (g(x) - h)
         return {"w": x}, {
             "h": h,
             "x": x,

@@ -31,7 +31,11 @@ class Scaffold(Method):
     lr: float = knob(0.1, "η_l, local step size", above=0)
     steps: int = knob(5, "K, SGD steps a round", low=1)
     server_rate: float = knob(1.0, "η_g, server step size", above=0)
-    option: str = knob("II", "new c_i: gradient at the received model (I), or from the steps taken (II)", choices=("I", "II"))
+    option: str = knob(
+        "II",
+        "new c_i: gradient at the received model (I), or from the steps taken (II)",
+        choices=("I", "II"),
+    )
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "c": task.d}
@@ -42,15 +46,25 @@ class Scaffold(Method):
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"c": task.x0.new_zeros(len(clients), task.d)}
 
-    def update(self, task: Task, down: State, private: State, batches: Batches) -> tuple[State, State]:
+    def update(
+        self, task: Task, down: State, private: State, batches: Batches
+    ) -> tuple[State, State]:
         w, c, mine = down["w"], down["c"], private["c"]
         x = w.expand(batches.rows, -1)
-        y = sgd(task, x, batches, self.lr, self.steps, pull=lambda y: c - mine)  # y <- y - η_l (g_i(y) - c_i + c)
-        new = task.grad(x, batches.draw()) if self.option == "I" else mine - c + (w - y) / (self.steps * self.lr)
+        y = sgd(
+            task, x, batches, self.lr, self.steps, pull=lambda y: c - mine
+        )  # y <- y - η_l (g_i(y) - c_i + c)
+        new = (
+            task.grad(x, batches.draw())
+            if self.option == "I"
+            else mine - c + (w - y) / (self.steps * self.lr)
+        )
         return {"w": y - w, "c": new - mine}, {"c": new}  # Δy, Δc
 
     def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
         heard = torch.ones_like(weights)
         w = server["w"] + self.server_rate * rule(up["w"], heard)  # x <- x + η_g mean Δy
-        c = server["c"] + len(heard) / max(task.clients, len(heard)) * rule(up["c"], heard)  # c <- c + |S|/N mean Δc
+        c = server["c"] + len(heard) / max(task.clients, len(heard)) * rule(
+            up["c"], heard
+        )  # c <- c + |S|/N mean Δc
         return {"w": w, "c": c}

@@ -29,7 +29,11 @@ PAPERS: dict[str, type[Model]] = {
     "resnet-small": ResNetSmall,
     "feddeper-cnn": FedDeperCNN,
 }
-LARGE: dict[str, type[Model]] = {"resnet18": ResNet18, "resnet34": ResNet34, "transformer": Transformer}
+LARGE: dict[str, type[Model]] = {
+    "resnet18": ResNet18,
+    "resnet34": ResNet34,
+    "transformer": Transformer,
+}
 MODELS = PAPERS | LARGE
 
 

@@ -22,11 +22,17 @@ from ..core.knobs import SettingError, check, knob
 class Adapter(nn.Module):
     """B A x: from `inputs` features to `rank` of them and to `outputs`."""
 
-    def __init__(self, inputs: int, outputs: int, rank: int, like: Tensor, kernel: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, rank: int, like: Tensor, kernel: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         # Parameters and not layers, so that they belong to "adapter" itself: Task.split("output") passes over it by that name.
-        self.down = nn.Parameter(torch.empty(rank, inputs, *kernel, dtype=like.dtype, device=like.device))  # A
-        self.up = nn.Parameter(torch.empty(outputs, rank, *[1] * len(kernel), dtype=like.dtype, device=like.device))  # B
+        self.down = nn.Parameter(
+            torch.empty(rank, inputs, *kernel, dtype=like.dtype, device=like.device)
+        )  # A
+        self.up = nn.Parameter(
+            torch.empty(outputs, rank, *[1] * len(kernel), dtype=like.dtype, device=like.device)
+        )  # B
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -45,7 +51,9 @@ class ConvAdapter(Adapter):
     """The convolution's own kernel size, stride, padding and dilation to `rank` channels, then 1x1 to its output channels."""
 
     def __init__(self, layer: nn.Conv2d, rank: int) -> None:
-        super().__init__(layer.in_channels, layer.out_channels, rank, layer.weight, layer.kernel_size)
+        super().__init__(
+            layer.in_channels, layer.out_channels, rank, layer.weight, layer.kernel_size
+        )
         self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
         self.mode, self.border = layer.padding_mode, layer._reversed_padding_repeated_twice
 
@@ -106,7 +114,11 @@ def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
     if isinstance(module, (Adapted, nn.MultiheadAttention)):  # has one already; would not call it
         return {}
     children = [(name, child) for name, child in module._modules.items() if child is not None]
-    return {f"{name}.{rest}".rstrip("."): layer for name, child in children for rest, layer in _adaptable(child).items()}
+    return {
+        f"{name}.{rest}".rstrip("."): layer
+        for name, child in children
+        for rest, layer in _adaptable(child).items()
+    }
 
 
 def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
@@ -125,18 +137,28 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
     rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
     module = copy.deepcopy(module)
     found, patterns = _adaptable(module), [p.strip() for p in layers.split(",")]
-    chosen = {name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)}
+    chosen = {
+        name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)
+    }
     if not chosen:
         known = ", ".join(name or "* (the module is one layer)" for name in found)
         known = known or "none (no linear, convolution or transformer layer is without one)"
-        raise SettingError(f"layers: {layers!r} matches no layer that can have an adapter; names or patterns of: {known}")
+        raise SettingError(
+            f"layers: {layers!r} matches no layer that can have an adapter; names or patterns of: {known}"
+        )
     for name, _ in module.named_parameters():
-        if fnmatchcase(name, "*adapter.*") and not isinstance(module.get_submodule(name.rpartition(".")[0]), Adapter):
-            raise SettingError(f"module: the name {name!r} is not accepted; names with 'adapter.' are for what adapt adds")
+        if fnmatchcase(name, "*adapter.*") and not isinstance(
+            module.get_submodule(name.rpartition(".")[0]), Adapter
+        ):
+            raise SettingError(
+                f"module: the name {name!r} is not accepted; names with 'adapter.' are for what adapt adds"
+            )
     made: dict[nn.Module, Adapted] = {}
     for name, layer in chosen.items():
         if isinstance(next(layer.parameters()), nn.parameter.UninitializedParameter):
-            raise SettingError(f"module: layer {name!r} is lazy; run the module once so that its sizes are known")
+            raise SettingError(
+                f"module: layer {name!r} is lazy; run the module once so that its sizes are known"
+            )
         made[layer] = made.get(layer) or Adapted(layer, rank)
         if not name:
             return made[layer]

@@ -13,14 +13,18 @@ from torch import nn
 from ..core.knobs import Knobs, SettingError, knob
 from .adapters import adapt
 
-Layers = list[tuple[str, nn.Module]]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
+Layers = list[
+    tuple[str, nn.Module]
+]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Knobs):
     """An architecture; subclasses write `layers`, the last of which is called head."""
 
-    adapter_rank: int = knob(0, "inner width of a low-rank adapter at every layer, for part 'adapter'; 0 for none", low=0)
+    adapter_rank: int = knob(
+        0, "inner width of a low-rank adapter at every layer, for part 'adapter'; 0 for none", low=0
+    )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         """The layers in order, by name."""
@@ -38,9 +42,13 @@ class Model(Knobs):
         """
         inputs = tuple(inputs)
         if not inputs or not all(isinstance(n, Integral) and n > 0 for n in inputs):
-            raise SettingError(f"inputs: {inputs} is not accepted; inputs is the shape of one sample, whole numbers > 0")
+            raise SettingError(
+                f"inputs: {inputs} is not accepted; inputs is the shape of one sample, whole numbers > 0"
+            )
         if not isinstance(outputs, Integral) or outputs < 1:
-            raise SettingError(f"outputs: {outputs!r} is not accepted; outputs (classes, or 1 for regression) is a whole number >= 1")
+            raise SettingError(
+                f"outputs: {outputs!r} is not accepted; outputs (classes, or 1 for regression) is a whole number >= 1"
+            )
         # One flat Sequential, not nested ones: a kernel reads the layers off it in order.
         module = nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
         return adapt(module, self.adapter_rank) if self.adapter_rank else module

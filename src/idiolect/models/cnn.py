@@ -23,7 +23,14 @@ def smallest_side(kernel: int, convolutions: int = 2) -> int:
     return side
 
 
-def convnet(name: str, inputs: tuple[int, ...], outputs: int, channels: Sequence[int], kernel: int, widths: Sequence[int]) -> Layers:
+def convnet(
+    name: str,
+    inputs: tuple[int, ...],
+    outputs: int,
+    channels: Sequence[int],
+    kernel: int,
+    widths: Sequence[int],
+) -> Layers:
     """(convolution, ReLU, 2x2 max pooling) for each of `channels`, then fully connected layers of `widths`.
 
     >>> [layer for layer, _ in convnet("lenet", (1, 28, 28), 10, (6, 16), 5, (120, 84))][:7]
@@ -32,7 +39,11 @@ def convnet(name: str, inputs: tuple[int, ...], outputs: int, channels: Sequence
     c, height, width = image(name, inputs, smallest_side(kernel, len(channels)))
     chain: Layers = []
     for i, out in enumerate(channels, start=1):
-        chain += [(f"conv{i}", nn.Conv2d(c, out, kernel)), (f"relu_conv{i}", nn.ReLU()), (f"pool{i}", nn.MaxPool2d(2))]
+        chain += [
+            (f"conv{i}", nn.Conv2d(c, out, kernel)),
+            (f"relu_conv{i}", nn.ReLU()),
+            (f"pool{i}", nn.MaxPool2d(2)),
+        ]
         c, height, width = out, (height - kernel + 1) // 2, (width - kernel + 1) // 2
     return [*chain, ("flatten", nn.Flatten()), *dense([c * height * width, *widths, outputs])]
 
@@ -50,10 +61,16 @@ class FedDeperCNN(Model):
     """The CNNs of the FedDeper paper; it leaves padding and pooling open: here no padding, 2x2 max pooling after each convolution."""
 
     variant: str = knob(
-        "auto", "the paper's network for MNIST or for CIFAR-10; auto: mnist for one channel, else cifar", choices=("auto", "mnist", "cifar")
+        "auto",
+        "the paper's network for MNIST or for CIFAR-10; auto: mnist for one channel, else cifar",
+        choices=("auto", "mnist", "cifar"),
     )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         if self.variant == "mnist" or (self.variant == "auto" and inputs[0] == 1):
-            return convnet("feddeper-cnn", inputs, outputs, channels=(32, 64), kernel=3, widths=(1024, 512))
-        return convnet("feddeper-cnn", inputs, outputs, channels=(64, 128), kernel=5, widths=(1024, 512, 256))
+            return convnet(
+                "feddeper-cnn", inputs, outputs, channels=(32, 64), kernel=3, widths=(1024, 512)
+            )
+        return convnet(
+            "feddeper-cnn", inputs, outputs, channels=(64, 128), kernel=5, widths=(1024, 512, 256)
+        )

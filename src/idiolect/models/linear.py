@@ -18,4 +18,7 @@ class Linear(Model):
     bias: bool = knob(True, "whether the layer has an intercept")
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
-        return [("flatten", nn.Flatten()), ("head", nn.Linear(math.prod(inputs), outputs, bias=self.bias))]
+        return [
+            ("flatten", nn.Flatten()),
+            ("head", nn.Linear(math.prod(inputs), outputs, bias=self.bias)),
+        ]

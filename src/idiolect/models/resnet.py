@@ -39,7 +39,9 @@ class Residual(nn.Module):
     torch.Size([5, 128, 4, 4])
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, groups: int, bias: bool = True) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, groups: int, bias: bool = True
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=bias)
         self.norm1 = nn.GroupNorm(groups, outputs)
@@ -48,7 +50,11 @@ class Residual(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if inputs != outputs or stride != 1:
             conv = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias)
-            self.shortcut = conv if bias else nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(groups, outputs)))
+            self.shortcut = (
+                conv
+                if bias
+                else nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(groups, outputs)))
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = relu(self.norm1(self.conv1(x)))
@@ -59,7 +65,11 @@ class Residual(nn.Module):
 class ResNetSmall(Model):
     """The FashionMNIST network of the lp-proj paper: a stem and two residual blocks, GroupNorm in place of BatchNorm."""
 
-    groups: int = knob(32, "groups of GroupNorm; 1 is layer norm, 64 is instance norm on 64 channels", choices=(1, 2, 4, 8, 16, 32, 64))
+    groups: int = knob(
+        32,
+        "groups of GroupNorm; 1 is layer norm, 64 is instance norm on 64 channels",
+        choices=(1, 2, 4, 8, 16, 32, 64),
+    )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         # Below 9x9 pixels the last maps have a single one, and a norm over a single value is zero.
@@ -96,18 +106,35 @@ class ResNet18(Model):
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         small = self.stem == "small" or (self.stem == "auto" and min(inputs[1:], default=0) <= 64)
         # The least sides that leave the last maps more than a single pixel.
-        channels, _, _ = image(f"{self.name} with stem {'small' if small else 'imagenet'}", inputs, 9 if small else 33)
-        conv = nn.Conv2d(channels, 64, 3, padding=1, bias=False) if small else nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-        chain: Layers = [("conv", conv), ("norm", nn.GroupNorm(self.groups, 64)), ("relu", nn.ReLU())]
+        channels, _, _ = image(
+            f"{self.name} with stem {'small' if small else 'imagenet'}", inputs, 9 if small else 33
+        )
+        conv = (
+            nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+            if small
+            else nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        )
+        chain: Layers = [
+            ("conv", conv),
+            ("norm", nn.GroupNorm(self.groups, 64)),
+            ("relu", nn.ReLU()),
+        ]
         chain += [] if small else [("pool", nn.MaxPool2d(3, stride=2, padding=1))]
         width = 64
         for stage, count in enumerate(self.blocks, start=1):
             for letter in "abcdef"[:count]:
                 out = 64 * 2 ** (stage - 1)
                 stride = 1 if out == width else 2
-                chain.append((f"block{stage}{letter}", Residual(width, out, stride, self.groups, bias=False)))
+                chain.append(
+                    (f"block{stage}{letter}", Residual(width, out, stride, self.groups, bias=False))
+                )
                 width = out
-        return [*chain, ("average", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(width, outputs))]
+        return [
+            *chain,
+            ("average", nn.AdaptiveAvgPool2d(1)),
+            ("flatten", nn.Flatten()),
+            ("head", nn.Linear(width, outputs)),
+        ]
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,14 @@ class Embed(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.is_floating_point():
-            raise SettingError(f"inputs: {tokens.dtype} is not accepted; transformer takes tokens, whole numbers (int64)")
+            raise SettingError(
+                f"inputs: {tokens.dtype} is not accepted; transformer takes tokens, whole numbers (int64)"
+            )
         length, context = tokens.shape[-1], self.positions.num_embeddings
         if length > context:
-            raise SettingError(f"inputs: {length} tokens are not accepted; this transformer has positions for at most {context}")
+            raise SettingError(
+                f"inputs: {length} tokens are not accepted; this transformer has positions for at most {context}"
+            )
         # Indexed and not nn.Embedding's own forward: under vmap that would read a token out of range from the next client's table.
         # A negative one would count from the end; it is put out of range, and so refused, too.
         tokens = tokens.long()
@@ -61,7 +65,10 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, T, width]
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))  # [B, heads, T, w / heads]
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )  # [B, heads, T, w / heads]
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).masked_fill(later, -torch.inf)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
@@ -77,7 +84,11 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
-        self.norm2, self.expand, self.contract = nn.LayerNorm(width), nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.norm2, self.expand, self.contract = (
+            nn.LayerNorm(width),
+            nn.Linear(width, hidden),
+            nn.Linear(hidden, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -108,14 +119,27 @@ class Transformer(Model):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise SettingError(f"heads: {self.heads} is not accepted; heads divide the width, which is {self.width}")
+            raise SettingError(
+                f"heads: {self.heads} is not accepted; heads divide the width, which is {self.width}"
+            )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         if len(inputs) != 1:
-            raise SettingError(f"inputs: {inputs} is not accepted; transformer takes samples (T,), which are T tokens")
+            raise SettingError(
+                f"inputs: {inputs} is not accepted; transformer takes samples (T,), which are T tokens"
+            )
         if outputs < 2:
-            raise SettingError(f"outputs: {outputs} is not accepted; for transformer it is the size of the vocabulary, 2 or more")
+            raise SettingError(
+                f"outputs: {outputs} is not accepted; for transformer it is the size of the vocabulary, 2 or more"
+            )
         embed = Embed(outputs, inputs[0], self.width)
         chain: Layers = [("embed", embed)]
-        chain += [(f"block{i}", Block(self.width, self.heads, self.hidden)) for i in range(1, self.blocks + 1)]
-        return [*chain, ("norm", nn.LayerNorm(self.width)), ("head", Tied(embed.tokens) if self.tied else nn.Linear(self.width, outputs))]
+        chain += [
+            (f"block{i}", Block(self.width, self.heads, self.hidden))
+            for i in range(1, self.blocks + 1)
+        ]
+        return [
+            *chain,
+            ("norm", nn.LayerNorm(self.width)),
+            ("head", Tied(embed.tokens) if self.tied else nn.Linear(self.width, outputs)),
+        ]

@@ -48,22 +48,37 @@ def check(spec: Spec, d: int) -> None:
     """Refuse what makes no sense for a model of d parameters; an option of another kind is refused, not ignored."""
     if spec.kind == "identity":
         if spec.dim not in (0, d):
-            raise SettingError(f"dim: {spec.dim} is not accepted with projection 'identity'; 0 or the model's {d} parameters")
+            raise SettingError(
+                f"dim: {spec.dim} is not accepted with projection 'identity'; 0 or the model's {d} parameters"
+            )
     elif not 1 <= spec.dim <= d:
-        raise SettingError(f"dim: {spec.dim} is not accepted; a whole number from 1 to the model's {d} parameters")
-    belongs = {"blocks": ("block", "layers"), "reuse": ("block",), "dims": ("layers",), "per_column": ("sparse",)}
+        raise SettingError(
+            f"dim: {spec.dim} is not accepted; a whole number from 1 to the model's {d} parameters"
+        )
+    belongs = {
+        "blocks": ("block", "layers"),
+        "reuse": ("block",),
+        "dims": ("layers",),
+        "per_column": ("sparse",),
+    }
     for name, kinds in belongs.items():
         if spec.kind not in kinds and getattr(spec, name) != getattr(Spec("", 0), name):
             owner = " and ".join(map(repr, kinds))
-            raise SettingError(f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {owner}")
+            raise SettingError(
+                f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {owner}"
+            )
     if spec.blocks > spec.dim:
         raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
     if spec.kind == "sparse" and spec.per_column > spec.dim:
-        raise SettingError(f"per_column: {spec.per_column} is not accepted; at most dim, {spec.dim}")
+        raise SettingError(
+            f"per_column: {spec.per_column} is not accepted; at most dim, {spec.dim}"
+        )
 
 
 @lru_cache(maxsize=8)
-def make(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Projection:
+def make(
+    spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device
+) -> Projection:
     """The projection of this spec for a model whose parameters start at `starts` (the last entry is d)."""
     if spec.kind not in PROJECTIONS:
         raise nearest(spec.kind, PROJECTIONS, "projection")

@@ -19,7 +19,9 @@ from .spec import Spec, shares
 class Blocks:
     """Given cuts of the columns and of the rows: block i maps columns[i] to rows[i]."""
 
-    def __init__(self, widths: list[int], heights: list[int], blocks: list[Tensor], device: torch.device):
+    def __init__(
+        self, widths: list[int], heights: list[int], blocks: list[Tensor], device: torch.device
+    ):
         self.dim, self.d = sum(heights), sum(widths)
         self.columns = list(pairwise(accumulate(widths, initial=0)))
         self.heights = heights
@@ -33,16 +35,29 @@ class Blocks:
     def down(self, x: Tensor) -> Tensor:
         if self.stacked is not None:  # equal blocks: one batched product
             k, h, w = self.stacked.shape
-            return torch.bmm(x.view(len(x), k, w).transpose(0, 1), self.stacked.transpose(1, 2)).transpose(0, 1).reshape(len(x), k * h)
-        parts = [x[:, a:b] @ block[:, : b - a].T for (a, b), block in zip(self.columns, self.blocks, strict=True)]
+            return (
+                torch.bmm(x.view(len(x), k, w).transpose(0, 1), self.stacked.transpose(1, 2))
+                .transpose(0, 1)
+                .reshape(len(x), k * h)
+            )
+        parts = [
+            x[:, a:b] @ block[:, : b - a].T
+            for (a, b), block in zip(self.columns, self.blocks, strict=True)
+        ]
         return torch.cat(parts, dim=1)
 
     def up(self, u: Tensor) -> Tensor:
         if self.stacked is not None:
             k, h, w = self.stacked.shape
-            return torch.bmm(u.view(len(u), k, h).transpose(0, 1), self.stacked).transpose(0, 1).reshape(len(u), k * w)
+            return (
+                torch.bmm(u.view(len(u), k, h).transpose(0, 1), self.stacked)
+                .transpose(0, 1)
+                .reshape(len(u), k * w)
+            )
         out = u.new_empty(len(u), self.d)
-        for (a, b), block, part in zip(self.columns, self.blocks, u.split(self.heights, dim=1), strict=True):
+        for (a, b), block, part in zip(
+            self.columns, self.blocks, u.split(self.heights, dim=1), strict=True
+        ):
             torch.mm(part, block[:, : b - a], out=out[:, a:b])
         return out
 
@@ -58,21 +73,33 @@ class Blocks:
 
     def memory(self) -> int:
         kept = [self.stacked] if self.stacked is not None else self.blocks
-        return sum({b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values())
+        return sum(
+            {b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values()
+        )
 
 
-def block(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
+def block(
+    spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device
+) -> Slices | Blocks:
     """k blocks of about d/k columns and dim/k rows; sizes may differ by one."""
     k = spec.blocks or spec.dim
     widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
     if not spec.reuse:
-        return _made(widths, heights, [f"projection block {i}" for i in range(k)], seed, dtype, device)
+        return _made(
+            widths, heights, [f"projection block {i}" for i in range(k)], seed, dtype, device
+        )
     one = rows(max(heights), max(widths), seed, "projection", dtype)
-    cut = {w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)}  # at most two widths
-    return Blocks(widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device)
+    cut = {
+        w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)
+    }  # at most two widths
+    return Blocks(
+        widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device
+    )
 
 
-def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
+def layers(
+    spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device
+) -> Slices | Blocks:
     """Every parameter tensor of the model apart, the dimensions shared out by size or as given; `blocks` of about equal size within
     each layer: 1 is one dense block a layer, 0 one block a row."""
     sizes = [b - a for a, b in pairwise(starts)]
@@ -82,12 +109,24 @@ def layers(spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, d
         k = max(1, min(spec.blocks or dim, dim))
         widths += shares(size, [1] * k)
         heights += shares(dim, [1] * k)
-        names += [f"projection layer {i}" if k == 1 else f"projection layer {i} block {j}" for j in range(k)]
+        names += [
+            f"projection layer {i}" if k == 1 else f"projection layer {i} block {j}"
+            for j in range(k)
+        ]
     return _made(widths, heights, names, seed, dtype, device)
 
 
-def _made(widths: list[int], heights: list[int], names: list[str], seed: int, dtype: torch.dtype, device: torch.device) -> Slices | Blocks:
-    blocks = [rows(h, w, seed, name, dtype) for h, w, name in zip(heights, widths, names, strict=True)]
+def _made(
+    widths: list[int],
+    heights: list[int],
+    names: list[str],
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Slices | Blocks:
+    blocks = [
+        rows(h, w, seed, name, dtype) for h, w, name in zip(heights, widths, names, strict=True)
+    ]
     if set(heights) == {1}:
         return Slices(widths, torch.cat([b[0] for b in blocks]).to(device))
     return Blocks(widths, heights, blocks, device)
@@ -105,7 +144,9 @@ def _by_size(dim: int, sizes: list[int]) -> list[int]:
     [590, 10]
     """
     dims = [min(n, size) for n, size in zip(shares(dim, sizes), sizes, strict=True)]
-    for i in sorted(range(len(sizes)), key=lambda i: dims[i] - sizes[i]):  # the surplus to where there is most room
+    for i in sorted(
+        range(len(sizes)), key=lambda i: dims[i] - sizes[i]
+    ):  # the surplus to where there is most room
         dims[i] += min(dim - sum(dims), sizes[i] - dims[i])
     return dims
 
@@ -115,8 +156,14 @@ def _given(spec: Spec, widths: list[int]) -> list[int]:
         heights = [int(n) for n in spec.dims.split(",")]
     except ValueError:
         heights = []
-    fits = len(heights) == len(widths) and sum(heights) == spec.dim and all(0 <= h <= w for h, w in zip(heights, widths, strict=False))
+    fits = (
+        len(heights) == len(widths)
+        and sum(heights) == spec.dim
+        and all(0 <= h <= w for h, w in zip(heights, widths, strict=False))
+    )
     if not fits:
         sizes = ", ".join(map(str, widths))
-        raise SettingError(f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to dim {spec.dim}, at most {sizes}")
+        raise SettingError(
+            f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to dim {spec.dim}, at most {sizes}"
+        )
     return heights

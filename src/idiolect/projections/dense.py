@@ -20,7 +20,9 @@ def rows(dim: int, d: int, seed: int, purpose: str, dtype: torch.dtype) -> Tenso
     for low in range(0, dim, at_once):
         count = min(at_once, dim - low)
         piece = streams.normal(key, count * even, start=low * even)[0].reshape(count, even)[:, :d]
-        out[low : low + count] = torch.from_numpy(piece / np.linalg.norm(piece, axis=1, keepdims=True))
+        out[low : low + count] = torch.from_numpy(
+            piece / np.linalg.norm(piece, axis=1, keepdims=True)
+        )
     return out
 
 

@@ -15,7 +15,14 @@ LIMIT = 2 << 30  # bytes of a dense P; beyond it another kind costs a thousandth
 class Gaussian:
     """Rows of i.i.d. N(0, 1) entries, each scaled to unit length (lp-proj, section 3). Costs dim * d numbers and products."""
 
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        spec: Spec,
+        starts: tuple[int, ...],
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         self.dim, d = spec.dim, starts[-1]
         size = spec.dim * d * dtype.itemsize
         if size > LIMIT:

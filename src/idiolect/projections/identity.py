@@ -9,7 +9,14 @@ from .spec import Spec
 
 
 class Identity:
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        spec: Spec,
+        starts: tuple[int, ...],
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         self.dim = starts[-1]
 
     def down(self, x: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from .slices import Slices
 from .sparse import Sparse
 
 
-def singular_values(P: Projection, dtype: torch.dtype, device: torch.device, at_once: int = 16) -> tuple[float, float]:
+def singular_values(
+    P: Projection, dtype: torch.dtype, device: torch.device, at_once: int = 16
+) -> tuple[float, float]:
     """(least, largest) singular value, without forming P: 1 where rows are disjoint; block by block where there are blocks; else from
     the dim x dim matrix P Pᵀ, which takes dim passes.
 
@@ -30,12 +32,21 @@ def singular_values(P: Projection, dtype: torch.dtype, device: torch.device, at_
     else:
         eye = torch.eye(P.dim, dtype=dtype, device=device)
         grams = [torch.cat([P.down(P.up(rows)) for rows in eye.split(at_once)])]
-    values = torch.cat([torch.linalg.eigvalsh(gram.double()) for gram in grams if len(gram)]).clamp_min(0).sqrt()
+    values = (
+        torch.cat([torch.linalg.eigvalsh(gram.double()) for gram in grams if len(gram)])
+        .clamp_min(0)
+        .sqrt()
+    )
     return float(values.min()), float(values.max())
 
 
 def describe(
-    spec: Spec, starts: tuple[int, ...], clients: int, sample: int, dtype: torch.dtype = torch.float32, seed: int = 0
+    spec: Spec,
+    starts: tuple[int, ...],
+    clients: int,
+    sample: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The figures of one projection for a model whose parameters start at `starts`."""
     device, d = torch.device("cpu"), starts[-1]

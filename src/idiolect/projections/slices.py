@@ -23,17 +23,26 @@ class Slices:
         self.dim, self.d, self.value = len(widths), sum(widths), value
         counts = [(width, len(list(same))) for width, same in groupby(widths)]
         ends = accumulate((width * count for width, count in counts), initial=0)
-        self.runs = [(a, width, count) for (width, count), a in zip(counts, ends, strict=False)]  # slices of one length, side by side
+        self.runs = [
+            (a, width, count) for (width, count), a in zip(counts, ends, strict=False)
+        ]  # slices of one length, side by side
 
     def _parts(self, v: Tensor) -> list[Tensor]:  # [..., d] -> [..., count, width] for every run
-        return [v[..., a : a + width * count].unflatten(-1, (count, width)) for a, width, count in self.runs]
+        return [
+            v[..., a : a + width * count].unflatten(-1, (count, width))
+            for a, width, count in self.runs
+        ]
 
     def down(self, x: Tensor) -> Tensor:
         pairs = zip(self._parts(x), self._parts(self.value), strict=True)
-        return torch.cat([torch.bmm(v.unsqueeze(1), part.permute(1, 2, 0))[:, 0].T for part, v in pairs], dim=1)  # a dot product a slice
+        return torch.cat(
+            [torch.bmm(v.unsqueeze(1), part.permute(1, 2, 0))[:, 0].T for part, v in pairs], dim=1
+        )  # a dot product a slice
 
     def up(self, u: Tensor) -> Tensor:
-        return self._to_parts(u, u.new_empty(len(u), self.d), lambda place, part, v: torch.mul(part, v, out=place))
+        return self._to_parts(
+            u, u.new_empty(len(u), self.d), lambda place, part, v: torch.mul(part, v, out=place)
+        )
 
     def add_up(self, g: Tensor, u: Tensor) -> Tensor:
         """g + Pᵀ u in one pass, in place."""

@@ -15,7 +15,9 @@ from .spec import Spec, shares
 
 
 def _signs(key: np.ndarray, count: int, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy((streams.bits(key, 0, count)[0] >> np.uint64(63)).astype(np.int8) * 2 - 1).to(dtype)
+    return torch.from_numpy(
+        (streams.bits(key, 0, count)[0] >> np.uint64(63)).astype(np.int8) * 2 - 1
+    ).to(dtype)
 
 
 _TILE = 4096  # places repeat after this many columns (and after d/64, where that is more); signs never do
@@ -29,7 +31,14 @@ class Sparse:
     cost ten times as much as the step it regularises.
     """
 
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        spec: Spec,
+        starts: tuple[int, ...],
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         self.dim, self.d = spec.dim, starts[-1]
         self.tile = min(self.d, -(-max(_TILE, self.d // 64) // self.dim) * self.dim)
         self.maps = []
@@ -37,7 +46,9 @@ class Sparse:
             row = _balanced_rows(seed, s, self.dim, self.tile)
             sign = _signs(streams.keys(seed, f"projection signs {s}"), self.d, dtype)
             self.maps.append((row.to(device), sign.to(device)))
-        if spec.per_column == 1:  # the usual case: rows are disjoint, their lengths are their counts
+        if (
+            spec.per_column == 1
+        ):  # the usual case: rows are disjoint, their lengths are their counts
             every = self.maps[0][0].repeat(-(-self.d // self.tile))[: self.d]
             length = torch.bincount(every, minlength=self.dim).to(device=device, dtype=dtype)
         else:  # two entries of a column may fall into one row: measure
@@ -46,7 +57,9 @@ class Sparse:
                 one_hot = torch.eye(self.dim, dtype=dtype, device=device)[j : j + 64]
                 length[j : j + 64] = self.up(one_hot).square().sum(1)
         scale = length.rsqrt()
-        self.maps = [(row, self._tiled(scale[row], sign)) for row, sign in self.maps]  # the scale goes into the entries: no pass of its own
+        self.maps = [
+            (row, self._tiled(scale[row], sign)) for row, sign in self.maps
+        ]  # the scale goes into the entries: no pass of its own
 
     def _tiled(self, scale: Tensor, sign: Tensor) -> Tensor:
         for a in range(0, self.d, self.tile):
@@ -75,12 +88,16 @@ class Sparse:
         return g
 
     def memory(self) -> int:
-        return sum(row.numel() * row.element_size() + v.numel() * v.element_size() for row, v in self.maps)
+        return sum(
+            row.numel() * row.element_size() + v.numel() * v.element_size() for row, v in self.maps
+        )
 
 
 def _balanced_rows(seed: int, s: int, dim: int, d: int) -> Tensor:  # -> int32[d]
     """A random place for every column, every row equally often (to within one): a shuffled repetition of 0 ... dim - 1."""
-    order = np.argsort(streams.bits(streams.keys(seed, f"projection rows {s}"), 0, d)[0], kind="stable")
+    order = np.argsort(
+        streams.bits(streams.keys(seed, f"projection rows {s}"), 0, d)[0], kind="stable"
+    )
     row = np.empty(d, dtype=np.int32)
     row[order] = np.arange(d, dtype=np.int64) % dim
     return torch.from_numpy(row)
@@ -89,8 +106,17 @@ def _balanced_rows(seed: int, s: int, dim: int, d: int) -> Tensor:  # -> int32[d
 class Contiguous(Slices):
     """Row i sums a slice of about d/dim neighbouring coordinates under random signs: one pass over the vector, nothing else kept."""
 
-    def __init__(self, spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        spec: Spec,
+        starts: tuple[int, ...],
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         widths = shares(starts[-1], [1] * spec.dim)  # ceil(d/dim), then one less
         lengths = torch.tensor(widths, dtype=dtype)
         sign = _signs(streams.keys(seed, "projection signs"), starts[-1], dtype)
-        super().__init__(widths, (sign / lengths.sqrt().repeat_interleave(torch.tensor(widths))).to(device))
+        super().__init__(
+            widths, (sign / lengths.sqrt().repeat_interleave(torch.tensor(widths))).to(device)
+        )

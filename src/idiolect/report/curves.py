@@ -18,7 +18,9 @@ from ..run.directory import plain
 from ..run.result import ABSURD, Result
 from ..run.settings import Settings
 
-Point = dict[str, Any]  # method, seed, round, accuracy, loss, bytes, values, gradients: one evaluated round of one seed
+Point = dict[
+    str, Any
+]  # method, seed, round, accuracy, loss, bytes, values, gradients: one evaluated round of one seed
 Curve = list[Point]  # of one method: all rounds of the first seed, then of the next
 COUNTS = ("bytes", "values")
 COLUMNS = ("method", "seed", "round", "accuracy", "loss", *COUNTS, "gradients")
@@ -37,7 +39,12 @@ def point(label: str, row: dict[str, Any]) -> Point:
     16
     """
     sent = {unit: row[f"{unit}_up"] + row[f"{unit}_down"] for unit in COUNTS}
-    return {"method": label, **{k: row[k] for k in COLUMNS[1:5]}, **sent, "gradients": row["gradients_per_client"]}
+    return {
+        "method": label,
+        **{k: row[k] for k in COLUMNS[1:5]},
+        **sent,
+        "gradients": row["gradients_per_client"],
+    }
 
 
 # -- the two columns ---------------------------------------------------------------------------------------------------------
@@ -56,11 +63,17 @@ class Goals:
         for s in settings:
             for name in ("bytes", "target_accuracy"):
                 if getattr(s, name) != getattr(first, name):
-                    raise SettingError(f"{name}: {getattr(s, name)!r} is not accepted; a comparison has one for all its methods")
+                    raise SettingError(
+                        f"{name}: {getattr(s, name)!r} is not accepted; a comparison has one for all its methods"
+                    )
                 if getattr(s, name) and not s.eval_every:
-                    raise SettingError(f"eval_every: 0 is not accepted with {name} in a comparison; a whole number >= 1, to see it pass")
+                    raise SettingError(
+                        f"eval_every: 0 is not accepted with {name} in a comparison; a whole number >= 1, to see it pass"
+                    )
         if count not in COUNTS:
-            raise SettingError(f"count: {count!r} is not accepted; one of {', '.join(map(repr, COUNTS))}")
+            raise SettingError(
+                f"count: {count!r} is not accepted; one of {', '.join(map(repr, COUNTS))}"
+            )
         return cls(first.bytes, first.target_accuracy, count)
 
     def reached(self, curve: Curve) -> dict[str, Any]:
@@ -79,9 +92,13 @@ class Goals:
             if self.budget:
                 ends = [_last_within(rows, self.budget, unit) for rows in seeds]
                 out[f"at_budget{end}"] = _over_seeds(ends, "accuracy")
-                out[f"at_budget{end}"]["unspent"] = any(_unspent(rows, self.budget, unit) for rows in seeds)
+                out[f"at_budget{end}"]["unspent"] = any(
+                    _unspent(rows, self.budget, unit) for rows in seeds
+                )
             if self.target:
-                out[f"to_target{end}"] = _over_seeds([_first_reaching(rows, self.target) for rows in seeds], unit)
+                out[f"to_target{end}"] = _over_seeds(
+                    [_first_reaching(rows, self.target) for rows in seeds], unit
+                )
         return out
 
     def key(self, goal: str) -> str:
@@ -138,8 +155,15 @@ def write(curves: list[Curve], goals: Goals, directory: Path) -> list[Path]:
 
 INK, GREY = "#333333", "#6e6e6e"
 COLOURS = ("#1b6ca8", "#c8553d", "#5f9e6e", "#d98e32", "#7a5ba6", "#2a9d9d", "#b0447c", "#6b705c")
-STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))  # in turn, so that lines one above the other are both seen
-AXES = {"bytes": "bytes sent, both directions", "values": "32-bit words sent, both directions, as the lp-proj paper counts"}
+STYLES = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.5, 1)),
+)  # in turn, so that lines one above the other are both seen
+AXES = {
+    "bytes": "bytes sent, both directions",
+    "values": "32-bit words sent, both directions, as the lp-proj paper counts",
+}
 
 
 def picture(curves: list[Curve], goals: Goals, path: Path) -> list[Path]:
@@ -157,20 +181,39 @@ def picture(curves: list[Curve], goals: Goals, path: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for i, c in lines:
-        _line(axes, c, goals.count, {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "zorder": 3 - i / 100})
+        _line(
+            axes,
+            c,
+            goals.count,
+            {
+                "color": COLOURS[i % len(COLOURS)],
+                "linestyle": STYLES[i % len(STYLES)],
+                "zorder": 3 - i / 100,
+            },
+        )
     if sent := [p[goals.count] for _, c in lines for p in c if p[goals.count]]:
         axes.set_xscale("log")
         wide = math.log10(max(*sent, goals.budget) / min(sent)) > 3
         axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5), numticks=20))
         axes.xaxis.set_major_formatter(EngFormatter("B" if goals.count == "bytes" else ""))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    place: dict[str, Any] = {"xytext": (3, 4), "textcoords": "offset points", "color": INK, "fontsize": 9}
+    place: dict[str, Any] = {
+        "xytext": (3, 4),
+        "textcoords": "offset points",
+        "color": INK,
+        "fontsize": 9,
+    }
     if goals.budget:
         axes.axvline(goals.budget, color=INK, linewidth=0.8, zorder=1)
         axes.annotate("budget", (goals.budget, 0), xycoords=("data", "axes fraction"), **place)
     if goals.target:
         axes.axhline(goals.target, color=INK, linewidth=0.8, zorder=1)
-        axes.annotate(f"target {goals.target:g}", (0, goals.target), xycoords=("axes fraction", "data"), **place)
+        axes.annotate(
+            f"target {goals.target:g}",
+            (0, goals.target),
+            xycoords=("axes fraction", "data"),
+            **place,
+        )
     axes.set_xlabel(AXES[goals.count])
     axes.set_ylabel("accuracy on the clients' own test data")
     axes.grid(color="#e4e4e4", linewidth=0.6)
@@ -181,11 +224,20 @@ def picture(curves: list[Curve], goals: Goals, path: Path) -> list[Path]:
 
 
 def _line(axes: Any, curve: Curve, unit: str, style: dict[str, Any]) -> None:
-    by_round = [list(rows) for _, rows in groupby(sorted(curve, key=lambda p: p["round"]), key=lambda p: p["round"])]
+    by_round = [
+        list(rows)
+        for _, rows in groupby(sorted(curve, key=lambda p: p["round"]), key=lambda p: p["round"])
+    ]
     name = _folded(curve[0]["method"])
-    if not any(p[unit] for p in curve):  # sends nothing: has no place on the axis, so it stands for its last round
+    if not any(
+        p[unit] for p in curve
+    ):  # sends nothing: has no place on the axis, so it stands for its last round
         axes.axhline(
-            _mean(by_round[-1], "accuracy"), label=f"{name}\n(sends nothing; last round)", linewidth=1.2, color=GREY, linestyle=(0, (8, 3))
+            _mean(by_round[-1], "accuracy"),
+            label=f"{name}\n(sends nothing; last round)",
+            linewidth=1.2,
+            color=GREY,
+            linestyle=(0, (8, 3)),
         )
         return
     by_round = [rows for rows in by_round if all(_sound(p) for p in rows)]
@@ -203,5 +255,9 @@ def _folded(label: str, width: int = 30) -> str:
     """A long label in several lines, broken at spaces."""
     out = [""]
     for word in label.split(" "):
-        out = [*out[:-1], f"{out[-1]} {word}".strip()] if len(out[-1]) + len(word) < width or not out[-1] else [*out, word]
+        out = (
+            [*out[:-1], f"{out[-1]} {word}".strip()]
+            if len(out[-1]) + len(word) < width or not out[-1]
+            else [*out, word]
+        )
     return "\n".join(out)

@@ -25,8 +25,18 @@ def majority_row(federation: Federation) -> dict[str, Any]:
         "label": "majority class",
         "rounds": 0,
         "seeds": [],
-        "accuracy": {"mean": s["accuracy"], "variance": s["accuracy_variance"], "worst10": s["accuracy_worst10"], "ci95": None},
-        "loss": {"mean": s["loss"], "variance": s["loss_variance"], "worst10": s["loss_worst10"], "ci95": None},
+        "accuracy": {
+            "mean": s["accuracy"],
+            "variance": s["accuracy_variance"],
+            "worst10": s["accuracy_worst10"],
+            "ci95": None,
+        },
+        "loss": {
+            "mean": s["loss"],
+            "variance": s["loss_variance"],
+            "worst10": s["loss_worst10"],
+            "ci95": None,
+        },
         "bytes": {"up": 0, "down": 0},
         "values": {"up": 0, "down": 0},
         "gradients_per_client": 0,
@@ -35,7 +45,9 @@ def majority_row(federation: Federation) -> dict[str, Any]:
     }
 
 
-Column = tuple[str, int, Callable[[dict[str, Any]], str]]  # heading, least width of the terminal, cell
+Column = tuple[
+    str, int, Callable[[dict[str, Any]], str]
+]  # heading, least width of the terminal, cell
 
 COLUMNS: tuple[Column, ...] = (
     ("accuracy", 0, lambda r: figure(r, "accuracy", "mean")),
@@ -48,18 +60,38 @@ COLUMNS: tuple[Column, ...] = (
     ("gradients", 0, lambda r: f"{r['gradients_per_client']:,.0f}"),
     ("seconds", 126, lambda r: f"{r['seconds']:.1f}"),
 )
-LIARS: Column = ("liars", 0, lambda r: str(r.get("malicious", {"clients": 0})["clients"]) if r["seeds"] else "–")
+LIARS: Column = (
+    "liars",
+    0,
+    lambda r: str(r.get("malicious", {"clients": 0})["clients"]) if r["seeds"] else "–",
+)
 GOAL_WIDTH = 20  # that a column of a goal takes from the others
 
 
-def results_table(rows: list[dict[str, Any]], title: str | None = None, width: int = 140, goals: Goals | None = None) -> Table:
+def results_table(
+    rows: list[dict[str, Any]],
+    title: str | None = None,
+    width: int = 140,
+    goals: Goals | None = None,
+) -> Table:
     """One line a method: accuracy with its interval, fairness, loss, bytes and compute; fewer columns on a narrow terminal."""
     goals = goals or Goals()
-    table = Table(title=title, caption=_caption(rows, goals), title_justify="left", caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(
+        title=title,
+        caption=_caption(rows, goals),
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+    )
     table.add_column("method", overflow="fold", min_width=14)
     asked = _goal_columns(goals)
     dropped = ("variance", "sent up", "sent down") if asked and width < 120 else ()
-    shown = [c for c in COLUMNS if c[0] not in dropped and (width - GOAL_WIDTH * len(asked) >= c[1] or not c[1])]
+    shown = [
+        c
+        for c in COLUMNS
+        if c[0] not in dropped and (width - GOAL_WIDTH * len(asked) >= c[1] or not c[1])
+    ]
     at = next(i for i, c in enumerate(shown) if c[0] in ("sent up", "gradients"))
     shown[at:at] = [*([LIARS] if any("malicious" in r for r in rows) else []), *asked]
     for heading, _, _ in shown:
@@ -75,9 +107,17 @@ def _goal_columns(goals: Goals) -> list[Column]:
     budget = short_size(goals.budget) if goals.count == "bytes" else f"{goals.budget:,} values"
     asked: list[Column] = []
     if goals.budget:
-        asked.append((f"accuracy at {budget}", 0, lambda r: goal(r.get(goals.key("at_budget")), number)))
+        asked.append(
+            (f"accuracy at {budget}", 0, lambda r: goal(r.get(goals.key("at_budget")), number))
+        )
     if goals.target:
-        asked.append((f"{goals.count} to {goals.target:g}", 0, lambda r: goal(r.get(goals.key("to_target")), show)))
+        asked.append(
+            (
+                f"{goals.count} to {goals.target:g}",
+                0,
+                lambda r: goal(r.get(goals.key("to_target")), show),
+            )
+        )
     return asked
 
 
@@ -107,14 +147,28 @@ def _caption(rows: list[dict[str, Any]], goals: Goals) -> str:
         f"({', '.join(map(str, seeds))}); accuracy and loss pooled over samples, variance over clients; "
         "bytes of all clients and gradients of one client, a seed"
     )
-    return escape("\n".join([text, *_goal_notes(ran, goals), *_liar_notes(rows, ran), *_collapse_notes(ran), *_projection_notes(ran)]))
+    return escape(
+        "\n".join(
+            [
+                text,
+                *_goal_notes(ran, goals),
+                *_liar_notes(rows, ran),
+                *_collapse_notes(ran),
+                *_projection_notes(ran),
+            ]
+        )
+    )
 
 
 def _goal_notes(ran: list[dict[str, Any]], goals: Goals) -> list[str]:
     """What the signs in the columns of the goals mean; those that are there."""
     notes = []
     for asked, name, text in (
-        (goals.budget, "at_budget", "at the budget: its first evaluated round had sent more, or its models had collapsed by then"),
+        (
+            goals.budget,
+            "at_budget",
+            "at the budget: its first evaluated round had sent more, or its models had collapsed by then",
+        ),
         (goals.target, "to_target", "to the target: not reached in the rounds run"),
     ):
         got = [r[goals.key(name)] for r in ran if asked and r.get(goals.key(name))]
@@ -136,7 +190,9 @@ def _liar_notes(rows: list[dict[str, Any]], ran: list[dict[str, Any]]) -> list[s
     if not any("malicious" in r for r in ran):
         return []
     everyone = "; the majority class is everyone's" if len(rows) > len(ran) else ""
-    return [f"liars: malicious clients; accuracy, variance and loss are those of the benign clients alone{everyone}"]
+    return [
+        f"liars: malicious clients; accuracy, variance and loss are those of the benign clients alone{everyone}"
+    ]
 
 
 def _projection_notes(ran: list[dict[str, Any]]) -> list[str]:
@@ -157,7 +213,10 @@ def _collapse_notes(ran: list[dict[str, Any]]) -> list[str]:
     for r in ran:
         if collapsed(r):
             fell = [(seed, at) for seed, at in zip(r["seeds"], r["collapsed"], strict=True) if at]
-            each = ", ".join(f"round {at} (seed {seed})" if len(r["seeds"]) > 1 else f"round {at}" for seed, at in fell)
+            each = ", ".join(
+                f"round {at} (seed {seed})" if len(r["seeds"]) > 1 else f"round {at}"
+                for seed, at in fell
+            )
             notes.append(f"★ {r.get('label') or r['method']}: collapsed in {each}")
     return notes
 

@@ -49,7 +49,9 @@ def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, An
         _sync(folder)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, SafetensorError) and (code := re.search(r"os error (\d+)", str(error))):
+        if isinstance(error, SafetensorError) and (
+            code := re.search(r"os error (\d+)", str(error))
+        ):
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
         raise
     for old in found(folder)[KEEP:]:
@@ -59,7 +61,11 @@ def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, An
 
 def found(folder: Path) -> list[Path]:
     """Checkpoints in a folder, newest first."""
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
+    return (
+        sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)
+        if folder.is_dir()
+        else []
+    )
 
 
 def clear(folder: Path) -> None:
@@ -78,7 +84,11 @@ def load(folder: Path, warn: Any = None) -> tuple[int, dict[str, State], dict[st
             problems.append(f"{path}: {error}")
             if warn:
                 warn(f"checkpoint {path} is damaged ({error}); trying the one before")
-    raise CheckpointError("no usable checkpoint in " + str(folder) + ("".join(f"\n  {p}" for p in problems) or ": it has none"))
+    raise CheckpointError(
+        "no usable checkpoint in "
+        + str(folder)
+        + ("".join(f"\n  {p}" for p in problems) or ": it has none")
+    )
 
 
 def _read(path: Path) -> tuple[int, dict[str, State], dict[str, Any]]:

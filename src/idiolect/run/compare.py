@@ -40,10 +40,14 @@ def compare(
     for plan in plans:  # refuse all that is bad before any work
         check(plan.make_method(), task, federation, plan.make_settings())
     if (goals.budget or goals.target) and not federation.classes:
-        raise SettingError("data: a budget and a target are about accuracy, and these data have real targets; leave bytes and target out")
+        raise SettingError(
+            "data: a budget and a target are about accuracy, and these data have real targets; leave bytes and target out"
+        )
     if not resume:
         if (directory / "compare.json").exists() or (directory / "settings.json").exists():
-            raise SettingError(f"directory: {directory} already holds a run; choose another, or: idiolect resume {directory}")
+            raise SettingError(
+                f"directory: {directory} already holds a run; choose another, or: idiolect resume {directory}"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         saved = {"plans": [p.as_dict() for p in plans], "baselines": baselines, "count": count}
         (directory / "compare.json").write_text(json.dumps(saved, indent=1))
@@ -72,7 +76,12 @@ class _Runner:
     report: Callable[[str, int, int], Progress] | None
 
     def __call__(self, number: int, plan: Plan, note: str) -> dict[str, Any]:
-        plan = dataclasses.replace(plan, settings={k: v for k, v in plan.settings.items() if k not in ("bytes", "target_accuracy")})
+        plan = dataclasses.replace(
+            plan,
+            settings={
+                k: v for k, v in plan.settings.items() if k not in ("bytes", "target_accuracy")
+            },
+        )
         settings, folder = plan.make_settings(), self.directory / f"{number}-{plan.method}"
         progress = self.report(plan.method, settings.seed, settings.rounds) if self.report else None
         begun = self.resume and (folder / "settings.json").exists()
@@ -102,11 +111,22 @@ def equal_local(plans: list[Plan], rows: list[dict[str, Any]]) -> Plan | None:
     It has the settings that all rows share. Where all have as many liars it has the same ones, so that the same clients are counted.
     """
     most = max(r["gradients_per_client"] for r in rows)
-    if any(r["method"] == "local" and r["gradients_per_client"] >= 0.99 * most for r in rows) or not most:
+    if (
+        any(r["method"] == "local" and r["gradients_per_client"] >= 0.99 * most for r in rows)
+        or not most
+    ):
         return None
     settings = [p.make_settings() for p in plans]
     alike = len({s.malicious for s in settings}) == 1
-    liars = {"attack": settings[0].attack, "malicious": settings[0].malicious} if alike else {"attack": "none", "malicious": 0.0}
-    local = dataclasses.replace(plans[0], method="local", own={k: v for k, v in liars.items() if plans[0].settings.get(k) != v})
+    liars = (
+        {"attack": settings[0].attack, "malicious": settings[0].malicious}
+        if alike
+        else {"attack": "none", "malicious": 0.0}
+    )
+    local = dataclasses.replace(
+        plans[0],
+        method="local",
+        own={k: v for k, v in liars.items() if plans[0].settings.get(k) != v},
+    )
     rounds = max(local.make_settings().rounds, 1)
     return dataclasses.replace(local, method_fields={"steps": math.ceil(most / rounds)})

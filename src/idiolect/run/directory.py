@@ -34,12 +34,16 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("a")
         except OSError as error:
-            raise SettingError(f"directory: cannot write to {self.path}: {error.strerror}") from None
+            raise SettingError(
+                f"directory: cannot write to {self.path}: {error.strerror}"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise SettingError(f"directory: {self.path} is in use by another run; wait for it, or choose another directory") from None
+            raise SettingError(
+                f"directory: {self.path} is in use by another run; wait for it, or choose another directory"
+            ) from None
 
     def close(self) -> None:
         self._lock.close()
@@ -52,8 +56,14 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what a killed run left behind: files half written, private rows it had moved to the disk."""
-        for left in (*self.path.glob("idiolect-rows-*"), *self.path.glob(".*.json.*"), *self.path.glob(".*.csv.*")):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        for left in (
+            *self.path.glob("idiolect-rows-*"),
+            *self.path.glob(".*.json.*"),
+            *self.path.glob(".*.csv.*"),
+        ):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(
+                missing_ok=True
+            )
 
     def checkpoints(self, seed: int) -> Path:
         return self.path / "checkpoints" / f"seed-{seed}"

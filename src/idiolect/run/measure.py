@@ -16,7 +16,9 @@ from ..task.task import Task
 from .settings import DTYPES, Settings
 
 
-def measure(task: Task, federation: Federation, s: Settings, tries: int = 5) -> list[dict[str, Any]]:
+def measure(
+    task: Task, federation: Federation, s: Settings, tries: int = 5
+) -> list[dict[str, Any]]:
     """The least milliseconds of a few gradients of one cohort of `sample` clients, for each kernel that fits the model."""
     if s.threads:
         torch.set_num_threads(s.threads)
@@ -41,7 +43,16 @@ def measure(task: Task, federation: Federation, s: Settings, tries: int = 5) -> 
             row["error"] = str(error).partition(": ")[2]
             continue
         names = streams.name_keys(data.names)
-        batches = Batches(data, clients, seed=0, round=0, names=names, batch=s.batch, batching=s.batching, dtype=this.dtype)
+        batches = Batches(
+            data,
+            clients,
+            seed=0,
+            round=0,
+            names=names,
+            batch=s.batch,
+            batching=s.batching,
+            dtype=this.dtype,
+        )
         x, batch, best = this.x0.repeat(len(clients), 1), batches.draw(), float("inf")
         this.grad(x, batch)  # compiles, warms caches
         for _ in range(tries):

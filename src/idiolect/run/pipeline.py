@@ -45,7 +45,9 @@ def pipeline(
     for number, (method, rounds) in enumerate(stages):
         folder = None if directory is None else Path(directory) / f"stage-{number}"
         begun = resume and folder is not None and (folder / "settings.json").exists()
-        progress = report(f"stage {number}", int(settings.get("seed", 0)), rounds) if report else None
+        progress = (
+            report(f"stage {number}", int(settings.get("seed", 0)), rounds) if report else None
+        )
         result = run(
             method,
             task,
@@ -66,6 +68,10 @@ def pipeline(
 def _handover(engine: Any, number: int, name: str) -> Start:
     x0 = engine.handover()
     if x0 is None:
-        raise SettingError(f"stages: stage {number} ({name}) has no shared model to hand over; it can only be the last one")
-    engine.host.store.read(torch.arange(engine.host.data.clients))  # rows of clients never met are made now
+        raise SettingError(
+            f"stages: stage {number} ({name}) has no shared model to hand over; it can only be the last one"
+        )
+    engine.host.store.read(
+        torch.arange(engine.host.data.clients)
+    )  # rows of clients never met are made now
     return Start(x0.clone(), {n: t.clone() for n, t in engine.host.store.rows.items()})

@@ -26,7 +26,9 @@ class Plan:
     model_options: dict[str, Any] = field(default_factory=dict)
     loss: str = ""  # "" = chosen from the data
     settings: dict[str, Any] = field(default_factory=dict)
-    own: dict[str, Any] = field(default_factory=dict)  # settings of this row of a comparison alone; they win
+    own: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings of this row of a comparison alone; they win
 
     @property
     def run_settings(self) -> dict[str, Any]:
@@ -52,7 +54,9 @@ class Plan:
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
-        models.make(name, shape, outputs, **self.model_options)  # refuse a bad one now, not under the first seed
+        models.make(
+            name, shape, outputs, **self.model_options
+        )  # refuse a bad one now, not under the first seed
         return Task(lambda: models.make(name, shape, outputs, **self.model_options), loss)
 
 
@@ -69,7 +73,15 @@ def method_spec(text: str) -> tuple[str, dict[str, str]]:
     return name, {key.strip().replace("-", "_"): value.strip() for key, _, value in pairs}
 
 
-COMMON = ("seed", "seeds", "eval_every", "held_out", "held_out_rounds", "bytes", "target_accuracy")  # one for a whole comparison
+COMMON = (
+    "seed",
+    "seeds",
+    "eval_every",
+    "held_out",
+    "held_out_rounds",
+    "bytes",
+    "target_accuracy",
+)  # one for a whole comparison
 
 
 def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
@@ -86,7 +98,9 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
         if key not in theirs | runs:
             raise nearest(key, theirs | (runs - set(COMMON)), f"setting of {name}")
         if key in COMMON and key not in theirs:
-            raise SettingError(f"{key}: it is not accepted for {name} alone; it belongs to the whole comparison: --{key.replace('_', '-')}")
+            raise SettingError(
+                f"{key}: it is not accepted for {name} alone; it belongs to the whole comparison: --{key.replace('_', '-')}"
+            )
     own = {k: v for k, v in given.items() if k not in theirs}
     return name, {k: v for k, v in given.items() if k in theirs}, own
 

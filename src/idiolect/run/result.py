@@ -26,13 +26,21 @@ class SeedResult:
     engine: InProcess
     clients: Tensor  # int64: the clients evaluated
     held_out: Tensor  # int64: the clients kept out of training
-    liars: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # the malicious clients; never among `clients`
-    history: list[dict[str, float]] = field(default_factory=list)  # one dict an evaluated round, on test data
-    by_client: list[Tensor] = field(default_factory=list)  # float32[N] test accuracy, an entry an evaluated round
+    liars: Tensor = field(
+        default_factory=lambda: torch.zeros(0, dtype=torch.int64)
+    )  # the malicious clients; never among `clients`
+    history: list[dict[str, float]] = field(
+        default_factory=list
+    )  # one dict an evaluated round, on test data
+    by_client: list[Tensor] = field(
+        default_factory=list
+    )  # float32[N] test accuracy, an entry an evaluated round
     scores: dict[str, Scores] = field(default_factory=dict)  # split -> final scores
     held_out_scores: dict[str, Scores] = field(default_factory=dict)
     liars_scores: dict[str, Scores] = field(default_factory=dict)
-    shared_scores: dict[str, Scores] = field(default_factory=dict)  # of the one global model, where the method has one
+    shared_scores: dict[str, Scores] = field(
+        default_factory=dict
+    )  # of the one global model, where the method has one
     seconds: float = 0.0
     stopped: str = "rounds"  # why: rounds, bytes, target
     collapsed: int = 0  # the round from which on the clients' models are not finite or absurd; 0 = they are sound
@@ -44,7 +52,9 @@ class SeedResult:
         """Mark the round from which on the models are no use: a test loss that is not finite, or beyond ABSURD."""
         scores = scores or self.history[-1]
         sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= ABSURD
-        self.collapsed = 0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
+        self.collapsed = (
+            0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
+        )
 
     def _tested(self) -> bool:
         return bool(self.engine.host.data.sizes("test")[self.clients].sum())
@@ -67,7 +77,9 @@ class Result:
     d: int
     kernel: str
     seeds: list[SeedResult]
-    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what the method says of itself (see Method.report)
+    notes: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # what the method says of itself (see Method.report)
 
     def over_seeds(self, key: str, split: str = "test") -> list[float]:
         return [s.final(split)[key] for s in self.seeds]
@@ -80,8 +92,12 @@ class Result:
             raise nearest(client, names, "client")
         number = names.index(client) if isinstance(client, str) else int(client)
         if not 0 <= number < len(names):
-            raise SettingError(f"client: {number} is not accepted; 0 to {len(names) - 1}, or a client's name")
-        return engine.host.task.module_of(engine.host.personal(engine.round, engine.message(engine.round), number))
+            raise SettingError(
+                f"client: {number} is not accepted; 0 to {len(names) - 1}, or a client's name"
+            )
+        return engine.host.task.module_of(
+            engine.host.personal(engine.round, engine.message(engine.round), number)
+        )
 
     def summary(self) -> dict[str, Any]:
         """The figures, as plain data: what `--json` prints."""
@@ -105,7 +121,10 @@ class Result:
         for name, facts in self.notes.items():  # what was timed is another number each time
             out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
         for unit in ("bytes", "values"):
-            out[unit] = {way: _mean([s.engine.ledger.total(f"{unit}_{way}") for s in self.seeds]) for way in ("up", "down")}
+            out[unit] = {
+                way: _mean([s.engine.ledger.total(f"{unit}_{way}") for s in self.seeds])
+                for way in ("up", "down")
+            }
         out["gradients_per_client"] = _mean([float(s.gradients.mean()) for s in self.seeds])
         out["seconds"] = sum(s.seconds for s in self.seeds)
         out["rejected"] = sum(sum(s.engine.ledger.rejected.values()) for s in self.seeds)
@@ -113,10 +132,16 @@ class Result:
         out["stopped"] = [s.stopped for s in self.seeds]
         out["collapsed"] = [s.collapsed or None for s in self.seeds]
         best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in self.seeds]
-        out["best_round"] = {"accuracy": _mean(best), "note": "the best round on test data: optimistic, never for comparison"}
+        out["best_round"] = {
+            "accuracy": _mean(best),
+            "note": "the best round on test data: optimistic, never for comparison",
+        }
         if self.seeds[0].shared_scores:
             shared = [summarise(s.shared_scores["test"], s.clients) for s in self.seeds]
-            out["global_model"] = {"accuracy": _measure(shared, "accuracy"), "loss": _measure(shared, "loss")}
+            out["global_model"] = {
+                "accuracy": _measure(shared, "accuracy"),
+                "loss": _measure(shared, "loss"),
+            }
         if len(self.seeds[0].liars):
             theirs = [summarise(s.liars_scores["test"], s.liars) for s in self.seeds]
             out["malicious"] = {
@@ -152,13 +177,19 @@ class Result:
                     if split in others:
                         theirs = others[split].of_clients()
                         accuracy[which], loss[which] = theirs[0][which], theirs[1][which]
-                columns |= {f"{split}_samples": scores.samples, f"{split}_accuracy": accuracy, f"{split}_loss": loss}
+                columns |= {
+                    f"{split}_samples": scores.samples,
+                    f"{split}_accuracy": accuracy,
+                    f"{split}_loss": loss,
+                }
             columns |= counts
             lists = {n: t.tolist() for n, t in columns.items()}
             held, lying = set(s.held_out.tolist()), set(s.liars.tolist())
             for k, name in enumerate(host.data.names):
                 kinds = {"held_out": k in held, "malicious": k in lying}
-                rows.append({"seed": s.seed, "client": name, **kinds, **{n: v[k] for n, v in lists.items()}})
+                rows.append(
+                    {"seed": s.seed, "client": name, **kinds, **{n: v[k] for n, v in lists.items()}}
+                )
         return rows
 
     def __repr__(self) -> str:

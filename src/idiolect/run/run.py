@@ -38,7 +38,9 @@ from .result import Result, SeedResult
 from .schedule import factor
 from .settings import DTYPES, Settings
 
-Progress = Callable[[int, int, float], None]  # seed, rounds done, accuracy so far (NaN before the first evaluation)
+Progress = Callable[
+    [int, int, float], None
+]  # seed, rounds done, accuracy so far (NaN before the first evaluation)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ class Start:
     def sha256(self) -> str:
         digest = hashlib.sha256()
         for name, t in sorted({"x0": self.x0, **self.rows}.items()):
-            digest.update(name.encode() + t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(
+                name.encode()
+                + t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
         return digest.hexdigest()
 
 
@@ -102,8 +107,12 @@ def run(
                 folder.write_json("environment.json", environment())
                 folder.write_json("settings.json", identity)
             except OSError as error:
-                raise SettingError(f"directory: cannot write to {folder.path}: {error.strerror}") from None
-        result = _run(method, task, federation, chosen, identity, folder, progress, resume, start or {})
+                raise SettingError(
+                    f"directory: cannot write to {folder.path}: {error.strerror}"
+                ) from None
+        result = _run(
+            method, task, federation, chosen, identity, folder, progress, resume, start or {}
+        )
         with _disk("the result"):
             folder.write_csv("clients.csv", result.clients_table())
             folder.write_json("result.json", result.summary())
@@ -122,7 +131,9 @@ def _run(
     start: dict[int, Start],
 ) -> Result:
     name = name_of(method)
-    result = Result(name, label(method), identity["method"], settings, federation.name, task.d, "", [])
+    result = Result(
+        name, label(method), identity["method"], settings, federation.name, task.d, "", []
+    )
     eligible = len(_eligible(federation, settings))
     under = _under(task, settings, seed=settings.seed)
     result.notes = method.report(under, eligible, settings.sampled(eligible, method.hears_all))
@@ -131,7 +142,9 @@ def _run(
             _warn(note["warning"])
     with polite("finishing this round, then saving") as interrupted:
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            one = _prepare(method, task, federation, settings, identity, seed, folder, start.get(seed))
+            one = _prepare(
+                method, task, federation, settings, identity, seed, folder, start.get(seed)
+            )
             result.kernel = one.engine.host.task.kernel
             result.seeds.append(one)
             _train(one, settings, folder, progress, resume, interrupted)
@@ -156,7 +169,7 @@ def _prepare(
     inside, eligible = everyone[~torch.isin(everyone, held)], _eligible(federation, s)
     task = _under(task, s, clients=len(eligible), seed=seed)
     number = zlib.crc32(repr((sorted(identity["method"].items()), identity["data"], seed)).encode())
-    attack, liars = adversary.make(s.attack), _liars(federation, s, seed)
+    attack, liars = adversary.parse_attack(s.attack), _liars(federation, s, seed)
     if attack:
         federation = attack.poison(federation, liars, seed)
     host_settings = HostSettings(
@@ -168,7 +181,7 @@ def _prepare(
         finetune_steps=s.finetune_steps,
         finetune_lr=s.finetune_lr,
         repeats=False,  # nothing between server and host can be lost or come twice here
-        channel=channels.make(s.channel),
+        channel=channels.parse_channel(s.channel),
         attack=attack,
         liars=liars,
     )
@@ -178,23 +191,46 @@ def _prepare(
     if start:
         host.store.adopt(start.rows)
     step = ServerStep(s.server_optimizer, s.server_lr, s.server_options)
-    engine = InProcess(host, aggregation.make(s.rule), step, eligible, s.sampled(len(eligible), method.hears_all))
+    engine = InProcess(
+        host,
+        aggregation.parse_rule(s.rule),
+        step,
+        eligible,
+        s.sampled(len(eligible), method.hears_all),
+    )
     return SeedResult(seed, engine, inside[~torch.isin(inside, liars)], held, liars)
 
 
 def _liars(federation: Federation, s: Settings, seed: int) -> Tensor:
     """The malicious clients of a seed."""
     eligible = _eligible(federation, s)
-    return adversary.chosen(seed, streams.name_keys(federation.names), eligible, adversary.how_many(s.malicious, len(eligible)))
+    return adversary.chosen(
+        seed,
+        streams.name_keys(federation.names),
+        eligible,
+        adversary.how_many(s.malicious, len(eligible)),
+    )
 
 
 def _held_out(federation: Federation, s: Settings) -> Tensor:
     """The clients kept out of training: the same for every seed."""
-    return select(s.seed, 0, streams.name_keys(federation.names), torch.arange(federation.clients), s.held_out, "held out")
+    return select(
+        s.seed,
+        0,
+        streams.name_keys(federation.names),
+        torch.arange(federation.clients),
+        s.held_out,
+        "held out",
+    )
 
 
 def _train(
-    one: SeedResult, s: Settings, folder: RunDirectory | None, progress: Progress | None, resume: bool, interrupted: Callable[[], bool]
+    one: SeedResult,
+    s: Settings,
+    folder: RunDirectory | None,
+    progress: Progress | None,
+    resume: bool,
+    interrupted: Callable[[], bool],
 ) -> None:
     """Rounds until one of the stops; state is complete between rounds, so that is where it is saved."""
     engine = one.engine
@@ -215,7 +251,9 @@ def _train(
         if s.checkpoint_every and engine.round % s.checkpoint_every == 0:
             _save(one, folder)
         if progress:
-            progress(one.seed, engine.round, one.history[-1]["accuracy"] if one.history else float("nan"))
+            progress(
+                one.seed, engine.round, one.history[-1]["accuracy"] if one.history else float("nan")
+            )
     one.stopped = stop
     _save(one, folder)
     if interrupted() and one.seed + 1 < s.seed + s.seeds:
@@ -239,7 +277,14 @@ def _evaluate(one: SeedResult) -> None:
     ledger = engine.ledger
     totals = {n: ledger.total(n) for n in ("bytes_up", "bytes_down", "values_up", "values_down")}
     spent = float(ledger.counts["gradients"][one.clients].double().mean())
-    one.history.append({"round": engine.round, **summarise(scores, one.clients), **totals, "gradients_per_client": spent})
+    one.history.append(
+        {
+            "round": engine.round,
+            **summarise(scores, one.clients),
+            **totals,
+            "gradients_per_client": spent,
+        }
+    )
     one.by_client.append(scores.of_clients()[0].float())
     one.note_collapse()
 
@@ -260,7 +305,11 @@ def _save(one: SeedResult, folder: RunDirectory | None) -> None:
     if folder is None:
         return
     tensors, facts = one.engine.ledger.save()
-    by_client = torch.stack(one.by_client) if one.by_client else torch.zeros(0, one.engine.host.data.clients)
+    by_client = (
+        torch.stack(one.by_client)
+        if one.by_client
+        else torch.zeros(0, one.engine.host.data.clients)
+    )
     states = {
         "server": {n: t.cpu() for n, t in one.engine.server.items()},
         "private": {n: t.cpu() for n, t in one.engine.host.store.save().items()},
@@ -278,8 +327,12 @@ def _restore(one: SeedResult, path: Path) -> None:
     engine.round, states, facts = checkpoint.load(path, warn=_warn)
     device = engine.host.task.device
     engine.server = {n: t.to(device) for n, t in states["server"].items()}
-    engine.host.store.load({n: t.to(device) if n.startswith("rows.") else t for n, t in states["private"].items()})
-    engine.load_channel({n: t.to(device) if ".rows." in n else t for n, t in states.get("channel", {}).items()})
+    engine.host.store.load(
+        {n: t.to(device) if n.startswith("rows.") else t for n, t in states["private"].items()}
+    )
+    engine.load_channel(
+        {n: t.to(device) if ".rows." in n else t for n, t in states.get("channel", {}).items()}
+    )
     engine.ledger = Ledger.load(states["history"], facts["ledger"])
     engine.host.gradients = engine.ledger.counts["gradients"].clone()
     one.by_client = list(states["history"]["by_client"])
@@ -297,7 +350,9 @@ def _disk(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        _warn(f"{what} could not be written ({error.strerror}); earlier files are untouched and the run goes on")
+        _warn(
+            f"{what} could not be written ({error.strerror}); earlier files are untouched and the run goes on"
+        )
 
 
 def _warn(text: str) -> None:
@@ -305,16 +360,34 @@ def _warn(text: str) -> None:
 
 
 # -- what a run is, and what it may be ---------------------------------------------------------------------------------------
-def _identity(method: Method, task: Task, federation: Federation, s: Settings, origin: dict[str, Any] | None) -> dict[str, Any]:
+def _identity(
+    method: Method, task: Task, federation: Federation, s: Settings, origin: dict[str, Any] | None
+) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    parameters = [[name, list(shape)] for name, shape in zip(task.layout.names, task.layout.shapes, strict=True)]
-    given = Start(task.x0, {}).sha256() if isinstance(task.model, nn.Module) else "made anew for each seed"
-    model = {"module": type(task.module).__name__, "loss": task.criterion.name, "parameters": parameters, "weights": given}
+    parameters = [
+        [name, list(shape)]
+        for name, shape in zip(task.layout.names, task.layout.shapes, strict=True)
+    ]
+    given = (
+        Start(task.x0, {}).sha256()
+        if isinstance(task.model, nn.Module)
+        else "made anew for each seed"
+    )
+    model = {
+        "module": type(task.module).__name__,
+        "loss": task.criterion.name,
+        "parameters": parameters,
+        "weights": given,
+    }
     return {
         "format": 1,
         "method": {"name": name_of(method), **method.as_dict()},
         "run": s.as_dict(),
-        "data": {"name": federation.name, "clients": federation.clients, "sha256": federation.fingerprint()},
+        "data": {
+            "name": federation.name,
+            "clients": federation.clients,
+            "sha256": federation.fingerprint(),
+        },
         "model": model,
         "origin": origin or {},
     }
@@ -324,9 +397,19 @@ def _same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     for part in ("format", "method", "run", "data", "model", "start"):
         old, new = saved.get(part), now.get(part)
         if old != new:
-            pair = (old, new) if isinstance(old, dict) and isinstance(new, dict) else ({part: old}, {part: new})
-            what = ", ".join(f"{k} was {pair[0].get(k)!r}, is {v!r}" for k, v in pair[1].items() if pair[0].get(k) != v)
-            raise SettingError(f"resume: {path} was made with another {part}: {what}; only the same settings continue a run")
+            pair = (
+                (old, new)
+                if isinstance(old, dict) and isinstance(new, dict)
+                else ({part: old}, {part: new})
+            )
+            what = ", ".join(
+                f"{k} was {pair[0].get(k)!r}, is {v!r}"
+                for k, v in pair[1].items()
+                if pair[0].get(k) != v
+            )
+            raise SettingError(
+                f"resume: {path} was made with another {part}: {what}; only the same settings continue a run"
+            )
 
 
 def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
@@ -335,15 +418,17 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
-        raise SettingError(f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients")
+        raise SettingError(
+            f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients"
+        )
     eligible = _eligible(federation, s)
     if not len(eligible):
         raise SettingError("data: no client has a training sample (those held out do not count)")
     heard = s.sampled(len(eligible), method.hears_all)
-    aggregation.make(s.rule).check(heard)
+    aggregation.parse_rule(s.rule).check(heard)
     adversary.how_many(s.malicious, len(eligible))
     under = _under(task, s)
-    for warning in Link.fit(channels.make(s.channel), method, under).check():
+    for warning in Link.fit(channels.parse_channel(s.channel), method, under).check():
         _warn(warning)
     _check_model(under, federation)
 
@@ -351,22 +436,38 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
 def _check_model(task: Task, federation: Federation) -> None:
     """One sample through model and loss: the one with the largest class."""
     loss, classes = task.criterion, federation.classes
-    at = int(federation.targets.flatten(1).amax(1).argmax()) if federation.targets.dim() > 1 else int(federation.targets.argmax())
-    one = dataclasses.replace(federation, inputs=federation.inputs[at : at + 1], targets=federation.targets[at : at + 1])
+    at = (
+        int(federation.targets.flatten(1).amax(1).argmax())
+        if federation.targets.dim() > 1
+        else int(federation.targets.argmax())
+    )
+    one = dataclasses.replace(
+        federation, inputs=federation.inputs[at : at + 1], targets=federation.targets[at : at + 1]
+    )
     one = one.to(task.device, task.dtype)
     try:
-        if not federation.inputs.is_floating_point():  # tokens: a mapped embedding would read past its table without a word
+        if (
+            not federation.inputs.is_floating_point()
+        ):  # tokens: a mapped embedding would read past its table without a word
             flat = federation.inputs.flatten(1)
             for extreme in (int(flat.amax(1).argmax()), int(flat.amin(1).argmin())):
-                task.outputs_of_one(task.x0, federation.inputs[extreme : extreme + 1].to(task.device))
+                task.outputs_of_one(
+                    task.x0, federation.inputs[extreme : extreme + 1].to(task.device)
+                )
         out = task.outputs_of_one(task.x0, one.inputs)
     except Exception as error:  # whatever a user's forward raises
         shape = tuple(federation.inputs.shape[1:])
-        raise SettingError(f"model: it does not accept inputs of shape {shape}: {(str(error) or repr(error)).splitlines()[0]}") from None
+        raise SettingError(
+            f"model: it does not accept inputs of shape {shape}: {(str(error) or repr(error)).splitlines()[0]}"
+        ) from None
     if not classes and loss.name in ("cross_entropy", "logistic"):
-        raise SettingError(f"loss: {loss.name!r} needs class numbers; the targets are real numbers: use 'mse' or 'half_squared'")
+        raise SettingError(
+            f"loss: {loss.name!r} needs class numbers; the targets are real numbers: use 'mse' or 'half_squared'"
+        )
     if loss.name == "logistic" and (classes > 2 or out.shape[-1] != 1):
-        raise SettingError(f"loss: 'logistic' is for two classes and one output; there are {classes} classes and {out.shape[-1]} outputs")
+        raise SettingError(
+            f"loss: 'logistic' is for two classes and one output; there are {classes} classes and {out.shape[-1]} outputs"
+        )
     if loss.name in ("mse", "half_squared") and out.squeeze(-1).shape != one.targets.shape:
         raise SettingError(
             f"model: {tuple(out.shape[1:])} outputs for {tuple(one.targets.shape[1:]) or 'one'} target; {loss.name!r} needs as many"
@@ -379,7 +480,11 @@ def _check_model(task: Task, federation: Federation) -> None:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(too_few if classes > out.shape[-1] else f"loss: {loss.name} does not fit the model's outputs: {error}") from None
+        raise SettingError(
+            too_few
+            if classes > out.shape[-1]
+            else f"loss: {loss.name} does not fit the model's outputs: {error}"
+        ) from None
 
 
 def _eligible(federation: Federation, s: Settings) -> Tensor:
@@ -406,7 +511,11 @@ def label(method: Method) -> str:
     """The method's name and the fields that differ from its defaults: "lp-proj-1 lam=1"."""
     name = name_of(method)
     fixed = METHODS[name][1] if name in METHODS else {}
-    changed = [f for f in dataclasses.fields(method) if f.name not in fixed and getattr(method, f.name) != f.default]
+    changed = [
+        f
+        for f in dataclasses.fields(method)
+        if f.name not in fixed and getattr(method, f.name) != f.default
+    ]
     return " ".join([name, *(f"{f.name}={_short(getattr(method, f.name))}" for f in changed)])
 
 

@@ -19,7 +19,11 @@ _PREFIX = "optimizer."
 
 def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
     """torch's optimisers by lower-case name, those that step from a gradient alone."""
-    known = {n.lower(): c for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)}
+    known = {
+        n.lower(): c
+        for n, c in vars(torch.optim).items()
+        if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)
+    }
     return {n: c for n, c in known.items() if n not in ("optimizer", "lbfgs", "sparseadam", "muon")}
 
 
@@ -34,7 +38,9 @@ def parse(options: str) -> dict[str, Any]:
         assert isinstance(call, ast.Call) and not call.args
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
-        raise SettingError(f"server_options: {options!r} is not accepted; write name=value, name=value") from None
+        raise SettingError(
+            f"server_options: {options!r} is not accepted; write name=value, name=value"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -64,16 +70,24 @@ class ServerStep:
             return {**{n: t for n, t in server.items() if n.startswith(_PREFIX)}, **after}
         w = server[shared].clone()
         optimizer = self._make(w)
-        had = {n.removeprefix(_PREFIX): t.clone() for n, t in server.items() if n.startswith(_PREFIX)}
+        had = {
+            n.removeprefix(_PREFIX): t.clone() for n, t in server.items() if n.startswith(_PREFIX)
+        }
         if had:
             optimizer.state[w] = had
         w.grad = server[shared] - after[shared]
         optimizer.step()
-        kept = {f"{_PREFIX}{n}": torch.as_tensor(v) for n, v in optimizer.state[w].items() if v is not None}
+        kept = {
+            f"{_PREFIX}{n}": torch.as_tensor(v)
+            for n, v in optimizer.state[w].items()
+            if v is not None
+        }
         return {**after, shared: w.detach(), **kept}
 
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
         try:
             return cast(Any, optimizers()[self.optimizer])([w], lr=self.lr, **parse(self.options))
         except (TypeError, ValueError, IndexError) as error:
-            raise SettingError(f"server_options: {self.options!r} does not fit {self.optimizer}: {error}") from None
+            raise SettingError(
+                f"server_options: {self.options!r} does not fit {self.optimizer}: {error}"
+            ) from None

@@ -25,7 +25,9 @@ class Batch:
     weights: Tensor  # [K, B]: 1 / (number of samples drawn), 0 where a row has fewer than B
     tally: Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it, so none goes uncounted
     active: Tensor | None = None  # bool[K]: rows still at work; None = all
-    noise_keys: tuple[np.ndarray, int] | None = None  # streams of the model's own randomness (dropout), and the step
+    noise_keys: tuple[np.ndarray, int] | None = (
+        None  # streams of the model's own randomness (dropout), and the step
+    )
 
     def noise(self, row: int) -> int:
         """A seed for this row's dropout at this step: from the client's own stream."""
@@ -64,7 +66,12 @@ class Batches:
         self.sizes = data.sizes("train")[clients].numpy()
         self.rows = len(clients)
         self.tally = torch.zeros(self.rows, dtype=torch.int64)
-        self.seed, self.round, self.purpose, self.names = seed, round, purpose, names[clients.numpy()]
+        self.seed, self.round, self.purpose, self.names = (
+            seed,
+            round,
+            purpose,
+            names[clients.numpy()],
+        )
         self._validate = validate
         self.key = self.keys(purpose)
         self.noise_key = self.keys(f"{purpose} noise")
@@ -111,10 +118,19 @@ class Batches:
         at = self.step % _AHEAD
         if self._ahead is None or at == 0:
             words = streams.bits(self.key, (self.step - at) * self.batch, _AHEAD * self.batch)
-            index = streams.below(words, self.sizes[:, None]) + np.where(self.sizes > 0, self.starts, 0)[:, None]
-            self._ahead = torch.from_numpy(index).view(self.rows, _AHEAD, self.batch).to(self.data.inputs.device)
+            index = (
+                streams.below(words, self.sizes[:, None])
+                + np.where(self.sizes > 0, self.starts, 0)[:, None]
+            )
+            self._ahead = (
+                torch.from_numpy(index)
+                .view(self.rows, _AHEAD, self.batch)
+                .to(self.data.inputs.device)
+            )
             share = (self.sizes > 0)[:, None] / np.full((1, self.batch), float(self.batch))
-            self._share = torch.from_numpy(share).to(device=self.data.inputs.device, dtype=self.dtype)
+            self._share = torch.from_numpy(share).to(
+                device=self.data.inputs.device, dtype=self.dtype
+            )
         return self._take(self._ahead[:, at], self._share)
 
     def _next_in_order(self) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +145,9 @@ class Batches:
             with np.errstate(over="ignore"):
                 key = streams.mix(self.key[new] + epoch[new].astype(np.uint64))
             words = streams.bits(key, 0, longest) >> np.uint64(1)
-            words[np.arange(longest) >= self.sizes[new, None]] = np.uint64(2**63)  # past the client's data: last
+            words[np.arange(longest) >= self.sizes[new, None]] = np.uint64(
+                2**63
+            )  # past the client's data: last
             self._order[new] = words.argsort(axis=1, kind="stable")
             self._epoch = epoch
         place = at[:, None] * self.batch + np.arange(self.batch)

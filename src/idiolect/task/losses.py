@@ -32,20 +32,30 @@ class Loss:
         """`delta` for any loss and any form of targets."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            return torch.autograd.grad((self.each(leaf.transpose(1, 2), targets) * weights).sum(), leaf)[0]
+            return torch.autograd.grad(
+                (self.each(leaf.transpose(1, 2), targets) * weights).sum(), leaf
+            )[0]
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Which targets are predicted; NaN where the targets are real numbers and a hit has no meaning."""
-        return torch.full_like(targets, torch.nan) if targets.is_floating_point() else outputs.argmax(-1) == targets
+        return (
+            torch.full_like(targets, torch.nan)
+            if targets.is_floating_point()
+            else outputs.argmax(-1) == targets
+        )
 
 
 class CrossEntropy(Loss):
     name = "cross_entropy"
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(
+            targets.shape
+        )
 
-    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:  # weights * (softmax - one hot)
+    def delta(
+        self, outputs: Tensor, targets: Tensor, weights: Tensor
+    ) -> Tensor:  # weights * (softmax - one hot)
         p = outputs.softmax(1).mul_(weights.unsqueeze(1))
         return p.scatter_add_(1, targets.unsqueeze(1), weights.neg().unsqueeze(1))
 
@@ -95,7 +105,10 @@ class Custom(Loss):
         return flat.reshape(targets.shape)
 
 
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))}
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))
+}
 _KNOWN = {F.cross_entropy: "cross_entropy", F.mse_loss: "mse"}
 
 
@@ -111,7 +124,12 @@ def as_loss(loss: str | nn.Module | Callable[..., Tensor] | Loss) -> Loss:
         if loss not in LOSSES:
             raise nearest(loss, LOSSES, "loss")
         return LOSSES[loss]
-    if type(loss) is nn.CrossEntropyLoss and loss.weight is None and loss.label_smoothing == 0 and loss.ignore_index == -100:
+    if (
+        type(loss) is nn.CrossEntropyLoss
+        and loss.weight is None
+        and loss.label_smoothing == 0
+        and loss.ignore_index == -100
+    ):
         return LOSSES["cross_entropy"]
     if type(loss) is nn.MSELoss:
         return LOSSES["mse"]
@@ -121,7 +139,9 @@ def as_loss(loss: str | nn.Module | Callable[..., Tensor] | Loss) -> Loss:
             setattr(loss, "reduction", "none")  # noqa: B010 (a module's attributes are untyped)
         return Custom(loss)
     if not callable(loss):
-        raise SettingError(f"loss: {loss!r} is not accepted; give one of {', '.join(LOSSES)}, a torch loss or a function")
+        raise SettingError(
+            f"loss: {loss!r} is not accepted; give one of {', '.join(LOSSES)}, a torch loss or a function"
+        )
     if loss in _KNOWN:
         return LOSSES[_KNOWN[loss]]
     if "reduction" in inspect.signature(loss).parameters:

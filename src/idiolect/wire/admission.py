@@ -16,8 +16,21 @@ from .ragged import Ragged
 
 HEAD = wire.HEADER.itemsize
 
-REASONS = ("size", "magic", "schema", "run", "round", "stranger", "repeated", "weight", "channel", "not finite")
-Decode = Callable[[Ragged, np.ndarray], tuple[State, np.ndarray, State]]  # bodies, clients -> rows, which made sense, memory
+REASONS = (
+    "size",
+    "magic",
+    "schema",
+    "run",
+    "round",
+    "stranger",
+    "repeated",
+    "weight",
+    "channel",
+    "not finite",
+)
+Decode = Callable[
+    [Ragged, np.ndarray], tuple[State, np.ndarray, State]
+]  # bodies, clients -> rows, which made sense, memory
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,9 @@ def admit(
     rejected["channel"] += int((~fine).sum())
     finite = fine & wire.finite(rows).cpu().numpy() if len(client) else np.zeros(0, dtype=bool)
     rejected["not finite"] += int((fine & ~finite).sum())
-    first = np.zeros(len(client), dtype=bool)  # of the sound ones, so that a bad copy cannot push out the good one
+    first = np.zeros(
+        len(client), dtype=bool
+    )  # of the sound ones, so that a bad copy cannot push out the good one
     sound = np.flatnonzero(finite)
     first[sound[np.unique(client[sound], return_index=True)[1]]] = True
     rejected["repeated"] += int((finite & ~first).sum())
@@ -88,7 +103,12 @@ def admit(
     )
 
 
-def _fitting(messages: Sequence[bytes | memoryview] | np.ndarray | Ragged, low: int, high: int, rejected: Counter[str]) -> Ragged:
+def _fitting(
+    messages: Sequence[bytes | memoryview] | np.ndarray | Ragged,
+    low: int,
+    high: int,
+    rejected: Counter[str],
+) -> Ragged:
     """The messages of an acceptable length; the others are not even looked at."""
     if isinstance(messages, np.ndarray):
         messages = Ragged.even(messages)
@@ -101,7 +121,9 @@ def _fitting(messages: Sequence[bytes | memoryview] | np.ndarray | Ragged, low: 
     return Ragged.of(fitting)
 
 
-def _open(arrived: Ragged, client: np.ndarray, schema: wire.Schema, decode: Decode | None) -> tuple[State, np.ndarray, State]:
+def _open(
+    arrived: Ragged, client: np.ndarray, schema: wire.Schema, decode: Decode | None
+) -> tuple[State, np.ndarray, State]:
     if decode is None:
         matrix = arrived.matrix if len(arrived) else np.empty((0, schema.length), dtype=np.uint8)
         return wire.unpack(schema, matrix), np.ones(len(client), dtype=bool), {}

@@ -26,7 +26,9 @@ class Ledger:
 
     def __post_init__(self) -> None:
         for name in COUNTS:
-            kind = torch.float64 if name.startswith("values") else torch.int64  # coded numbers count as fractions of 32-bit words
+            kind = (
+                torch.float64 if name.startswith("values") else torch.int64
+            )  # coded numbers count as fractions of 32-bit words
             self.counts[name] = self.counts.get(name, torch.zeros(self.clients)).to(kind)
 
     def sent_down(self, clients: Tensor, bytes: int, values: float) -> None:
@@ -45,9 +47,19 @@ class Ledger:
         return self.total("bytes_up", "bytes_down")
 
     def save(self) -> tuple[dict[str, Tensor], dict]:
-        return dict(self.counts), {"selected": self.selected, "admitted": self.admitted, "rejected": dict(self.rejected)}
+        return dict(self.counts), {
+            "selected": self.selected,
+            "admitted": self.admitted,
+            "rejected": dict(self.rejected),
+        }
 
     @classmethod
     def load(cls, tensors: dict[str, Tensor], facts: dict) -> Ledger:
         counts = {name: tensors[name] for name in COUNTS}
-        return cls(len(counts["gradients"]), counts, facts["selected"], facts["admitted"], Counter(facts["rejected"]))
+        return cls(
+            len(counts["gradients"]),
+            counts,
+            facts["selected"],
+            facts["admitted"],
+            Counter(facts["rejected"]),
+        )

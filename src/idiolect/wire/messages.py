@@ -20,9 +20,25 @@ from torch import Tensor
 from ..core.types import State
 
 MAGIC = int.from_bytes(b"idl1", "little")
-HEADER = np.dtype([("magic", "<u4"), ("round", "<u4"), ("run", "<u4"), ("schema", "<u4"), ("client", "<u4"), ("weight", "<f4")])
+HEADER = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("round", "<u4"),
+        ("run", "<u4"),
+        ("schema", "<u4"),
+        ("client", "<u4"),
+        ("weight", "<f4"),
+    ]
+)
 SERVER = 2**32 - 1  # the "client" of a message down
-_CODES = {torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4", torch.uint8: "|u1"}
+_CODES = {
+    torch.float64: "<f8",
+    torch.float32: "<f4",
+    torch.float16: "<f2",
+    torch.int64: "<i8",
+    torch.int32: "<i4",
+    torch.uint8: "|u1",
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +62,20 @@ class Schema:
         """The length of a message in bytes; 0 where nothing is declared, for then nothing is sent."""
         if not self.parts:
             return 0
-        return HEADER.itemsize + sum(int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in self.parts)
+        return HEADER.itemsize + sum(
+            int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in self.parts
+        )
 
     @property
     def checksum(self) -> int:
-        return zlib.crc32((repr([(n, s, _CODES[t]) for n, s, t in self.parts]) + self.channel).encode())
+        return zlib.crc32(
+            (repr([(n, s, _CODES[t]) for n, s, t in self.parts]) + self.channel).encode()
+        )
 
 
-def pack(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray, rows: State) -> np.ndarray:
+def pack(
+    schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray, rows: State
+) -> np.ndarray:
     """Messages of K clients as a byte matrix [K, length]; row k is what client k sends.
 
     >>> import torch
@@ -67,15 +89,21 @@ def pack(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.
     for name, shape, dtype in schema.parts:
         t = rows[name].detach().to("cpu")
         if t.dtype != dtype or tuple(t.shape[1:]) != shape:
-            raise ValueError(f"message {name!r} is {t.dtype}{tuple(t.shape[1:])}, declared {dtype}{shape}")
+            raise ValueError(
+                f"message {name!r} is {t.dtype}{tuple(t.shape[1:])}, declared {dtype}{shape}"
+            )
         width = int(np.prod(shape)) * dtype.itemsize
-        body = np.ascontiguousarray(t.reshape(len(clients), -1).numpy().astype(_CODES[dtype], copy=False))
+        body = np.ascontiguousarray(
+            t.reshape(len(clients), -1).numpy().astype(_CODES[dtype], copy=False)
+        )
         out[:, at : at + width] = body.view(np.uint8).reshape(len(clients), width)
         at += width
     return out
 
 
-def heads(schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray) -> np.ndarray:  # -> uint8[K, 24]
+def heads(
+    schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray
+) -> np.ndarray:  # -> uint8[K, 24]
     """The headers of K messages."""
     head = np.zeros(len(clients), dtype=HEADER)
     head["magic"], head["round"], head["run"], head["schema"] = MAGIC, round, run, schema.checksum
@@ -93,12 +121,16 @@ def unpack(schema: Schema, messages: np.ndarray) -> State:  # uint8[K, length] -
     for name, shape, dtype in schema.parts:
         width = int(np.prod(shape)) * dtype.itemsize
         body = messages[:, at : at + width].copy().view(_CODES[dtype])
-        state[name] = torch.from_numpy(body.astype(body.dtype.newbyteorder("="), copy=False)).view(len(messages), *shape)
+        state[name] = torch.from_numpy(body.astype(body.dtype.newbyteorder("="), copy=False)).view(
+            len(messages), *shape
+        )
         at += width
     return state
 
 
-def stack(messages: Sequence[bytes | memoryview | np.ndarray], length: int) -> np.ndarray:  # -> uint8[K, length]
+def stack(
+    messages: Sequence[bytes | memoryview | np.ndarray], length: int
+) -> np.ndarray:  # -> uint8[K, length]
     """Messages of the right length as one byte matrix."""
     if isinstance(messages, np.ndarray) and messages.ndim == 2:
         return messages
@@ -123,7 +155,13 @@ def open_one(schema: Schema, message: bytes, run: int, round: int, device: torch
         return {}
     matrix = np.frombuffer(message, dtype=np.uint8)[None]
     head = header(matrix)[0]
-    for field, want in (("magic", MAGIC), ("run", run), ("schema", schema.checksum), ("round", round), ("client", SERVER)):
+    for field, want in (
+        ("magic", MAGIC),
+        ("run", run),
+        ("schema", schema.checksum),
+        ("round", round),
+        ("client", SERVER),
+    ):
         if head[field] != want:
             raise ValueError(f"message down: {field} is {head[field]}, expected {want}")
     return {n: t[0].to(device) for n, t in unpack(schema, matrix).items()}
@@ -132,4 +170,8 @@ def open_one(schema: Schema, message: bytes, run: int, round: int, device: torch
 def finite(rows: State) -> Tensor:  # -> bool[K]
     """Which messages hold only finite numbers."""
     checks = [torch.isfinite(t.flatten(1)).all(1) for t in rows.values() if t.is_floating_point()]
-    return torch.stack(checks).all(0) if checks else torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
+    return (
+        torch.stack(checks).all(0)
+        if checks
+        else torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
+    )

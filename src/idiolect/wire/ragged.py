@@ -60,13 +60,17 @@ def join(parts: Sequence[Ragged]) -> Ragged:
     if len(parts) == 1:
         return parts[0]
     lengths = np.sum([p.lengths for p in parts], axis=0)
-    if all((p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]):  # equal lengths up to the last: side by side
+    if all(
+        (p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]
+    ):  # equal lengths up to the last: side by side
         return Ragged(np.concatenate([p.matrix for p in parts], axis=1), lengths)
     matrix = np.zeros((len(lengths), int(lengths.max(initial=0))), dtype=np.uint8)
     at, column = np.zeros((len(lengths), 1), dtype=np.int64), np.arange(matrix.shape[1])
     for p in parts:
         end = at + p.lengths[:, None]
-        matrix[(column >= at) & (column < end)] = p.matrix[np.arange(p.matrix.shape[1]) < p.lengths[:, None]]
+        matrix[(column >= at) & (column < end)] = p.matrix[
+            np.arange(p.matrix.shape[1]) < p.lengths[:, None]
+        ]
         at = end
     return Ragged(matrix, lengths)
 
@@ -79,7 +83,9 @@ class Reader:
         self.at = np.zeros(len(bodies), dtype=np.int64)
         self.bad = np.zeros(len(bodies), dtype=bool)
 
-    def take(self, count: int | np.ndarray, who: np.ndarray | None = None) -> np.ndarray:  # -> uint8[rows of who, largest count]
+    def take(
+        self, count: int | np.ndarray, who: np.ndarray | None = None
+    ) -> np.ndarray:  # -> uint8[rows of who, largest count]
         """The next `count` bytes of every row (or of the rows where `who` is true): one number, or one a row."""
         rows = np.arange(len(self.at)) if who is None else np.flatnonzero(who)
         counts = np.broadcast_to(np.asarray(count, dtype=np.int64), (len(rows),))
@@ -87,7 +93,10 @@ class Reader:
         self.bad[rows] |= short
         counts = np.where(short, 0, counts)
         width = int(counts.max(initial=0)) if isinstance(count, np.ndarray) else int(count)
-        begin, same = self.at[rows], not short.any() and len(rows) and (self.at[rows] == self.at[rows[0]]).all()
+        begin, same = (
+            self.at[rows],
+            not short.any() and len(rows) and (self.at[rows] == self.at[rows[0]]).all(),
+        )
         self.at[rows] += counts
         if same and begin[0] + width <= self.bodies.matrix.shape[1]:  # the usual case: a slice
             out = self.bodies.matrix[:, begin[0] : begin[0] + width]
@@ -99,7 +108,9 @@ class Reader:
         inside = np.arange(width) < counts[:, None]
         if not self.bodies.matrix.shape[1]:
             return np.zeros((len(rows), width), dtype=np.uint8)
-        return np.where(inside, self.bodies.matrix[rows[:, None], np.where(inside, place, 0)], 0).astype(np.uint8)
+        return np.where(
+            inside, self.bodies.matrix[rows[:, None], np.where(inside, place, 0)], 0
+        ).astype(np.uint8)
 
     def reject(self, rows: np.ndarray, who: np.ndarray | None = None) -> None:
         """Mark rows whose content makes no sense: `rows` is bool, over all rows or over those of `who`."""

@@ -3,10 +3,10 @@
 A rule is chosen by a line of text: a name, its options, wrappers in front joined by +.
 
 >>> import torch
->>> make("bucketing(size=2) + trimmed-mean(f=1)").check(10)
->>> make("krum(f=2)")(torch.eye(7), torch.ones(7)).shape
+>>> parse_rule("bucketing(size=2) + trimmed-mean(f=1)").check(10)
+>>> parse_rule("krum(f=2)")(torch.eye(7), torch.ones(7)).shape
 torch.Size([7])
->>> make("krum(f=4)").check(10)
+>>> parse_rule("krum(f=4)").check(10)
 Traceback (most recent call last):
     ...
 idiolect.server.rules.rule.TooFew: f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
@@ -14,12 +14,14 @@ idiolect.server.rules.rule.TooFew: f: 4 is not accepted for krum with 10 clients
 
 from __future__ import annotations
 
-from ...core import text as specs
+from typing import Any
+
+from ...core import text
 from ...core.knobs import SettingError
+from ...core.registry import Table
 from .bucketing import Bucketing
 from .bulyan import Bulyan
 from .centred_clipping import CentredClipping
-from .chain import Chain
 from .geometric_median import GeometricMedian
 from .krum import Krum, MultiKrum
 from .mda import MDA
@@ -28,8 +30,9 @@ from .mean import Mean
 from .median import Median
 from .nnm import NNM
 from .norm_bound import NormBound
-from .rule import Rule, TooFew, Wrapper
+from .rule import Part, Rule, TooFew, Wrapper
 from .trimmed_mean import TrimmedMean
+from .wrapped import WrappedRule
 
 _RULES: tuple[type[Rule], ...] = (
     Mean,
@@ -45,21 +48,47 @@ _RULES: tuple[type[Rule], ...] = (
 )
 _WRAPPERS: tuple[type[Wrapper], ...] = (Bucketing, NNM, NormBound)
 
-RULES: dict[str, type[Rule]] = {r.title: r for r in _RULES}
-WRAPPERS: dict[str, type[Wrapper]] = {w.title: w for w in _WRAPPERS}
+
+def _part(name: str, found: Any) -> type[Part]:
+    if not (isinstance(found, type) and issubclass(found, (Rule, Wrapper))):
+        raise SettingError(f"rule: {name!r} is not accepted; a subclass of Rule or Wrapper")
+    return found
 
 
-def make(text: str) -> Rule:
+RULES: Table[type[Part]] = Table(
+    "rule", "idiolect.rules", {r.title: r for r in (*_RULES, *_WRAPPERS)}, _part
+)
+
+__all__ = ["RULES", "Rule", "TooFew", "WrappedRule", "Wrapper", "parse_rule", "rule_text"]
+
+
+def parse_rule(given: str | Rule) -> Rule:
     """The rule of a line such as "median", "krum(f=2)" or "nnm + trimmed-mean"."""
-    *wrappers, rule = specs.make(text, {**RULES, **WRAPPERS}, "rule")
+    if isinstance(given, Rule):
+        return given
+    if not isinstance(given, str):
+        raise SettingError(f"rule: {given!r} is not accepted; text or a Rule")
+    *wrappers, rule = text.build_parts(given, RULES, "rule")
     for wrapper in wrappers:
         if not isinstance(wrapper, Wrapper):
             raise SettingError(
-                f"rule: {text!r} is not accepted; {wrapper.title} ends a rule, only {', '.join(WRAPPERS)} may stand before another"
+                f"rule: {given!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, only "
+                f"{', '.join(w.title for w in _WRAPPERS)} may stand before another"
             )
     if not isinstance(rule, Rule):
-        raise SettingError(f"rule: {text!r} is not accepted; {rule.title} must be followed by a rule: {', '.join(RULES)}")
-    return Chain(tuple(wrappers), rule) if wrappers else rule
+        known = ", ".join(r.title for r in _RULES)
+        name = RULES.name_of(type(rule))
+        raise SettingError(
+            f"rule: {given!r} is not accepted; {name} must be followed by a rule: {known}"
+        )
+    return WrappedRule(tuple(wrappers), rule) if wrappers else rule
 
 
-__all__ = ["RULES", "WRAPPERS", "Rule", "TooFew", "Wrapper", "make"]
+def rule_text(rule: Rule) -> str:
+    """The text that `parse_rule` makes this rule of.
+
+    >>> rule_text(parse_rule("bucketing(size=3)+median"))
+    'bucketing(size=3) + median'
+    """
+    parts = (*rule.wrappers, rule.rule) if isinstance(rule, WrappedRule) else (rule,)
+    return " + ".join(RULES.text(part) for part in parts)

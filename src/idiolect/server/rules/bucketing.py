@@ -36,7 +36,9 @@ class Bucketing(Wrapper):
         order = streams.bits(streams.keys(key, "bucketing"), 0, n)[0].argsort(kind="stable")
         bucket = torch.empty(n, dtype=torch.int64)
         bucket[torch.from_numpy(order)] = torch.arange(n) // self.size
-        member = torch.nn.functional.one_hot(bucket, self.after(n)).T.to(rows.device)  # [buckets, n]
+        member = torch.nn.functional.one_hot(bucket, self.after(n)).T.to(
+            rows.device
+        )  # [buckets, n]
         means = wide(member) / member.sum(1, keepdim=True) @ wide(rows)
         return means.to(rows.dtype), member.to(weights.dtype) @ weights
 

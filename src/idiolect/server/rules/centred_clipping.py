@@ -29,7 +29,9 @@ class CentredClipping(Rule):
     """
 
     title = "centred-clipping"
-    tau: float = knob(1.0, "largest distance from the centre that counts in full; 0 = the median distance", low=0)
+    tau: float = knob(
+        1.0, "largest distance from the centre that counts in full; 0 = the median distance", low=0
+    )
     steps: int = knob(3, "clipping steps", low=1)
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:

@@ -33,7 +33,10 @@ class GeometricMedian(Rule):
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         start = geometry.median(rows)
-        x, z = geometry.wide(rows) - start, torch.zeros_like(start)  # around the start: equal rows give exactly that row
+        x, z = (
+            geometry.wide(rows) - start,
+            torch.zeros_like(start),
+        )  # around the start: equal rows give exactly that row
         share = weights.to(x) if self.weighted else torch.ones_like(weights).to(x)
         for _ in range(self.steps):
             b = share / torch.linalg.vector_norm(x - z, dim=1).clamp(min=self.nu)

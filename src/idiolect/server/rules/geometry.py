@@ -49,7 +49,11 @@ def around(rows: Tensor, keep: int) -> Tensor:  # [n, m] -> float64[m]
 def central(rows: Tensor) -> Tensor:  # [n, m] -> [m]
     """A row among the majority: the one with the least median distance to the others, on some thousands of the coordinates."""
     some = wide(rows[:, :: max(1, rows.shape[1] // 4096)])
-    return rows[torch.cdist(some, some, compute_mode="donot_use_mm_for_euclid_dist").median(1).values.argmin()]
+    return rows[
+        torch.cdist(some, some, compute_mode="donot_use_mm_for_euclid_dist")
+        .median(1)
+        .values.argmin()
+    ]
 
 
 def squared_distances(rows: Tensor) -> Tensor:  # [n, m] -> float64[n, n]

@@ -38,11 +38,19 @@ class Krum(Withstands, Rule):
     """
 
     title, offset = "krum", 3
-    variant: str = knob("paper", "squared distances (paper), or not (perfed: the public code of lp-proj)", choices=("paper", "perfed"))
+    variant: str = knob(
+        "paper",
+        "squared distances (paper), or not (perfed: the public code of lp-proj)",
+        choices=("paper", "perfed"),
+    )
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         distances = squared_distances(rows)
-        return rows[ranked(distances if self.variant == "paper" else distances.sqrt(), self.liars(len(rows)))[0]].clone()
+        return rows[
+            ranked(
+                distances if self.variant == "paper" else distances.sqrt(), self.liars(len(rows))
+            )[0]
+        ].clone()
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,9 @@ class MultiKrum(Withstands, Rule):
     def check(self, n: int) -> None:
         super().check(n)
         if self.m > n:
-            raise TooFew(f"m: {self.m} is not accepted for multi-krum with {n} clients; at most {n}")
+            raise TooFew(
+                f"m: {self.m} is not accepted for multi-krum with {n} clients; at most {n}"
+            )
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         f = self.liars(len(rows))

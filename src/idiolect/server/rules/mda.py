@@ -19,9 +19,13 @@ LIMIT = 200_000  # subsets tried at most
 
 
 @lru_cache(maxsize=4)
-def subsets(n: int, f: int) -> Tensor:  # -> float32[C(n, f), n], 1 where a row is kept; in lexicographic order of those kept
+def subsets(
+    n: int, f: int
+) -> Tensor:  # -> float32[C(n, f), n], 1 where a row is kept; in lexicographic order of those kept
     count = math.comb(n, f)
-    left_out = np.fromiter((i for s in combinations(range(n), f) for i in s), dtype=np.int64, count=count * f).reshape(count, f)
+    left_out = np.fromiter(
+        (i for s in combinations(range(n), f) for i in s), dtype=np.int64, count=count * f
+    ).reshape(count, f)
     return torch.ones(count, n).scatter_(1, torch.from_numpy(left_out), 0).flip(0)
 
 

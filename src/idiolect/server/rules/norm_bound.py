@@ -28,7 +28,9 @@ class NormBound(Wrapper):
     """
 
     title = "norm-bound"
-    bound: float = knob(0.0, "largest distance from the coordinate median; 0 = the median of the distances", low=0)
+    bound: float = knob(
+        0.0, "largest distance from the coordinate median; 0 = the median of the distances", low=0
+    )
 
     def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> tuple[Tensor, Tensor]:
         centre = geometry.median(rows)

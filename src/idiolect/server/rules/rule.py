@@ -63,9 +63,13 @@ class Withstands(Part):
     def check(self, n: int) -> None:
         most, need = (n - self.offset) // self.slope, f"n >= {self.slope} f + {self.offset}"
         if most < 0:
-            raise TooFew(f"rule: {self.title} needs at least {self.slope * max(self.f, 0) + self.offset} clients ({need}), not {n}")
+            raise TooFew(
+                f"rule: {self.title} needs at least {self.slope * max(self.f, 0) + self.offset} clients ({need}), not {n}"
+            )
         if self.f > most:
-            raise TooFew(f"f: {self.f} is not accepted for {self.title} with {n} clients; at most {most} ({need})")
+            raise TooFew(
+                f"f: {self.f} is not accepted for {self.title} with {n} clients; at most {most} ({need})"
+            )
 
     def liars(self, n: int) -> int:
         """f for n clients."""

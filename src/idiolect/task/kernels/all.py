@@ -45,7 +45,10 @@ class Layout:
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Views of x[..., d] by parameter name."""
         pieces = x.split([b - a for a, b in pairwise(self.starts)], dim=-1)
-        return {n: p.view(*x.shape[:-1], *s) for n, s, p in zip(self.names, self.shapes, pieces, strict=True)}
+        return {
+            n: p.view(*x.shape[:-1], *s)
+            for n, s, p in zip(self.names, self.shapes, pieces, strict=True)
+        }
 
     def span(self, name: str) -> tuple[int, int]:
         at = self.names.index(name)
@@ -57,7 +60,11 @@ def spread(weights: Tensor, targets: Tensor) -> Tensor:
     if targets.dim() == weights.dim():
         return weights
     many = targets[0, 0].numel()
-    return (weights / many).view(*weights.shape, *[1] * (targets.dim() - weights.dim())).expand_as(targets)
+    return (
+        (weights / many)
+        .view(*weights.shape, *[1] * (targets.dim() - weights.dim()))
+        .expand_as(targets)
+    )
 
 
 # -- stacked: batched matrix products ----------------------------------------------------------------------------------------
@@ -105,7 +112,9 @@ def chain(module: nn.Module) -> list[Step] | None:
     if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     if type(module) is nn.Linear:  # tracing would look inside it
-        steps: list[Step] | None = [Step("linear", "weight", "bias" if module.bias is not None else "")]
+        steps: list[Step] | None = [
+            Step("linear", "weight", "bias" if module.bias is not None else "")
+        ]
     else:
         graph = trace(module)
         steps = None if graph is None else _links(graph, dict(module.named_modules()))
@@ -122,7 +131,9 @@ def _links(graph: fx.Graph, layers: dict[str, nn.Module]) -> list[Step] | None:
         if node.op == "placeholder" and last is None:
             last = node
         elif node.op == "output":
-            return steps if node.args[0] is last and any(s.kind == "linear" for s in steps) else None
+            return (
+                steps if node.args[0] is last and any(s.kind == "linear" for s in steps) else None
+            )
         elif _is_batch_size(node, last, sizes):
             sizes.add(node)
         elif node.args and node.args[0] is last and (step := _link(node, layers, sizes)):
@@ -140,7 +151,12 @@ def _is_batch_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> 
         return node.args[0] is last and node.args[1:] == (0,)
     if node.op == "call_function" and node.target is getattr and node.args[1] == "shape":
         return node.args[0] is last
-    return bool(node.op == "call_function" and node.target is operator.getitem and node.args[0] in sizes and node.args[1] == 0)
+    return bool(
+        node.op == "call_function"
+        and node.target is operator.getitem
+        and node.args[0] in sizes
+        and node.args[1] == 0
+    )
 
 
 def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> Step | None:
@@ -149,12 +165,16 @@ def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> S
     if node.op == "call_module":
         layer, name = layers[str(node.target)], str(node.target)
         if type(layer) is nn.Linear:
-            return Step("linear", f"{name}.weight", f"{name}.bias" if layer.bias is not None else "")
+            return Step(
+                "linear", f"{name}.weight", f"{name}.bias" if layer.bias is not None else ""
+            )
         if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
             return Step("flatten")
         if type(layer) is nn.GELU and layer.approximate == "none":
             return Step("gelu")
-        if type(layer) is nn.Identity or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0):
+        if type(layer) is nn.Identity or (
+            isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0
+        ):
             return Step("")
         return Step(_MODULES[type(layer)]) if type(layer) in _MODULES else None
     if node.op == "call_function":
@@ -164,9 +184,18 @@ def _link(node: fx.Node, layers: dict[str, nn.Module], sizes: set[fx.Node]) -> S
     if node.op == "call_method":
         if node.target == "flatten" and rest == (1,):
             return Step("flatten")
-        if node.target in ("view", "reshape") and len(rest) == 2 and rest[0] in sizes and rest[1] == -1:
+        if (
+            node.target in ("view", "reshape")
+            and len(rest) == 2
+            and rest[0] in sizes
+            and rest[1] == -1
+        ):
             return Step("flatten")
-        return Step(str(node.target)) if node.target in ("relu", "tanh", "sigmoid") and not rest else None
+        return (
+            Step(str(node.target))
+            if node.target in ("relu", "tanh", "sigmoid") and not rest
+            else None
+        )
     return None
 
 
@@ -190,23 +219,34 @@ class Stacked:
             return self.layout.unflatten(x)
         k, first, lay = x.stride(0), x.storage_offset(), self.layout
         views = zip(lay.names, lay.shapes, self.strides, lay.starts, strict=False)
-        return {n: x.as_strided((len(x), *shape), (k, *stride), first + a) for n, shape, stride, a in views}
+        return {
+            n: x.as_strided((len(x), *shape), (k, *stride), first + a)
+            for n, shape, stride, a in views
+        }
 
-    def _forward(self, p: dict[str, Tensor], inputs: Tensor) -> list[Tensor]:  # -> the value before each step, and the output
+    def _forward(
+        self, p: dict[str, Tensor], inputs: Tensor
+    ) -> list[Tensor]:  # -> the value before each step, and the output
         h = inputs.flatten(2) if self.flattens else inputs
         h = h.flatten(1, -2).transpose(1, 2)  # [K, features, M]
         values = []
         for s in self.steps:
             values.append(h)
             if s.kind == "linear":
-                h = torch.baddbmm(p[s.bias].unsqueeze(2), p[s.weight], h) if s.bias else torch.bmm(p[s.weight], h)
+                h = (
+                    torch.baddbmm(p[s.bias].unsqueeze(2), p[s.weight], h)
+                    if s.bias
+                    else torch.bmm(p[s.weight], h)
+                )
             elif s.kind != "flatten":
                 h = _ACTIVATIONS[s.kind][0](h)
         return [*values, h]
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         lead = inputs.shape[:2] if self.flattens else inputs.shape[:-1]
-        return self._forward(self._views(x), inputs)[-1].transpose(1, 2).contiguous().view(*lead, -1)
+        return (
+            self._forward(self._views(x), inputs)[-1].transpose(1, 2).contiguous().view(*lead, -1)
+        )
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         p = self._views(x)
@@ -248,7 +288,9 @@ class Vmapped:
 
     def __init__(self, module: nn.Module, layout: Layout):
         self.module, self.layout = module, layout
-        self._run = vmap(lambda flat, inputs: functional_call(module, layout.unflatten(flat), (inputs,)))
+        self._run = vmap(
+            lambda flat, inputs: functional_call(module, layout.unflatten(flat), (inputs,))
+        )
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
@@ -260,7 +302,9 @@ class Vmapped:
             self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
         self.module.train()
         try:
-            return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets))
+            return self._grads[loss](
+                x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets)
+            )
         except RuntimeError as error:
             if "randomness" not in str(error):
                 raise
@@ -298,7 +342,11 @@ class Rows:
 
     def _each(self, rows: list[int], work: Callable[[_Worn, int], None]) -> None:
         """`work(copy, k)` for every k of `rows`, on as many threads as torch may use."""
-        threads = max(1, min(torch.get_num_threads(), len(rows))) if self.on_cpu and not self.random else 1
+        threads = (
+            max(1, min(torch.get_num_threads(), len(rows)))
+            if self.on_cpu and not self.random
+            else 1
+        )
         while len(self.worn) < threads:
             self.worn.append(_Worn(self.original, self.layout))
 
@@ -314,7 +362,11 @@ class Rows:
     def of_one(self, w: Tensor, inputs: Tensor) -> Tensor:  # w[d], inputs[n, ...] -> [n, ...]
         """One model on many samples, in pieces that stay in the cache, shared out among threads."""
         pieces = list(inputs.split(_PIECE))
-        return torch.cat(self._outputs(w.expand(len(pieces), -1), pieces)) if len(inputs) else self.original.eval()(inputs)
+        return (
+            torch.cat(self._outputs(w.expand(len(pieces), -1), pieces))
+            if len(inputs)
+            else self.original.eval()(inputs)
+        )
 
     def _outputs(self, x: Tensor, inputs: list[Tensor]) -> list[Tensor]:
         out: list[Tensor] = [x] * len(inputs)
@@ -366,7 +418,15 @@ class _Worn:
 Kernel = Stacked | Vmapped | Rows
 
 
-_DROPS = {torch.dropout, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
+_DROPS = {
+    torch.dropout,
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+}
 
 
 def has_dropout(module: nn.Module) -> bool:
@@ -379,7 +439,9 @@ def has_dropout(module: nn.Module) -> bool:
     if any(active(m) for m in module.modules()):
         return True
     graph = trace(module)
-    return graph is not None and any(node.op == "call_function" and node.target in _DROPS for node in graph.nodes)
+    return graph is not None and any(
+        node.op == "call_function" and node.target in _DROPS for node in graph.nodes
+    )
 
 
 def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
@@ -390,9 +452,19 @@ def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
     steps = None if random else chain(module)
     convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
     if kernel == "auto":
-        kernel = "rows" if random else "stacked" if steps else "rows" if convolves and layout.device.type == "cpu" else "vmap"
+        kernel = (
+            "rows"
+            if random
+            else "stacked"
+            if steps
+            else "rows"
+            if convolves and layout.device.type == "cpu"
+            else "vmap"
+        )
     if random and kernel != "rows":
-        raise SettingError(f"kernel: {kernel!r} cannot give each client its own dropout; a model with dropout needs kernel 'rows'")
+        raise SettingError(
+            f"kernel: {kernel!r} cannot give each client its own dropout; a model with dropout needs kernel 'rows'"
+        )
     if kernel == "stacked":
         if steps is None:
             raise SettingError(

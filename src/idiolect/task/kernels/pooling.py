@@ -27,7 +27,9 @@ class _Pool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, delta: Tensor) -> Tensor:
         z, wide = ctx.saved_tensors
-        lower = _route(delta, wide[..., 1::2, :] > wide[..., 0::2, :], torch.empty_like(wide), rows=True)
+        lower = _route(
+            delta, wide[..., 1::2, :] > wide[..., 0::2, :], torch.empty_like(wide), rows=True
+        )
         return _route(lower, z[..., 1::2] > z[..., 0::2], torch.empty_like(z), rows=False)
 
 

@@ -11,7 +11,9 @@ import torch
 
 @lru_cache(maxsize=1)
 def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="idiolect", initializer=torch.set_num_threads, initargs=(1,))
+    return ThreadPoolExecutor(
+        workers, thread_name_prefix="idiolect", initializer=torch.set_num_threads, initargs=(1,)
+    )
 
 
 def over_threads(work: Callable[[int], None], threads: int) -> None:

@@ -32,7 +32,9 @@ def attacked(s: Linear, spread: float, liars: int, power: float) -> float:
     return spread + liars / s.clients**2 * (power - s.noise**2 / (s.b * s.samples))
 
 
-def same_value(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None) -> float:  # liars: bool[N]
+def same_value(
+    s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None
+) -> float:  # liars: bool[N]
     """Liars send c (1, ..., 1), c ~ N(0, τ²); eq. (37), M = τ²."""
     u = _seen(w, P)
     returned = u[~liars].sum(0) / s.clients
@@ -42,11 +44,15 @@ def same_value(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None
 gaussian = same_value  # liars send N(0, τ² I): the same trace, so the same loss
 
 
-def sign_flip(s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None) -> float:  # liars: bool[N]
+def sign_flip(
+    s: Linear, w: Tensor, liars: Tensor, tau: float, P: Tensor | None = None
+) -> float:  # liars: bool[N]
     """Liars send -|c| ŵ_k, c ~ N(0, τ²); eqs. (40) to (43)."""
     u = _seen(w, P)
     returned = (u[~liars].sum(0) - math.sqrt(2 / math.pi) * tau * u[liars].sum(0)) / s.clients
-    own = (1 - 2 / math.pi) * u[liars].square() + s.noise**2 / (s.b * s.samples)  # diagonals of M_k / τ²
+    own = (1 - 2 / math.pi) * u[liars].square() + s.noise**2 / (
+        s.b * s.samples
+    )  # diagonals of M_k / τ²
     power = tau**2 * float(own.mean()) if bool(liars.any()) else 0.0
     return attacked(s, float((returned - u[~liars]).square().mean()), int(liars.sum()), power)
 

@@ -27,7 +27,9 @@ def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float
     return s.b**2 / 4 * _share(s, lam) ** 4 * float(far.var(correction=0))
 
 
-def expected(s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None) -> float:  # covariance[d, d]
+def expected(
+    s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None
+) -> float:  # covariance[d, d]
     """E V(λ) over w_k ~ N(μ, Σ_w), eqs. (46) to (48), which are twice too large: step (d) of (49) loses a factor 1/2."""
     S, N = _seen(covariance, P), s.clients
     return s.b**2 / 2 * _share(s, lam) ** 4 * (N - 1) * (N - 2) / N**2 * float((S @ S).trace())

@@ -44,7 +44,9 @@ ditto = pfedme  # the same models, because all clients have the same b
 
 def lpproj(s: Linear, lam: float, dim: int, spread: float) -> float:
     """L^l2(λ) for orthonormal rows of P, corrected as `pfedme`."""
-    return s.noise**2 / 2 + dim * coordinate(s, lam, spread) + (s.features - dim) * coordinate(s, 0, 0)
+    return (
+        s.noise**2 / 2 + dim * coordinate(s, lam, spread) + (s.features - dim) * coordinate(s, 0, 0)
+    )
 
 
 def slope(s: Linear, lam: float, dim: int, spread: float) -> float:
@@ -76,7 +78,12 @@ def pfedme_beats_fedavg_from(s: Linear, spread: float) -> float:
 def lpproj_beats_fedavg_from(s: Linear, lam: float, dim: int) -> float:
     """L^l2(λ) <= L^Avg if and only if the spread is at least this."""
     b, d = s.b, s.features
-    return _noise(s) / b * (d * (b + lam) ** 2 - dim * lam * (2 * b + lam)) / (d * (b + lam) ** 2 - dim * lam**2)
+    return (
+        _noise(s)
+        / b
+        * (d * (b + lam) ** 2 - dim * lam * (2 * b + lam))
+        / (d * (b + lam) ** 2 - dim * lam**2)
+    )
 
 
 def _noise(s: Linear) -> float:

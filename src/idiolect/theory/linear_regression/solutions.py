@@ -64,7 +64,9 @@ def envelope(H: Tensor, lam: float, P: Tensor) -> Tensor:  # -> A[N, m, m]
     return torch.linalg.inv(torch.eye(len(P), dtype=P.dtype) + lam * P @ torch.linalg.solve(H, P.T))
 
 
-def tied(H: Tensor, found: Tensor, lam: float, P: Tensor, w: Tensor) -> Tensor:  # w[..., N or 1, m] -> x[..., N, d]
+def tied(
+    H: Tensor, found: Tensor, lam: float, P: Tensor, w: Tensor
+) -> Tensor:  # w[..., N or 1, m] -> x[..., N, d]
     """x_k(w) = argmin f_k(x) + λ/2 ||w - P x||^2 = (H_k + λ P^T P)^-1 (H_k ŵ_k + λ P^T w)."""
     return _apply(torch.linalg.inv(H + lam * P.T @ P), _apply(H, found) + lam * w @ P)
 
@@ -74,7 +76,9 @@ def fedavg_after_many_rounds(H: Tensor, found: Tensor, lr: float, steps: int) ->
     return weighted_mean(_gone(lr * H, steps), found)
 
 
-def lpproj_after_many_rounds(H: Tensor, found: Tensor, lam: float, P: Tensor, lr: float, alternations: int) -> tuple[Tensor, Tensor]:
+def lpproj_after_many_rounds(
+    H: Tensor, found: Tensor, lam: float, P: Tensor, lr: float, alternations: int
+) -> tuple[Tensor, Tensor]:
     """(w, x) where Algorithm 1 settles, with (3) solved exactly, everybody heard and R `alternations` of step size `lr` (η).
 
     An alternation is w <- w - η λ A_k (w - P ŵ_k): R of them go the share I - (I - η λ A_k)^R of the way to P ŵ_k. For R = 1, and for

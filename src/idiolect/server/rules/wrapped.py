@@ -10,16 +10,16 @@ from .rule import Rule, TooFew, Wrapper
 
 
 @dataclass(frozen=True)
-class Chain(Rule):
+class WrappedRule(Rule):
     """What "bucketing(size=2) + median" makes: the wrappers as written, then the rule.
 
     >>> import torch
-    >>> from idiolect.server.rules import make
-    >>> make("nnm(f=1) + mean")(torch.tensor([[1.0], [1.0], [1.0], [901.0]]), torch.ones(4))
+    >>> from idiolect.server.rules import parse_rule
+    >>> parse_rule("nnm(f=1) + mean")(torch.tensor([[1.0], [1.0], [1.0], [901.0]]), torch.ones(4))
     tensor([76.])
     """
 
-    title = "chain"
+    title = "wrapped"
     wrappers: tuple[Wrapper, ...]
     rule: Rule
 
@@ -31,7 +31,9 @@ class Chain(Rule):
         try:
             self.rule.check(rows)
         except TooFew as error:
-            raise TooFew(f"{error}; these are the buckets of {n} clients" if rows != n else str(error)) from None
+            raise TooFew(
+                f"{error}; these are the buckets of {n} clients" if rows != n else str(error)
+            ) from None
 
     def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> Tensor:
         self.check(len(rows))
