@@ -1,45 +1,64 @@
-"""What a method is: five short functions of tensors, and its hyper-parameters as fields.
+"""What a method is: a few short functions of tensors, with its hyper-parameters as fields.
 
-Every function is pure. What is not in a State does not exist, so a checkpoint is the States and nothing else. A cohort is a
-matrix: private state and messages have the client as leading axis, the server's state has none.
+Every function is pure. What is not in a State does not exist, so a checkpoint is the States and
+nothing else. A cohort is a matrix: private state and messages have the client as leading axis, the
+server's state has none. docs/add-a-method.md walks through the whole interface.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from .core.knobs import Knobs
 from .core.types import State
-from .task.batches import Batches
+from .task.here import Here
 from .task.task import Task
 
-Rule = Callable[[Tensor, Tensor], Tensor]  # rows[S, m], weights[S] -> [m]
+
+class Combine(Protocol):
+    """The run's aggregation rule as `aggregate` is given it, for the messages of one round."""
+
+    samples: Tensor  # float64[S]: training samples of each client heard, over the mean client's
+    clients: int  # N: how many clients may take part
+
+    def __call__(self, up: State, weights: Tensor | None = None) -> State:
+        """One vector for each part of the message: rows[S, m] -> [m], selected once per message.
+
+        Without `weights[S]`, clients weigh what `Method.weigh` says.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
-    trains: ClassVar[str] = (
-        "sampled"  # who updates in a round: "sampled", or "everyone" (then only the sampled are heard)
-    )
+    # -- what is declared ------------------------------------------------------------------------
     sends: ClassVar[str] = "d"  # numbers a message holds, in words
-    hears_all: ClassVar[bool] = (
-        False  # whether the method makes sense only if every client is heard every round
+    shared_name: ClassVar[str] = (
+        "w"  # the part of the server's state that server optimisers step on
     )
-    rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields a learning-rate schedule scales
+    hears_all: ClassVar[bool] = False  # it makes sense only if every client is heard in every round
+    rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields that a learning-rate schedule scales
     changes: ClassVar[
         tuple[str, ...]
-    ] = ()  # parts of the message that are changes or gradients, not models
-    plain: ClassVar[
-        tuple[str, ...]
-    ] = ()  # parts that no channel may alter (a few numbers that must arrive)
+    ] = ()  # message parts that are changes or gradients, not models
+    plain: ClassVar[tuple[str, ...]] = ()  # message parts that no channel may alter
+
+    @property
+    def trains(self) -> str:
+        """Who updates in a round: "sampled", or "everyone" (then only the sampled are heard)."""
+        return "sampled"
+
+    @property
+    def linear(self) -> bool:
+        """Whether `aggregate` is linear in the messages, so that it could be given their sum."""
+        return True
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""
@@ -48,40 +67,48 @@ class Method(Knobs):
         """What a client sends: name -> how many numbers."""
         return {"w": task.d}
 
+    def weigh(self, samples: Tensor) -> Tensor:
+        """How the server weighs clients with these numbers of training samples[S]."""
+        return samples
+
+    # -- the server's side -----------------------------------------------------------------------
     def server(self, task: Task) -> State:
         """The server's state before round 0."""
         return {"w": task.x0.clone()}
-
-    def private(self, task: Task, clients: np.ndarray) -> State:
-        """Private rows of clients met for the first time (`clients`: their stream keys, uint64[K])."""
-        return {}
 
     def broadcast(self, task: Task, server: State) -> State:
         """The message down."""
         return server
 
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        """The server's step, from the messages up (rows[S, m], sorted by client) to its new state."""
+        return server | rule(up)
+
+    # -- the clients' side -----------------------------------------------------------------------
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        """Private rows of clients met for the first time (`clients`: their stream keys, uint64[K])."""
+        return {}
+
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        """A round at the clients: (message up, new private rows); rows in, rows out."""
+        raise NotImplementedError(f"{type(self).__name__} does not define update")
+
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        """x[K, d]: the model each client predicts with."""
+        return down["w"].expand(here.rows, -1)
+
+    # -- what others may ask ---------------------------------------------------------------------
     def reference(self, task: Task, down: State) -> State:
-        """What a receiver knows already of a message: channels code the difference to it. Nothing where the message is a change."""
+        """What a receiver knows already of a message: channels code the difference to it.
+
+        Nothing where the message is a change.
+        """
         models = {n: m for n, m in self.message(task).items() if n not in self.changes}
         return {n: down[n] for n, m in models.items() if n in down and down[n].shape == (m,)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        """A round at the clients: (message up, new private rows); rows in, rows out."""
-        raise NotImplementedError
-
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        """The server's step; `weights[S]` are the clients' numbers of samples over the federation's mean."""
-        return server | {name: rule(rows, weights) for name, rows in up.items()}
-
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        """x[K, d]: the model each client predicts with."""
-        return down["w"].expand(batches.rows, -1)
-
     def shared(self, task: Task, down: State) -> Tensor | None:  # -> [d]
-        """The method's one global model, where it has one: evaluated beside the personal models at the end."""
-        w = down.get("w")
+        """The method's one global model, where it has one: evaluated beside the personal models."""
+        w = down.get(self.shared_name)
         return w if w is not None and w.shape == task.x0.shape else None
 
     def handover(self, task: Task, down: State) -> Tensor | None:  # -> [d]
@@ -89,16 +116,16 @@ class Method(Knobs):
         return self.shared(task, down)
 
     def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
-        """What a reader of the result should know beside its figures, as plain data; a text under "warning" is shown before the run."""
+        """What a reader of the result should know beside its figures, as plain data.
+
+        A text under "warning" is shown before the run.
+        """
         return {}
 
     def scaled(self, factor: float) -> Method:
         """The method with its learning rates times `factor` (a schedule over rounds)."""
-        tiny = sys.float_info.min  # a rate that has decayed to nothing is still a rate
-        return (
-            self
-            if factor == 1
-            else replace(
-                self, **{name: max(factor * getattr(self, name), tiny) for name in self.rates}
-            )
-        )
+        if factor == 1:
+            return self
+        least = sys.float_info.min  # a rate that has decayed to nothing is still a rate
+        rates = {name: max(factor * getattr(self, name), least) for name in self.rates}
+        return replace(self, **rates)

@@ -1,7 +1,8 @@
 """The local loops, once. Methods say what is minimised; these say how.
 
-A row of a large model is what memory is made of, so a step makes none that it can do without: the first one leaves the rows it is given
-alone (they may be the store's own) and makes new ones, the later ones work in place, and a gradient is gone before the next is made.
+Rows of large models are what memory is made of, so a step makes no more of them than it must: the
+first step leaves the rows it is given alone (they may be the store's own) and makes new ones, later
+steps work in place, and a gradient is gone before the next one is made.
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .task.batches import Batch, Batches
+from .task.batches import Batch
+from .task.here import Here
 from .task.task import Task
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
+Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
 
 
 def sgd(
     task: Task,
     x: Tensor,
-    batches: Batches,
+    here: Here,
     lr: float,
     steps: int,
     epochs: int = 0,
     pull: Pull | None = None,
 ) -> Tensor:
-    """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times, or `epochs` passes over each client's own data."""
-    todo = batches.steps(steps, epochs)
-    most, least = int(todo.max()), int(todo.min())
+    """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
+
+    With `epochs` > 0, that many passes over each client's own data instead.
+    """
+    todo = here.steps(steps, epochs)
+    most = int(todo.max())
+    least = int(todo.min())
     for j in range(most):
-        batch = batches.draw()
+        batch = here.draw()
         if j >= least:  # some rows are through: they stay where they are
             batch = batch.only((todo > j).to(x.device))
         g = task.grad(x, batch)
@@ -43,23 +50,17 @@ def sgd(
     return x
 
 
-Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
-
-
 def minimise(
-    gradient: Gradient,
-    x: Tensor,
-    batches: Batches,
-    lr: float,
-    steps: int,
-    accuracy: float,
-    fresh: bool,
+    gradient: Gradient, x: Tensor, here: Here, lr: float, steps: int, accuracy: float, fresh: bool
 ) -> Tensor:
-    """An inner problem of lp-proj or pFedMe: `descend` on one mini-batch (the papers), or `steps` SGD steps on fresh ones (their code)."""
+    """An inner problem of lp-proj or pFedMe.
+
+    `descend` on one mini-batch (the papers), or `steps` SGD steps on fresh ones (their code).
+    """
     if not fresh:
-        return descend(gradient, x, batches.draw(), lr, steps, accuracy)
+        return descend(gradient, x, here.draw(), lr, steps, accuracy)
     for j in range(steps):
-        x = torch.add(x, gradient(x, batches.draw()), alpha=-lr, out=x if j else None)
+        x = torch.add(x, gradient(x, here.draw()), alpha=-lr, out=x if j else None)
     return x
 
 
@@ -68,24 +69,19 @@ def descend(
 ) -> Tensor:
     """Gradient descent on one fixed batch until ||g||^2 <= accuracy, row by row, or `steps` steps.
 
-    A row that is there stays there, so its result does not depend on the other rows of the cohort.
+    A row that has arrived stays there, so its result does not depend on the rest of the cohort.
     """
     for j in range(steps):
         g = gradient(x, batch)
-        going = ~(
-            torch.linalg.vecdot(g, g) <= accuracy
-        )  # a NaN is not solved: it must reach the message and be rejected
+        # a NaN is not solved: it must reach the message and be rejected there
+        going = ~(torch.linalg.vecdot(g, g) <= accuracy)
         if batch.active is not None or not bool(going.all()):
             batch = batch.only(going)
         if batch.active is None:
             x = torch.add(x, g, alpha=-lr, out=x if j else None)
         elif bool(batch.active.any()):
-            x = torch.where(
-                batch.active.unsqueeze(-1),
-                torch.add(x, g, alpha=-lr, out=g),
-                x,
-                out=x if j else None,
-            )
+            stepped = torch.add(x, g, alpha=-lr, out=g)
+            x = torch.where(batch.active.unsqueeze(-1), stepped, x, out=x if j else None)
         else:
             break
         del g

@@ -56,9 +56,13 @@ class Table(Mapping[str, T], Generic[T]):
             self._found[name] = self._accept(name, self._load(name))
         return self._found[name]
 
+    def known(self) -> dict[str, T]:
+        """The built-in entries, and those that have been asked for by name."""
+        return {**self.built_in, **self._found}
+
     def name_of(self, thing: Any) -> str:
         """The name under which a class is found: a listed one, else `module:Name`."""
-        for name, entry in (*self.built_in.items(), *self._found.items()):
+        for name, entry in self.known().items():
             if entry is thing:
                 return name
         return f"{thing.__module__}:{thing.__qualname__}"

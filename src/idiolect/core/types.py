@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+Id = int | str  # the user's own name of a client
 State = dict[str, Tensor]  # server: plain tensors; private rows and messages: leading axis = client
 
 

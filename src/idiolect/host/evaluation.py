@@ -1,10 +1,13 @@
-"""Personal models on their own clients' data, many clients at once.
+"""Models on their own clients' data, many clients at once.
 
-One shared model is an ordinary forward pass over the split's slice of the data. Personal models are run as rows: clients of like
-size are padded to a common length and go through the kernel together. What is padded is prepared once and kept while it is small.
+One shared model is an ordinary forward pass over the split's slice of the data. Personal models are
+run as rows: clients of like size are padded to a common length and go through the kernel together.
+What is padded is prepared once and kept while it is small.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,74 +15,86 @@ from torch import Tensor
 
 from ..data.federation import Federation
 from ..task.task import Task
-from .scores import Scores
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
-_PIECE = 4096  # samples a forward pass of one model takes at once
+_PIECE = 4096  # samples that a forward pass of one model takes at once
 _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Hits and loss summed over samples, for every row of a host."""
+
+    hits: Tensor  # float64[N]
+    loss: Tensor  # float64[N]
+
+
 class Evaluator:
-    """Scores of personal models on one split."""
+    """Scores of models on one split of a host's data. Clients are rows of the host."""
 
     def __init__(self, task: Task, data: Federation, split: str):
-        self.task, self.data, self.split = task, data, split
-        self.offsets, self.sizes = data.offsets[split], data.sizes(split)
-        self.low, self.high = int(self.offsets[0]), int(self.offsets[-1])
+        self.task = task
+        self.data = data
+        self.offsets = data.offsets[split]
+        self.sizes = data.sizes(split)
+        self.low = int(self.offsets[0])
+        self.high = int(self.offsets[-1])
         self._plans: dict[bytes, list[Tensor]] = {}
         self._ready: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
         self._kept = 0
         self._owner = torch.repeat_interleave(torch.arange(data.clients), self.sizes)
 
-    def blank(self) -> Scores:
+    def blank(self) -> Sums:
+        """Zeros for every row."""
         n = self.data.clients
-        return Scores(
-            torch.zeros(n, dtype=torch.float64),
-            torch.zeros(n, dtype=torch.float64),
-            self.sizes.clone(),
-        )
+        return Sums(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
 
-    def shared(self, w: Tensor) -> Scores:
+    def shared(self, w: Tensor) -> Sums:
         """One model w[d] for all clients."""
-        scores = self.blank()
+        sums = self.blank()
         for a in range(self.low, self.high, _PIECE):
             b = min(a + _PIECE, self.high)
-            y = self.data.targets[a:b]
-            hits, loss = self._score(self.task.outputs_of_one(w, self.data.inputs[a:b]), y)
+            outputs = self.task.outputs_of_one(w, self.data.inputs[a:b])
+            hits, loss = self._score(outputs, self.data.targets[a:b])
             owner = self._owner[a - self.low : b - self.low]
-            scores.hits.index_add_(0, owner, hits)
-            scores.loss.index_add_(0, owner, loss)
-        return scores
+            sums.hits.index_add_(0, owner, hits)
+            sums.loss.index_add_(0, owner, loss)
+        return sums
 
-    def personal(self, x: Tensor, clients: Tensor, into: Scores) -> None:
-        """Models x[K, d] of these clients; their scores are written into `into`."""
-        for rows in self._groups(clients):
-            inputs, targets, exists = self._padded(clients[rows])
-            hits, loss = self._score(self.task.outputs(x[rows.to(x.device)], inputs), targets)
-            into.hits[clients[rows]] = torch.where(exists, hits, 0).sum(1)
-            into.loss[clients[rows]] = torch.where(exists, loss, 0).sum(1)
+    def personal(self, x: Tensor, rows: Tensor, into: Sums) -> None:
+        """Models x[K, d] of these rows; their scores are written into `into`."""
+        for group in self._groups(rows):
+            inputs, targets, exists = self._padded(rows[group])
+            outputs = self.task.outputs(x[group.to(x.device)], inputs)
+            hits, loss = self._score(outputs, targets)
+            into.hits[rows[group]] = torch.where(exists, hits, 0).sum(1)
+            into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
 
-    def _groups(self, clients: Tensor) -> list[Tensor]:
-        """Positions in `clients`, in groups of like size: at most a fifth of a group is padding. Found once."""
-        key = clients.numpy().tobytes()
+    def _groups(self, rows: Tensor) -> list[Tensor]:
+        """Positions in `rows`, in groups of like size: at most a fifth of a group is padding.
+
+        Found once per cohort.
+        """
+        key = rows.numpy().tobytes()
         if key not in self._plans:
             if len(self._plans) >= 64:  # ever new cohorts: forget the old ones
                 self._plans.clear()
                 self._ready.clear()
                 self._kept = 0
-            sizes = self.sizes[clients].numpy()
-            order = np.flatnonzero(sizes)[sizes[np.flatnonzero(sizes)].argsort(kind="stable")]
-            groups: list[Tensor] = []
-            while len(order):
-                least = sizes[order[0]]
-                most = int(
-                    np.searchsorted(sizes[order], max(least + 8, int(1.25 * least)), side="right")
-                )
-                piece = order[: max(1, min(most, _AT_ONCE // int(least)))]
-                groups.append(torch.from_numpy(np.sort(piece)))
-                order = order[len(piece) :]
-            self._plans[key] = groups
+            self._plans[key] = self._plan(self.sizes[rows].numpy())
         return self._plans[key]
+
+    def _plan(self, sizes: np.ndarray) -> list[Tensor]:
+        order = np.flatnonzero(sizes)[sizes[np.flatnonzero(sizes)].argsort(kind="stable")]
+        groups: list[Tensor] = []
+        while len(order):
+            least = int(sizes[order[0]])
+            longest = max(least + 8, int(1.25 * least))
+            most = int(np.searchsorted(sizes[order], longest, side="right"))
+            piece = order[: max(1, min(most, _AT_ONCE // least))]
+            groups.append(torch.from_numpy(np.sort(piece)))
+            order = order[len(piece) :]
+        return groups
 
     def _score(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(hits, loss) of each sample, float64; a sample with several targets counts their mean."""
@@ -87,28 +102,29 @@ class Evaluator:
         loss = self.task.criterion.each(outputs, targets).double()
         inner = self.data.targets.dim() - 1
         if inner:
-            hits, loss = hits.flatten(-inner).mean(-1), loss.flatten(-inner).mean(-1)
+            hits = hits.flatten(-inner).mean(-1)
+            loss = loss.flatten(-inner).mean(-1)
         return hits.cpu(), loss.cpu()
 
-    def _padded(self, clients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        key = clients.numpy().tobytes()
+    def _padded(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and which of them exist: [K, longest, ...]."""
+        key = rows.numpy().tobytes()
         if key in self._ready:
             return self._ready[key]
-        sizes, device = self.sizes[clients], self.data.inputs.device
+        sizes = self.sizes[rows]
         place = torch.arange(int(sizes.max()))
         exists = place < sizes.unsqueeze(1)
-        index = torch.where(exists, self.offsets[clients].unsqueeze(1) + place, self.low)
+        index = torch.where(exists, self.offsets[rows].unsqueeze(1) + place, self.low)
         first = int(index[0, 0])
-        if bool(exists.all()) and torch.equal(
-            index.flatten(), torch.arange(first, first + index.numel())
-        ):
-            flat = slice(first, first + index.numel())  # equal clients side by side: no copy at all
-            inputs, targets = self.data.inputs[flat], self.data.targets[flat]
+        side_by_side = torch.arange(first, first + index.numel())
+        if bool(exists.all()) and torch.equal(index.flatten(), side_by_side):
+            flat = slice(first, first + index.numel())  # equal clients: no copy at all
+            inputs = self.data.inputs[flat]
+            targets = self.data.targets[flat]
         else:
-            inputs, targets = (
-                t.index_select(0, index.flatten().to(device))
-                for t in (self.data.inputs, self.data.targets)
-            )
+            at = index.flatten().to(self.data.inputs.device)
+            inputs = self.data.inputs.index_select(0, at)
+            targets = self.data.targets.index_select(0, at)
             self._kept += inputs.numel() * inputs.element_size()
         group = (
             inputs.view(*index.shape, *inputs.shape[1:]),

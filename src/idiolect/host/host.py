@@ -1,280 +1,368 @@
-"""A host: the owner of some clients, their data and their private rows. Only declared messages and scores leave it."""
+"""A host: the owner of some clients, their data and their private rows.
+
+Only declared messages, scores and counts leave it. What the wire calls a client by its wire id is a
+row here; the numbering of rows is the host's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..adversary import Attack
-from ..channels import Channel, Form
-from ..channels.link import Link, only
+from ..channels import Form
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.store import Store
-from ..core.types import State
+from ..core.types import State, prefixed, under
 from ..data.federation import Federation
-from ..method import Method
+from ..server.contract import Contract
+from ..server.exchange import Order, Query, Verdict
 from ..solvers import sgd
-from ..task.batches import Batches
-from ..task.task import Task
+from ..task.here import Here
 from ..wire import messages as wire
-from ..wire.ragged import Ragged, join
-from .evaluation import Evaluator
+from ..wire.ragged import Ragged, join, stacked
+from .evaluation import Evaluator, Sums
 from .scores import Scores
 
 _CACHE = 32 << 20  # bytes that rows at work may touch in a step
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class HostSettings:
+    """How a host works: the run's settings that concern it."""
+
     batch: int = 64
     batching: str = "replace"
     chunk: int = 0  # rows at once; 0 = as many as fit in `memory`
-    memory: int = (
-        2 << 30
-    )  # bytes for a chunk at work, and for private rows before they move to a file
+    memory: int = 2 << 30  # bytes for a chunk at work, and for rows before they move to a file
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
-    repeats: bool = (
-        True  # whether a round may be asked for twice; then private rows take twice the memory
-    )
-    channel: Channel = field(default_factory=Channel)
-    attack: Attack | None = None
-    liars: Tensor | None = None  # int64: the malicious clients
+    repeats: bool = True  # a round may be asked for twice; then rows take twice the memory
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The messages of a round: bytes, whose they are, and what they count as in the lp-proj paper's 32-bit words."""
+    """What a host sends in a round."""
 
     messages: Ragged
-    clients: Tensor  # int64[S]
-    values: np.ndarray  # float64[S]
+    values: np.ndarray  # float64[S]: 32-bit words of each as the lp-proj paper counts
+    trained: Tensor  # int64: wire ids of the clients that trained
+    gradients: Tensor  # int64: gradient evaluations of each of them
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Which messages of a round: those up, or answers about a part in a second exchange."""
+
+    version: int
+    part: str = ""  # the part of the message that is asked about; "" = the message itself
 
 
 class Host:
     """Runs a method's client side for its clients, chunk by chunk."""
 
+    gathers: ClassVar[bool] = False  # whether all messages of a round must be in one place to be sent
+
     def __init__(
-        self, method: Method, task: Task, data: Federation, run: int, settings: HostSettings
+        self, contract: Contract, data: Federation, wire_ids: Tensor, settings: HostSettings
     ):
-        self.method, self.task, self.run, self.settings = method, task, run, settings
+        task = contract.task
+        self.contract = contract
+        self.settings = settings
         self.data = data.to(task.device, task.dtype)
+        self.wire_ids = wire_ids  # int64[N], increasing: row -> wire id
         self.keys = streams.name_keys(data.names)
-        self.sizes = data.sizes("train")
-        self.link = Link.fit(settings.channel, method, task)
-        parts = tuple((n, (m,), task.dtype) for n, m in sorted(method.message(task).items()))
-        self.up = wire.Schema(parts, repr(settings.channel.stages) if self.link else "")
-        self.down = wire.Schema.of(method.broadcast(task, method.server(task)))
-        fresh = lambda ids: method.private(task, self.keys[ids.numpy()])  # noqa: E731
-        self.store = Store(data.clients, fresh, settings.memory, settings.scratch, settings.repeats)
+        self.samples = data.sizes("train")
+        self.store = Store(
+            data.clients,
+            lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
+            settings.memory,
+            settings.scratch,
+            settings.repeats,
+        )
+        # what the channel keeps at each client
         self.coder = Store(
             data.clients,
-            lambda ids: self.link.blank("client", len(ids), task.x0),
+            lambda rows: contract.link.blank("client", len(rows), task.x0),
             settings.memory,
             settings.scratch,
         )
-        self.gradients = torch.zeros(data.clients, dtype=torch.int64)  # spent in training
-        self.deployment = torch.zeros(
-            data.clients, dtype=torch.int64
-        )  # spent by the last personalisation before use
         self._evaluators: dict[str, Evaluator] = {}
 
-    def update(
-        self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0
-    ) -> Sent:
-        """A round for the clients `train`; the messages of those in `send`. Ids are sorted."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
-        method, out = self.method.scaled(rate), []
-        together = (
-            self.settings.attack is not None
-        )  # liars who collude see the honest messages of the round
+    # -- a round ---------------------------------------------------------------------------------
+    def update(self, order: Order) -> Sent:
+        """Train the clients of this host that the order names; messages of those that are heard."""
+        contract = self.contract
+        train = self.rows(order.train)
+        heard = self.rows(order.heard)
+        down = self._open(contract.down, order.down, order.version, contract.task.device)
+        method = contract.method.scaled(order.rate)
+        spent = torch.zeros(len(train), dtype=torch.int64)
+        sent: list[tuple[Ragged, np.ndarray]] = []
         waiting: list[tuple[Tensor, State]] = []
-        for ids in train.split(self.chunk):
-            batches = self._batches(ids, round)
-            up, rows = method.update(self.task, down, self.store.read(ids, round), batches)
-            self.store.write(ids, round, rows)
-            self.gradients[ids] += batches.tally
-            heard = torch.isin(ids, send)
-            if self.up.parts and bool(heard.any()):
-                waiting.append(
-                    (
-                        ids[heard],
-                        up
-                        if bool(heard.all())
-                        else {n: t[heard.to(t.device)] for n, t in up.items()},
-                    )
-                )
-            del up, rows, batches  # a chunk of large models is gone before the next one is at work
-            if waiting and not together:
-                out.append(self._send(round, down, *waiting.pop()))
+        done = 0
+        for rows in train.split(self.chunk) if len(train) else ():
+            here = self._here(rows, order.version)
+            up, after = method.update(contract.task, down, self.store.read(rows, order.version), here)
+            self.store.write(rows, order.version, after)
+            spent[done : done + len(rows)] = here.tally
+            done += len(rows)
+            sends = torch.isin(rows, heard)
+            if contract.up.parts and bool(sends.any()):
+                if not bool(sends.all()):
+                    up = {n: t[sends.to(t.device)] for n, t in up.items()}
+                waiting.append((rows[sends], up))
+            del up, after, here  # a chunk of large models is gone before the next one is at work
+            if waiting and not self.gathers:
+                sent.append(self._send(order.version, down, *waiting.pop()))
         if waiting:
-            up = {n: torch.cat([rows[n] for _, rows in waiting]) for n in waiting[0][1]}
-            out.append(self._send(round, down, torch.cat([ids for ids, _ in waiting]), up))
-        if not out:
-            return Sent(Ragged.empty(0), send[:0], np.zeros(0))
-        return out[0] if len(out) == 1 else _together(out)
+            rows = torch.cat([rows for rows, _ in waiting])
+            up = {n: torch.cat([state[n] for _, state in waiting]) for n in waiting[0][1]}
+            sent.append(self._send(order.version, down, rows, up))
+        messages = stacked([m for m, _ in sent])
+        values = np.concatenate([v for _, v in sent]) if sent else np.zeros(0)
+        return Sent(messages, values, self.wire_ids[train], spent)
 
-    def _send(self, round: int, down: State, ids: Tensor, up: State) -> Sent:
-        """What clients really send: their messages, bent where they lie, through the channel, with a header."""
-        reference = self.method.reference(self.task, down)
-        up = self._attacked(round, ids, up, reference)
-        names, weights = ids.numpy(), self.sizes[ids].numpy()
-        if not self.link:
-            packed = wire.pack(self.up, self.run, round, names, weights, up)
-            return Sent(Ragged.even(packed), ids, np.full(len(ids), float(self.up.values)))
-        keys = streams.keys(self.task.seed, "channel", round, self.keys[names])
-        bodies, state, values = self.link.encode(
-            up, reference, self.coder.read(ids, round), keys, round
-        )
-        self.coder.write(ids, round, state)
-        return Sent(
-            join([Ragged.even(wire.heads(self.up, self.run, round, names, weights)), bodies]),
-            ids,
-            values,
-        )
+    def _send(self, version: int, down: State, rows: Tensor, up: State) -> tuple[Ragged, np.ndarray]:
+        """Messages through the channel, each with a header; and what they count as in words."""
+        contract = self.contract
+        reference = contract.method.reference(contract.task, down)
+        up = self.leaving(Exchange(version), rows, up, reference)
+        wire_ids = self.wire_ids[rows].numpy()
+        weights = self.samples[rows].numpy()
+        if not contract.link.codes:
+            packed = wire.pack(contract.up, contract.run, version, wire_ids, weights, up)
+            return Ragged.even(packed), np.full(len(rows), float(contract.up.values))
+        keys = streams.keys(contract.task.seed, "channel", version, self.keys[rows.numpy()])
+        kept = self.coder.read(rows, version)
+        bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
+        self.coder.write(rows, version, kept)
+        heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
+        return join([Ragged.even(heads), bodies]), values
 
-    def _attacked(
-        self, round: int, ids: Tensor, up: State, reference: State, purpose: str = "attack"
+    def leaving(
+        self, exchange: Exchange, rows: Tensor, up: State, reference: State
     ) -> State:
-        attack, liars = self.settings.attack, self.settings.liars
-        if attack is None or liars is None:
-            return up
-        bad = torch.isin(ids, liars).to(self.task.device)
-        keys = streams.keys(self.task.seed, purpose, round, self.keys[ids.numpy()])
-        return {n: attack(rows, bad, reference.get(n), keys) for n, rows in up.items()}
+        """The messages as they leave the clients, before the channel. An honest host alters nothing."""
+        return up
 
-    def answer(
-        self, round: int, part: str, query: bytes, clients: Tensor, schema: wire.Schema
-    ) -> np.ndarray:
+    def answer(self, query: Query) -> np.ndarray:
         """The exact values that the server asks for, a byte matrix (a channel's second exchange)."""
-        asked = wire.open_one(schema, query, self.run, round, torch.device("cpu"))["query"].long()
-        stage, (prefix, form) = self.link.joint, self._joint(part, round)
+        contract = self.contract
+        asked = self._asked(query.message, "query", query.version)
+        rows = self.rows(query.asked)
+        stage = contract.link.aggregate_stage
         assert stage is not None
-        state = only(self.coder.read(clients), prefix)
-        rows = {"values": stage.answer(state, asked.to(self.task.device), form)}
-        rows = self._attacked(round, clients, rows, {}, "attack on the answer")
-        answers = wire.Schema((("values", (len(asked),), self.task.dtype),))
-        return wire.pack(
-            answers, self.run, round, clients.numpy(), self.sizes[clients].numpy(), rows
-        )
+        prefix, form = self._aggregate_part(query.part, query.version)
+        kept = under(self.coder.read(rows), prefix)
+        values = {"values": stage.answer(kept, asked, form)}
+        values = self.leaving(Exchange(query.version, query.part), rows, values, {})
+        wire_ids = self.wire_ids[rows].numpy()
+        weights = self.samples[rows].numpy()
+        schema = contract.answer(len(asked))
+        return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
-    def forget(
-        self, round: int, part: str, chosen: bytes, clients: Tensor, schema: wire.Schema
-    ) -> None:
-        """The coordinates that the server has taken: the clients' error starts anew there."""
-        taken = wire.open_one(schema, chosen, self.run, round, torch.device("cpu"))["chosen"].long()
-        stage, (prefix, form) = self.link.joint, self._joint(part, round)
-        assert stage is not None
-        rows = self.coder.read(clients)
-        after = stage.forget(only(rows, prefix), taken.to(self.task.device), form)
-        self.coder.write(clients, round, rows | {f"{prefix}{n}": t for n, t in after.items()})
+    def conclude(self, verdict: Verdict) -> None:
+        """The end of a round, for what the clients remember of the channel.
 
-    def unheard(self, round: int, clients: Tensor) -> None:
-        """Clients whose messages did not count: what they remember of the channel is as before the round, as it is at the server.
-
-        Else LBGM would send multiples of what the server has never seen, and a message that is not finite would stay in the error
-        of its sender for good. A client learns it with the next broadcast: one bit, not counted.
+        Clients whose messages counted forget the coordinates that the server has taken. For the
+        others everything is as before the round, as it is at the server: else LBGM would send
+        multiples of what the server has never seen, and a message that is not finite would stay in
+        the error of its sender for good. A client learns it with the next broadcast: one bit, not
+        counted.
         """
-        if self.link and len(clients):
-            self.coder.write(clients, round, self.coder.read(clients, round))
+        link = self.contract.link
+        if not link.codes:
+            return
+        unheard = self.rows(verdict.unheard)
+        if len(unheard):
+            before = self.coder.read(unheard, verdict.version)
+            self.coder.write(unheard, verdict.version, before)
+        counted = self.rows(verdict.counted)
+        stage = link.aggregate_stage
+        if not verdict.taken or stage is None or not len(counted):
+            return
+        for part, message in verdict.taken.items():
+            taken = self._asked(message, "chosen", verdict.version)
+            prefix, form = self._aggregate_part(part, verdict.version)
+            kept = self.coder.read(counted)
+            after = stage.forget(under(kept, prefix), taken, form)
+            self.coder.write(counted, verdict.version, kept | prefixed(after, prefix))
 
-    def _joint(self, part: str, round: int) -> tuple[str, Form]:
-        return next(
-            (prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part
+    def _asked(self, message: bytes, name: str, version: int) -> Tensor:  # -> int64
+        """Coordinates in a message of the second exchange."""
+        count = (len(message) - wire.HEADER.itemsize) // torch.int32.itemsize
+        schema = wire.Schema(
+            ((name, (max(count, 0),), torch.int32),), contract=self.contract.checksum
         )
+        found = self._open(schema, message, version, _CPU)
+        return found[name].long().to(self.contract.task.device)
 
+    def _open(
+        self, schema: wire.Schema, message: bytes, version: int, device: torch.device
+    ) -> State:
+        return wire.open_down(schema, message, self.contract.run, version, device)
+
+    def _aggregate_part(self, part: str, version: int) -> tuple[str, Form]:
+        parts = self.contract.link.aggregate_parts(version)
+        return next((prefix, form) for name, prefix, form in parts if name == part)
+
+    # -- models ----------------------------------------------------------------------------------
     def evaluate(
-        self, round: int, message: bytes, clients: Tensor, splits: tuple[str, ...]
+        self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
     ) -> dict[str, Scores]:
-        """Scores of the personal models on the clients' own data; `round` keys what personalisation draws."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
-        scores = {split: self._evaluator(split).blank() for split in splits}
-        for ids in clients.split(self.chunk):
-            x = self._personal(round, down, ids)
-            if len(ids) > 1 and x.stride(0) == 0:  # one model for all
-                return {split: self._evaluator(split).shared(x[0]) for split in splits}
+        """Scores of the personal models of this host's clients among `wire_ids`, on their own data.
+
+        `version` keys what personalisation draws.
+        """
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        everyone = self.rows(wire_ids)
+        spent = torch.zeros(self.data.clients, dtype=torch.int64)
+        sums = {split: self._evaluator(split).blank() for split in splits}
+        for rows in everyone.split(self.chunk) if len(everyone) else ():
+            x, tally = self._personal(version, down, rows)
+            spent[rows] = tally
+            if len(rows) > 1 and x.stride(0) == 0:  # one model for all
+                sums = {split: self._evaluator(split).shared(x[0]) for split in splits}
+                break
             for split in splits:
-                self._evaluator(split).personal(x, ids, scores[split])
-        return scores
+                self._evaluator(split).personal(x, rows, sums[split])
+        return {split: self._scores(split, sums[split], everyone, spent) for split in splits}
 
     def evaluate_shared(
-        self, round: int, message: bytes, splits: tuple[str, ...]
+        self, version: int, message: bytes, splits: tuple[str, ...]
     ) -> dict[str, Scores]:
-        """Scores of the method's one global model; empty where it has none."""
-        w = self.method.shared(
-            self.task, wire.open_one(self.down, message, self.run, round, self.task.device)
-        )
-        return {} if w is None else {split: self._evaluator(split).shared(w) for split in splits}
+        """Scores of the method's one global model on all clients; empty where it has none."""
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        w = contract.method.shared(contract.task, down)
+        if w is None:
+            return {}
+        everyone = torch.arange(self.data.clients)
+        nothing = torch.zeros(self.data.clients, dtype=torch.int64)
+        return {
+            split: self._scores(split, self._evaluator(split).shared(w), everyone, nothing)
+            for split in splits
+        }
 
-    def personal(self, round: int, message: bytes, client: int) -> Tensor:  # -> x[d]
-        """The model a client predicts with: for its owner only, no engine calls this."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
-        return self._personal(round, down, torch.tensor([client]))[0]
+    def _scores(self, split: str, sums: Sums, rows: Tensor, spent: Tensor) -> Scores:
+        sizes = self.data.sizes(split)[rows]
+        return Scores(self.wire_ids[rows], sums.hits[rows], sums.loss[rows], sizes, spent[rows])
 
-    def _personal(self, round: int, down: State, ids: Tensor) -> Tensor:
-        batches = self._batches(ids, round, "personal")
-        x = self.method.personal(self.task, down, self.store.read(ids), batches)
-        if self.settings.finetune_steps:
-            x = sgd(self.task, x, batches, self.settings.finetune_lr, self.settings.finetune_steps)
-        self.deployment[ids] = batches.tally
-        return x
+    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
+        """The model that a client predicts with: for its owner only, no engine calls this."""
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        return self._personal(version, down, self.rows(torch.tensor([wire_id])))[0][0]
 
-    def _batches(self, ids: Tensor, round: int, purpose: str = "batch") -> Batches:
-        return Batches(
+    def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """x[K, d], and the gradient evaluations that personalising took."""
+        task = self.contract.task
+        here = self._here(rows, version, "personal")
+        x = self.contract.method.personal(task, down, self.store.read(rows), here)
+        steps = self.settings.finetune_steps
+        if steps:
+            x = sgd(task, x, here, self.settings.finetune_lr, steps)
+        return x, here.tally
+
+    # -- private rows of the owner ---------------------------------------------------------------
+    def adopt(self, earlier: Host) -> None:
+        """Start from the private rows of an earlier stage of the same clients, where they fit."""
+        everyone = torch.arange(self.data.clients)
+        rows = earlier.store.read(everyone)  # rows of clients never met are made now
+        self.store.adopt({n: t.clone() for n, t in rows.items()})
+
+    def digest(self) -> str:
+        """SHA-256 of the private rows: it tells whether two are the same, and nothing else."""
+        digest = hashlib.sha256()
+        for name, t in sorted(self.store.read(torch.arange(self.data.clients)).items()):
+            flat = t.detach().cpu().contiguous().view(-1)
+            digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Private rows and what the channel keeps, as files in a folder of the owner's."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, store in (("private", self.store), ("channel", self.coder)):
+            tensors = {n: t.cpu().contiguous() for n, t in store.save().items()}
+            save_file({**tensors, "wire_ids": self.wire_ids}, folder / f"{name}.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """As it was saved."""
+        for name, store in (("private", self.store), ("channel", self.coder)):
+            tensors = load_file(folder / f"{name}.safetensors")
+            if not torch.equal(tensors.pop("wire_ids"), self.wire_ids):
+                raise ValueError(f"{folder}: these are the rows of other clients")
+            store.load(tensors, self.contract.task.device)
+
+    def release(self) -> None:
+        """Forget what only makes evaluation faster."""
+        self._evaluators.clear()
+
+    # -- inside ----------------------------------------------------------------------------------
+    def rows(self, wire_ids: Tensor) -> Tensor:  # -> int64, in the order of wire_ids
+        """The rows of those of these clients that belong to this host."""
+        if not len(self.wire_ids):
+            return wire_ids[:0]
+        at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=len(self.wire_ids) - 1)
+        return at[self.wire_ids[at] == wire_ids]
+
+    def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
+        task = self.contract.task
+        return Here(
             self.data,
-            ids,
-            seed=self.task.seed,
-            round=round,
-            names=self.keys,
+            rows,
+            clients=self.keys[rows.numpy()],
+            seed=task.seed,
+            round=version,
             batch=self.settings.batch,
             batching=self.settings.batching,
-            dtype=self.task.dtype,
+            dtype=task.dtype,
             purpose=purpose,
-            validate=lambda x: self._errors(x, ids),
+            validate=lambda x: self._errors(x, rows),
         )
 
-    def _errors(self, x: Tensor, ids: Tensor) -> Tensor:
+    def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""
-        if not int(self.data.sizes("valid").sum()):
+        sizes = self.data.sizes("valid")
+        if not int(sizes.sum()):
             raise SettingError(
-                "data: this method decides by validation data, and no client has any; give a validation share"
+                "data: this method decides by validation data, and no client has any; "
+                "give a validation share"
             )
-        scores = self._evaluator("valid").blank()
-        self._evaluator("valid").personal(x, ids, scores)
-        accuracy, loss = scores.of_clients()
-        return (1 - accuracy if self.data.classes else loss)[ids].nan_to_num(0.0)
+        sums = self._evaluator("valid").blank()
+        self._evaluator("valid").personal(x, rows, sums)
+        n = torch.where(sizes > 0, sizes, torch.nan)
+        error = 1 - sums.hits / n if self.data.classes else sums.loss / n
+        return error[rows].nan_to_num(0.0)
 
     def _evaluator(self, split: str) -> Evaluator:
         if split not in self._evaluators:
-            self._evaluators[split] = Evaluator(self.task, self.data, split)
+            self._evaluators[split] = Evaluator(self.contract.task, self.data, split)
         return self._evaluators[split]
 
     @property
     def chunk(self) -> int:
-        """Rows at once: as set; or as many as stay in the cache through their steps (a model, its gradient, a batch each), at least
-        one a thread, and no more than fit in memory (about eight vectors of R^d and a batch with its activations a row)."""
+        """Rows at once: as set, or as many as stay in the cache through their steps.
+
+        A row at work takes a model, its gradient and a batch. There is at least one row per thread,
+        and no more than fit in memory (about eight vectors of R^d and a batch with its activations
+        per row).
+        """
         if self.settings.chunk:
             return self.settings.chunk
-        model = self.task.d * self.task.dtype.itemsize
-        batch = self.settings.batch * self.data.inputs[0].numel() * self.task.dtype.itemsize
+        size = self.contract.task.dtype.itemsize
+        model = self.contract.task.d * size
+        batch = self.settings.batch * self.data.inputs[0].numel() * size if len(self.data.inputs) else 0
         fit = self.settings.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
-
-
-def _together(sent: list[Sent]) -> Sent:
-    width = max(s.messages.matrix.shape[1] for s in sent)
-    matrix = np.concatenate(
-        [np.pad(s.messages.matrix, ((0, 0), (0, width - s.messages.matrix.shape[1]))) for s in sent]
-    )
-    lengths = np.concatenate([s.messages.lengths for s in sent])
-    return Sent(
-        Ragged(matrix, lengths),
-        torch.cat([s.clients for s in sent]),
-        np.concatenate([s.values for s in sent]),
-    )

@@ -1,4 +1,4 @@
-"""How well clients are served: pooled over samples, and how it is spread over clients."""
+"""How well clients are served: what a host counts, and the figures made of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from ..data.federation import Federation
@@ -15,45 +14,58 @@ from ..data.federation import Federation
 
 @dataclass(frozen=True)
 class Scores:
-    """What was counted on one split: for each client its hits, its loss summed over samples, and its samples."""
+    """What was counted on one split, per client. Scores of several hosts merge."""
 
-    hits: Tensor  # float64[N]; NaN for regression
-    loss: Tensor  # float64[N]
-    samples: Tensor  # int64[N]
+    wire_ids: Tensor  # int64[n], increasing
+    hits: Tensor  # float64[n]; NaN for a regression
+    loss: Tensor  # float64[n]: summed over samples
+    samples: Tensor  # int64[n]
+    gradients: Tensor  # int64[n]: evaluations spent on personalisation before use
 
     def of_clients(self) -> tuple[Tensor, Tensor]:
         """(accuracy, loss) of each client; NaN for a client without samples."""
         n = torch.where(self.samples > 0, self.samples, torch.nan)
         return self.hits / n, self.loss / n
 
+    def only(self, wire_ids: Tensor) -> Scores:
+        """The scores of some clients."""
+        keep = torch.isin(self.wire_ids, wire_ids)
+        return self if bool(keep.all()) else Scores(*(t[keep] for t in self._fields()))
 
-def summarise(scores: Scores, clients: Tensor | None = None) -> dict[str, float]:
-    """The papers' figures: accuracy and loss pooled over samples, their population variance over clients; and more.
+    @staticmethod
+    def merge(scores: Sequence[Scores]) -> Scores:
+        """The scores of several hosts as one."""
+        if len(scores) == 1:
+            return scores[0]
+        together = [torch.cat(tensors) for tensors in zip(*(s._fields() for s in scores), strict=True)]
+        order = together[0].argsort()
+        return Scores(*(t[order] for t in together))
 
-    >>> s = Scores(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 0.0]), torch.tensor([2, 3]))
-    >>> {k: round(v, 3) for k, v in summarise(s).items() if k.startswith("accuracy")}
-    {'accuracy': 0.8, 'accuracy_variance': 0.062, 'accuracy_clients': 0.75, 'accuracy_worst10': 0.5}
+    def _fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.wire_ids, self.hits, self.loss, self.samples, self.gradients
+
+
+def summarise(scores: Scores) -> dict[str, float]:
+    """The papers' figures: pooled over samples, with their population variance over clients; and more.
+
+    >>> hits, loss = torch.tensor([1.0, 3.0]), torch.tensor([4.0, 0.0])
+    >>> s = Scores(torch.arange(2), hits, loss, torch.tensor([2, 3]), torch.zeros(2))
+    >>> {k: round(v, 3) for k, v in summarise(s).items() if k in ("accuracy", "accuracy_worst10")}
+    {'accuracy': 0.8, 'accuracy_worst10': 0.5}
     """
     keep = scores.samples > 0
-    if clients is not None:
-        keep &= torch.isin(torch.arange(len(keep)), clients)
-    out: dict[str, float] = {}
     samples = float(scores.samples[keep].sum())
-    for name, sums, worst_is in (("accuracy", scores.hits, "low"), ("loss", scores.loss, "high")):
+    out: dict[str, float] = {}
+    for name, sums, worst_is_high in (("accuracy", scores.hits, False), ("loss", scores.loss, True)):
         each = (sums / scores.samples)[keep].double()
-        if not len(each):
-            out |= {
-                name: math.nan,
-                f"{name}_variance": math.nan,
-                f"{name}_clients": math.nan,
-                f"{name}_worst10": math.nan,
-            }
-            continue
-        worst = each.sort(descending=worst_is == "high").values[: math.ceil(0.1 * len(each))]
-        out[name] = float(sums[keep].sum()) / samples
-        out[f"{name}_variance"] = float(each.var(correction=0))
-        out[f"{name}_clients"] = float(each.mean())
-        out[f"{name}_worst10"] = float(worst.mean())
+        figures = dict.fromkeys(("", "_variance", "_clients", "_worst10"), math.nan)
+        if len(each):
+            worst = each.sort(descending=worst_is_high).values[: math.ceil(0.1 * len(each))]
+            figures[""] = float(sums[keep].sum()) / samples
+            figures["_variance"] = float(each.var(correction=0))
+            figures["_clients"] = float(each.mean())
+            figures["_worst10"] = float(worst.mean())
+        out |= {f"{name}{end}": value for end, value in figures.items()}
     return out
 
 
@@ -65,17 +77,20 @@ def majority(federation: Federation, split: str = "test") -> Scores:
     train = federation.class_counts("train").double()
     held = federation.class_counts(split).double()
     share = (train + 1) / (train + 1).sum(1, keepdim=True)
-    return Scores(
-        federation.majority_hits(split).double(), -(held * share.log()).sum(1), held.sum(1).long()
-    )
+    clients = torch.arange(federation.clients)
+    hits = federation.majority_hits(split).double()
+    loss = -(held * share.log()).sum(1)
+    return Scores(clients, hits, loss, held.sum(1).long(), torch.zeros_like(clients))
 
 
 def interval(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % interval of the mean over seeds (Student's t); None for a single seed.
+    """Half the width of the 95 % interval of the mean over seeds (Student's t); None for one seed.
 
     >>> round(interval([1.0, 2.0, 3.0]), 3)
     2.484
     """
+    from scipy.special import stdtrit
+
     n = len(values)
     if n < 2 or any(math.isnan(v) for v in values):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from ..core.knobs import build, nearest
+from ..core.knobs import SettingError, build
+from ..core.registry import Table
 from ..method import Method
 from .dichotomy import Dichotomy
 from .ditto import Ditto
@@ -24,50 +26,84 @@ from .rsa import Rsa
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
 
-METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {
-    "local": (Local, {}),
-    "fedavg": (FedAvg, {}),
-    "fedprox": (FedProx, {}),
-    "fedprox-soft": (FedProxSoft, {}),
-    "lp-proj": (LpProj, {}),
-    "lp-proj-1": (LpProj, {"p": 1.0}),
-    "lp-proj-2": (LpProj, {"p": 2.0}),
-    "ditto": (Ditto, {}),
-    "pfedme": (PFedMe, {}),
-    "per-fedavg": (PerFedAvg, {}),
-    "lg-fedavg": (LgFedAvg, {}),
-    "rsa": (Rsa, {}),
-    "l2gd": (L2gd, {}),
-    "scaffold": (Scaffold, {}),
-    "scaffnew": (Scaffnew, {}),
-    "feddeper": (FedDeper, {}),
-    "feddeper*": (FedDeper, {"steps": 5}),
-    "ffgg": (Ffgg, {}),
-    "local-ffgg": (LocalFfgg, {}),
-    "fedalt": (FedAlt, {}),
-    "fedsim": (FedSim, {}),
-    "finetune": (Finetune, {}),
-    "dichotomy": (Dichotomy, {}),
-}
+Entry = tuple[type[Method], dict[str, Any]]  # the class, and the fields that the name fixes
 
 
-def make(name: str, **fields: Any) -> Method:
-    """A method by name.
+def _entry(name: str, found: Any) -> Entry:
+    """A user's entry: a subclass of Method, or (subclass, fixed fields)."""
+    cls, fixed = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise SettingError(f"method: {name!r} is not accepted; it must be a subclass of Method")
+    return cls, dict(fixed)
 
-    >>> make("lp-proj-2", dim=50).p
+
+METHODS: Table[Entry] = Table(
+    "method",
+    "idiolect.methods",
+    {
+        "local": (Local, {}),
+        "fedavg": (FedAvg, {}),
+        "fedprox": (FedProx, {}),
+        "fedprox-soft": (FedProxSoft, {}),
+        "lp-proj": (LpProj, {}),
+        "lp-proj-1": (LpProj, {"p": 1.0}),
+        "lp-proj-2": (LpProj, {"p": 2.0}),
+        "ditto": (Ditto, {}),
+        "pfedme": (PFedMe, {}),
+        "per-fedavg": (PerFedAvg, {}),
+        "lg-fedavg": (LgFedAvg, {}),
+        "rsa": (Rsa, {}),
+        "l2gd": (L2gd, {}),
+        "scaffold": (Scaffold, {}),
+        "scaffnew": (Scaffnew, {}),
+        "feddeper": (FedDeper, {}),
+        "feddeper*": (FedDeper, {"steps": 5}),
+        "ffgg": (Ffgg, {}),
+        "local-ffgg": (LocalFfgg, {}),
+        "fedalt": (FedAlt, {}),
+        "fedsim": (FedSim, {}),
+        "finetune": (Finetune, {}),
+        "dichotomy": (Dichotomy, {}),
+    },
+    _entry,
+)
+
+
+def make_method(name: str, **fields: Any) -> Method:
+    """A method by name: built in, from an installed package, or `module:Name`.
+
+    >>> make_method("lp-proj-2", dim=50).p
     2.0
     """
-    if name not in METHODS:
-        raise nearest(name, METHODS, "method")
-    cls, fixed = METHODS[name]
+    cls, fixed = METHODS.find(name)
     return build(cls, {**fixed, **fields}, f"method {name}")
 
 
 def name_of(method: Method) -> str:
-    """The name in the table that says most about this method (lp-proj-1 rather than lp-proj); a user's own class by its name."""
+    """The name that says most about this method: lp-proj-1 rather than lp-proj.
+
+    A user's own class has the name it was found by, else its class's name.
+    """
     fits = [
-        n
-        for n, (cls, fixed) in METHODS.items()
+        name
+        for name, (cls, fixed) in METHODS.known().items()
         if type(method) is cls and all(getattr(method, k) == v for k, v in fixed.items())
     ]
-    return max(fits, key=lambda n: len(METHODS[n][1]), default=type(method).__name__)
+    most = max(fits, key=lambda name: len(METHODS.find(name)[1]), default="")
+    return most or type(method).__name__
+
+
+def label_of(method: Method) -> str:
+    """The method's name and the fields that differ from its defaults: "lp-proj-1 lam=1"."""
+    name = name_of(method)
+    fixed = METHODS.known().get(name, (Method, {}))[1]
+    changed = {
+        f.name: getattr(method, f.name)
+        for f in dataclasses.fields(method)
+        if f.name not in fixed and getattr(method, f.name) != f.default
+    }
+    return " ".join([name, *(f"{field}={_short(value)}" for field, value in changed.items())])
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

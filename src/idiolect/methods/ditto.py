@@ -1,12 +1,14 @@
-"""Ditto: a shared model by FedAvg and beside it a personal model pulled to it (Li, Hu, Beirami and Smith 2021, Algorithm 1).
+"""Ditto: a shared model by FedAvg and beside it a personal model pulled to it.
 
-Choose it when one model is a good start but not good enough, and fairness or robustness matters. Costs per round: d numbers down to
-everyone who trains and up from each sampled client; steps + personal_steps gradients. Keeps: the personal model.
+Li, Hu, Beirami and Smith 2021, Algorithm 1. Choose it when one model is a good start but not good
+enough, and fairness or robustness matters. Costs per round: d numbers down to everyone who trains and
+up from each sampled client; steps + personal_steps gradients. Keeps: the personal model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -14,55 +16,48 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .local import own_models
+from .weighting import INITS, WEIGHTINGS, own_models
 
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """A shared model by FedAvg, and a personal one pulled towards it (lam). For clients that differ but have much in common."""
+    """FedAvg's shared model, and a personal one pulled towards it (lam). For moderately unlike data."""
 
-    rates = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
-    personal_steps: int = knob(20, "SGD steps of the personal model a round", low=0)
-    weighting: str = knob("equal", "the server's mean", choices=("samples", "equal", "unbiased"))
+    personal_steps: int = knob(20, "SGD steps of the personal model per round", low=0)
+    weighting: str = knob("equal", "the server's mean", choices=WEIGHTINGS)
     who: str = knob(
         "everyone",
         "who trains: everyone (the lp-proj code) or sampled (the original)",
         choices=("everyone", "sampled"),
     )
     init: str = knob(
-        "common",
-        "personal models start at the common x0, or each at its own",
-        choices=("common", "own"),
+        "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
 
     @property
-    def trains(self) -> str:  # type: ignore[override]
+    def trains(self) -> str:
         return self.who
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"v": own_models(task, clients, self.init)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        up, _ = super().update(task, down, {}, batches)
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        up, _ = super().update(task, down, {}, here)
         w = down["w"]
+
+        def pull(v: Tensor) -> Tensor:
+            return self.lam * (v - w)
+
         # v <- v - η (∇F_k(v) + λ (v - w)), w the received model
-        v = sgd(
-            task,
-            private["v"],
-            batches,
-            self.personal_lr,
-            self.personal_steps,
-            pull=lambda v: self.lam * (v - w),
-        )
+        v = sgd(task, private["v"], here, self.personal_lr, self.personal_steps, pull=pull)
         return up, {"v": v}
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["v"]

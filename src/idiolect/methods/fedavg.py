@@ -1,65 +1,52 @@
-"""FedAvg: one shared model, averaged (McMahan et al. 2017; the alternative paper's Algorithm 1).
+"""FedAvg: one shared model, averaged (McMahan et al. 2017).
 
-Choose it when the clients' data are alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients
-each. Keeps no state at the clients.
+Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when the clients' data are
+alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients each.
+Keeps no state at the clients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import Pull, sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
+from .weighting import WEIGHTINGS, average, weighed
 
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One shared model: sampled clients train it on their data, the server averages. For clients whose data are alike."""
+    """One shared model that sampled clients train and the server averages. For data that are alike."""
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
-    steps: int = knob(5, "SGD steps a round", low=0)
+    steps: int = knob(5, "SGD steps per round", low=0)
     epochs: int = knob(
-        0, "passes over the client's data a round, in place of steps; 0 = use steps", low=0
+        0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
     )
     weighting: str = knob(
         "samples",
-        "mean weighted by sample numbers (McMahan), equal, or unbiased: m n_i / (N |C|) (the alternative paper)",
-        choices=("samples", "equal", "unbiased"),
+        "mean weighted by sample numbers (McMahan), equal, or unbiased: m n_i / (N |C|) (Chen et al.)",
+        choices=WEIGHTINGS,
     )
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
 
     def pull(self, w: Tensor) -> Pull | None:
         """The gradient of a regulariser towards the received model; none here."""
         return None
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"]
-        return {
-            "w": sgd(
-                task,
-                w.expand(batches.rows, -1),
-                batches,
-                self.lr,
-                self.steps,
-                self.epochs,
-                self.pull(w),
-            )
-        }, private
+        start = w.expand(here.rows, -1)
+        x = sgd(task, start, here, self.lr, self.steps, self.epochs, self.pull(w))
+        return {"w": x}, private
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return server | {"w": average(server["w"], up["w"], weights, rule, self.weighting)}
-
-
-def average(w: Tensor, rows: Tensor, weights: Tensor, rule: Rule, weighting: str) -> Tensor:
-    """The server's mean of models in the papers' three forms; `weights` are m n_i / N."""
-    if weighting == "unbiased":  # w - m / (N |C|) sum_i n_i (w - w_i)
-        return w + rule(weights.to(w.dtype).unsqueeze(1) * (rows - w), torch.ones_like(weights))
-    return rule(rows, torch.ones_like(weights) if weighting == "equal" else weights)
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return server | average(server, up, "w", rule, self.weighting)

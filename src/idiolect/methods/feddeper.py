@@ -1,7 +1,8 @@
-"""FedDeper: depersonalised federated learning (Algorithm 1): a globalised model y beside a personal model v.
+"""FedDeper: depersonalised federated learning (Algorithm 1): a globalised model y beside a personal v.
 
-Choose it for a shared model on unlike data at the cost of FedAvg's messages, with a personal model as a by-product. Costs per round: d
-numbers each way for each sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the personal model.
+Choose it for a shared model on unlike data at the cost of FedAvg's messages, with a personal model as
+a by-product. Costs per round: d numbers each way for each sampled client; 2 `steps` gradients
+(`feddeper*` halves the steps). Keeps: the personal model.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
-from ..task.batches import Batches
+from ..method import Combine, Method
+from ..task.here import Here
 from ..task.task import Task
 
 
 @dataclass(frozen=True)
 class FedDeper(Method):
-    """A shared model kept from personal drift by the personal models (rho); both are of use. FedAvg's messages, twice its gradients."""
+    """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.05, "η, step size", above=0)
-    steps: int = knob(10, "τ, local steps a round", low=0)
+    steps: int = knob(10, "τ, local steps per round", low=0)
     rho: float = knob(
         0.003,
         "ϱ, penalty; 0 is FedAvg; 0.03 (the paper) diverges when clients are rarely sampled",
@@ -40,24 +41,26 @@ class FedDeper(Method):
         True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)"
     )
 
+    def weigh(self, samples: Tensor) -> Tensor:
+        return torch.ones_like(samples)
+
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"v": task.x0.repeat(len(clients), 1)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         x, v = down["w"], private["v"]
-        y = x.expand(batches.rows, -1)
+        y = x.expand(here.rows, -1)
         for _ in range(self.steps):
-            batch = batches.draw()
-            # line 7, y <- y - η g^ϱ(y), with g^ϱ the gradient of f + ϱ/(2η) ||v + y - 2x||² and v as it is before line 8
+            batch = here.draw()
+            # line 7, y <- y - η g^ϱ(y), with g^ϱ the gradient of f + ϱ/(2η) ||v + y - 2x||² and v as
+            # it is before line 8
             new = y - self.lr * task.grad(y, batch) - self.rho * (v + y - 2 * x)
-            v = v - self.lr * task.grad(v, batch if self.same_batch else batches.draw())  # line 8
+            v = v - self.lr * task.grad(v, batch if self.same_batch else here.draw())  # line 8
             y = new
         return {"w": y - x}, {"v": (1 - self.lam) * v + self.lam * y}  # lines 11 and 10
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"w": server["w"] + rule(up["w"], torch.ones_like(weights))}  # line 14
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return {"w": server["w"] + rule(up)["w"]}  # line 14
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["v"]

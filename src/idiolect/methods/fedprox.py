@@ -1,8 +1,9 @@
 """FedProx, in its two published meanings.
 
-`FedProx` (Li et al. 2020): FedAvg with a proximal term mu/2 ||x - w||^2 in the local problem; one shared model comes out.
-`FedProxSoft` (the alternative paper, eq. 3.7 and Algorithms 2 and 3): the soft constraint lambda/2 ||w - w_i||^2 between the global
-model and models the clients keep; personal models come out, after a last stage of local training.
+`FedProx` (Li et al. 2020): FedAvg with a proximal term mu/2 ||x - w||^2 in the local problem; one
+shared model comes out. `FedProxSoft` (Chen, Zheng, Long and Su 2021, eq. 3.7 and Algorithms 2 and 3):
+the soft constraint lambda/2 ||w - w_i||^2 between the global model and models that the clients keep;
+personal models come out, after a last stage of local training.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import Pull, sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
-from .fedavg import FedAvg, average
+from .fedavg import FedAvg
+from .weighting import WEIGHTINGS, average, weighed
 
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose local steps are held near the received model (mu). For many local steps on unlike data. Sends d numbers each way."""
+    """FedAvg whose local steps are held near the received model. For many local steps, unlike data."""
 
     mu: float = knob(0.1, "proximal weight: mu/2 ||x - w||^2; 0 is FedAvg", low=0)
 
@@ -33,40 +35,38 @@ class FedProx(FedAvg):
 
 @dataclass(frozen=True)
 class FedProxSoft(Method):
-    """Personal models softly tied to their mean (lam): 0 is Local, large is FedAvg. Sends d numbers each way, keeps a model a client."""
+    """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
-    steps: int = knob(20, "SGD steps a round", low=0)
+    steps: int = knob(20, "SGD steps per round", low=0)
     lam: float = knob(0.1, "λ, weight of the soft constraint", low=0)
     server_rate: float = knob(1.0, "aggregation step size η_t (Algorithm 3: λ η)", above=0)
     final_steps: int = knob(
         20, "K_T, local steps before deployment (Stage II of Algorithm 3)", low=0
     )
     weighting: str = knob(
-        "unbiased",
-        "as for FedAvg; the paper's form is unbiased",
-        choices=("samples", "equal", "unbiased"),
+        "unbiased", "as for FedAvg; the paper's form is unbiased", choices=WEIGHTINGS
     )
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": task.x0.repeat(len(clients), 1)}
 
-    def _soft(self, task: Task, w: Tensor, x: Tensor, batches: Batches, steps: int) -> Tensor:
+    def _soft(self, task: Task, w: Tensor, x: Tensor, here: Here, steps: int) -> Tensor:
         # SoftLocalSGD: w_i <- w_i - η (grad l(w_i, z) + λ (w_i - w))
-        return sgd(task, x, batches, self.lr, steps, pull=lambda x: self.lam * (x - w))
+        return sgd(task, x, here, self.lr, steps, pull=lambda x: self.lam * (x - w))
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        x = self._soft(task, down["w"], private["x"], batches, self.steps)
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        x = self._soft(task, down["w"], private["x"], here, self.steps)
         return {"w": x}, {"x": x}
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         # w <- w - η_t m / (N |C|) sum_i n_i (w - w_i)
         w = server["w"]
-        return {
-            "w": w + self.server_rate * (average(w, up["w"], weights, rule, self.weighting) - w)
-        }
+        mean = average(server, up, "w", rule, self.weighting)["w"]
+        return {"w": w + self.server_rate * (mean - w)}
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return self._soft(task, down["w"], private["x"], batches, self.final_steps)
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        return self._soft(task, down["w"], private["x"], here, self.final_steps)

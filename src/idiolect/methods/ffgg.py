@@ -1,21 +1,22 @@
 """FFGG: fine-tuning followed by a global gradient (Algorithms 1 and 2), and Local FFGG (Algorithm 4).
 
-Choose it when the private part can fit each client's data and clients keep nothing between rounds (phones). Costs per round: the shared
-part each way for each sampled client; `steps` + 1 gradients. Stateless: clients solve for their private part anew, also before use.
+Choose it when the private part can fit each client's data and clients keep nothing between rounds
+(phones). Costs per round: the shared part each way for each sampled client; `steps` + 1 gradients.
+Stateless: clients solve for their private part anew, also before use.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Rule
-from ..task.batches import Batches
+from ..method import Combine
+from ..task.here import Here
 from ..task.task import Task
 from . import finetuners
 from .partial import Partial, step
@@ -23,10 +24,10 @@ from .partial import Partial, step
 
 @dataclass(frozen=True)
 class Ffgg(Partial):
-    """Each client solves for its private part, then sends one gradient of the shared part. Stateless; for clients that may not return."""
+    """Clients solve for their private part, then send one gradient of the shared part. Stateless."""
 
-    rates = ("lr", "private_lr")
-    changes = ("theta",)
+    rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
+    changes: ClassVar[tuple[str, ...]] = ("theta",)
 
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
@@ -42,18 +43,13 @@ class Ffgg(Partial):
         choices=finetuners.STARTS,
     )
 
-    def solve(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def solve(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         """Line 4: w ≈ argmin f(θ, w)."""
-        w = finetuners.start(task, self.split(task), private["w"], batches, self.start)
+        split = self.split(task)
+        w = finetuners.start(task, split, private["w"], here, self.start)
+        theta = down["theta"]
         return finetuners.solve(
-            task,
-            self.split(task),
-            down["theta"],
-            w,
-            batches,
-            self.solver,
-            self.private_lr,
-            self.steps,
+            task, split, theta, w, here, self.solver, self.private_lr, self.steps
         )
 
     def private(self, task: Task, clients: np.ndarray) -> State:
@@ -63,40 +59,35 @@ class Ffgg(Partial):
     def _keep(self, private: State, w: Tensor) -> State:
         return {"w": w} if self.start == "kept" else private
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        split, w = self.split(task), self.solve(task, down, private, batches)
-        g_theta, _ = split.parts(
-            task.grad(split.join(down["theta"], w), batches.draw())
-        )  # line 5: Δ = ∇_θ f(θ, w)
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        split = self.split(task)
+        w = self.solve(task, down, private, here)
+        x = split.join(down["theta"], w)
+        g_theta, _ = split.parts(task.grad(x, here.draw()))  # line 5: Δ = ∇_θ f(θ, w)
         return {"theta": g_theta}, self._keep(private, w)
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {
-            "theta": server["theta"] - self.lr * rule(up["theta"], torch.ones_like(weights))
-        }  # line 7
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return {"theta": server["theta"] - self.lr * rule(up)["theta"]}  # line 7
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return self.split(task).join(down["theta"], self.solve(task, down, private, batches))
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        return self.split(task).join(down["theta"], self.solve(task, down, private, here))
 
 
 @dataclass(frozen=True)
 class LocalFfgg(Ffgg):
-    """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds than FFGG where drift is small."""
+    """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds where drift is small."""
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        split, theta = self.split(task), down["theta"].expand(batches.rows, -1)
-        w = self.solve(task, down, private, batches)  # line 4
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        split = self.split(task)
+        theta = down["theta"].expand(here.rows, -1)
+        w = self.solve(task, down, private, here)  # line 4
         for _ in range(self.local_steps):
-            _, w = step(task, split, theta, w, batches, self.private_lr, "w")  # line 6
-            theta, _ = step(task, split, theta, w, batches, self.lr, "theta")  # line 7
+            _, w = step(task, split, theta, w, here, self.private_lr, "w")  # line 6
+            theta, _ = step(task, split, theta, w, here, self.lr, "theta")  # line 7
         return {"theta": down["theta"] - theta}, self._keep(private, w)  # line 9: Δ = θ - θ^K
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"theta": server["theta"] - rule(up["theta"], torch.ones_like(weights))}  # line 11
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return {"theta": server["theta"] - rule(up)["theta"]}  # line 11

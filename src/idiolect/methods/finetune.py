@@ -1,19 +1,21 @@
 """Fine-tuning: FedAvg, then some steps of one's own before use.
 
-Choose it as the simplest personalisation there is. Costs per round as FedAvg; `personal_steps` gradients before use. Keeps nothing. The
-run's settings `finetune_steps` and `finetune_lr` do the same to any method, as the lp-proj paper does to the compressed ones (section 5.3).
+Choose it as the simplest personalisation there is. Costs per round as FedAvg; `personal_steps`
+gradients before use. Keeps nothing. The run's settings `finetune_steps` and `finetune_lr` do the same
+to any method, as the lp-proj paper does to the compressed ones (section 5.3).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
 
@@ -22,12 +24,11 @@ from .fedavg import FedAvg
 class Finetune(FedAvg):
     """FedAvg, then personal SGD steps before use. The simplest personalisation; often hard to beat."""
 
-    rates = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     personal_lr: float = knob(0.1, "step size of the fine-tuning", above=0)
     personal_steps: int = knob(20, "SGD steps before use", low=0)
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return sgd(
-            task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.personal_steps
-        )
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        w = down["w"].expand(here.rows, -1)
+        return sgd(task, w, here, self.personal_lr, self.personal_steps)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..task.batches import Batch, Batches
-from ..task.task import Split, Task
+from ..task.batches import Batch
+from ..task.here import Here
+from ..task.split import Split
+from ..task.task import Task
 
 SOLVERS = ("sgd", "gd", "adam", "cg", "newton")
 STARTS = ("random", "common", "kept")
 
 
-def start(
-    task: Task, split: Split, kept: Tensor, batches: Batches, how: str
-) -> Tensor:  # -> w[K, d_w]
+def start(task: Task, split: Split, kept: Tensor, here: Here, how: str) -> Tensor:  # -> w[K, d_w]
     """Where the private part starts: a new random initialisation each round, the initial one, or where it was."""
     if how == "kept":
         return kept
     if how == "common":
-        return split.parts(task.x0)[1].repeat(batches.rows, 1)
-    return split.parts(task.draw(batches.keys("private start")))[1]
+        return split.parts(task.x0)[1].repeat(here.rows, 1)
+    return split.parts(task.draw(here.keys("private start")))[1]
 
 
 def solve(
@@ -28,7 +28,7 @@ def solve(
     split: Split,
     theta: Tensor,
     w: Tensor,
-    batches: Batches,
+    here: Here,
     solver: str,
     lr: float,
     steps: int,
@@ -41,15 +41,15 @@ def solve(
     if not w.shape[-1] or not steps:
         return w
     if solver in ("cg", "newton"):
-        batch = batches.draw()
+        batch = here.draw()
         x = split.join(theta, w)
         g = split.parts(task.grad(x, batch))[1]
         product = _Hessian(task, split, x, batch)
         return w - (_conjugate(product, g, steps) if solver == "cg" else product.newton(g))
-    fixed = batches.draw() if solver == "gd" else None
+    fixed = here.draw() if solver == "gd" else None
     m, v = torch.zeros_like(w), torch.zeros_like(w)
     for t in range(1, steps + 1):
-        g = split.parts(task.grad(split.join(theta, w), fixed or batches.draw()))[1]
+        g = split.parts(task.grad(split.join(theta, w), fixed or here.draw()))[1]
         if solver == "adam":  # Kingma and Ba 2015, defaults
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             g = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)

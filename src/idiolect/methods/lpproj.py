@@ -1,8 +1,9 @@
-"""lp-proj: personal models that agree, in L^p, on a fixed random subspace (Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1).
+"""lp-proj: personal models that agree, in L^p, on a fixed random subspace.
 
-Choose it when messages must be tiny, when some clients may lie (p = 1), or when the data are too unlike for one model. Costs per
-round: `dim` numbers down to every client and up from each sampled one; at most R * steps gradients at every client. Keeps: the
-client's model. P is made from the seed on every side and never sent.
+Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1. Choose it when messages must be tiny, when some clients
+may be malicious (p = 1), or when the data are too unlike for one model. Costs per round: `dim` numbers
+down to every client and up from each sampled one; at most R * steps gradients at every client. Keeps:
+the client's model. P is made from the seed on every side and never sent.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from torch import Tensor
 from .. import projections
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..projections import Projection
 from ..projections.report import describe
 from ..solvers import minimise
-from ..task.batches import Batch, Batches
+from ..task.batches import Batch
+from ..task.here import Here
 from ..task.task import Task
-from .fedavg import average
-from .local import own_models
+from .weighting import INITS, average, own_models, weighed
 
 
 @dataclass(frozen=True)
 class LpProj(Method):
-    """Personal models tied in L^p to a shared point of a random subspace. For tiny messages, unlike data, lying clients (p = 1)."""
+    """Personal models tied in L^p to a shared point of a random subspace. For tiny messages."""
 
-    trains: ClassVar[str] = "everyone"
     sends: ClassVar[str] = "dim"
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
@@ -42,8 +42,8 @@ class LpProj(Method):
     lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
     lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
     personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
-    alternations: int = knob(1, "R, alternations of (3) and (4) a round", low=1)
-    steps: int = knob(20, "most gradient steps on (3) an alternation", low=0)
+    alternations: int = knob(1, "R, alternations of (3) and (4) per round", low=1)
+    steps: int = knob(20, "most gradient steps on (3) per alternation", low=0)
     nu: float = knob(
         1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0
     )
@@ -69,19 +69,21 @@ class LpProj(Method):
     )
     blocks: int = knob(
         0,
-        "projections block and layers: how many blocks (in each layer); 0 = one a dimension",
+        "projections block and layers: how many blocks (in each layer); 0 = one per dimension",
         low=0,
     )
     reuse: bool = knob(False, "projection block: one block serves for all")
     dims: str = knob(
         "", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size"
     )
-    per_column: int = knob(1, "projection sparse: entries a column", low=1)
+    per_column: int = knob(1, "projection sparse: entries per column", low=1)
     init: str = knob(
-        "common",
-        "personal models start at the common x0, or each at its own",
-        choices=("common", "own"),
+        "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
+
+    @property
+    def trains(self) -> str:
+        return "everyone"
 
     def check(self, task: Task) -> None:
         projections.check(self.spec, task.d)
@@ -96,6 +98,9 @@ class LpProj(Method):
     def _projection(self, task: Task) -> Projection:
         return projections.make(self.spec, task.layout.starts, task.seed, task.dtype, task.device)
 
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
+
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d if self.projection == "identity" else self.dim}
 
@@ -107,58 +112,48 @@ class LpProj(Method):
 
     def pull(self, gap: Tensor) -> Tensor:
         """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
-        return (
-            gap.sign()
-            if self.p == 1
-            else gap
-            if self.p == 2
-            else gap.sign() * gap.abs() ** (self.p - 1)
-        )
+        if self.p == 1:
+            return gap.sign()
+        return gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
 
     def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
         """What P is like: singular values, memory, time, bytes."""
         if self.projection == "identity":
             return {}
-        return {
-            "projection": describe(
-                self.spec, task.layout.starts, clients, heard, task.dtype, task.seed
-            )
-        }
+        starts = task.layout.starts
+        return {"projection": describe(self.spec, starts, clients, heard, task.dtype, task.seed)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        P, x, w = self._projection(task), private["x"], down["w"].expand(batches.rows, -1)
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        P = self._projection(task)
+        x = private["x"]
+        w = down["w"].expand(here.rows, -1)
         for _ in range(self.alternations):
-            x = self._minimise(task, P, x, w, batches)
+            x = self._minimise(task, P, x, w, here)
             w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)
         return {"w": w}, {"x": x}
 
-    def _minimise(
-        self, task: Task, P: Projection, x: Tensor, w: Tensor, batches: Batches
-    ) -> Tensor:
-        """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3), by gradient descent to accuracy ν or a cap on steps."""
+    def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, here: Here) -> Tensor:
+        """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3).
+
+        By gradient descent to accuracy ν or a cap on steps.
+        """
 
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             g = task.grad(x, batch)
             return P.add_up(g, -self.lam * self.pull(w - P.down(x))) if self.lam else g
 
-        return minimise(gradient, x, batches, self.personal_lr, self.steps, self.nu, self.fresh)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
 
     def _pull_of_w(self, gap: Tensor) -> Tensor:
         if self.w_step == "paper" or self.p == 1:
             return self.pull(gap)
-        size = torch.linalg.vector_norm(
-            gap, self.p, dim=-1, keepdim=True
-        )  # the code: the derivative of ||gap||_p
+        # the public code: the derivative of ||gap||_p
+        size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)
         return self.pull(gap / torch.where(size > 0, size, 1))
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        w = server["w"]
-        return {
-            "w": (1 - self.server_rate) * w
-            + self.server_rate * average(w, up["w"], weights, rule, self.weighting)
-        }  # line 12
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        mean = average(server, up, "w", rule, self.weighting)["w"]
+        return {"w": (1 - self.server_rate) * server["w"] + self.server_rate * mean}  # line 12
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["x"]

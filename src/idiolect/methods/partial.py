@@ -1,4 +1,4 @@
-"""What methods with a private part have in common: the model is split into θ (shared) and w (private); only θ travels."""
+"""What methods with a private part have in common: only θ (shared) travels, w (private) stays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
-from ..task.batches import Batches
-from ..task.task import Split, Task
-from .fedavg import average
+from ..method import Combine, Method
+from ..task.here import Here
+from ..task.split import Split
+from ..task.task import Task
+from .weighting import average, weighed
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,12 @@ class SplitMethod(Method):
     """Base: says what is sent, kept and averaged once `split` says which part is whose."""
 
     sends: ClassVar[str] = "shared part"
+    shared_name: ClassVar[str] = "theta"
+
+    weighting = "equal"  # a subclass may make it a field
 
     def split(self, task: Task) -> Split:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define split")
 
     def check(self, task: Task) -> None:
         self.split(task)
@@ -32,16 +36,19 @@ class SplitMethod(Method):
     def message(self, task: Task) -> dict[str, int]:
         return {"theta": len(self.split(task).theta)}
 
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
+
     def server(self, task: Task) -> State:
         return {"theta": self.split(task).parts(task.x0)[0].clone()}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"w": self.split(task).parts(task.x0)[1].repeat(len(clients), 1)}
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"theta": average(server["theta"], up["theta"], weights, rule, "equal")}
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return average(server, up, "theta", rule, self.weighting)
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return self.split(task).join(down["theta"], private["w"])
 
     def shared(self, task: Task, down: State) -> Tensor | None:
@@ -64,9 +71,10 @@ class Partial(SplitMethod):
 
 
 def step(
-    task: Task, split: Split, theta: Tensor, w: Tensor, batches: Batches, lr: float, which: str
+    task: Task, split: Split, theta: Tensor, w: Tensor, here: Here, lr: float, which: str
 ) -> tuple[Tensor, Tensor]:
-    """One SGD step on θ ("theta"), on w ("w") or on both at once ("both")."""
-    g_theta, g_w = split.parts(task.grad(split.join(theta, w), batches.draw()))
-    theta = torch.add(theta, g_theta, alpha=-lr) if which != "w" else theta
-    return theta, torch.add(w, g_w, alpha=-lr) if which != "theta" else w
+    """One SGD step on θ ("theta") or on w ("w")."""
+    g_theta, g_w = split.parts(task.grad(split.join(theta, w), here.draw()))
+    if which == "theta":
+        return torch.add(theta, g_theta, alpha=-lr), w
+    return theta, torch.add(w, g_w, alpha=-lr)

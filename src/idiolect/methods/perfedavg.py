@@ -1,7 +1,8 @@
-"""Per-FedAvg: a shared model that is good after one gradient step at each client (Fallah, Mokhtari and Ozdaglar 2020; MAML).
+"""Per-FedAvg: a shared model that is good after one gradient step at each client.
 
-Choose it when new clients must be served after very little training. Costs per round: d numbers each way for each sampled client; 2
-gradients a step, 4 with second derivatives. Keeps nothing at the clients; they adapt before use.
+Fallah, Mokhtari and Ozdaglar 2020 (MAML). Choose it when new clients must be served after very little
+training. Costs per round: d numbers each way for each sampled client; 2 gradients per step, 4 with
+second derivatives. Keeps nothing at the clients; they adapt before use.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
-from .fedavg import average
+from .weighting import WEIGHTINGS, average, weighed
 
 
 @dataclass(frozen=True)
 class PerFedAvg(Method):
-    """A shared start that one gradient step makes personal (MAML). For clients that come and go and have time for a step only."""
+    """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     lr: float = knob(0.1, "β, step size of the shared model", above=0)
-    steps: int = knob(5, "meta-gradient steps a round", low=0)
-    weighting: str = knob("equal", "the server's mean", choices=("samples", "equal", "unbiased"))
+    steps: int = knob(5, "meta-gradient steps per round", low=0)
+    weighting: str = knob("equal", "the server's mean", choices=WEIGHTINGS)
     personal_lr: float = knob(0.1, "α, the adaptation's step size", above=0)
     adapt_steps: int = knob(1, "adaptation steps before use", low=0)
     hessian: str = knob(
@@ -38,30 +39,31 @@ class PerFedAvg(Method):
     )
     delta: float = knob(1e-3, "step of the finite difference", above=0)
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        w = down["w"].expand(batches.rows, -1)
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
+
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        w = down["w"].expand(here.rows, -1)
         for _ in range(self.steps):
-            w = w - self.lr * self._meta_gradient(task, w, batches)
+            w = w - self.lr * self._meta_gradient(task, w, here)
         return {"w": w}, private
 
-    def _meta_gradient(self, task: Task, w: Tensor, batches: Batches) -> Tensor:
+    def _meta_gradient(self, task: Task, w: Tensor, here: Here) -> Tensor:
         """(I - α ∇²f(w; D'')) ∇f(w - α ∇f(w; D); D')."""
-        adapted = w - self.personal_lr * task.grad(w, batches.draw())
-        g = task.grad(adapted, batches.draw())
+        adapted = w - self.personal_lr * task.grad(w, here.draw())
+        g = task.grad(adapted, here.draw())
         if self.hessian == "first-order":
             return g
-        batch = batches.draw()
+        batch = here.draw()
         if self.hessian == "exact":
             return g - self.personal_lr * task.hvp(w, g, batch)
-        ahead, behind = task.grad(w + self.delta * g, batch), task.grad(w - self.delta * g, batch)
+        ahead = task.grad(w + self.delta * g, batch)
+        behind = task.grad(w - self.delta * g, batch)
         return g - self.personal_lr * (ahead - behind) / (2 * self.delta)
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"w": average(server["w"], up["w"], weights, rule, self.weighting)}
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return average(server, up, "w", rule, self.weighting)
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
-        return sgd(
-            task, down["w"].expand(batches.rows, -1), batches, self.personal_lr, self.adapt_steps
-        )
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        w = down["w"].expand(here.rows, -1)
+        return sgd(task, w, here, self.personal_lr, self.adapt_steps)

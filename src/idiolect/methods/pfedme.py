@@ -1,7 +1,8 @@
 """pFedMe: personal models through Moreau envelopes (Dinh, Tran and Nguyen 2020, Algorithm 1).
 
-Choose it for personal models near a shared one when d numbers a message are affordable; it is lp-proj with P = I and p = 2. Costs per
-round: d numbers down to everyone and up from each sampled client; at most R * steps gradients. Keeps: the personal model.
+Choose it for personal models near a shared one when d numbers per message are affordable; it is
+lp-proj with P = I and p = 2. Costs per round: d numbers down to everyone and up from each sampled
+client; at most R * steps gradients. Keeps: the personal model.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import minimise
-from ..task.batches import Batch, Batches
+from ..task.batches import Batch
+from ..task.here import Here
 from ..task.task import Task
-from .fedavg import average
-from .local import own_models
+from .weighting import INITS, average, own_models, weighed
 
 
 @dataclass(frozen=True)
 class PFedMe(Method):
-    """Personal models as Moreau envelopes of a shared one (lam). For clients that differ moderately; sends the whole model."""
+    """Personal models as Moreau envelopes of a shared one (lam). For clients that differ moderately."""
 
-    trains: ClassVar[str] = "everyone"
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
@@ -48,39 +48,39 @@ class PFedMe(Method):
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
     init: str = knob(
-        "common",
-        "personal models start at the common x0, or each at its own",
-        choices=("common", "own"),
+        "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
+
+    @property
+    def trains(self) -> str:
+        return "everyone"
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return weighed(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        w = down["w"].expand(batches.rows, -1)
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        w = down["w"].expand(here.rows, -1)
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
-            x = self._envelope(task, x, w, batches)
+            x = self._envelope(task, x, w, here)
             step = (w - x).mul_(self.lr * self.lam)
             w = torch.sub(w, step, out=step)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
         return {"w": w}, {"x": x.contiguous()}
 
-    def _envelope(self, task: Task, x: Tensor, w: Tensor, batches: Batches) -> Tensor:
+    def _envelope(self, task: Task, x: Tensor, w: Tensor, here: Here) -> Tensor:
         """θ ≈ argmin f(θ; D) + λ/2 ||θ - w||², to accuracy ν or a cap on steps."""
 
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             return task.grad(x, batch).add_((x - w).mul_(self.lam))
 
-        return minimise(gradient, x, batches, self.personal_lr, self.steps, self.nu, self.fresh)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        w = server["w"]
-        return {
-            "w": (1 - self.server_rate) * w
-            + self.server_rate * average(w, up["w"], weights, rule, self.weighting)
-        }
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        mean = average(server, up, "w", rule, self.weighting)["w"]
+        return {"w": (1 - self.server_rate) * server["w"] + self.server_rate * mean}
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["x"]

@@ -1,7 +1,8 @@
-"""RSA: consensus with an L^p penalty that bounds what any client can do to the shared model (Li, Xu, Chen, Giannakis, Ling 2019).
+"""RSA: consensus with an L^p penalty that bounds what any client can do to the shared model.
 
-Choose it when clients may lie and d numbers a message are affordable. Costs per round: d numbers down to everyone and up from each
-sampled client; `steps` gradients. Keeps: the client's model.
+Li, Xu, Chen, Giannakis and Ling 2019. Choose it when clients may be malicious and d numbers per
+message are affordable. Costs per round: d numbers down to everyone and up from each sampled client;
+`steps` gradients. Keeps: the client's model.
 """
 
 from __future__ import annotations
@@ -15,36 +16,45 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
-from .local import own_models
+from .weighting import INITS, own_models
 
 
 @dataclass(frozen=True)
 class Rsa(Method):
-    """Personal models tied to a shared one by ||x - w||_p; with p = 1 a lying client moves it by a bounded step. Against attacks."""
+    """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds what a client can do to it."""
 
-    trains: ClassVar[str] = "everyone"
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     p: float = knob(1.0, "the norm of the penalty", low=1)
     lam: float = knob(0.01, "λ, weight of the penalty", low=0)
     lr: float = knob(0.1, "step size of the shared model", above=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
-    steps: int = knob(20, "SGD steps a round", low=0)
+    steps: int = knob(20, "SGD steps per round", low=0)
     decay: float = knob(0.0, "f_0(w) = decay/2 ||w||², the server's own term", low=0)
     server_step: str = knob(
         "sum",
-        "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) (the paper), or the clients step and w is their mean (the lp-proj code)",
+        "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) (the paper), or the clients step and w is their "
+        "mean (the lp-proj code)",
         choices=("sum", "mean"),
     )
     init: str = knob(
-        "common",
-        "personal models start at the common x0, or each at its own",
-        choices=("common", "own"),
+        "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
+
+    @property
+    def trains(self) -> str:
+        return "everyone"
+
+    @property
+    def linear(self) -> bool:
+        return self.server_step == "mean"
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return torch.ones_like(samples)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
@@ -56,29 +66,25 @@ class Rsa(Method):
         size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)
         return gap.sign() * (gap.abs() / torch.where(size > 0, size, 1)) ** (self.p - 1)
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"]
-        # x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
-        x = sgd(
-            task,
-            private["x"],
-            batches,
-            self.personal_lr,
-            self.steps,
-            pull=lambda x: self.lam * self.pull(x - w),
-        )
-        return {
-            "w": x if self.server_step == "sum" else w - self.lr * self.lam * self.pull(w - x)
-        }, {"x": x}
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        w, heard = server["w"], torch.ones_like(weights)
+        def tie(x: Tensor) -> Tensor:
+            return self.lam * self.pull(x - w)
+
+        # x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
+        x = sgd(task, private["x"], here, self.personal_lr, self.steps, pull=tie)
+        if self.server_step == "sum":
+            return {"w": x}, {"x": x}
+        return {"w": w - self.lr * self.lam * self.pull(w - x)}, {"x": x}
+
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        w = server["w"]
         if self.server_step == "mean":
-            return {"w": rule(up["w"], heard) - self.lr * self.decay * w}
-        pulls = len(heard) * rule(self.pull(w - up["w"]), heard)  # the sum, through the rule
+            return {"w": rule(up)["w"] - self.lr * self.decay * w}
+        # the sum, through the rule
+        pulls = len(rule.samples) * rule({"w": self.pull(w - up["w"])})["w"]
         return {"w": w - self.lr * (self.decay * w + self.lam * pulls)}
 
-    def personal(self, task: Task, down: State, private: State, batches: Batches) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["x"]

@@ -1,7 +1,9 @@
-"""Scaffnew: ProxSkip for federated learning (Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2).
+"""Scaffnew: ProxSkip for federated learning.
 
-Choose it for one shared model when all clients are always there and rounds are dear: local steps provably save rounds. Costs per round:
-d numbers each way; 1/p gradients on average, the same number at every client (a shared coin). Keeps: control variate and last model.
+Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2. Choose it for one shared model when all
+clients are always there and rounds are dear: local steps provably save rounds. Costs per round: d
+numbers each way; 1/p gradients on average, the same number at every client (a shared coin). Keeps:
+control variate and last model.
 """
 
 from __future__ import annotations
@@ -15,46 +17,43 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Method
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
 from .l2gd import waiting
 
 
 @dataclass(frozen=True)
 class Scaffnew(Method):
-    """One shared model; local steps that provably save rounds, for federations in which every client is heard every round."""
+    """One shared model; local steps that provably save rounds, if every client is always heard."""
 
-    trains: ClassVar[str] = "everyone"
     hears_all: ClassVar[bool] = True  # Σ h_i = 0 holds only then
 
     lr: float = knob(0.05, "γ, step size", above=0)
     p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)
 
+    @property
+    def trains(self) -> str:
+        return "everyone"
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return torch.ones_like(samples)
+
     def private(self, task: Task, clients: np.ndarray) -> State:
-        rate = task.x0.new_full((len(clients), 1), self.lr)
+        k = len(clients)
         return {
-            "h": task.x0.new_zeros(len(clients), task.d),
-            "x": task.x0.repeat(len(clients), 1),
-            "rate": rate,
+            "h": task.x0.new_zeros(k, task.d),
+            "x": task.x0.repeat(k, 1),
+            "rate": task.x0.new_full((k, 1), self.lr),
         }
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"]
         # h <- h + (p/γ)(x_{t+1} - x̂_{t+1}), once x_{t+1} is known, with the γ that x̂ was made with
         h = private["h"] + self.p / private["rate"] * (w - private["x"])
-        steps = waiting(batches.coins("scaffnew", 1)[0], self.p)
-        x = sgd(
-            task, w.expand(batches.rows, -1), batches, self.lr, steps, pull=lambda x: -h
-        )  # x̂ <- x - γ (g(x) - h)
-        return {"w": x}, {
-            "h": h,
-            "x": x,
-            "rate": torch.full_like(private["rate"], self.lr),
-        }  # the server's mean of x̂ is the prox: Σ h_i = 0
-
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        return {"w": rule(up["w"], weights.new_ones(len(weights)))}
+        steps = waiting(here.coins("scaffnew", 1)[0], self.p)
+        start = w.expand(here.rows, -1)
+        x = sgd(task, start, here, self.lr, steps, pull=lambda x: -h)  # x̂ <- x - γ (g(x) - h)
+        # the server's mean of x̂ is the prox: Σ h_i = 0
+        return {"w": x}, {"h": h, "x": x, "rate": torch.full_like(private["rate"], self.lr)}

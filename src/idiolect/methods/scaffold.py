@@ -1,7 +1,8 @@
 """SCAFFOLD: control variates against client drift (Karimireddy et al. 2020, Algorithm 1).
 
-Choose it for one shared model on unlike data with many local steps and clients that come back. Costs per round: 2 d numbers each way
-for each sampled client; `steps` gradients (and one more for option I). Keeps: the client's control variate.
+Choose it for one shared model on unlike data with many local steps and clients that come back. Costs
+per round: 2 d numbers each way for each sampled client; `steps` gradients (and one more for option I).
+Keeps: the client's control variate.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Rule
+from ..method import Combine, Method
 from ..solvers import sgd
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.task import Task
 
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    """One shared model with control variates against drift. For unlike data and clients that return; sends twice the model."""
+    """One shared model with control variates against drift. For unlike data, clients that return."""
 
     sends: ClassVar[str] = "2 d"
     changes: ClassVar[tuple[str, ...]] = ("w", "c")
 
     lr: float = knob(0.1, "η_l, local step size", above=0)
-    steps: int = knob(5, "K, SGD steps a round", low=1)
+    steps: int = knob(5, "K, SGD steps per round", low=1)
     server_rate: float = knob(1.0, "η_g, server step size", above=0)
     option: str = knob(
         "II",
@@ -40,31 +41,32 @@ class Scaffold(Method):
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "c": task.d}
 
+    def weigh(self, samples: Tensor) -> Tensor:
+        return torch.ones_like(samples)
+
     def server(self, task: Task) -> State:
         return {"w": task.x0.clone(), "c": torch.zeros_like(task.x0)}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"c": task.x0.new_zeros(len(clients), task.d)}
 
-    def update(
-        self, task: Task, down: State, private: State, batches: Batches
-    ) -> tuple[State, State]:
-        w, c, mine = down["w"], down["c"], private["c"]
-        x = w.expand(batches.rows, -1)
-        y = sgd(
-            task, x, batches, self.lr, self.steps, pull=lambda y: c - mine
-        )  # y <- y - η_l (g_i(y) - c_i + c)
-        new = (
-            task.grad(x, batches.draw())
-            if self.option == "I"
-            else mine - c + (w - y) / (self.steps * self.lr)
-        )
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        w, c = down["w"], down["c"]
+        mine = private["c"]
+        x = w.expand(here.rows, -1)
+        # y <- y - η_l (g_i(y) - c_i + c)
+        y = sgd(task, x, here, self.lr, self.steps, pull=lambda y: c - mine)
+        if self.option == "I":
+            new = task.grad(x, here.draw())
+        else:
+            new = mine - c + (w - y) / (self.steps * self.lr)
         return {"w": y - w, "c": new - mine}, {"c": new}  # Δy, Δc
 
-    def aggregate(self, task: Task, server: State, up: State, weights: Tensor, rule: Rule) -> State:
-        heard = torch.ones_like(weights)
-        w = server["w"] + self.server_rate * rule(up["w"], heard)  # x <- x + η_g mean Δy
-        c = server["c"] + len(heard) / max(task.clients, len(heard)) * rule(
-            up["c"], heard
-        )  # c <- c + |S|/N mean Δc
-        return {"w": w, "c": c}
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        mean = rule(up)
+        heard = len(rule.samples)
+        return {
+            "w": server["w"] + self.server_rate * mean["w"],  # x <- x + η_g mean Δy
+            # c <- c + |S|/N mean Δc
+            "c": server["c"] + heard / max(rule.clients, heard) * mean["c"],
+        }

@@ -1,8 +1,12 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, each file hashed; written beside and renamed, the previous one kept.
+"""Checkpoints: tensors in safetensors, the rest in JSON, each file hashed.
 
-    checkpoints/000100/{server,private,history}.safetensors, checkpoint.json (round, facts, SHA-256 of each file)
+    checkpoints/seed-0/000100/
+        server.safetensors, history.safetensors    states of the server's side
+        host-0/private.safetensors, ...            written by each host itself
+        checkpoint.json                            round, facts, SHA-256 of each file
 
-Nothing executable is ever read. A folder whose hashes do not match is named and passed over for the one before.
+A checkpoint is written beside the others and renamed; the previous one is kept. Nothing executable is
+ever read. A folder whose hashes do not match is named and passed over for the one before.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +27,58 @@ from safetensors.torch import load_file, save_file
 from ..core.types import State
 
 KEEP = 2
+Writer = Callable[[Path], None]  # fills a folder
 
 
 class CheckpointError(RuntimeError):
     """No checkpoint can be used; the message says which were tried and why."""
 
 
-def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, Any]) -> Path:
-    """Write a checkpoint atomically and drop all but the last two. On failure (a full disk) the earlier ones are untouched."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A sound checkpoint, read back."""
+
+    round: int
+    states: dict[str, State]
+    facts: dict[str, Any]
+    path: Path  # where folders written by others lie
+
+
+def save(
+    folder: Path,
+    round: int,
+    states: Mapping[str, State],
+    facts: dict[str, Any],
+    parts: Mapping[str, Writer] | None = None,
+) -> Path:
+    """Write a checkpoint atomically and drop all but the last two.
+
+    `parts`: subfolders that others write themselves. On failure (a full disk) the earlier
+    checkpoints are untouched.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    final, temporary = folder / f"{round:06d}", folder / f".writing-{round:06d}-{os.getpid()}"
+    final = folder / f"{round:06d}"
+    temporary = folder / f".writing-{round:06d}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        hashes = {}
         for name, state in states.items():
-            path = temporary / f"{name}.safetensors"
-            save_file({n: t.contiguous() for n, t in state.items()}, path)
-            hashes[path.name] = _sha256(path)
-            _sync(path)
-        body = {"round": round, "facts": facts, "sha256": hashes}
+            tensors = {n: t.contiguous() for n, t in state.items()}
+            save_file(tensors, temporary / f"{name}.safetensors")
+        for name, write in (parts or {}).items():
+            write(temporary / name)
+        body = {"round": round, "facts": facts, "sha256": _hashes(temporary)}
         record = temporary / "checkpoint.json"
         record.write_text(json.dumps({**body, "seal": _seal(body)}))
-        _sync(record)
+        for path in temporary.rglob("*"):
+            _sync(path)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(temporary, final)
         _sync(folder)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, SafetensorError) and (
-            code := re.search(r"os error (\d+)", str(error))
-        ):
+        code = re.search(r"os error (\d+)", str(error))
+        if isinstance(error, SafetensorError) and code:
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
         raise
     for old in found(folder)[KEEP:]:
@@ -61,11 +88,9 @@ def save(folder: Path, round: int, states: dict[str, State], facts: dict[str, An
 
 def found(folder: Path) -> list[Path]:
     """Checkpoints in a folder, newest first."""
-    return (
-        sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)
-        if folder.is_dir()
-        else []
-    )
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)
 
 
 def clear(folder: Path) -> None:
@@ -74,34 +99,46 @@ def clear(folder: Path) -> None:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def load(folder: Path, warn: Any = None) -> tuple[int, dict[str, State], dict[str, Any]]:
-    """The newest sound checkpoint: (round, states, facts). A damaged one is named through `warn` and the previous one used."""
+def load(folder: Path, warn: Callable[[str], None] | None = None) -> Checkpoint:
+    """The newest sound checkpoint. A damaged one is named through `warn`; the one before is used."""
     problems = []
     for path in found(folder):
         try:
             return _read(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            SafetensorError,
+        ) as error:
             problems.append(f"{path}: {error}")
             if warn:
                 warn(f"checkpoint {path} is damaged ({error}); trying the one before")
-    raise CheckpointError(
-        "no usable checkpoint in "
-        + str(folder)
-        + ("".join(f"\n  {p}" for p in problems) or ": it has none")
-    )
+    listed = "".join(f"\n  {p}" for p in problems) or ": it has none"
+    raise CheckpointError(f"no usable checkpoint in {folder}{listed}")
 
 
-def _read(path: Path) -> tuple[int, dict[str, State], dict[str, Any]]:
+def _read(path: Path) -> Checkpoint:
     record = json.loads((path / "checkpoint.json").read_text())
     if record.pop("seal") != _seal(record):
         raise ValueError("checkpoint.json does not match its SHA-256")
-    states = {}
+    states: dict[str, State] = {}
     for name, expected in record["sha256"].items():
-        file = path / Path(name).name
+        file = path / name
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise ValueError(f"{name!r} does not lie in the checkpoint")
         if _sha256(file) != expected:
-            raise ValueError(f"{file.name} does not match its SHA-256")
-        states[file.stem] = load_file(file)
-    return int(record["round"]), states, record["facts"]
+            raise ValueError(f"{name} does not match its SHA-256")
+        if file.parent == path:
+            states[file.stem] = load_file(file)
+    return Checkpoint(int(record["round"]), states, record["facts"], path)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): _sha256(p) for p in files}
 
 
 def _seal(body: dict[str, Any]) -> str:
@@ -114,6 +151,9 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
+    """Make sure that a file or folder is on the disk, where the system offers that."""
+    if os.name == "nt" and path.is_dir():
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -11,10 +11,12 @@ from typing import Any
 
 
 @contextmanager
-def polite(what: str) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, as a function; `what` tells the user what is still done. The second Ctrl-C stops at once.
+def finish_on_interrupt(what: str) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, as a function; `what` tells the user what is still done.
 
-    >>> with polite("finishing this round") as interrupted:
+    The second Ctrl-C stops at once.
+
+    >>> with finish_on_interrupt("finishing this round") as interrupted:
     ...     interrupted()
     False
     """

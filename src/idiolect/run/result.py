@@ -1,226 +1,223 @@
-"""What comes out of a run: per seed, per round, per client; and the summary that tables and `--json` show."""
+"""What `run` returns: a record, and while they can be reached, the models."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import save_file
+from torch import nn
 
-from ..core.knobs import SettingError, nearest
-from ..engine.inprocess import InProcess
-from ..host.scores import Scores, interval, summarise
-from .directory import plain
-from .settings import Settings
+from ..core.knobs import SettingError
+from ..core.plain import plain
+from ..core.types import Id
+from ..report.tables import render, results_table
+from . import checkpoint
+from .directory import RunDirectory, read_json
+from .record import Record, SeedRecord
+from .session import Session, host_folder
 
-ABSURD = 1e6  # a mean test loss beyond this is not a model's
+if TYPE_CHECKING:
+    import pandas
+
+Source = Callable[[int], Session]  # a seed -> its moving parts as they were at the end
 
 
-@dataclass(repr=False)
-class SeedResult:
-    """One seed's run."""
+class Result:
+    """A record that can also reach models: those of this process, or those of a checkpoint."""
 
-    seed: int
-    engine: InProcess
-    clients: Tensor  # int64: the clients evaluated
-    held_out: Tensor  # int64: the clients kept out of training
-    liars: Tensor = field(
-        default_factory=lambda: torch.zeros(0, dtype=torch.int64)
-    )  # the malicious clients; never among `clients`
-    history: list[dict[str, float]] = field(
-        default_factory=list
-    )  # one dict an evaluated round, on test data
-    by_client: list[Tensor] = field(
-        default_factory=list
-    )  # float32[N] test accuracy, an entry an evaluated round
-    scores: dict[str, Scores] = field(default_factory=dict)  # split -> final scores
-    held_out_scores: dict[str, Scores] = field(default_factory=dict)
-    liars_scores: dict[str, Scores] = field(default_factory=dict)
-    shared_scores: dict[str, Scores] = field(
-        default_factory=dict
-    )  # of the one global model, where the method has one
-    seconds: float = 0.0
-    stopped: str = "rounds"  # why: rounds, bytes, target
-    collapsed: int = 0  # the round from which on the clients' models are not finite or absurd; 0 = they are sound
+    def __init__(self, record: Record, source: Source | None = None):
+        self.record = record
+        self._source = source  # where the models of a seed come from, if not from this process
+        self._sessions: dict[int, Session] = {}
+        self._identity: dict[str, Any] | None = None
 
-    def final(self, split: str = "test") -> dict[str, float]:
-        return summarise(self.scores[split], self.clients)
-
-    def note_collapse(self, scores: dict[str, float] | None = None) -> None:
-        """Mark the round from which on the models are no use: a test loss that is not finite, or beyond ABSURD."""
-        scores = scores or self.history[-1]
-        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= ABSURD
-        self.collapsed = (
-            0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
-        )
-
-    def _tested(self) -> bool:
-        return bool(self.engine.host.data.sizes("test")[self.clients].sum())
+    # -- figures ---------------------------------------------------------------------------------
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.record.method
 
     @property
-    def gradients(self) -> Tensor:  # float64[clients]: training, and personalisation before use
-        spent = self.engine.ledger.counts["gradients"] + self.engine.host.deployment
-        return spent[self.clients].double()
+    def label(self) -> str:
+        """The method's name and the fields that differ from their defaults."""
+        return self.record.label
 
-
-@dataclass(repr=False)
-class Result:
-    """All seeds of one method on one federation."""
-
-    name: str
-    label: str  # the method with the fields that differ from its defaults
-    method: dict[str, Any]
-    settings: Settings
-    data: str
-    d: int
-    kernel: str
-    seeds: list[SeedResult]
-    notes: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # what the method says of itself (see Method.report)
-
-    def over_seeds(self, key: str, split: str = "test") -> list[float]:
-        return [s.final(split)[key] for s in self.seeds]
-
-    def personal(self, client: int | str, seed: int = 0) -> nn.Module:
-        """The model that a client (number or name) predicts with, as a torch module; of the first seed, or the `seed`-th."""
-        engine = self.seeds[seed].engine
-        names = engine.host.data.names
-        if isinstance(client, str) and client not in names:
-            raise nearest(client, names, "client")
-        number = names.index(client) if isinstance(client, str) else int(client)
-        if not 0 <= number < len(names):
-            raise SettingError(
-                f"client: {number} is not accepted; 0 to {len(names) - 1}, or a client's name"
-            )
-        return engine.host.task.module_of(
-            engine.host.personal(engine.round, engine.message(engine.round), number)
-        )
+    @property
+    def seeds(self) -> list[SeedRecord]:
+        """What each seed left behind."""
+        return self.record.seeds
 
     def summary(self) -> dict[str, Any]:
-        """The figures, as plain data: what `--json` prints."""
-        out: dict[str, Any] = {
-            "method": self.name,
-            "label": self.label,
-            "settings": {
-                "method": self.method,
-                "run": self.settings.as_dict(),
-                "data": self.data,
-                "parameters": self.d,
-                "kernel": self.kernel,
-            },
-            "rounds": round(_mean([s.engine.round for s in self.seeds])),
-            "seeds": [s.seed for s in self.seeds],
-            "accuracy": self._measure("accuracy", "test"),
-            "loss": self._measure("loss", "test"),
-            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss")},
-            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss")},
-        }
-        for name, facts in self.notes.items():  # what was timed is another number each time
-            out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
-        for unit in ("bytes", "values"):
-            out[unit] = {
-                way: _mean([s.engine.ledger.total(f"{unit}_{way}") for s in self.seeds])
-                for way in ("up", "down")
-            }
-        out["gradients_per_client"] = _mean([float(s.gradients.mean()) for s in self.seeds])
-        out["seconds"] = sum(s.seconds for s in self.seeds)
-        out["rejected"] = sum(sum(s.engine.ledger.rejected.values()) for s in self.seeds)
-        out["rejected_by_reason"] = _add([dict(s.engine.ledger.rejected) for s in self.seeds])
-        out["stopped"] = [s.stopped for s in self.seeds]
-        out["collapsed"] = [s.collapsed or None for s in self.seeds]
-        best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in self.seeds]
-        out["best_round"] = {
-            "accuracy": _mean(best),
-            "note": "the best round on test data: optimistic, never for comparison",
-        }
-        if self.seeds[0].shared_scores:
-            shared = [summarise(s.shared_scores["test"], s.clients) for s in self.seeds]
-            out["global_model"] = {
-                "accuracy": _measure(shared, "accuracy"),
-                "loss": _measure(shared, "loss"),
-            }
-        if len(self.seeds[0].liars):
-            theirs = [summarise(s.liars_scores["test"], s.liars) for s in self.seeds]
-            out["malicious"] = {
-                "clients": len(self.seeds[0].liars),
-                "accuracy": _measure(theirs, "accuracy"),
-                "loss": _measure(theirs, "loss"),
-            }
-        if len(self.seeds[0].held_out):
-            held = [summarise(s.held_out_scores["test"], s.held_out) for s in self.seeds]
-            out["held_out"] = {
-                "clients": len(self.seeds[0].held_out),
-                "accuracy": _measure(held, "accuracy"),
-                "loss": _measure(held, "loss"),
-            }
-        return plain(out)
-
-    def _measure(self, key: str, split: str) -> dict[str, Any]:
-        return _measure([s.final(split) for s in self.seeds], key)
+        """The figures as plain data: what `--json` prints."""
+        return self.record.summary()
 
     def rounds_table(self) -> list[dict[str, Any]]:
-        """One row a seed and evaluated round, for metrics.csv."""
-        return [{"seed": s.seed, **h} for s in self.seeds for h in s.history]
+        """One row per seed and evaluated round."""
+        return self.record.rounds_table()
 
     def clients_table(self) -> list[dict[str, Any]]:
-        """One row a seed and client, for clients.csv."""
-        rows = []
-        for s in self.seeds:
-            host, counts = s.engine.host, s.engine.ledger.counts
-            columns: dict[str, Tensor] = {}
-            for split, scores in s.scores.items():
-                accuracy, loss = scores.of_clients()
-                for others, which in ((s.held_out_scores, s.held_out), (s.liars_scores, s.liars)):
-                    if split in others:
-                        theirs = others[split].of_clients()
-                        accuracy[which], loss[which] = theirs[0][which], theirs[1][which]
-                columns |= {
-                    f"{split}_samples": scores.samples,
-                    f"{split}_accuracy": accuracy,
-                    f"{split}_loss": loss,
-                }
-            columns |= counts
-            lists = {n: t.tolist() for n, t in columns.items()}
-            held, lying = set(s.held_out.tolist()), set(s.liars.tolist())
-            for k, name in enumerate(host.data.names):
-                kinds = {"held_out": k in held, "malicious": k in lying}
-                rows.append(
-                    {"seed": s.seed, "client": name, **kinds, **{n: v[k] for n, v in lists.items()}}
+        """One row per seed and client."""
+        return self.record.clients_table()
+
+    def over_seeds(self, key: str, split: str = "test") -> list[float]:
+        """A final figure, seed by seed."""
+        return [s.final[split][key] for s in self.record.seeds]
+
+    def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
+        """A data frame of "rounds" (a row per seed and evaluated round) or "clients"."""
+        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+
+    # -- models ----------------------------------------------------------------------------------
+    def personal(self, client: Id, seed: int | None = None) -> nn.Module:
+        """The model that a client predicts with, as a torch module; the client by its own id.
+
+        Of the first seed, or of the seed with this number.
+        """
+        return self._session(seed).module(client)
+
+    def export(
+        self, folder: str | Path, seed: int | None = None, one_file: bool = False
+    ) -> list[Path]:
+        """Every client's own model as safetensors: a file per client, or one file for all.
+
+        In one file a tensor is called `client/parameter`. The files; `clients.json` tells which is
+        whose.
+        """
+        session = self._session(seed)
+        task = session.contract.task
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        index: dict[str, str] = {}
+        everything: dict[str, torch.Tensor] = {}
+        paths: list[Path] = []
+        for wire_id, id in enumerate(session.server.roster.ids):
+            weights = task.layout.unflatten(session.personal(id).cpu())
+            tensors = {n: t.contiguous().clone() for n, t in weights.items()}
+            if one_file:
+                everything |= {f"{id}/{n}": t for n, t in tensors.items()}
+                continue
+            path = target / f"client-{wire_id:06d}.safetensors"
+            save_file(tensors, path)
+            paths.append(path)
+            index[path.name] = str(id)
+        if one_file:
+            paths = [target / "clients.safetensors"]
+            save_file(everything, paths[0])
+            index = {paths[0].name: "all"}
+        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n")
+        return [*paths, target / "clients.json"]
+
+    def session(self, seed: int | None = None) -> Session:
+        """The moving parts of a seed as they were at its end."""
+        return self._session(seed)
+
+    def keep(self, seed: int, session: Session) -> None:
+        """Hold a finished seed's models in this process."""
+        self._sessions[seed] = session
+
+    def _session(self, seed: int | None) -> Session:
+        seeds = [s.seed for s in self.record.seeds]
+        wanted = seeds[0] if seed is None else seed
+        if wanted not in seeds:
+            raise SettingError(f"seed: {seed} is not accepted; one of {', '.join(map(str, seeds))}")
+        if wanted not in self._sessions:
+            if self._source is None:
+                raise SettingError(
+                    "models: this record has none; give idiolect.load(directory, task=..., "
+                    "federation=...) the task and the data of the run"
                 )
-        return rows
+            self._sessions = {wanted: self._source(wanted)}  # one at a time
+        return self._sessions[wanted]
+
+    # -- files -----------------------------------------------------------------------------------
+    def save(self, directory: str | Path) -> Path:
+        """Write a run directory: record, tables and, where models can be reached, checkpoints."""
+        path = Path(directory)
+        with RunDirectory(path, fresh=True) as folder:
+            folder.write_json("settings.json", self.identity())
+            folder.write_json("environment.json", self.record.environment)
+            self.write(folder)
+            for s in self.record.seeds:
+                if s.seed in self._sessions or self._source is not None:
+                    self._save_models(folder, s)
+        return path
+
+    def identity(self) -> dict[str, Any]:
+        """What settings.json says of this run."""
+        record = self.record
+        return {
+            "format": record.format,
+            "method": {"name": record.method, **record.fields},
+            "run": record.settings,
+            "data": record.data,
+            "model": record.model,
+            "origin": record.origin,
+        }
+
+    def write(self, folder: RunDirectory) -> None:
+        """Record and tables, into the run's own directory."""
+        record = self.record
+        if self.rounds_table():
+            folder.write_csv("metrics.csv", self.rounds_table())
+        folder.write_csv("clients.csv", self.clients_table())
+        folder.write_json("result.json", self.summary())
+        folder.write_json("record.json", record.as_dict())
+        arrays = {f"seed-{s.seed}": np.ascontiguousarray(s.by_client) for s in record.seeds}
+        folder.write("record.safetensors", save_arrays(arrays))
+
+    def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
+        session = self._session(s.seed)
+        tensors, server = session.save()
+        states = {
+            "server": tensors,
+            "history": {"by_client": torch.from_numpy(s.by_client.copy())},
+        }
+        facts = {"server": server, "history": plain(s.history), "seconds": s.seconds}
+        parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
+        checkpoint.save(folder.checkpoints(s.seed), s.rounds, states, facts, parts)
 
     def __repr__(self) -> str:
-        return f"Result({self.label!r}, {self.data!r}, accuracy {_mean(self.over_seeds('accuracy')):.4f}, {len(self.seeds)} seeds)"
+        accuracy = self.over_seeds("accuracy")
+        mean = sum(accuracy) / len(accuracy)
+        name = self.record.data["name"]
+        return f"Result({self.label!r}, {name!r}, accuracy {mean:.4f}, {len(accuracy)} seeds)"
 
     def __str__(self) -> str:
-        from ..report.tables import render, results_table
-
         return render(results_table([self.summary()]))
 
 
-def _mean(values: list) -> float:
-    total = sum(values) / len(values)
-    return int(total) if isinstance(total, float) and total.is_integer() else total
+def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> pandas.DataFrame:
+    """A table as a data frame."""
+    if table not in tables:
+        known = ", ".join(map(repr, tables))
+        raise SettingError(f"table: {table!r} is not accepted; one of {known}")
+    try:
+        import pandas
+    except ImportError:
+        raise SettingError("data frames need pandas: pip install 'idiolect[frames]'") from None
+    return pandas.DataFrame(tables[table]())
 
 
-def _measure(finals: list[dict[str, float]], key: str) -> dict[str, Any]:
-    of = {k: [f[f"{key}{k}"] for f in finals] for k in ("", "_variance", "_clients", "_worst10")}
-    return {
-        "mean": float(_mean(of[""])),
-        "variance": float(_mean(of["_variance"])),
-        "worst10": float(_mean(of["_worst10"])),
-        "ci95": interval(of[""]),
-        "mean_of_clients": float(_mean(of["_clients"])),
-        "by_seed": of[""],
-    }
-
-
-def _add(counts: list[dict[str, int]]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for c in counts:
-        for k, v in c.items():
-            out[k] = out.get(k, 0) + v
-    return out
+def read_record(path: Path) -> Record:
+    """The record of a run directory."""
+    if not (path / "record.json").exists():
+        begun = (path / "settings.json").exists()
+        text = (
+            f"the run in {path} is not finished; continue it with: idiolect resume {path}"
+            if begun
+            else f"{path} holds no run (record.json is missing)"
+        )
+        raise SettingError(f"directory: {text}")
+    record = Record.from_dict(read_json(path / "record.json"))
+    if (path / "record.safetensors").exists():
+        arrays = load_arrays(path / "record.safetensors")
+        for s in record.seeds:
+            s.by_client = arrays.get(f"seed-{s.seed}", s.by_client)
+    return record

@@ -1,53 +1,87 @@
-"""A run as one frozen object: flags, TOML file, report header and the resume check are the same thing."""
+"""A run as one frozen object: flags, TOML file, report header and the resume check are the same thing.
+
+Every setting has one owner: a field of one of the sections below. Texts (channel, rule, attack,
+schedule) are parsed once, into the objects that the fields hold.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 
-from .. import adversary, channels
+from ..adversary import Attack, attack_text, how_many, parse_attack
+from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
-from ..server import rules as aggregation
+from ..server.rules import Rule, parse_rule, rule_text
+from ..server.rules.mean import Mean
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
-from ..task.kernels.all import KERNELS
-from .schedule import factor
+from ..task.kernels import KERNELS
+from ..task.numerics import Numerics
+from .schedule import Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+MAY_CHANGE = "may change"
 
 
 @dataclass(frozen=True)
-class Settings(Knobs):
-    """Everything about a run but its method, model and data."""
+class Run(Knobs):
+    """How long a run is, and how often it is repeated."""
 
     rounds: int = knob(200, "communication rounds", low=0)
-    sample: int = knob(0, "S, clients heard a round; 0 = a tenth of them", low=0)
     seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
     seed: int = knob(
         0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
     )
+    bytes: int = knob(
+        0, "stop before more bytes are sent, both directions together; 0 = no budget", low=0
+    )
+    target_accuracy: float = knob(
+        0.0, "stop when the pooled test accuracy reaches this; 0 = no target", low=0, high=1
+    )
+    checkpoint_every: int = knob(
+        0,
+        "rounds between checkpoints; 0 = only when interrupted and at the end",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+
+
+@dataclass(frozen=True)
+class Selection(Knobs):
+    """Who takes part in a round."""
+
+    sample: int = knob(0, "S, clients heard per round; 0 = a tenth of them", low=0)
+    quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
+    held_out: int = knob(
+        0, "clients kept out of training, personalised and evaluated at the end", low=0
+    )
+    held_out_rounds: int = knob(
+        10, "rounds of personalisation that held-out clients get", low=0
+    )
+
+
+@dataclass(frozen=True)
+class Optimisation(Knobs):
+    """How clients and server step, whatever the method."""
+
     batch: int = knob(64, "mini-batch size", low=1)
     batching: str = knob(
         "replace",
         "mini-batches with replacement, without (epochs), or all data (full)",
         choices=BATCHING,
     )
-    rule: str = knob(
-        "mean",
-        "the server's aggregation rule, e.g. 'median', 'krum(f=2)', 'bucketing(size=2) + trimmed-mean(f=1)'",
+    schedule: Schedule = knob(
+        Schedule(),
+        "learning rates over rounds: "
+        "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR",
+        parse=Schedule.parse,
+        write=str,
     )
-    channel: str = knob(
-        "none",
-        "how messages up are coded, e.g. 'qsgd(levels=16)', 'feedback + topk(share=0.01) + half'; see: channels",
-    )
-    attack: str = knob(
-        "none",
-        "what malicious clients do, e.g. 'sign-flip', 'same-value(std=100)', 'data-poison'; see: attacks",
-    )
-    malicious: float = knob(
-        0.0, "malicious clients: below 1 their share, from 1 on their number", low=0
-    )
+    clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
+    weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(
         "sgd", "server step on the aggregated change: any torch.optim name"
     )
@@ -55,83 +89,164 @@ class Settings(Knobs):
     server_options: str = knob(
         "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'"
     )
-    schedule: str = knob(
-        "constant",
-        "learning rates over rounds: constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR",
-    )
-    clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
-    weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
-    eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
     finetune_steps: int = knob(
-        0,
-        "SGD steps on every personal model before it is used or evaluated, whatever the method",
-        low=0,
+        0, "SGD steps on every personal model before it is used or evaluated", low=0
     )
     finetune_lr: float = knob(0.1, "step size of those", above=0)
-    held_out: int = knob(
-        0, "clients kept out of training, personalised and evaluated at the end", low=0
+
+    @property
+    def server_step(self) -> ServerStep:
+        """The server's optimiser."""
+        return ServerStep(self.server_optimizer, self.server_lr, self.server_options)
+
+
+@dataclass(frozen=True)
+class Communication(Knobs):
+    """How messages are coded and combined."""
+
+    channel: Channel = knob(
+        Channel(),
+        "how messages up are coded, e.g. 'qsgd(levels=16)', 'feedback + topk(share=0.01) + half'; "
+        "see: channels",
+        parse=parse_channel,
+        write=channel_text,
     )
-    held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
-    bytes: int = knob(
-        0,
-        "stop before more bytes than this are sent, both directions together; 0 = no budget",
-        low=0,
+    rule: Rule = knob(
+        Mean(),
+        "the server's aggregation rule, e.g. 'median', 'krum(f=2)', "
+        "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
+        parse=parse_rule,
+        write=rule_text,
     )
-    target_accuracy: float = knob(
-        0.0, "stop when the pooled test accuracy reaches this; 0 = no target", low=0, high=1
+
+
+@dataclass(frozen=True)
+class Adversary(Knobs):
+    """Malicious clients, in simulations."""
+
+    attack: Attack | None = knob(
+        None,
+        "what malicious clients do, e.g. 'sign-flip', 'same-value(std=100)', 'data-poison'; "
+        "see: attacks",
+        parse=parse_attack,
+        write=attack_text,
     )
+    malicious: float = knob(
+        0.0, "malicious clients: below 1 their share, from 1 on their number", low=0
+    )
+
+    def malicious_among(self, clients: int) -> int:
+        """How many of these clients are malicious."""
+        return how_many(self.malicious, clients)
+
+
+@dataclass(frozen=True)
+class Evaluation(Knobs):
+    """When models are evaluated."""
+
+    eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+
+
+@dataclass(frozen=True)
+class Resources(Knobs):
+    """Where and in what precision a run computes."""
+
     device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
     dtype: str = knob("float32", "numbers of models and messages", choices=tuple(DTYPES))
     kernel: str = knob("auto", "how the cohort gradient is computed", choices=KERNELS)
-    threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0)
-    chunk: int = knob(0, "clients at once; 0 = as many as fit in memory", low=0)
+    hosts: int = knob(1, "hosts that the honest clients are shared out among", low=1)
+    threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0, on_resume=MAY_CHANGE)
+    chunk: int = knob(
+        0, "clients at once; 0 = as many as fit in memory", low=0, on_resume=MAY_CHANGE
+    )
     memory: float = knob(
-        2.0, "GiB for a chunk at work, and for private rows before they move to a file", above=0
+        2.0,
+        "GiB for a chunk at work, and for private rows before they move to a file",
+        above=0,
+        on_resume=MAY_CHANGE,
     )
-    checkpoint_every: int = knob(
-        0, "rounds between checkpoints; 0 = only when interrupted and at the end", low=0
-    )
+
+
+@dataclass(frozen=True)
+class Settings(
+    Resources, Evaluation, Adversary, Communication, Optimisation, Selection, Run
+):
+    """Everything about a run but its method, model and data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        aggregation.parse_rule(self.rule)
-        channels.parse_channel(self.channel)
-        attack = adversary.parse_attack(self.attack)
-        if bool(attack) != bool(self.malicious):
+        if bool(self.attack) != bool(self.malicious):
             missing = (
                 "attack: 'none' is not accepted with malicious"
                 if self.malicious
                 else "malicious: 0 is not accepted with an attack"
             )
             raise SettingError(
-                f"{missing}; who lies and what they do go together, e.g. attack 'sign-flip' and malicious 0.2"
+                f"{missing}; how many clients are malicious and what they do go together, "
+                "e.g. attack 'sign-flip' and malicious 0.2"
             )
-        ServerStep(self.server_optimizer, self.server_lr, self.server_options)
-        factor(self.schedule, 0, max(self.rounds, 1))
+        _ = self.server_step  # refuses options that do not fit
         check_device(self.device)
         if self.target_accuracy and not self.eval_every:
             raise SettingError(
-                "eval_every: 0 is not accepted with a target_accuracy; a whole number >= 1, so that the target can be seen"
+                "eval_every: 0 is not accepted with a target_accuracy; "
+                "a whole number >= 1, so that the target can be seen"
             )
 
     def sampled(self, eligible: int, hears_all: bool = False) -> int:
         """S for this many clients; all of them for a method that needs that."""
         if self.sample > eligible:
             raise SettingError(
-                f"sample: {self.sample} is not accepted; at most the {eligible} clients that can take part"
+                f"sample: {self.sample} is not accepted; "
+                f"at most the {eligible} clients that can take part"
             )
         if hears_all and self.sample not in (0, eligible):
             raise SettingError(
-                f"sample: {self.sample} is not accepted for this method; it must hear all {eligible} clients (0)"
+                f"sample: {self.sample} is not accepted for this method; "
+                f"it must hear all {eligible} clients (0)"
             )
         return eligible if hears_all else self.sample or max(1, round(0.1 * eligible))
 
+    def numerics(self, seed: int) -> Numerics:
+        """How a task is computed in this run, under one of its seeds."""
+        return Numerics(
+            torch.device(self.device),
+            DTYPES[self.dtype],
+            self.kernel,
+            self.clip,
+            self.weight_decay,
+            seed,
+        )
+
+
+SECTIONS: tuple[type[Knobs], ...] = (
+    Run,
+    Selection,
+    Optimisation,
+    Communication,
+    Adversary,
+    Evaluation,
+    Resources,
+)
+
+
+def fixed_on_resume() -> tuple[str, ...]:
+    """The settings that must be the same when a run is resumed.
+
+    >>> "threads" in fixed_on_resume(), "rounds" in fixed_on_resume()
+    (False, True)
+    """
+    fields = dataclasses.fields(Settings)
+    return tuple(f.name for f in fields if f.metadata["on_resume"] != MAY_CHANGE)
+
 
 def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have."""
     try:
         if torch.empty(1, device=device).device.type == "meta":
             raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
         raise SettingError(
-            f"device: {device!r} is not available here ({str(error).splitlines()[0]}); 'cpu' always is"
+            f"device: {device!r} is not available here ({reason}); 'cpu' always is"
         ) from None

@@ -16,7 +16,6 @@ import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -25,34 +24,13 @@ from torch.func import functional_call, grad, vmap
 
 from ...core.knobs import SettingError
 from ..batches import Batch
+from ..layout import Layout
 from ..losses import Loss
 from .pooling import quicken
 from .threads import over_threads
 
 KERNELS = ("auto", "stacked", "vmap", "rows", "compiled")
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter lies in the flat vector of R^d."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-    starts: tuple[int, ...]  # one more than names: the last is d
-    device: torch.device
-
-    def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """Views of x[..., d] by parameter name."""
-        pieces = x.split([b - a for a, b in pairwise(self.starts)], dim=-1)
-        return {
-            n: p.view(*x.shape[:-1], *s)
-            for n, s, p in zip(self.names, self.shapes, pieces, strict=True)
-        }
-
-    def span(self, name: str) -> tuple[int, int]:
-        at = self.names.index(name)
-        return self.starts[at], self.starts[at + 1]
 
 
 def spread(weights: Tensor, targets: Tensor) -> Tensor:

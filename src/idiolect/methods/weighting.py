@@ -1,0 +1,42 @@
+"""How a server averages models: the papers' three forms, and where personal models start."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.types import State
+from ..method import Combine
+from ..task.task import Task
+
+WEIGHTINGS = ("samples", "equal", "unbiased")
+INITS = ("common", "own")
+
+
+def weighed(samples: Tensor, weighting: str) -> Tensor:
+    """The weights of clients with these numbers of samples[S]: their numbers, or all the same."""
+    return torch.ones_like(samples) if weighting == "equal" else samples
+
+
+def average(server: State, up: State, shared: str, rule: Combine, weighting: str) -> State:
+    """The server's mean of a message, by part; `shared` names the part that holds models.
+
+    "samples" and "equal" are means of the messages. "unbiased" is the step of Chen et al. (2021),
+    w - m / (N |C|) sum_i n_i (w - w_i): with few clients heard its weights need not sum to 1.
+    """
+    if weighting != "unbiased":
+        return rule(up)
+    w = server[shared]
+    share = rule.samples.to(w.dtype).unsqueeze(1)  # m n_i / N
+    rows = {n: share * (t - w if n == shared else t) for n, t in up.items()}
+    moved = rule(rows, torch.ones_like(rule.samples))
+    return moved | {shared: w + moved[shared]}
+
+
+def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K, d]
+    """Where personal models start: all at the common x0, or each at its own initialisation."""
+    if init == "common":
+        return task.x0.repeat(len(clients), 1)
+    return task.draw(streams.keys(task.seed, "init", 0, clients))

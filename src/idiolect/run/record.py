@@ -1,0 +1,176 @@
+"""What a run leaves behind, as plain data: complete without the model and data that made it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from ..core.knobs import SettingError
+from ..core.plain import plain
+from ..host.scores import interval
+from .directory import FORMAT
+
+Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
+
+
+@dataclass
+class SeedRecord:
+    """One seed of a run. Every field is plain data but `by_client`, a NumPy array."""
+
+    seed: int
+    rounds: int = 0  # rounds done
+    stopped: str = ""  # why: rounds, bytes, target; "" while it is not finished
+    collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
+    final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
+    malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
+    held_out: Figures = field(default_factory=dict)  # test figures of the clients held out
+    shared_model: Figures = field(default_factory=dict)  # of the one global model, where there is one
+    clients: list[dict[str, Any]] = field(default_factory=list)  # a row per client
+    sent: dict[str, int] = field(default_factory=dict)  # bytes_up, bytes_down, values_up, values_down
+    gradients_per_client: float = 0.0  # training, and personalisation before use
+    rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
+    by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
+
+    def count(self, part: str) -> int:
+        """How many clients are "malicious" or "held_out"."""
+        return sum(bool(row[part]) for row in self.clients)
+
+
+@dataclass
+class Record:
+    """All seeds of one method on one federation."""
+
+    method: str  # its name
+    label: str  # its name and the fields that differ from their defaults
+    fields: dict[str, Any]  # its hyper-parameters
+    settings: dict[str, Any]  # of the run
+    data: dict[str, Any]  # name, clients, sha256
+    model: dict[str, Any]  # module, loss, parameters: [[name, shape], ...]
+    origin: dict[str, Any] = field(default_factory=dict)  # data and model by name, where known
+    kernel: str = ""
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # see Method.report
+    environment: dict[str, Any] = field(default_factory=dict)
+    seeds: list[SeedRecord] = field(default_factory=list)
+    format: int = FORMAT
+
+    @property
+    def parameters(self) -> int:
+        """d, the numbers of a model."""
+        return sum(math.prod(shape) for _, shape in self.model["parameters"])
+
+    def summary(self) -> dict[str, Any]:
+        """The figures: what `--json` prints."""
+        seeds = self.seeds
+        out: dict[str, Any] = {
+            "method": self.method,
+            "label": self.label,
+            "settings": {
+                "method": {"name": self.method, **self.fields},
+                "run": self.settings,
+                "data": self.data["name"],
+                "parameters": self.parameters,
+                "kernel": self.kernel,
+            },
+            "rounds": round(_mean([s.rounds for s in seeds])),
+            "seeds": [s.seed for s in seeds],
+            "accuracy": self._measure("accuracy", "test"),
+            "loss": self._measure("loss", "test"),
+            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss")},
+            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss")},
+        }
+        for name, facts in self.notes.items():  # what was timed is another number each time
+            out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
+        for unit in ("bytes", "values"):
+            ways = {way: [s.sent[f"{unit}_{way}"] for s in seeds] for way in ("up", "down")}
+            out[unit] = {way: _mean(sent) for way, sent in ways.items()}
+        out["gradients_per_client"] = _mean([s.gradients_per_client for s in seeds])
+        out["seconds"] = sum(s.seconds for s in seeds)
+        out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
+        out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))
+        out["stopped"] = [s.stopped for s in seeds]
+        out["collapsed"] = [s.collapsed or None for s in seeds]
+        best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in seeds]
+        out["best_round"] = {
+            "accuracy": _mean(best),
+            "note": "the best round on test data: optimistic, never for comparison",
+        }
+        if seeds[0].shared_model:
+            out["global_model"] = _both([s.shared_model for s in seeds])
+        if seeds[0].malicious:
+            count = {"clients": seeds[0].count("malicious")}
+            out["malicious"] = count | _both([s.malicious for s in seeds])
+        if seeds[0].held_out:
+            count = {"clients": seeds[0].count("held_out")}
+            out["held_out"] = count | _both([s.held_out for s in seeds])
+        return plain(out)
+
+    def _measure(self, key: str, split: str) -> dict[str, Any]:
+        return _measure([s.final[split] for s in self.seeds], key)
+
+    def rounds_table(self) -> list[dict[str, Any]]:
+        """One row per seed and evaluated round, for metrics.csv."""
+        return [{"seed": s.seed, **h} for s in self.seeds for h in s.history]
+
+    def clients_table(self) -> list[dict[str, Any]]:
+        """One row per seed and client, for clients.csv."""
+        return [{"seed": s.seed, **row} for s in self.seeds for row in s.clients]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the arrays, ready for JSON: NaN and infinity become null."""
+        out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seeds"}
+        seeds = []
+        for s in self.seeds:
+            row = {f.name: getattr(s, f.name) for f in fields(s) if f.name != "by_client"}
+            seeds.append(row)
+        return plain({**out, "seeds": seeds})
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Record:
+        """The inverse of `as_dict`; a number that was null is NaN again."""
+        if saved.get("format") != FORMAT:
+            raise SettingError(
+                f"record: format {saved.get('format')!r} is not accepted; this version reads {FORMAT}"
+            )
+        known = {f.name for f in fields(SeedRecord)}
+        seeds = [SeedRecord(**{k: _numbers(v) for k, v in s.items() if k in known}) for s in saved["seeds"]]
+        names = {f.name for f in fields(cls)} - {"seeds"}
+        return cls(**{k: v for k, v in saved.items() if k in names}, seeds=seeds)
+
+
+def _numbers(value: Any) -> Any:
+    """null as NaN, where figures are expected."""
+    if isinstance(value, dict):
+        return {k: math.nan if v is None else _numbers(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_numbers(v) for v in value]
+    return value
+
+
+def _mean(values: Sequence[float]) -> float:
+    total = sum(values) / len(values)
+    return int(total) if isinstance(total, float) and total.is_integer() else total
+
+
+def _both(figures: list[Figures]) -> dict[str, Any]:
+    return {key: _measure(figures, key) for key in ("accuracy", "loss")}
+
+
+def _measure(figures: list[Figures], key: str) -> dict[str, Any]:
+    """Means over seeds of one measure, and the 95 % interval."""
+    by_seed = [f[key] for f in figures]
+    return {
+        "mean": float(_mean(by_seed)),
+        "variance": float(_mean([f[f"{key}_variance"] for f in figures])),
+        "worst10": float(_mean([f[f"{key}_worst10"] for f in figures])),
+        "ci95": interval(by_seed),
+        "mean_of_clients": float(_mean([f[f"{key}_clients"] for f in figures])),
+        "by_seed": by_seed,
+    }

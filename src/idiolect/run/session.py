@@ -1,0 +1,192 @@
+"""One seed of a run at work: contract, roster, server, hosts and the engine between them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..adversary import chosen
+from ..adversary.host import MaliciousHost, WatchedHost
+from ..adversary.observer import Observer
+from ..core import streams
+from ..core.types import Id, State
+from ..data.federation import Federation
+from ..engine.inprocess import InProcess
+from ..host.host import Host, HostSettings
+from ..method import Method
+from ..server.contract import Contract
+from ..server.roster import Roster
+from ..server.selection import select
+from ..server.server import Server
+from ..task.task import Task
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class People:
+    """Which clients play which part in a seed; wire ids, which are positions in the federation."""
+
+    held_out: Tensor  # kept out of training: the same for every seed
+    eligible: Tensor  # may take part: not held out, with training data
+    malicious: Tensor  # among the eligible
+    evaluated: Tensor  # the honest ones that are not held out
+
+    @classmethod
+    def of(cls, federation: Federation, settings: Settings, seed: int) -> People:
+        everyone = torch.arange(federation.clients)
+        keys = streams.name_keys(federation.names)
+        held_out = select(settings.seed, 0, keys, everyone, settings.held_out, "held out")
+        inside = everyone[~torch.isin(everyone, held_out)]
+        eligible = inside[federation.sizes("train")[inside] > 0]
+        malicious = chosen(seed, keys, eligible, settings.malicious_among(len(eligible)))
+        return cls(held_out, eligible, malicious, inside[~torch.isin(inside, malicious)])
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a seed begins in place of a new model: an earlier stage's model and private rows."""
+
+    x0: Tensor  # the shared model [d]
+    earlier: Session | None = None  # whose private rows its hosts adopt, where they fit
+
+    def sha256(self) -> str:
+        """A digest of all it holds: what a resumed run checks."""
+        digest = hashlib.sha256(_bytes(self.x0))
+        for host in self.earlier.hosts if self.earlier else ():
+            digest.update(host.digest().encode())
+        return digest.hexdigest()
+
+
+class Session:
+    """A seed's moving parts. Nothing of it is in the record that a run leaves behind."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        federation: Federation,
+        settings: Settings,
+        seed: int,
+        run: int,
+        scratch: Path | None = None,
+        start: Start | None = None,
+    ):
+        self.seed = seed
+        self.people = People.of(federation, settings, seed)
+        tests = federation.sizes("test")[self.people.evaluated]
+        self.tested = bool(tests.sum())  # whether any evaluated client has test data
+        bound = task.under(settings.numerics(seed))
+        if start:
+            bound.x0 = start.x0.to(bound.x0)
+        self.contract = Contract(method, bound, settings.channel, run)
+        roster = Roster()
+        eligible = torch.zeros(federation.clients, dtype=torch.bool)
+        eligible[self.people.eligible] = True
+        roster.enrol(federation.ids, federation.sizes("train").tolist(), eligible.tolist())
+        memory = int(settings.memory * 2**30)
+        self.server = Server(
+            self.contract,
+            roster,
+            rule=settings.rule,
+            step=settings.server_step,
+            sample=settings.sampled(len(self.people.eligible), method.hears_all),
+            quorum=settings.quorum,
+            memory=memory,
+            scratch=scratch,
+        )
+        host_settings = HostSettings(
+            batch=settings.batch,
+            batching=settings.batching,
+            chunk=settings.chunk,
+            memory=memory,
+            scratch=scratch,
+            finetune_steps=settings.finetune_steps,
+            finetune_lr=settings.finetune_lr,
+            repeats=False,  # nothing between server and hosts can be lost or come twice here
+        )
+        self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
+        if start and start.earlier:
+            for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
+                host.adopt(earlier)
+        self.engine = InProcess(self.server, self.hosts)
+
+    # -- models, for their owners ----------------------------------------------------------------
+    def personal(self, id: Id) -> Tensor:  # -> x[d]
+        """The model that a client predicts with."""
+        wire_id = self.server.roster.wire_id(id)
+        version = self.server.version
+        down = self.server.message(version)
+        host = next(h for h in self.hosts if bool(torch.isin(h.wire_ids, wire_id).any()))
+        return host.personal(version, down, wire_id)
+
+    def module(self, id: Id) -> nn.Module:
+        """The same as a torch module."""
+        return self.contract.task.module_of(self.personal(id))
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self) -> tuple[State, dict[str, Any]]:
+        """The server's side; hosts save themselves."""
+        return self.server.save()
+
+    def load(self, tensors: State, facts: dict[str, Any], hosts: Path) -> None:
+        """As it was saved, hosts from their folders."""
+        self.server.load(tensors, facts)
+        for number, host in enumerate(self.hosts):
+            host.load(hosts / host_folder(number))
+
+    def release(self) -> None:
+        """Free what only training and evaluation need."""
+        for host in self.hosts:
+            host.release()
+
+
+def host_folder(number: int) -> str:
+    """Where a host's part of a checkpoint lies."""
+    return f"host-{number}"
+
+
+def _hosts(
+    contract: Contract,
+    federation: Federation,
+    settings: Settings,
+    people: People,
+    host_settings: HostSettings,
+) -> Sequence[Host]:
+    """Hosts of the honest clients, then one of the malicious: it is asked after the others."""
+    attack = settings.attack
+    everyone = torch.arange(federation.clients)
+    honest = everyone[~torch.isin(everyone, people.malicious)]
+    shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
+    observer = Observer() if attack is not None and attack.colludes else None
+    hosts: list[Host] = []
+    for share in shares:
+        wire_ids = torch.from_numpy(share)
+        arguments = (contract, federation.of(wire_ids), wire_ids, host_settings)
+        hosts.append(WatchedHost(*arguments, observer=observer) if observer else Host(*arguments))
+    if attack is not None:
+        wire_ids = people.malicious
+        poisoned = attack.poison(federation, wire_ids, contract.task.seed)
+        keys = streams.name_keys(federation.names)
+        hosts.append(
+            MaliciousHost(
+                contract,
+                poisoned.of(wire_ids),
+                wire_ids,
+                host_settings,
+                attack=attack,
+                keys=keys,
+                observer=observer,
+            )
+        )
+    return hosts
+
+
+def _bytes(t: Tensor) -> bytes:
+    return t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()

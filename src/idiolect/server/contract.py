@@ -1,0 +1,67 @@
+"""What server and hosts agree on before the first message."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..channels import Channel
+from ..channels.link import Link
+from ..method import Method
+from ..task.task import Task
+from ..wire.messages import Schema
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Method, task, channel and run: both sides are built from it, and neither holds the other.
+
+    The checksum is mixed into the schema's of every header, so that a message made under another
+    method, model, precision, channel or seed is rejected by its first bytes.
+    """
+
+    method: Method
+    task: Task  # as the run computes it
+    channel: Channel
+    run: int  # identifies the run, 32 bits
+
+    @cached_property
+    def link(self) -> Link:
+        """The channel fitted to the method's messages."""
+        return Link.fit(self.channel, self.method, self.task)
+
+    @cached_property
+    def up(self) -> Schema:
+        """What a message up holds."""
+        message = sorted(self.method.message(self.task).items())
+        parts = tuple((name, (size,), self.task.dtype) for name, size in message)
+        coding = repr(self.channel.stages) if self.link.codes else ""
+        return Schema(parts, coding, self.checksum)
+
+    @cached_property
+    def down(self) -> Schema:
+        """What a message down holds."""
+        state = self.method.broadcast(self.task, self.method.server(self.task))
+        return Schema.of(state, self.checksum)
+
+    def answer(self, numbers: int) -> Schema:
+        """What an answer of a channel's second exchange holds."""
+        return Schema((("values", (numbers,), self.task.dtype),), contract=self.checksum)
+
+    @cached_property
+    def checksum(self) -> int:
+        """32 bits over everything that both sides must have alike."""
+        task = self.task
+        layout = [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
+        numerics = (task.dtype, task.seed, task.numerics.clip, task.numerics.weight_decay)
+        parts = (
+            type(self.method).__qualname__,
+            sorted(self.method.as_dict().items()),
+            layout,
+            task.criterion.name,
+            numerics,
+            self.channel.stages,
+            self.run,
+        )
+        return zlib.crc32(repr(parts).encode())

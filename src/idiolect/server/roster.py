@@ -1,0 +1,107 @@
+"""Who takes part: the user's own ids, and the numbers that stand for them on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.knobs import SettingError, nearest
+from ..core.streams import Keys
+from ..core.types import Id, State
+
+
+class Roster:
+    """The clients a server knows.
+
+    A client has an id of its owner's choosing (a number or a text) and a *wire id*: the number in the
+    headers of its messages, given when it is enrolled and never given again. What the server keeps
+    about clients is indexed by wire id. A client that leaves keeps its wire id.
+
+    >>> roster = Roster()
+    >>> roster.enrol(["north", "south"], [120, 80]).tolist()
+    [0, 1]
+    >>> roster.leave(["north"])
+    >>> roster.eligible_ids().tolist(), roster.wire_id("south")
+    ([1], 1)
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[Id] = []
+        self.samples = torch.zeros(0, dtype=torch.int64)  # training samples as enrolled, by wire id
+        self.eligible = torch.zeros(0, dtype=torch.bool)  # may take part, by wire id
+        self.keys: Keys = np.zeros(0, dtype=np.uint64)  # stream keys, by wire id
+        self._wire_ids: dict[Id, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def enrol(
+        self, ids: Iterable[Id], samples: Iterable[int], eligible: Iterable[bool] | None = None
+    ) -> Tensor:
+        """Add clients; their wire ids. One without training samples cannot take part."""
+        new = list(ids)
+        counts = torch.as_tensor(list(samples), dtype=torch.int64)
+        may = torch.ones(len(new), dtype=torch.bool)
+        if eligible is not None:
+            may = torch.as_tensor(list(eligible), dtype=torch.bool)
+        if not len(new) == len(counts) == len(may):
+            raise SettingError(f"clients: {len(new)} ids, {len(counts)} sample numbers, {len(may)}")
+        for id in new:
+            if id in self._wire_ids:
+                raise SettingError(f"clients: {id!r} is enrolled already; ids are unique")
+            self._wire_ids[id] = len(self.ids)
+            self.ids.append(id)
+        self.samples = torch.cat([self.samples, counts])
+        self.eligible = torch.cat([self.eligible, may & (counts > 0)])
+        self.keys = np.concatenate([self.keys, streams.name_keys([str(id) for id in new])])
+        return torch.arange(len(self.ids) - len(new), len(self.ids))
+
+    def leave(self, ids: Iterable[Id]) -> None:
+        """These clients take no part from the next round on."""
+        self.eligible[[self.wire_id(id) for id in ids]] = False
+
+    def rejoin(self, ids: Iterable[Id]) -> None:
+        """These clients, enrolled before, take part again from the next round on."""
+        wire_ids = torch.tensor([self.wire_id(id) for id in ids], dtype=torch.int64)
+        self.eligible[wire_ids] = self.samples[wire_ids] > 0
+
+    def wire_id(self, id: Id) -> int:
+        """The wire id of a client."""
+        if id in self._wire_ids:
+            return self._wire_ids[id]
+        if isinstance(id, str) and id.lstrip("-").isdigit() and int(id) in self._wire_ids:
+            return self._wire_ids[int(id)]  # a number as text, from a command line
+        if not isinstance(id, str):
+            known = ", ".join(repr(i) for i in self.ids[:3])
+            raise SettingError(f"client: {id!r} is unknown; clients are called {known}, ...")
+        raise nearest(id, [str(i) for i in self.ids], "client")
+
+    def eligible_ids(self) -> Tensor:  # -> int64, increasing
+        """The wire ids of the clients that may take part."""
+        return self.eligible.nonzero().flatten()
+
+    def mean_samples(self) -> float:
+        """Training samples of the mean client that may take part."""
+        taking_part = self.samples[self.eligible]
+        return float(taking_part.double().mean()) if len(taking_part) else 1.0
+
+    def most_samples(self) -> float:
+        """Training samples of the largest client: no client may claim more."""
+        return float(self.samples.max()) if len(self.samples) else 0.0
+
+    def save(self) -> tuple[State, dict[str, Any]]:
+        """Everything, for a checkpoint."""
+        return {"samples": self.samples, "eligible": self.eligible}, {"ids": list(self.ids)}
+
+    @classmethod
+    def loaded(cls, tensors: State, facts: dict[str, Any]) -> Roster:
+        """A roster as it was saved."""
+        roster = cls()
+        roster.enrol(facts["ids"], tensors["samples"].tolist())
+        roster.eligible = tensors["eligible"].clone()
+        return roster

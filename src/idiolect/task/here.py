@@ -1,0 +1,102 @@
+"""What the code of a client may see in a round: its data, the round, random numbers, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.knobs import SettingError
+from ..core.streams import Keys
+from .batches import Batch, Batches
+
+
+class Samples(Protocol):
+    """Data of some clients: a row of the cohort is a range of them (see idiolect.Federation)."""
+
+    @property
+    def inputs(self) -> Tensor: ...
+
+    @property
+    def targets(self) -> Tensor: ...
+
+    @property
+    def offsets(self) -> dict[str, Tensor]: ...
+
+
+class Here:
+    """The context of `Method.update` and `Method.personal`, for K clients at once.
+
+    rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
+    mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
+    `coins` random numbers that all clients share; `validate` the error of a model for each.
+    """
+
+    def __init__(
+        self,
+        data: Samples,
+        rows: Tensor,  # int64[K]: which clients of `data`
+        *,
+        clients: Keys,  # uint64[K]: their names as stream keys
+        seed: int,
+        round: int,
+        batch: int,
+        batching: str,
+        dtype: torch.dtype = torch.float32,
+        purpose: str = "batch",
+        validate: Callable[[Tensor], Tensor] | None = None,
+    ):
+        self.rows = len(rows)
+        self.round = round
+        self._seed = seed
+        self._clients = clients
+        self._validate = validate
+        offsets = data.offsets["train"]
+        self._batches = Batches(
+            data.inputs,
+            data.targets,
+            offsets[rows].numpy(),
+            offsets.diff()[rows].numpy(),
+            keys=self.keys(purpose),
+            noise_keys=self.keys(f"{purpose} noise"),
+            batch=batch,
+            batching=batching,
+            dtype=dtype,
+        )
+
+    def draw(self) -> Batch:
+        """A fresh mini-batch for every row."""
+        return self._batches.draw()
+
+    @property
+    def tally(self) -> Tensor:  # int64[K]
+        """Gradient evaluations so far."""
+        return self._batches.tally
+
+    def steps(self, steps: int, epochs: int) -> Tensor:  # -> int64[K]
+        """How many steps each row takes: `steps`, or, where `epochs` > 0, passes over its own data."""
+        if not epochs:
+            return torch.full((self.rows,), steps)
+        a_pass = np.maximum(self._batches.steps_per_pass(), 0)
+        return torch.as_tensor(np.broadcast_to(epochs * a_pass, (self.rows,)).copy())
+
+    def keys(self, purpose: str) -> Keys:  # -> uint64[K]
+        """Streams of this round for a purpose, one per client."""
+        return streams.keys(self._seed, purpose, self.round, self._clients)
+
+    def coins(self, purpose: str, count: int) -> np.ndarray:  # -> float64[count] in [0, 1)
+        """Random numbers of this round that all clients and the server share: nothing is sent."""
+        return streams.uniform(streams.keys(self._seed, purpose, self.round), count)[0]
+
+    def validate(self, x: Tensor) -> Tensor:  # x[K, d] -> float64[K]
+        """The error of each row's model on that client's own validation data; 0 where it has none.
+
+        For a regression the loss.
+        """
+        if self._validate is None:
+            raise SettingError("data: this host offers no validation data")
+        return self._validate(x)

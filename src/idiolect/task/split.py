@@ -1,0 +1,58 @@
+"""Which coordinates of a model are shared and which are private."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.knobs import SettingError
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class Split:
+    """Coordinates of R^d in two parts: shared (theta) and private (w)."""
+
+    theta: Tensor  # int64[d_theta]
+    w: Tensor  # int64[d_w]
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x[..., d] -> theta[..., d_theta], w[..., d_w]."""
+        return x[..., self.theta], x[..., self.w]
+
+    def join(self, theta: Tensor, w: Tensor) -> Tensor:
+        """The inverse of `parts`; leading axes broadcast."""
+        lead = torch.broadcast_shapes(theta.shape[:-1], w.shape[:-1])
+        x = theta.new_empty(*lead, len(self.theta) + len(self.w))
+        x[..., self.theta] = theta
+        x[..., self.w] = w
+        return x
+
+
+def split_by(private: str, layout: Layout) -> Split:
+    """The split whose private part is "input", "output", "adapter", "all", "none" or name patterns."""
+    names = layout.names
+    owners = list(dict.fromkeys(n.rpartition(".")[0] for n in names))
+    # a parameter of the module itself belongs to no layer
+    layers = [n for n in owners if n and not n.endswith("adapter")] or [""]
+    words = {
+        "input": f"{layers[0]}.*" if layers[0] else "*",
+        "output": f"{layers[-1]}.*" if layers[-1] else "*",
+        "adapter": "*adapter.*",
+        "all": "*",
+        "none": "",
+    }
+    patterns = [words.get(p.strip(), p.strip()) for p in private.split(",")]
+    chosen = [any(fnmatch.fnmatchcase(n, p) for p in patterns) for n in names]
+    if not any(chosen) and private != "none":
+        raise SettingError(
+            f"split: {private!r} matches no parameter; one of {', '.join(words)}, "
+            f"or names of: {', '.join(names)}"
+        )
+    sizes = [b - a for a, b in zip(layout.starts, layout.starts[1:], strict=False)]
+    mine = torch.cat([torch.full((n,), c) for n, c in zip(sizes, chosen, strict=True)])
+    index = torch.arange(layout.starts[-1])
+    return Split(index[~mine].to(layout.device), index[mine].to(layout.device))
