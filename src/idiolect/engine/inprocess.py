@@ -76,7 +76,7 @@ class InProcess:
 
     def message(self, round: int) -> bytes:
         """The message down for this round, from the server as it is now."""
-        state = self.step.without(self.server)
+        state = self.step.method_state(self.server)
         return wire.one(self.host.method.broadcast(self.host.task, state), self.host.run, round)
 
     @property
@@ -157,13 +157,14 @@ class InProcess:
         host, task, method = self.host, self.host.task, self.host.method.scaled(rate)
         up = {n: t.to(task.device) for n, t in got.up.items()}
         weights = (got.weights / self.mean_size).to(task.device)
-        before, coder = self.step.without(self.server), self.coder
+        before, coder = self.step.method_state(self.server), self.coder
         rule: Rule = partial(self.rule, key=int(streams.keys(task.seed, "rule", self.round)[0]))
         try:
             if host.link:
                 up, weights, coder = self._joined(up, got.clients, weights, rule, second)
                 up = host.link.restore(up, method.reference(task, method.broadcast(task, before)))
-            server = self.step(self.server, method.aggregate(task, before, up, weights, rule))
+            after = method.aggregate(task, before, up, weights, rule)
+            server = self.step(self.server, after, shared="w" if "w" in after else "theta")
         except aggregation.TooFew:
             return "too few"
         if not all(
@@ -299,7 +300,7 @@ class InProcess:
         """The model a next stage starts from."""
         return self.host.method.handover(
             self.host.task,
-            self.host.method.broadcast(self.host.task, self.step.without(self.server)),
+            self.host.method.broadcast(self.host.task, self.step.method_state(self.server)),
         )
 
     def personalise(self, clients: Tensor, rounds: int) -> None:
