@@ -1,7 +1,8 @@
-"""The server's step on the aggregated change: plain, or any torch optimiser (FedAvgM, FedAdam, ...).
+"""The server's step on the aggregated change: plain, or any optimiser of torch.
 
-The optimiser is made anew in each round. Its state lives in the server's state as tensors named
-"optimizer.*", so that a checkpoint has it. Reddi et al., Adaptive federated optimization, ICLR 2021.
+With momentum it is FedAvgM, with Adam FedAdam, and so on (Reddi et al., Adaptive federated
+optimization, ICLR 2021). The optimiser is made anew in each round. Its state lives in the server's
+state as tensors named "optimizer.*", so that a checkpoint has it.
 """
 
 from __future__ import annotations
