@@ -252,7 +252,7 @@ def test_at_p_2_the_public_codes_w_step_has_length_lr_lambda(federation, monkeyp
 def test_server_sgd_with_rate_one_is_the_plain_step_bit_for_bit():
     w, target = torch.tensor([1e-9, 1.0, 3.0]), torch.tensor([0.1, 1e-9, 0.7])
     assert not torch.equal(w - (w - target), target)  # a step along the difference would round
-    assert torch.equal(ServerStep("sgd", 1.0)({"w": w}, {"w": target})["w"], target)
+    assert torch.equal(ServerStep("sgd", 1.0)({"w": w}, {"w": target}, "w")["w"], target)
 
 
 def test_server_sgd_with_rate_one_and_no_momentum_is_the_plain_step(federation):

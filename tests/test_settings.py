@@ -222,7 +222,7 @@ def test_the_servers_optimiser_is_torchs_over_several_rounds(name):
     mine = w.clone()
     theirs = optimizers()[name]([mine], lr=0.05)
     for change in changes:
-        server = step(server, {"w": server["w"] - change})
+        server = step(server, {"w": server["w"] - change}, "w")
         mine.grad = change.clone()
         theirs.step()
         torch.testing.assert_close(server["w"], mine, rtol=1e-5, atol=1e-6)
@@ -231,14 +231,32 @@ def test_the_servers_optimiser_is_torchs_over_several_rounds(name):
 
 def test_momentum_is_kept_and_kept_apart_from_the_methods_state():
     step = ServerStep("sgd", 1.0, "momentum=0.9")
-    server = step(step({"w": torch.zeros(2)}, {"w": torch.ones(2)}), {"w": torch.ones(2)})
+    server = {"w": torch.zeros(2)}
+    for _ in range(2):
+        server = step(server, {"w": torch.ones(2)}, "w")
     assert torch.equal(server["w"], torch.tensor([1.9, 1.9]))
-    assert step.without(server).keys() == {"w"} and len(server) == 2
+    assert step.method_state(server).keys() == {"w"} and len(server) == 2
 
 
 def test_the_plain_step_takes_the_aggregate_exactly():
     after = {"w": torch.randn(4), "c": torch.randn(2)}
-    assert ServerStep()({"w": torch.randn(4), "c": torch.zeros(2)}, after) == after
+    assert ServerStep()({"w": torch.randn(4), "c": torch.zeros(2)}, after, "w") == after
+
+
+def test_the_optimiser_steps_on_the_vector_that_is_named_and_on_no_other():
+    server = {"w": torch.zeros(2), "theta": torch.zeros(2)}
+    after = {"w": torch.ones(2), "theta": torch.ones(2)}
+    found = ServerStep("sgd", 0.5)(server, after, "theta")
+    assert found["theta"].tolist() == [0.5, 0.5] and found["w"].tolist() == [1.0, 1.0]
+
+
+def test_without_the_shared_vector_the_step_is_plain_and_the_optimiser_keeps_its_state():
+    step = ServerStep("sgd", 1.0, "momentum=0.9")
+    server = step({"w": torch.zeros(2)}, {"w": torch.ones(2)}, "w")
+    after = {"votes": torch.ones(2)}
+    found = step(server, after, "w")
+    assert step.method_state(found) == after
+    assert found["optimizer.momentum_buffer"] is server["optimizer.momentum_buffer"]
 
 
 def test_options_are_literals_only():

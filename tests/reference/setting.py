@@ -90,7 +90,7 @@ def outcome(result):
     everyone = torch.arange(engine.host.data.clients)
     models = [parameters_to_vector(result.personal(k).parameters()) for k in everyone.tolist()]
     return {
-        **{f"server {name}": t.numpy() for name, t in engine.step.without(engine.server).items()},
+        **{f"server {name}": t.numpy() for name, t in engine.step.method_state(engine.server).items()},
         **{f"private {name}": t.numpy() for name, t in engine.host.store.read(everyone).items()},
         "personal": torch.stack(models).detach().numpy(),
         "gradients": engine.ledger.counts["gradients"].numpy(),

@@ -24,7 +24,7 @@ from ..report.console import OUT
 from ..report.tables import number, size
 from ..run.measure import measure
 from ..server.rules import RULES, Wrapper
-from ..server.rules.rule import Withstands
+from ..server.rules.rule import Resilient
 from ..task.task import Task
 from ..wire.messages import HEADER
 from .flags import Flags, Parser, common, plan_of
@@ -217,7 +217,7 @@ def rules(argv: list[str]) -> None:
 
 def _needs(cls: type) -> str:
     """The clients a rule needs for f liars."""
-    if issubclass(cls, Withstands):
+    if issubclass(cls, Resilient):
         return f"n >= {cls.slope} f + {cls.offset}"
     if issubclass(cls, Wrapper):
         return "as the rule after it" + (", of n / size rows" if cls().after(100) != 100 else "")

@@ -1,7 +1,9 @@
-"""How far can liars move each rule? The constant c of a (δ, c)-robust aggregator (FFGG, Definition 2), measured from below.
+"""How far can malicious clients move each rule? The constant c of a (δ, c)-robust aggregator.
 
-`idiolect reproduce rules` writes rules.md and rules.json: for every rule the worst of |x̂ - x̄|² / (δ σ²) over honest rows of several
-kinds and liars of several kinds. x̄ is the mean of the honest rows, σ² the mean of |x_i - x_j|² over pairs of them.
+c is that of Definition 2 of the FFGG paper, measured from below. `idiolect reproduce rules` writes
+rules.md and rules.json: for every rule the worst of |x̂ - x̄|² / (δ σ²) over honest and malicious
+rows of several kinds. x̄ is the mean of the honest rows, σ² the mean of |x_i - x_j|² over pairs of
+them.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from rich.console import Console
 from torch import Tensor
 
 from ..core import streams
-from ..server import rules as aggregation
-from ..server.rules import Rule, TooFew
+from ..server.rules import Rule, TooFew, parse_rule
 
-CLIENTS, DIMENSION, KEYS = 20, 20, 8  # KEYS: random orders of a rule that draws one, averaged
-SHARES = (0.1, 0.2, 0.3, 0.4)
-GROWING = (10, 20, 40, 80)  # clients, one of them a liar
-RULES = (  # {f}: the number of liars, which the rule is told
+CLIENTS = 20
+DIMENSION = 20
+KEYS = 8  # random orders over which a rule that draws one is averaged
+SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
+GROWING = (10, 20, 40, 80)  # clients, one of them malicious
+RULES = (  # {f}: the number of malicious clients, which the rule is told
     "mean",
     "median",
     "geometric-median",
@@ -47,11 +50,11 @@ RULES = (  # {f}: the number of liars, which the rule is told
 )
 
 
-# -- honest rows -------------------------------------------------------------------------------------------------------------
-def normal(what: str, *shape: int) -> Tensor:
-    return torch.from_numpy(
-        streams.normal(streams.keys(0, f"rules {what}"), int(np.prod(shape)))
-    ).view(*shape)
+# -- honest rows -------------------------------------------------------------------------------
+def normal(stream: str, *shape: int) -> Tensor:
+    """Standard normal numbers; every stream has its own."""
+    numbers = streams.normal(streams.keys(0, f"rules {stream}"), int(np.prod(shape)))
+    return torch.from_numpy(numbers).view(*shape)
 
 
 def alike(n: int) -> Tensor:
@@ -79,9 +82,8 @@ def minority(n: int) -> Tensor:
 
 def apart(n: int) -> Tensor:
     """Every client alone on an axis, as when each has one class of its own."""
-    return torch.eye(DIMENSION, dtype=torch.float64)[torch.arange(n) % DIMENSION] + 1e-2 * normal(
-        "honest", n, DIMENSION
-    )
+    axes = torch.eye(DIMENSION, dtype=torch.float64)
+    return axes[torch.arange(n) % DIMENSION] + 1e-2 * normal("honest", n, DIMENSION)
 
 
 HONEST: dict[str, Callable[[int], Tensor]] = {
@@ -109,7 +111,7 @@ def honest_rows(kind: str, n: int) -> Tensor:
     return rows + DIMENSION**-0.5
 
 
-# -- liars: honest[G, m], f -> rows[f, m] to try ------------------------------------------------------------------------
+# -- malicious rows: honest[G, m], f -> rows[f, m] to try ---------------------------------------
 def same_value(honest: Tensor, f: int) -> Iterator[Tensor]:
     for value in (-1.0, 1.0, 100.0):
         yield torch.full((f, honest.shape[1]), value, dtype=honest.dtype)
@@ -121,7 +123,7 @@ def sign_flip(honest: Tensor, f: int) -> Iterator[Tensor]:
 
 
 def gaussian(honest: Tensor, f: int) -> Iterator[Tensor]:
-    for scale in (0.3, 3.0, 100.0):
+    for scale in (0.3, 3.0, 100.0):  # the stream's old name stays: the stored figures have it
         yield honest.mean(0) + scale * normal("liars", f, honest.shape[1])
 
 
@@ -138,7 +140,10 @@ def inner_product(honest: Tensor, f: int) -> Iterator[Tensor]:
 
 
 def mimic(honest: Tensor, f: int) -> Iterator[Tensor]:
-    """Karimireddy et al. 2022: all copy one honest client, at either end of the direction in which they differ most."""
+    """Karimireddy et al. 2022: all copy one honest client.
+
+    It is that at either end of the direction in which the honest clients differ most.
+    """
     away = honest - honest.mean(0)
     along = away @ torch.linalg.svd(away, full_matrices=False).Vh[0]
     for i in (int(along.argmin()), int(along.argmax())):
@@ -155,26 +160,25 @@ ATTACKS = {
 }
 
 
-# -- the measure -------------------------------------------------------------------------------------------------------------
+# -- the measure -------------------------------------------------------------------------------
 def error(rule: Rule, rows: Tensor, mean: Tensor, keys: int) -> float:
     """|x̂ - x̄|², for a rule that draws an order its mean over several."""
     weights = torch.ones(len(rows), dtype=torch.float64)
-    return (
-        sum(float((rule(rows, weights, key=key) - mean).square().sum()) for key in range(keys))
-        / keys
-    )
+    errors = (rule(rows, weights, key=key) - mean for key in range(keys))
+    return sum(float(e.square().sum()) for e in errors) / keys
 
 
 Found = tuple[float, str, str]  # the largest ratio, for which honest rows, under which attack
 
 
 def worst(text: str, n: int, f: int) -> Found | None:
-    """The most that the liars moved a rule; None where it cannot bear f of n.
+    """The most that f malicious clients moved a rule; None where it cannot withstand f of n.
 
     >>> worst("krum(f={f})", 20, 9) is None
     True
     """
-    rule, keys = aggregation.parse_rule(text.format(f=f)), KEYS if "bucketing" in text else 1
+    rule = parse_rule(text.format(f=f))
+    keys = KEYS if "bucketing" in text else 1
     try:
         rule.check(n)
     except TooFew:
@@ -182,17 +186,12 @@ def worst(text: str, n: int, f: int) -> Found | None:
     found = (0.0, "", "")
     for kind in HONEST:
         honest = honest_rows(kind, n - f)
-        mean, scale = honest.mean(0), f / n * spread(honest)
-        for attack, lies in ATTACKS.items():
-            for liars in lies(honest, f):
-                found = max(
-                    found,
-                    (
-                        round(error(rule, torch.cat([honest, liars]), mean, keys) / scale, 3),
-                        kind,
-                        attack,
-                    ),
-                )
+        mean = honest.mean(0)
+        scale = f / n * spread(honest)
+        for attack, malicious_rows in ATTACKS.items():
+            for malicious in malicious_rows(honest, f):
+                moved = error(rule, torch.cat([honest, malicious]), mean, keys)
+                found = max(found, (round(moved / scale, 3), kind, attack))
     return found
 
 
@@ -205,7 +204,9 @@ def by_clients(text: str) -> dict[str, Found | None]:
 
 
 def number(found: Found | None) -> str:
-    return "–" if found is None else f"{found[0]:.2g}" if found[0] < 10 else f"{found[0]:,.0f}"
+    if found is None:
+        return "–"
+    return f"{found[0]:.2g}" if found[0] < 10 else f"{found[0]:,.0f}"
 
 
 def label(text: str) -> str:
@@ -214,75 +215,82 @@ def label(text: str) -> str:
 
 def write(folder: Path) -> list[Path]:
     """Measure (under a minute) and write rules.md and rules.json."""
-    console, page = Console(stderr=True), list(HEAD)
+    console = Console(stderr=True)
+    page = [HEAD]
     stored: dict[str, dict[str, dict[str, Found | None]]] = {}
     for title, measure, before in (
-        ("share of liars", by_share, FIRST),
+        ("share of malicious clients", by_share, FIRST),
         ("number of clients", by_clients, SECOND),
     ):
-        page += before
+        page.append(before)
         for text in RULES:
             cells = measure(text)
             if text == RULES[0]:
-                page += [
-                    "| rule | " + " | ".join(cells) + " | the largest with |",
-                    "|---" * (len(cells) + 2) + "|",
-                ]
-            case = max(c for c in cells.values() if c)
-            page.append(
-                f"| {label(text)} | "
-                + " | ".join(map(number, cells.values()))
-                + f" | {case[1]}, {case[2]} |"
-            )
+                page.append("| rule | " + " | ".join(cells) + " | the largest with |")
+                page.append("|---" * (len(cells) + 2) + "|")
+            _, kind, attack = max(c for c in cells.values() if c)
+            numbers = " | ".join(map(number, cells.values()))
+            page.append(f"| {label(text)} | {numbers} | {kind}, {attack} |")
             console.print(page[-1], highlight=False, soft_wrap=True)
             stored.setdefault(title, {})[label(text)] = cells
-    page += LAST
+    page.append(LAST)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.md").write_text("\n".join(page) + "\n")
     (folder / "rules.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
     return [folder / "rules.md", folder / "rules.json"]
 
 
-HEAD = (
-    "# Which aggregation rule?",
-    "",
-    "`mean` while nobody lies. Against liars: `trimmed-mean(f=...)` or `nnm(f=...) + trimmed-mean(f=...)`, and tell it f: the most liars",
-    "you expect among the clients heard in a round. `median` when you cannot tell, at the price below. A rule is one line of text:",
-    "`--rule 'bucketing(size=2) + median'`.",
-    "",
-    "What is measured: a rule is a (δ, c)-robust aggregator (FFGG paper, Definition 2) if, with a share δ of liars, its answer x̂ stays",
-    "within |x̂ − x̄|² ≤ c δ σ² of the honest mean x̄, where σ² is the mean of |x_i − x_j|² over honest pairs. The tables show the largest",
-    f"|x̂ − x̄|² / (δ σ²) found: c is at least that. Honest rows have {DIMENSION} coordinates, σ = 1 and a mean of length 1; they are drawn",
-    f"in {len(HONEST)} ways: {', '.join(HONEST)}. The lies, each at several strengths:",
-    f"{', '.join(ATTACKS)}. Rules with an f are told the true number; a dash means that",
-    "the rule refuses so many. Small numbers prove nothing (a cleverer liar may do more); large and growing ones do.",
-    "Written by `idiolect reproduce rules`.",
-)
-FIRST = ("", f"## More liars: {CLIENTS} clients", "")
-SECOND = (
-    "",
-    "## Fewer liars: one, among more and more clients",
-    "",
-    "Here δ = 1/n falls. A robust aggregator's number stays bounded: one liar among many does less and less harm.",
-    "",
-)
-LAST = (
-    "",
-    "## What it shows",
-    "",
-    "- **Median, geometric median and Krum are not (δ, c)-robust with one c for all δ**, as the paper says: with two groups of clients",
-    "  their number doubles each time n does. They do not need a liar for that: they answer with the larger group, the honest mean lies",
-    "  between the two, and the error stays the same however small δ is. A trimmed mean that is not told f trims all it can, which is",
-    "  the median; centred clipping and norm bounds that take their length from the median distance inherit it.",
-    "- **What averages n − f or n − 2 f rows stays bounded:** trimmed mean, multi-Krum, MDA, the mean around the median, Bulyan. The price",
-    "  is that f must be known, and Bulyan bears fewer than a quarter.",
-    "- **Nearest-neighbour mixing repairs** median, geometric median and Krum: their numbers become those of the averaging rules.",
-    "- **Buckets of two help by a constant, not in order:** smaller numbers, and still growing with n; the theory wants buckets that grow",
-    "  as δ falls. And f liars among half as many rows are twice the share: from δ = 0.25 on they are the majority. Median and",
-    "  geometric median are then led anywhere (they have no f to refuse by); Krum refuses.",
-    "- **Centred clipping is as good as its tau.** Of the size of σ it is among the best with many liars, but its number grows slowly",
-    "  with n: the theory wants tau to grow as δ falls. Ten times σ lets liars move it in proportion to their share.",
-    "- **With 40 % liars the order turns:** rules that keep n − f rows can be made to keep every liar and drop honest rows instead;",
-    "  median, trimmed mean and centred clipping with a good tau lose less there.",
-    "- The mean's number is only as large as the lie that was tried.",
-)
+HEAD = f"""\
+# Which aggregation rule?
+
+`mean` while all clients are honest. Against malicious (Byzantine) clients: `trimmed-mean(f=...)` or
+`nnm(f=...) + trimmed-mean(f=...)`, and tell it f: the most malicious clients you expect among those
+heard per round. `median` when you cannot tell, at the price below. A rule is one line of text:
+`--rule 'bucketing(size=2) + median'`.
+
+What is measured: a rule is a (δ, c)-robust aggregator (FFGG paper, Definition 2) if, with a share δ
+of malicious clients, its aggregate x̂ stays within |x̂ − x̄|² ≤ c δ σ² of the honest mean x̄, where σ²
+is the mean of |x_i − x_j|² over honest pairs. The tables show the largest |x̂ − x̄|² / (δ σ²) found:
+c is at least that. Each figure is of one round without history, so centred clipping starts from the
+coordinate median.
+
+Honest rows have {DIMENSION} coordinates, σ = 1 and a mean of length 1; they are drawn in
+{len(HONEST)} ways: {", ".join(HONEST)}. The attacks, each at several
+strengths: {", ".join(ATTACKS)}.
+Rules with an f are told the true number; a dash means that the rule refuses so many. Small numbers
+prove nothing (a cleverer attack may do more); large and growing ones do.
+Written by `idiolect reproduce rules`."""
+FIRST = f"""
+## More malicious clients: {CLIENTS} clients
+"""
+SECOND = """
+## Fewer malicious clients: one, among more and more clients
+
+Here δ = 1/n falls. A robust aggregator's number stays bounded: one malicious client among many does
+less and less harm.
+"""
+LAST = """
+## What it shows
+
+- **Median, geometric median and Krum are not (δ, c)-robust with one c for all δ**, as the paper
+  says: with two groups of clients their number doubles each time n does. That takes no malicious
+  client: they answer with the larger group, the honest mean lies between the two, and the error
+  stays the same however small δ is. A trimmed mean that is not told f trims all it can, which is
+  the median; centred clipping and norm bounds that take their length from the median distance
+  inherit it.
+- **What averages n − f or n − 2 f rows stays bounded:** trimmed mean, multi-Krum, MDA, the mean
+  around the median, Bulyan. The price is that f must be known, and Bulyan withstands fewer than a
+  quarter.
+- **Nearest-neighbour mixing repairs** median, geometric median and Krum: their numbers become those
+  of the averaging rules.
+- **Buckets of two help by a constant, not in order:** smaller numbers, and still growing with n;
+  the theory wants buckets that grow as δ falls. And f malicious clients among half as many rows are
+  twice the share: from δ = 0.25 on they are the majority. Median and geometric median are then led
+  anywhere (they have no f to refuse by); Krum refuses.
+- **Centred clipping is as good as its tau.** Of the size of σ it is among the best against many
+  malicious clients, but its number grows slowly with n: the theory wants tau to grow as δ falls.
+  Ten times σ lets malicious clients move it in proportion to their share.
+- **With 40 % malicious clients the order turns:** rules that keep n − f rows can be made to keep
+  every malicious row and drop honest ones instead; median, trimmed mean and centred clipping with a
+  good tau lose less there.
+- The mean's number is only as large as the attack that was tried."""

@@ -1,6 +1,8 @@
-"""The server's step on the aggregated change: plain, or any torch optimiser (FedAvgM, FedAdam, ...; Reddi et al. 2021).
+"""The server's step on the aggregated change: plain, or any optimiser of torch.
 
-The optimiser is made anew each round; its state lives in the server's state as tensors named "optimizer.*", so a checkpoint has it.
+With momentum it is FedAvgM, with Adam FedAdam, and so on (Reddi et al., Adaptive federated
+optimization, ICLR 2021). The optimiser is made anew in each round. Its state lives in the server's
+state as tensors named "optimizer.*", so that a checkpoint has it.
 """
 
 from __future__ import annotations
@@ -12,19 +14,20 @@ from typing import Any, cast
 import torch
 
 from ..core.knobs import SettingError, nearest
-from ..core.types import State
+from ..core.types import State, prefixed, under
 
 _PREFIX = "optimizer."
+_NOT_FROM_A_GRADIENT_ALONE = ("optimizer", "lbfgs", "sparseadam", "muon")
 
 
 def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
     """torch's optimisers by lower-case name, those that step from a gradient alone."""
     known = {
-        n.lower(): c
-        for n, c in vars(torch.optim).items()
-        if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)
+        name.lower(): found
+        for name, found in vars(torch.optim).items()
+        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
     }
-    return {n: c for n, c in known.items() if n not in ("optimizer", "lbfgs", "sparseadam", "muon")}
+    return {n: found for n, found in known.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
 
 
 def parse(options: str) -> dict[str, Any]:
@@ -45,7 +48,14 @@ def parse(options: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ServerStep:
-    """w <- optimiser step with gradient w - (aggregated w). SGD with lr 1 and no options is the plain step, taken exactly."""
+    """w <- optimiser step with gradient w - (aggregated w), for the shared vector w.
+
+    SGD with lr 1 and no options is the plain step: the aggregate is taken exactly.
+
+    >>> half = ServerStep(lr=0.5)
+    >>> half({"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}, shared="w")
+    {'w': tensor([0.5000])}
+    """
 
     optimizer: str = "sgd"
     lr: float = 1.0
@@ -60,29 +70,28 @@ class ServerStep:
     def plain(self) -> bool:
         return self.optimizer == "sgd" and self.lr == 1 and not self.options
 
-    def without(self, server: State) -> State:
-        """The method's own state."""
+    def method_state(self, server: State) -> State:
+        """The server's state without the optimiser's."""
         return {n: t for n, t in server.items() if not n.startswith(_PREFIX)}
 
-    def __call__(self, server: State, after: State) -> State:
-        shared = "w" if "w" in after else "theta"
+    def __call__(self, server: State, after: State, shared: str) -> State:
+        """The server's state after the round.
+
+        `server` is the state before it, `after` the method's state with the aggregate in it, and
+        `shared` the name of the vector to step on. Where `after` has none of that name, the step
+        is plain.
+        """
+        kept = under(server, _PREFIX)
         if self.plain or shared not in after:
-            return {**{n: t for n, t in server.items() if n.startswith(_PREFIX)}, **after}
+            return {**prefixed(kept, _PREFIX), **after}
         w = server[shared].clone()
         optimizer = self._make(w)
-        had = {
-            n.removeprefix(_PREFIX): t.clone() for n, t in server.items() if n.startswith(_PREFIX)
-        }
-        if had:
-            optimizer.state[w] = had
+        if kept:
+            optimizer.state[w] = {n: t.clone() for n, t in kept.items()}
         w.grad = server[shared] - after[shared]
         optimizer.step()
-        kept = {
-            f"{_PREFIX}{n}": torch.as_tensor(v)
-            for n, v in optimizer.state[w].items()
-            if v is not None
-        }
-        return {**after, shared: w.detach(), **kept}
+        state = {n: torch.as_tensor(v) for n, v in optimizer.state[w].items() if v is not None}
+        return {**after, shared: w.detach(), **prefixed(state, _PREFIX)}
 
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
         try:

@@ -1,4 +1,4 @@
-"""Aggregation rules: rows[S, m], weights[S] -> [m], wrappers before them, and the tables of both.
+"""Aggregation rules: rows[S, m], weights[S] -> [m], wrappers before them, and the table of both.
 
 A rule is chosen by a line of text: a name, its options, wrappers in front joined by +.
 
@@ -6,10 +6,11 @@ A rule is chosen by a line of text: a name, its options, wrappers in front joine
 >>> parse_rule("bucketing(size=2) + trimmed-mean(f=1)").check(10)
 >>> parse_rule("krum(f=2)")(torch.eye(7), torch.ones(7)).shape
 torch.Size([7])
->>> parse_rule("krum(f=4)").check(10)
-Traceback (most recent call last):
-    ...
-idiolect.server.rules.rule.TooFew: f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
+>>> try:
+...     parse_rule("krum(f=4)").check(10)
+... except TooFew as error:
+...     print(error)
+f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
 """
 
 from __future__ import annotations
@@ -28,13 +29,26 @@ from .mda import MDA
 from .meamed import Meamed
 from .mean import Mean
 from .median import Median
+from .message import combine_message
 from .nnm import NNM
 from .norm_bound import NormBound
-from .rule import Part, Rule, TooFew, Wrapper
+from .rule import Rule, RulePart, TooFew, Wrapper
 from .trimmed_mean import TrimmedMean
 from .wrapped import WrappedRule
 
-_RULES: tuple[type[Rule], ...] = (
+__all__ = [
+    "RULES",
+    "Rule",
+    "RulePart",
+    "TooFew",
+    "WrappedRule",
+    "Wrapper",
+    "combine_message",
+    "parse_rule",
+    "rule_text",
+]
+
+_BUILT_IN: tuple[type[RulePart], ...] = (
     Mean,
     Median,
     TrimmedMean,
@@ -45,21 +59,21 @@ _RULES: tuple[type[Rule], ...] = (
     MDA,
     GeometricMedian,
     CentredClipping,
+    Bucketing,
+    NNM,
+    NormBound,
 )
-_WRAPPERS: tuple[type[Wrapper], ...] = (Bucketing, NNM, NormBound)
 
 
-def _part(name: str, found: Any) -> type[Part]:
+def _accept(name: str, found: Any) -> type[RulePart]:
     if not (isinstance(found, type) and issubclass(found, (Rule, Wrapper))):
         raise SettingError(f"rule: {name!r} is not accepted; a subclass of Rule or Wrapper")
     return found
 
 
-RULES: Table[type[Part]] = Table(
-    "rule", "idiolect.rules", {r.title: r for r in (*_RULES, *_WRAPPERS)}, _part
+RULES: Table[type[RulePart]] = Table(
+    "rule", "idiolect.rules", {part.title: part for part in _BUILT_IN}, _accept
 )
-
-__all__ = ["RULES", "Rule", "TooFew", "WrappedRule", "Wrapper", "parse_rule", "rule_text"]
 
 
 def parse_rule(given: str | Rule) -> Rule:
@@ -72,16 +86,19 @@ def parse_rule(given: str | Rule) -> Rule:
     for wrapper in wrappers:
         if not isinstance(wrapper, Wrapper):
             raise SettingError(
-                f"rule: {given!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, only "
-                f"{', '.join(w.title for w in _WRAPPERS)} may stand before another"
+                f"rule: {given!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, "
+                f"only {_names(Wrapper)} may stand before another"
             )
     if not isinstance(rule, Rule):
-        known = ", ".join(r.title for r in _RULES)
-        name = RULES.name_of(type(rule))
         raise SettingError(
-            f"rule: {given!r} is not accepted; {name} must be followed by a rule: {known}"
+            f"rule: {given!r} is not accepted; {RULES.name_of(type(rule))} must be followed by "
+            f"a rule: {_names(Rule)}"
         )
     return WrappedRule(tuple(wrappers), rule) if wrappers else rule
+
+
+def _names(kind: type[RulePart]) -> str:
+    return ", ".join(name for name, part in RULES.built_in.items() if issubclass(part, kind))
 
 
 def rule_text(rule: Rule) -> str:

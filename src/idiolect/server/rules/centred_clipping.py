@@ -8,22 +8,32 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import knob
+from ...core.types import State
 from . import geometry
 from .rule import Rule
 
 
 @dataclass(frozen=True)
 class CentredClipping(Rule):
-    """The mean of rows that are pulled to within tau of a centre; for clients that differ, when their spread is roughly known.
+    """The mean of rows that are pulled to within tau of a centre; for clients that differ, when
+    their spread is roughly known.
 
-    v <- v + mean_k (x_k - v) min(1, tau / |x_k - v|). The paper starts from the last round's aggregate; a rule without memory starts
-    from the coordinate median, so models and changes are treated alike. A step lets f liars move v by f tau / n: tau should be
-    of the size of honest distances from the centre; far above them the rule is the mean. tau = 0 takes the median distance from the
-    start, which is ours and not the paper's. Weights are ignored: a liar could claim a large one. Cost n m a step.
+    v <- v + mean_k (x_k - v) min(1, tau / |x_k - v|), `steps` times. As in the paper, v starts from
+    the aggregate of the round before. In the first round, and wherever no state is passed, it
+    starts from the coordinate median instead; `start="median"` does so in every round.
+
+    Per step, f malicious clients move v by at most f tau / n: tau should be of the size of honest
+    distances from the centre; far above them the rule is the mean. tau = 0 takes the median
+    distance from the start, which is ours and not the paper's. Weights are ignored: a malicious
+    client could claim a large one. Cost n m per step. State: the last aggregate ("centre"), and
+    whether there is one ("begun", 0 before the first round).
 
     >>> rows = torch.tensor([[0.0], [1.0], [2.0], [1.0], [900.0]], dtype=torch.float64)
-    >>> CentredClipping(tau=1.0, steps=1)(rows, torch.ones(5)).tolist()
-    [1.2]
+    >>> rule = CentredClipping(tau=1.0, steps=1)
+    >>> first, state = rule.combine_with_state(rows, torch.ones(5), rule.blank(1, rows))
+    >>> second, state = rule.combine_with_state(rows, torch.ones(5), state)
+    >>> [round(row.item(), 3) for row in (first, second)]  # from 1, the median; then from 1.2
+    [1.2, 1.28]
 
     Karimireddy, He and Jaggi, Learning from history for Byzantine robust optimization, ICML 2021.
     """
@@ -33,10 +43,34 @@ class CentredClipping(Rule):
         1.0, "largest distance from the centre that counts in full; 0 = the median distance", low=0
     )
     steps: int = knob(3, "clipping steps", low=1)
+    start: str = knob(
+        "last",
+        "where a round starts: the last round's aggregate (last), or the coordinate median",
+        choices=("last", "median"),
+    )
+
+    def server(self, n: int) -> dict[str, int]:
+        return {"centre": n, "begun": 1} if self.start == "last" else {}
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        start = geometry.median(rows)
-        x, v = geometry.wide(rows) - start, torch.zeros_like(start)
+        return self._clip_around(geometry.median(rows), rows)
+
+    def combine_with_state(
+        self, rows: Tensor, weights: Tensor, state: State, *, key: int = 0
+    ) -> tuple[Tensor, State]:
+        self.check(len(rows))
+        if not state:
+            return self.combine(rows, weights), state
+        if bool(state["begun"]):
+            row = self._clip_around(geometry.wide(state["centre"].to(rows.device)), rows)
+        else:
+            row = self.combine(rows, weights)
+        centre = row.to(state["centre"], copy=True)
+        return row, {"centre": centre, "begun": torch.ones_like(state["begun"])}
+
+    def _clip_around(self, start: Tensor, rows: Tensor) -> Tensor:
+        x = geometry.wide(rows) - start
+        v = torch.zeros_like(start)  # v and x relative to the start
         tau = self.tau or geometry.median(torch.linalg.vector_norm(x, dim=1))
         for _ in range(self.steps):
             v = v + geometry.clipped(x - v, tau).mean(0)

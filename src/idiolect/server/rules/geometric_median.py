@@ -14,16 +14,21 @@ from .rule import Rule
 
 @dataclass(frozen=True)
 class GeometricMedian(Rule):
-    """The point with the least weighted sum of distances to the rows; withstands fewer than half of the weight, whatever the dimension.
+    """The point with the least weighted sum of distances to the rows; withstands fewer than half of
+    the weight, whatever the dimension.
 
-    argmin_z sum_k weights_k |z - x_k|, by z <- sum_k b_k x_k / sum_k b_k with b_k = weights_k / max(nu, |z - x_k|). The paper's weights
-    are used, as it counts liars by weight: a liar may claim as much as the largest client; `weighted=False` counts heads. Starts from
-    the coordinate median, so that few steps suffice however far a liar is. Cost n m a step.
+    argmin_z sum_k weights_k |z - x_k|, by z <- sum_k b_k x_k / sum_k b_k with
+    b_k = weights_k / max(nu, |z - x_k|). Clients are weighted as in the paper, whose guarantee
+    counts malicious clients by weight: one of them may claim as much as the largest client has;
+    `weighted=False` gives all the same weight. Starts from the coordinate median, so that few steps
+    suffice however far away malicious rows are. Cost n m per step.
 
-    >>> GeometricMedian()(torch.tensor([[0.0], [1.0], [1.5], [900.0]]), torch.tensor([1.0, 3.0, 1.0, 1.0])).round(decimals=3).tolist()
+    >>> rows = torch.tensor([[0.0], [1.0], [1.5], [900.0]])
+    >>> GeometricMedian()(rows, torch.tensor([1.0, 3.0, 1.0, 1.0])).round(decimals=3).tolist()
     [1.0]
 
-    Pillutla, Kakade and Harchaoui, Robust aggregation for federated learning, IEEE Transactions on Signal Processing 70, 2022.
+    Pillutla, Kakade and Harchaoui, Robust aggregation for federated learning, IEEE Transactions on
+    Signal Processing 70, 2022.
     """
 
     title = "geometric-median"
@@ -33,10 +38,8 @@ class GeometricMedian(Rule):
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         start = geometry.median(rows)
-        x, z = (
-            geometry.wide(rows) - start,
-            torch.zeros_like(start),
-        )  # around the start: equal rows give exactly that row
+        x = geometry.wide(rows) - start  # relative to the start: equal rows give exactly that row
+        z = torch.zeros_like(start)
         share = weights.to(x) if self.weighted else torch.ones_like(weights).to(x)
         for _ in range(self.steps):
             b = share / torch.linalg.vector_norm(x - z, dim=1).clamp(min=self.nu)

@@ -13,15 +13,14 @@ from torch import Tensor
 
 from ...core.knobs import SettingError
 from .geometry import squared_distances, wide
-from .rule import Rule, Withstands
+from .rule import Resilient, Rule
 
 LIMIT = 200_000  # subsets tried at most
 
 
 @lru_cache(maxsize=4)
-def subsets(
-    n: int, f: int
-) -> Tensor:  # -> float32[C(n, f), n], 1 where a row is kept; in lexicographic order of those kept
+def subsets(n: int, f: int) -> Tensor:  # -> float32[C(n, f), n]
+    """1 where a row is kept, for every subset of n - f rows, in lexicographic order."""
     count = math.comb(n, f)
     left_out = np.fromiter(
         (i for s in combinations(range(n), f) for i in s), dtype=np.int64, count=count * f
@@ -30,12 +29,14 @@ def subsets(
 
 
 @dataclass(frozen=True)
-class MDA(Withstands, Rule):
-    """The mean of the n - f rows that lie closest together: the best bound for clients that differ, for few clients only.
+class MDA(Resilient, Rule):
+    """The mean of the n - f rows that lie closest together: the best bound for clients that differ,
+    for few clients only.
 
-    argmin over subsets of n - f rows of max |x_i - x_j|, found by trying all C(n, f) of them, at most 200,000. n >= 2 f + 1. Many
-    have the same diameter: of these, the one with the least sum of |x_i - x_j|². Weights are ignored: a liar could claim a
-    large one. Cost n² m + C(n, f) n² log n.
+    argmin over subsets of n - f rows of max |x_i - x_j|, found by trying all C(n, f) of them, at
+    most 200,000. n >= 2 f + 1. Many have the same diameter: of these, the one with the least sum of
+    |x_i - x_j|². Weights are ignored: a malicious client could claim a large one. Cost
+    n² m + C(n, f) n² log n.
 
     >>> MDA(f=1)(torch.tensor([[0.0], [1.0], [2.0], [900.0]]), torch.ones(4)).tolist()
     [1.0]
@@ -47,24 +48,30 @@ class MDA(Withstands, Rule):
 
     def check(self, n: int) -> None:
         super().check(n)
-        f = self.liars(n)
-        if (count := math.comb(n, f)) > LIMIT:
+        f = self.malicious(n)
+        count = math.comb(n, f)
+        if count > LIMIT:
             most = max(k for k in range(f) if math.comb(n, k) <= LIMIT)
             raise SettingError(
-                f"f: {f} is not accepted for mda with {n} clients: {count} subsets to try; at most {most} "
-                f"({LIMIT} subsets), or 'nnm + trimmed-mean', which has no such limit"
+                f"f: {f} is not accepted for {self.name} with {n} clients: {count} subsets to try; "
+                f"at most {most} ({LIMIT} subsets), or 'nnm + trimmed-mean', "
+                "which has no such limit"
             )
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        n, distances = len(rows), squared_distances(rows)
-        kept, sizes = subsets(n, self.liars(n)).to(rows.device), distances.unique()
-        low, high = 0, len(sizes) - 1
+        n = len(rows)
+        distances = squared_distances(rows)
+        sizes = distances.unique()
+        kept = subsets(n, self.malicious(n)).to(rows.device)
+        low = 0
+        high = len(sizes) - 1
         while low < high:  # kept: all subsets of diameter <= sizes[high]
             middle = (low + high) // 2
             far = (distances > sizes[middle]).to(kept)
             fits = (kept @ far * kept).sum(1) == 0
             if fits.any():
-                kept, high = kept[fits], middle
+                kept = kept[fits]
+                high = middle
             else:
                 low = middle + 1
         sums = (wide(kept) @ distances.clamp(max=1e300) * kept).sum(1)

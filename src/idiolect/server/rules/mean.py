@@ -1,4 +1,4 @@
-"""The weighted mean: what FedAvg does, and what one liar can move anywhere."""
+"""The weighted mean: what FedAvg does, and what one malicious client can move anywhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from .rule import Rule
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """The mean of all rows; best when nobody lies, and withstands nobody who does.
+    """The mean of all rows; best when all clients are honest, and withstands no malicious one.
 
     sum_k weights_k rows_k / sum_k weights_k. Cost n m.
 
     >>> Mean()(torch.tensor([[0.0], [3.0]]), torch.tensor([2.0, 1.0])).tolist()
     [1.0]
 
-    McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017.
+    McMahan et al., Communication-efficient learning of deep networks from decentralized data,
+    AISTATS 2017.
     """
 
     title = "mean"
+    by_coordinate = True
     weighted: bool = knob(True, "by the clients' weights; false = every client counts the same")
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ from .rule import Rule
 
 @dataclass(frozen=True)
 class Median(Rule):
-    """The median of every coordinate; withstands fewer than half, but misses the mean of clients that differ.
+    """The median of every coordinate; withstands malicious clients while they are fewer than half,
+    but misses the mean of clients that differ.
 
-    Coordinate j: the middle of rows[:, j] in order; for even n the mean of the two middle values. Weights are ignored: a liar could
-    claim a large one. Cost n log n a coordinate.
+    Coordinate j: the middle of rows[:, j] in order; for even n the mean of the two middle values.
+    Weights are ignored: a malicious client could claim a large one. Cost n log n per coordinate.
 
     >>> import torch
     >>> Median()(torch.tensor([[0.0], [1.0], [2.0], [900.0]]), torch.ones(4)).tolist()
@@ -25,6 +26,7 @@ class Median(Rule):
     """
 
     title = "median"
+    by_coordinate = True
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         return geometry.median(rows).to(rows.dtype)

@@ -14,14 +14,15 @@ from .rule import Wrapper
 
 @dataclass(frozen=True)
 class NormBound(Wrapper):
-    """Every row is pulled to within `bound` of the coordinate median; cheap, and with `mean` already a defence against shouting.
+    """Every row is pulled to within `bound` of the coordinate median; cheap, and with `mean`
+    already a defence against messages of large norm.
 
-    x_k <- c + (x_k - c) min(1, bound / |x_k - c|) with c the coordinate median (the paper bounds changes, c = 0: the median serves
-    models as well as changes). bound = 0 takes the median of these distances. Weights pass unchanged and are not used. Cost n log n a
-    coordinate.
+    x_k <- c + (x_k - c) min(1, bound / |x_k - c|) with c the coordinate median (the paper bounds
+    changes, c = 0: the median serves models as well as changes). bound = 0 takes the median of
+    these distances. Weights pass unchanged and are not used. Cost n log n per coordinate.
 
-    >>> rows, _ = NormBound(bound=2.0)(torch.tensor([[0.0], [1.0], [2.0], [1.0], [900.0]]), torch.ones(5))
-    >>> rows[:, 0].tolist()
+    >>> rows = torch.tensor([[0.0], [1.0], [2.0], [1.0], [900.0]])
+    >>> NormBound(bound=2.0)(rows, torch.ones(5))[0][:, 0].tolist()
     [0.0, 1.0, 2.0, 1.0, 3.0]
 
     Sun et al., Can you really backdoor federated learning?, 2019.

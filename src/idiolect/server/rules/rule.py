@@ -1,4 +1,18 @@
-"""What a rule is: the rows that clients sent, in; one row, out. And how many liars among them it can bear."""
+"""What an aggregation rule is: one row per client goes in, one row comes out.
+
+A rule is a pure function. What it keeps from round to round is declared (`server`), handed in and
+handed back (`combine_with_state`), so that a checkpoint has it.
+
+A rule of your own is a frozen dataclass with one function, and is chosen as `module:Name`:
+
+>>> @dataclass(frozen=True)
+... class Largest(Rule):
+...     def combine(self, rows, weights):
+...         return rows.amax(0)
+>>> import torch
+>>> Largest()(torch.tensor([[0.0, 5.0], [3.0, 1.0]]), torch.ones(2)).tolist()
+[3.0, 5.0]
+"""
 
 from __future__ import annotations
 
@@ -8,40 +22,75 @@ from typing import ClassVar
 from torch import Tensor
 
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.types import State
 
 
 class TooFew(SettingError):
-    """Fewer clients than the rule needs: refused when a run is made; in a round, the server stays as it is."""
+    """Fewer clients than the rule needs.
+
+    Refused when a run is set up; where it happens in a round, the server stays as it is.
+    """
 
 
 @dataclass(frozen=True)
-class Part(Knobs):
-    """A rule or a wrapper: it has a name and knows for how many clients it makes sense."""
+class RulePart(Knobs):
+    """A rule, or a wrapper that stands before one."""
 
-    title: ClassVar[str] = ""
+    title: ClassVar[str] = ""  # the name it is chosen by, if it is built in
+    by_coordinate: ClassVar[bool] = False  # number j of the result depends on column j alone
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        return self.title or type(self).__name__
 
     def check(self, n: int) -> None:
         """Refuse n clients where they are too few."""
         if n < 1:
-            raise TooFew(f"rule: {self.title} needs at least 1 client, not {n}")
+            raise TooFew(f"rule: {self.name} needs at least 1 client, not {n}")
 
 
 @dataclass(frozen=True)
-class Rule(Part):
-    """rows[S, m], weights[S] -> [m]: a pure function. `key` names the random numbers of a rule that draws some (see bucketing)."""
+class Rule(RulePart):
+    """rows[S, m], weights[S] -> [m].
+
+    A stateless rule defines `combine`. One that draws random numbers or keeps state defines
+    `combine_with_state` instead.
+    """
 
     def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> Tensor:
-        self.check(len(rows))
-        return self.combine(rows, weights)
+        """The aggregate without any history; `key` as in `combine_with_state`."""
+        row, _ = self.combine_with_state(rows, weights, {}, key=key)
+        return row
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """The rule itself; the number of rows has been checked."""
+        """The aggregate; the number of rows has been checked."""
         raise NotImplementedError
+
+    def combine_with_state(
+        self, rows: Tensor, weights: Tensor, state: State, *, key: int = 0
+    ) -> tuple[Tensor, State]:
+        """The aggregate, and the server's vectors after this round.
+
+        `state` holds the vectors that `server` declares. An empty one means that there is no
+        history and that none is to be kept: it is returned empty. `key` names the random numbers
+        of this round.
+        """
+        self.check(len(rows))
+        return self.combine(rows, weights), state
+
+    def server(self, n: int) -> dict[str, int]:
+        """Vectors kept at the server for messages of n numbers in all: name -> numbers."""
+        return {}
+
+    def blank(self, n: int, like: Tensor) -> State:
+        """These vectors before the first round: zeros, of the dtype and on the device of `like`."""
+        return {name: like.new_zeros(size) for name, size in self.server(n).items()}
 
 
 @dataclass(frozen=True)
-class Wrapper(Part):
-    """rows[S, m], weights[S] -> fewer or milder rows and their weights, for the rule that follows."""
+class Wrapper(RulePart):
+    """rows[S, m], weights[S] -> fewer or milder rows and their weights, for the rule after it."""
 
     def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -52,25 +101,34 @@ class Wrapper(Part):
 
 
 @dataclass(frozen=True)
-class Withstands(Part):
-    """A part that is told, or works out, how many liars f there may be: n >= slope f + offset."""
+class Resilient(RulePart):
+    """A rule or wrapper with an option f: the malicious clients that it withstands.
+
+    It needs n >= slope f + offset clients.
+    """
 
     slope: ClassVar[int] = 2
     offset: ClassVar[int] = 1
 
-    f: int = knob(-1, "liars withstood; -1 = as many as the rule can bear", low=-1)
+    f: int = knob(-1, "malicious clients withstood; -1 = as many as the rule can", low=-1)
 
     def check(self, n: int) -> None:
-        most, need = (n - self.offset) // self.slope, f"n >= {self.slope} f + {self.offset}"
+        most = self._most(n)
+        condition = f"n >= {self.slope} f + {self.offset}"
         if most < 0:
+            needed = self.slope * max(self.f, 0) + self.offset
             raise TooFew(
-                f"rule: {self.title} needs at least {self.slope * max(self.f, 0) + self.offset} clients ({need}), not {n}"
+                f"rule: {self.name} needs at least {needed} clients ({condition}), not {n}"
             )
         if self.f > most:
             raise TooFew(
-                f"f: {self.f} is not accepted for {self.title} with {n} clients; at most {most} ({need})"
+                f"f: {self.f} is not accepted for {self.name} with {n} clients; "
+                f"at most {most} ({condition})"
             )
 
-    def liars(self, n: int) -> int:
+    def malicious(self, n: int) -> int:
         """f for n clients."""
-        return (n - self.offset) // self.slope if self.f == -1 else self.f
+        return self._most(n) if self.f == -1 else self.f
+
+    def _most(self, n: int) -> int:
+        return (n - self.offset) // self.slope

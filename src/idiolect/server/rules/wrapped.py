@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ...core.types import State
 from .rule import Rule, TooFew, Wrapper
 
 
@@ -13,15 +14,20 @@ from .rule import Rule, TooFew, Wrapper
 class WrappedRule(Rule):
     """What "bucketing(size=2) + median" makes: the wrappers as written, then the rule.
 
+    Its state is the rule's: wrappers change the number of rows, never their length.
+
     >>> import torch
     >>> from idiolect.server.rules import parse_rule
     >>> parse_rule("nnm(f=1) + mean")(torch.tensor([[1.0], [1.0], [1.0], [901.0]]), torch.ones(4))
     tensor([76.])
     """
 
-    title = "wrapped"
     wrappers: tuple[Wrapper, ...]
     rule: Rule
+
+    @property
+    def by_coordinate(self) -> bool:  # type: ignore[override]
+        return all(part.by_coordinate for part in (*self.wrappers, self.rule))
 
     def check(self, n: int) -> None:
         rows = n
@@ -31,12 +37,16 @@ class WrappedRule(Rule):
         try:
             self.rule.check(rows)
         except TooFew as error:
-            raise TooFew(
-                f"{error}; these are the buckets of {n} clients" if rows != n else str(error)
-            ) from None
+            buckets = f"; these are the buckets of {n} clients" if rows != n else ""
+            raise TooFew(f"{error}{buckets}") from None
 
-    def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> Tensor:
+    def combine_with_state(
+        self, rows: Tensor, weights: Tensor, state: State, *, key: int = 0
+    ) -> tuple[Tensor, State]:
         self.check(len(rows))
         for wrapper in self.wrappers:
             rows, weights = wrapper(rows, weights, key=key)
-        return self.rule(rows, weights, key=key)
+        return self.rule.combine_with_state(rows, weights, state, key=key)
+
+    def server(self, n: int) -> dict[str, int]:
+        return self.rule.server(n)

@@ -1,4 +1,4 @@
-"""The rules as their papers define them, row by row in NumPy: slow, obvious, nothing shared with the package."""
+"""The rules as their papers define them, in NumPy: slow, obvious, sharing no code with ours."""
 
 from itertools import combinations
 
@@ -15,8 +15,9 @@ def mean(x, w):
 
 def median(x):
     out = []
+    n = len(x)
     for column in x.T:
-        c, n = sorted(column), len(column)
+        c = sorted(column)
         out.append(c[n // 2] if n % 2 else (c[n // 2 - 1] + c[n // 2]) / 2)
     return np.array(out)
 
@@ -25,19 +26,20 @@ def trimmed_mean(x, f):
     return np.array([np.mean(sorted(column)[f : len(column) - f]) for column in x.T])
 
 
-def around(x, keep):
+def mean_around_median(x, keep):
     out = []
     for column, middle in zip(x.T, median(x), strict=True):
-        out.append(np.mean(sorted(sorted(column), key=lambda v: abs(v - middle))[:keep]))
+        nearest = sorted(sorted(column), key=lambda v: abs(v - middle))
+        out.append(np.mean(nearest[:keep]))
     return np.array(out)
 
 
 def meamed(x, f):
-    return around(x, len(x) - f)
+    return mean_around_median(x, len(x) - f)
 
 
 def krum_order(x, f, squared=True):
-    """Best first; the sum of all distances decides between equal scores."""
+    """Clients, best first; the sum of all distances decides between equal scores."""
     keys = []
     for i in range(len(x)):
         gaps = [((x[i] - x[j]) ** 2).sum() for j in range(len(x)) if j != i]
@@ -60,19 +62,32 @@ def multi_krum(x, f, m):
     return np.mean([x[i] for i in krum_order(x, f)[:m]], axis=0)
 
 
-def bulyan(x, f):
-    left, chosen = list(x), []
+def bulyan_chosen(x, f):
+    """The clients that Bulyan's first stage takes."""
+    left = list(range(len(x)))
+    chosen = []
     while len(chosen) < len(x) - 2 * f:
-        chosen.append(left.pop(krum_order(left, f)[0]))
-    return around(np.array(chosen), len(chosen) - 2 * f)
+        chosen.append(left.pop(krum_order(x[left], f)[0]))
+    return chosen
+
+
+def bulyan(x, f):
+    chosen = bulyan_chosen(x, f)
+    return mean_around_median(x[chosen], len(chosen) - 2 * f)
+
+
+def mda_chosen(x, f):
+    """The clients of the subset of least diameter; of ties, that of the least sum of squares."""
+
+    def size(subset):
+        gaps = [((x[i] - x[j]) ** 2).sum() for i, j in combinations(subset, 2)]
+        return max(gaps, default=0), sum(gaps)
+
+    return list(min(combinations(range(len(x)), len(x) - f), key=size))
 
 
 def mda(x, f):
-    def size(s):
-        gaps = [((a - b) ** 2).sum() for a, b in combinations(s, 2)]
-        return max(gaps, default=0), sum(gaps)
-
-    return np.mean(min(combinations(x, len(x) - f), key=size), axis=0)
+    return np.mean(x[mda_chosen(x, f)], axis=0)
 
 
 def geometric_median(x, w, steps, nu):
@@ -88,8 +103,9 @@ def clip(v, bound):
     return v if length <= bound else v * bound / length
 
 
-def centred_clipping(x, tau, steps):
-    v = median(x)
+def centred_clipping(x, tau, steps, start=None):
+    """From `start`, the aggregate of the round before; in the first round from the median."""
+    v = median(x) if start is None else start
     for _ in range(steps):
         v = v + np.mean([clip(xi - v, tau) for xi in x], axis=0)
     return v

@@ -25,7 +25,7 @@ def ours(text):
         (f"trimmed-mean(f={F})", lambda: byzfl.TrMean(f=F)),
         (f"meamed(f={F})", lambda: byzfl.Meamed(f=F)),
         (f"mda(f={F})", lambda: byzfl.MDA(f=F)),
-        # theirs sums n - f - 1 neighbours where the paper has n - f - 2: the paper's rule for one liar fewer
+        # theirs sums n - f - 1 neighbours where the paper has n - f - 2: the paper's rule for f - 1
         (f"krum(f={F - 1})", lambda: byzfl.Krum(f=F)),
         (f"multi-krum(f={F - 1}, m={N - F})", lambda: byzfl.MultiKrum(f=F)),
         # theirs starts from zero: the same where both have converged
