@@ -39,9 +39,9 @@ class DGC(Stage):
     ([[-3.0]], [[1.0, 0.0]])
     """
 
-    settles: ClassVar[bool] = True
-    repays: ClassVar[bool] = True
-    moves: ClassVar[bool] = True
+    needs_receipt: ClassVar[bool] = True
+    resends_losses: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     sparsity: float = knob(0.99, "part of the numbers that is not sent", low=0, below=1)
     momentum: float = knob(0.9, "m: how much of the last direction is kept", low=0, below=1)
@@ -108,5 +108,5 @@ class DGC(Stage):
         assert rest is not None
         return place(rest, info, form), memory
 
-    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         return state | {"v": state["v"] - received.to(state["v"])}

@@ -23,8 +23,8 @@ class Feedback(Stage):
     {'e': 3}
     """
 
-    settles: ClassVar[bool] = True
-    repays: ClassVar[bool] = True
+    needs_receipt: ClassVar[bool] = True
+    resends_losses: ClassVar[bool] = True
 
     def client(self, form: Form) -> dict[str, int]:
         return {"e": form.n}
@@ -33,5 +33,5 @@ class Feedback(Stage):
         whole = rows + state["e"]
         return Coded(Ragged.empty(len(rows)), whole, state={"e": whole})
 
-    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         return {"e": state["e"] - received.to(rows)}

@@ -41,7 +41,7 @@ class LBGM(Stage):
     threshold: float = knob(0.2, "the share of the squared norm that may be lost", low=0, high=1)
     layers: bool = knob(False, "decide for each tensor instead of for the whole message")
 
-    settles: ClassVar[bool] = True
+    needs_receipt: ClassVar[bool] = True
 
     def spans(self, form: Form) -> np.ndarray:  # -> int64[L + 1]
         """Where the parts that are decided on their own start, and n."""
@@ -152,7 +152,7 @@ class LBGM(Stage):
         rows = torch.where(recycled, rho[:, part] * g, full)
         return rows, memory | {"g": torch.where(recycled, g, full)}
 
-    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         flags = self.multiples(rows, state["g"], form)[1]  # the same arithmetic as when it was sent
         recycled = torch.from_numpy(np.repeat(flags, np.diff(self.spans(form)), axis=1)).to(
             rows.device

@@ -30,7 +30,7 @@ class RandomK(Stage):
     ([1, 3], [8])
     """
 
-    moves: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
     unbiased: bool = knob(True, "multiply by n / k, so that the mean is right")

@@ -58,10 +58,10 @@ class Sketch(Stage):
     )
     seed: int = knob(0, "seed of the hashes, the same at both sides", low=0)
 
-    joint: ClassVar[bool] = True
+    decodes_aggregate: ClassVar[bool] = True
 
     @property
-    def asks(self) -> bool:
+    def second_exchange(self) -> bool:
         return self.exact
 
     @property

@@ -28,7 +28,7 @@ class TopK(Stage):
     ([[-3.0, 2.0]], [1])
     """
 
-    moves: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
 

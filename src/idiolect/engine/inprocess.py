@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..channels.link import only
 from ..channels.stage import Form, Stage
 from ..core import streams
 from ..core.store import Store
-from ..core.types import State
+from ..core.types import State, under
 from ..host.host import Host, Sent
 from ..host.scores import Scores
 from ..method import Rule
@@ -77,7 +76,9 @@ class InProcess:
     def message(self, round: int) -> bytes:
         """The message down for this round, from the server as it is now."""
         state = self.step.without(self.server)
-        return wire.one(self.host.method.broadcast(self.host.task, state), self.host.run, round)
+        return wire.pack_down(
+            self.host.method.broadcast(self.host.task, state), self.host.run, round
+        )
 
     @property
     def round_bytes(self) -> int:
@@ -85,7 +86,7 @@ class InProcess:
         host = self.host
         up = (
             wire.HEADER.itemsize + host.link.limit(self.round)
-            if host.link and host.up.parts
+            if host.link.codes and host.up.parts
             else host.up.length
         )
         return host.down.length * len(self._trained(0)[0]) + (up + self._second) * self.sample
@@ -93,11 +94,11 @@ class InProcess:
     @cached_property
     def _second(self) -> int:
         """The most bytes that the second exchange takes a client, both ways: the query, the answer, what was taken."""
-        stage, parts = self.host.link.joint, self.host.link.joint_parts(0)
-        if stage is None or not stage.asks:
+        stage, parts = self.host.link.aggregate_stage, self.host.link.aggregate_parts(0)
+        if stage is None or not stage.second_exchange:
             return 0
         tables = (
-            (f, self.host.task.x0.new_zeros(stage.numbers(f)), only(self.coder, prefix))
+            (f, self.host.task.x0.new_zeros(stage.numbers(f)), under(self.coder, prefix))
             for _, prefix, f in parts
         )
         asked = [len(stage.query(table, state, f)) for f, table, state in tables]
@@ -112,7 +113,9 @@ class InProcess:
         down = self.message(self.round)
         sent = host.update(self.round, down, train, heard, rate)
         self.ledger.sent_down(
-            train, len(down), host.link.down_values(self.round) if host.link else host.down.values
+            train,
+            len(down),
+            host.link.down_values(self.round) if host.link.codes else host.down.values,
         )
         if host.up.parts:
             self._receive(sent, heard, rate)
@@ -126,22 +129,22 @@ class InProcess:
             sent.messages,
             schema=host.up,
             run=host.run,
-            round=self.round,
+            version=self.round,
             expected=heard,
             cap=float(host.sizes.max()),
-            decode=self._decode if host.link else None,
-            limit=host.link.limit(self.round) if host.link else 0,
+            decode=self._decode if host.link.codes else None,
+            limit=host.link.limit(self.round) if host.link.codes else 0,
         )
         self.ledger.selected += len(heard)
         self.ledger.rejected.update(got.rejected)
         second = Second(
-            torch.ones(len(got.clients), dtype=torch.bool),
-            torch.zeros(len(got.clients), dtype=torch.int64),
+            torch.ones(len(got.wire_ids), dtype=torch.bool),
+            torch.zeros(len(got.wire_ids), dtype=torch.int64),
         )
-        if len(got.clients) and (trouble := self._step(got, second, rate)):
+        if len(got.wire_ids) and (trouble := self._step(got, second, rate)):
             self._reject(trouble, int(second.fine.sum()))
             second.fine[:] = False
-        fine, who = second.fine, got.clients[second.fine]
+        fine, who = second.fine, got.wire_ids[second.fine]
         host.unheard(self.round, heard[~torch.isin(heard, who)])
         if len(who):
             if got.memory:
@@ -160,8 +163,8 @@ class InProcess:
         before, coder = self.step.without(self.server), self.coder
         rule: Rule = partial(self.rule, key=int(streams.keys(task.seed, "rule", self.round)[0]))
         try:
-            if host.link:
-                up, weights, coder = self._joined(up, got.clients, weights, rule, second)
+            if host.link.codes:
+                up, weights, coder = self._joined(up, got.wire_ids, weights, rule, second)
                 up = host.link.restore(up, method.reference(task, method.broadcast(task, before)))
             server = self.step(self.server, method.aggregate(task, before, up, weights, rule))
         except aggregation.TooFew:
@@ -190,10 +193,10 @@ class InProcess:
 
     def load_channel(self, tensors: State) -> None:
         if tensors:
-            self.host.coder.load(only(tensors, "client."))
-            self.memory.load(only(tensors, "memory."))
+            self.host.coder.load(under(tensors, "client."))
+            self.memory.load(under(tensors, "memory."))
             self.coder = {
-                n: t.to(self.host.task.device) for n, t in only(tensors, "server.").items()
+                n: t.to(self.host.task.device) for n, t in under(tensors, "server.").items()
             }
 
     # -- channels --------------------------------------------------------------------------------------------------------------
@@ -216,16 +219,16 @@ class InProcess:
         self, up: State, clients: Tensor, weights: Tensor, rule: Rule, second: Second
     ) -> tuple[State, Tensor, State]:
         """Sketches: aggregated first, then decoded; the change is handed on as if every client had sent it. And the server's vectors."""
-        stage, coder = self.host.link.joint, self.coder
+        stage, coder = self.host.link.aggregate_stage, self.coder
         if stage is None:
             return up, weights, coder
         equal = getattr(self.host.method, "weighting", "equal") == "equal"
-        for part, prefix, form in self.host.link.joint_parts(self.round):
+        for part, prefix, form in self.host.link.aggregate_parts(self.round):
             table, state = (
                 rule(up[part], torch.ones_like(weights) if equal else weights),
-                only(coder, prefix),
+                under(coder, prefix),
             )
-            if stage.asks:
+            if stage.second_exchange:
                 change, state = self._exchange(
                     stage, part, table, state, form, clients, weights, equal, rule, second
                 )
@@ -256,7 +259,7 @@ class InProcess:
         """The second exchange of a round: which coordinates, their exact values, which of them were taken."""
         host, asked_of = self.host, clients[second.fine]
         query = {"query": stage.query(table, state, form).int().cpu()}
-        asked, schema = wire.one(query, host.run, self.round), wire.Schema.of(query)
+        asked, schema = wire.pack_down(query, host.run, self.round), wire.Schema.of(query)
         answers = host.answer(self.round, part, asked, asked_of, schema)
         self.ledger.sent_down(asked_of, len(asked), 0)
         form_up = wire.Schema((("values", (len(query["query"]),), host.task.dtype),))
@@ -264,13 +267,13 @@ class InProcess:
             answers,
             schema=form_up,
             run=host.run,
-            round=self.round,
+            version=self.round,
             expected=asked_of,
             cap=float(host.sizes.max()),
         )
-        second.fine &= torch.isin(clients, got.clients)
+        second.fine &= torch.isin(clients, got.wire_ids)
         second.bytes[second.fine] += torch.from_numpy(got.bytes)
-        self._reject("answer", len(asked_of) - len(got.clients))
+        self._reject("answer", len(asked_of) - len(got.wire_ids))
         shares = weights[second.fine.to(weights.device)]
         exact = rule(
             got.up["values"].to(host.task.device), torch.ones_like(shares) if equal else shares
@@ -279,9 +282,9 @@ class InProcess:
             query["query"].long().to(host.task.device), exact, state, form
         )
         taken = {"chosen": chosen.int().cpu()}
-        told = wire.one(taken, host.run, self.round)
-        host.forget(self.round, part, told, got.clients, wire.Schema.of(taken))
-        self.ledger.sent_down(got.clients, len(told), 0)
+        told = wire.pack_down(taken, host.run, self.round)
+        host.forget(self.round, part, told, got.wire_ids, wire.Schema.of(taken))
+        self.ledger.sent_down(got.wire_ids, len(told), 0)
         return change, state
 
     def _trained(self, round: int) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..adversary import Attack
 from ..channels import Channel, Form
-from ..channels.link import Link, only
+from ..channels.link import Link
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.store import Store
-from ..core.types import State
+from ..core.types import State, under
 from ..data.federation import Federation
 from ..method import Method
 from ..solvers import sgd
@@ -69,7 +69,7 @@ class Host:
         self.sizes = data.sizes("train")
         self.link = Link.fit(settings.channel, method, task)
         parts = tuple((n, (m,), task.dtype) for n, m in sorted(method.message(task).items()))
-        self.up = wire.Schema(parts, repr(settings.channel.stages) if self.link else "")
+        self.up = wire.Schema(parts, repr(settings.channel.stages) if self.link.codes else "")
         self.down = wire.Schema.of(method.broadcast(task, method.server(task)))
         fresh = lambda ids: method.private(task, self.keys[ids.numpy()])  # noqa: E731
         self.store = Store(data.clients, fresh, settings.memory, settings.scratch, settings.repeats)
@@ -89,7 +89,7 @@ class Host:
         self, round: int, message: bytes, train: Tensor, send: Tensor, rate: float = 1.0
     ) -> Sent:
         """A round for the clients `train`; the messages of those in `send`. Ids are sorted."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
+        down = wire.open_down(self.down, message, self.run, round, self.task.device)
         method, out = self.method.scaled(rate), []
         together = (
             self.settings.attack is not None
@@ -125,7 +125,7 @@ class Host:
         reference = self.method.reference(self.task, down)
         up = self._attacked(round, ids, up, reference)
         names, weights = ids.numpy(), self.sizes[ids].numpy()
-        if not self.link:
+        if not self.link.codes:
             packed = wire.pack(self.up, self.run, round, names, weights, up)
             return Sent(Ragged.even(packed), ids, np.full(len(ids), float(self.up.values)))
         keys = streams.keys(self.task.seed, "channel", round, self.keys[names])
@@ -153,10 +153,10 @@ class Host:
         self, round: int, part: str, query: bytes, clients: Tensor, schema: wire.Schema
     ) -> np.ndarray:
         """The exact values that the server asks for, a byte matrix (a channel's second exchange)."""
-        asked = wire.open_one(schema, query, self.run, round, torch.device("cpu"))["query"].long()
-        stage, (prefix, form) = self.link.joint, self._joint(part, round)
+        asked = wire.open_down(schema, query, self.run, round, torch.device("cpu"))["query"].long()
+        stage, (prefix, form) = self.link.aggregate_stage, self._joint(part, round)
         assert stage is not None
-        state = only(self.coder.read(clients), prefix)
+        state = under(self.coder.read(clients), prefix)
         rows = {"values": stage.answer(state, asked.to(self.task.device), form)}
         rows = self._attacked(round, clients, rows, {}, "attack on the answer")
         answers = wire.Schema((("values", (len(asked),), self.task.dtype),))
@@ -168,11 +168,13 @@ class Host:
         self, round: int, part: str, chosen: bytes, clients: Tensor, schema: wire.Schema
     ) -> None:
         """The coordinates that the server has taken: the clients' error starts anew there."""
-        taken = wire.open_one(schema, chosen, self.run, round, torch.device("cpu"))["chosen"].long()
-        stage, (prefix, form) = self.link.joint, self._joint(part, round)
+        taken = wire.open_down(schema, chosen, self.run, round, torch.device("cpu"))[
+            "chosen"
+        ].long()
+        stage, (prefix, form) = self.link.aggregate_stage, self._joint(part, round)
         assert stage is not None
         rows = self.coder.read(clients)
-        after = stage.forget(only(rows, prefix), taken.to(self.task.device), form)
+        after = stage.forget(under(rows, prefix), taken.to(self.task.device), form)
         self.coder.write(clients, round, rows | {f"{prefix}{n}": t for n, t in after.items()})
 
     def unheard(self, round: int, clients: Tensor) -> None:
@@ -181,19 +183,21 @@ class Host:
         Else LBGM would send multiples of what the server has never seen, and a message that is not finite would stay in the error
         of its sender for good. A client learns it with the next broadcast: one bit, not counted.
         """
-        if self.link and len(clients):
+        if self.link.codes and len(clients):
             self.coder.write(clients, round, self.coder.read(clients, round))
 
     def _joint(self, part: str, round: int) -> tuple[str, Form]:
         return next(
-            (prefix, form) for name, prefix, form in self.link.joint_parts(round) if name == part
+            (prefix, form)
+            for name, prefix, form in self.link.aggregate_parts(round)
+            if name == part
         )
 
     def evaluate(
         self, round: int, message: bytes, clients: Tensor, splits: tuple[str, ...]
     ) -> dict[str, Scores]:
         """Scores of the personal models on the clients' own data; `round` keys what personalisation draws."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
+        down = wire.open_down(self.down, message, self.run, round, self.task.device)
         scores = {split: self._evaluator(split).blank() for split in splits}
         for ids in clients.split(self.chunk):
             x = self._personal(round, down, ids)
@@ -208,13 +212,13 @@ class Host:
     ) -> dict[str, Scores]:
         """Scores of the method's one global model; empty where it has none."""
         w = self.method.shared(
-            self.task, wire.open_one(self.down, message, self.run, round, self.task.device)
+            self.task, wire.open_down(self.down, message, self.run, round, self.task.device)
         )
         return {} if w is None else {split: self._evaluator(split).shared(w) for split in splits}
 
     def personal(self, round: int, message: bytes, client: int) -> Tensor:  # -> x[d]
         """The model a client predicts with: for its owner only, no engine calls this."""
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)
+        down = wire.open_down(self.down, message, self.run, round, self.task.device)
         return self._personal(round, down, torch.tensor([client]))[0]
 
     def _personal(self, round: int, down: State, ids: Tensor) -> Tensor:

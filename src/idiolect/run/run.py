@@ -315,7 +315,7 @@ def _save(one: SeedResult, folder: RunDirectory | None) -> None:
         "private": {n: t.cpu() for n, t in one.engine.host.store.save().items()},
         "history": {**tensors, "by_client": by_client},
     }
-    if one.engine.host.link:
+    if one.engine.host.link.codes:
         states["channel"] = {n: t.cpu() for n, t in one.engine.save_channel().items()}
     with _disk(f"the checkpoint of round {one.engine.round}"):
         record = {"ledger": facts, "history": one.history, "seconds": one.seconds}
