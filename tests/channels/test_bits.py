@@ -32,7 +32,7 @@ def test_fixed_width_is_the_obvious_bit_string_and_comes_back(width):
         assert raw.shape == (3, bits.size(n, width))
         for row, code in zip(raw, codes, strict=True):
             assert row.tobytes() == as_bytes("".join(low_first(int(c), width) for c in code))
-        assert (bits.unpack(raw, width, n) == codes).all() and not bits.spoilt(raw, n * width).any()
+        assert (bits.unpack(raw, width, n) == codes).all() and not bits.stray_bits(raw, n * width).any()
 
 
 def test_fixed_width_of_no_rows():

@@ -15,9 +15,11 @@ from .stage import Coded, Form, Stage
 
 @dataclass(frozen=True)
 class Feedback(Stage):
-    """x + e is coded by the stages that follow; e <- x + e - (what arrived). A row of n numbers kept by each client.
+    """x + e is coded by the stages that follow; e <- x + e - (what arrived).
 
-    Makes biased channels (top-k, sign) converge: Karimireddy et al. 2019, "Error feedback fixes SignSGD".
+    Each client keeps a row of n numbers, e. Makes biased channels (top-k, sign) converge.
+    Karimireddy, Rebjock, Stich and Jaggi 2019, "Error feedback fixes SignSGD and other gradient
+    compression schemes".
 
     >>> Feedback().client(Form(3))
     {'e': 3}
