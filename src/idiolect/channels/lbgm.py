@@ -143,8 +143,8 @@ class LBGM(Stage):
         spans = self.spans(form)
         flags = torch.from_numpy(info[0]).to(g.device)
         numbers = torch.from_numpy(info[1]).to(g)
-        part = np.repeat(np.arange(len(spans) - 1), np.diff(spans))  # the part of every number
-        part = torch.from_numpy(part).to(g.device)
+        parts = np.repeat(np.arange(len(spans) - 1), np.diff(spans))
+        part = torch.from_numpy(parts).to(g.device)  # the part of every number
         recycled = flags[:, part]
         if self.layers:
             rho = numbers[:, torch.from_numpy(spans[:-1]).to(g.device)]
@@ -159,8 +159,8 @@ class LBGM(Stage):
 
     def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         flags = self.multiples(rows, state["g"], form)[1]  # the same arithmetic as when it was sent
-        recycled = np.repeat(flags, np.diff(self.spans(form)), axis=1)
-        recycled = torch.from_numpy(recycled).to(rows.device)
+        of_numbers = np.repeat(flags, np.diff(self.spans(form)), axis=1)
+        recycled = torch.from_numpy(of_numbers).to(rows.device)
         return {"g": torch.where(recycled, state["g"], received.to(rows))}
 
 
