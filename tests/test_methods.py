@@ -538,7 +538,7 @@ def test_lpproj_sends_21_numbers_to_every_client_and_21_from_each_sampled_one(mo
 
     def noting(schema, run, round, clients, weights, rows):
         out = pack(schema, run, round, clients, weights, rows)
-        packed.append((round, clients.tolist() == [wire.SERVER], out))
+        packed.append((round, clients.tolist() == [wire.FROM_SERVER], out))
         return out
 
     monkeypatch.setattr(wire, "pack", noting)
@@ -581,7 +581,7 @@ def spoil(message, reason):
     elif reason == "stranger":
         head["client"] = 1000
     else:
-        head[reason] += 1
+        head["version" if reason == "round" else reason] += 1
     return head.tobytes() + body.tobytes()
 
 

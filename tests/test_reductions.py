@@ -179,7 +179,7 @@ def messages_and_w(method, federation, monkeypatch):
 
     def noting(self, round, message, *rest):
         out = update(self, round, message, *rest)
-        down = wire.open_one(self.down, message, self.run, round, self.task.device)["w"]
+        down = wire.open_down(self.down, message, self.run, round, self.task.device)["w"]
         seen.append((wire.unpack(self.up, out.messages.matrix)["w"].numpy(), down.numpy()))
         return out
 

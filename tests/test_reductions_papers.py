@@ -353,7 +353,7 @@ def shared_models(method, federation, monkeypatch, **settings):
 
     def noting(self, round, message, train, send, rate=1.0):
         seen.append(
-            wire.open_one(self.down, message, self.run, round, self.task.device)["w"].numpy()
+            wire.open_down(self.down, message, self.run, round, self.task.device)["w"].numpy()
         )
         return update(self, round, message, train, send, rate)
 

@@ -1,4 +1,7 @@
-"""Bit codes: the vectorised coders write what a slow, obvious coder writes, and refuse what none would write."""
+"""Bit codes: the vectorised coders write what a slow, obvious coder writes.
+
+And refuse what no coder would write.
+"""
 
 import itertools
 import math
@@ -32,15 +35,15 @@ def test_fixed_width_is_the_obvious_bit_string_and_comes_back(width):
         assert raw.shape == (3, bits.size(n, width))
         for row, code in zip(raw, codes, strict=True):
             assert row.tobytes() == as_bytes("".join(low_first(int(c), width) for c in code))
-        assert (bits.unpack(raw, width, n) == codes).all() and not bits.spoilt(raw, n * width).any()
+        assert (bits.unpack(raw, width, n) == codes).all() and not bits.stray_bits(
+            raw, n * width
+        ).any()
 
 
 def test_fixed_width_of_no_rows():
     for width in (1, 5, 8, 13, 32):
-        assert bits.unpack(bits.pack(np.zeros((0, 5), dtype=np.int64), width), width, 5).shape == (
-            0,
-            5,
-        )
+        raw = bits.pack(np.zeros((0, 5), dtype=np.int64), width)
+        assert bits.unpack(raw, width, 5).shape == (0, 5)
 
 
 def gamma(numbers: list[int]) -> bytes:
@@ -62,17 +65,13 @@ def gamma(numbers: list[int]) -> bytes:
     )
 )
 def test_gamma_codes_are_those_of_the_obvious_coder_and_come_back(rows):
-    counts, flat = (
-        np.array([len(r) for r in rows]),
-        np.array([x for r in rows for x in r], dtype=np.int64),
-    )
+    counts = np.array([len(r) for r in rows])
+    flat = np.array([x for r in rows for x in r], dtype=np.int64)
     coded = bits.pack_gamma(flat, counts)
     assert [coded.row(k) for k in range(len(rows))] == [gamma(r) for r in rows]
     reader = Reader(coded)
-    assert (
-        bits.read_gamma(reader, np.ones(len(rows), dtype=bool), counts, 2**32 - 1).tolist()
-        == flat.tolist()
-    )
+    read = bits.read_gamma(reader, np.ones(len(rows), dtype=bool), counts, 2**32 - 1)
+    assert read.tolist() == flat.tolist()
     assert reader.finished().all()
     assert (coded.lengths <= [bits.gamma_limit(len(r), 2**32 - 1) for r in rows]).all()
 
@@ -94,7 +93,10 @@ def test_gamma_of_some_rows_leaves_the_others_alone():
 
 
 def test_only_true_gamma_codes_are_accepted():
-    """Of all strings of two bytes after the length, exactly those the coder writes for three numbers up to 5 are taken."""
+    """Of all strings of two bytes after S, exactly those are taken that the coder writes.
+
+    For three numbers up to 5.
+    """
     top, true = 5, {gamma(list(xs)) for xs in itertools.product(range(1, 6), repeat=3)}
     for total in range(8):
         size = -(-(3 + 2 * total) // 8)
@@ -134,9 +136,7 @@ def fano(places: list[int], n: int) -> bytes:
             as_bytes("".join(low_first(x & (2**low - 1), low) for x in places))
             + as_bytes("".join(high))
         )
-    return min(
-        codes, key=len
-    )  # the first of the shortest: the plain bit vector where it is as short
+    return min(codes, key=len)  # the first of the shortest: the plain bits where they are as short
 
 
 @pytest.mark.parametrize("n", range(1, 10))
@@ -169,19 +169,18 @@ def test_elias_fano_of_random_sets_is_near_the_information_bound(n, share, seed)
 
 @pytest.mark.parametrize(("n", "k"), [(40, 2), (12, 3), (23, 1), (16, 5)])
 def test_exactly_the_sets_are_accepted(n, k):
-    """Among all byte strings of the right length there is one for each set: a wrong count, order or range is marked."""
+    """Among all byte strings of the right length there is one for each set.
+
+    A wrong count, order or range is marked.
+    """
     size = bits.places_size(k, n)
     assert size <= 2
     strings = np.array(list(itertools.product(range(256), repeat=size)), dtype=np.uint8)
     reader = Reader(Ragged.even(strings))
     places = bits.read_places(reader, np.ones(len(strings), dtype=bool), k, n)
     assert reader.finished().sum() == math.comb(n, k)
-    assert (
-        places.shape == (len(strings), k)
-        and places.min() >= 0
-        and places.max() < n
-        and (np.diff(places, axis=1) > 0).all()
-    )
+    assert places.shape == (len(strings), k) and (np.diff(places, axis=1) > 0).all()
+    assert places.min() >= 0 and places.max() < n
 
 
 def test_bytes_of_numbers_are_low_byte_first():

@@ -23,15 +23,15 @@ F64 = torch.float64
     ],
 )
 def test_with_feedback_what_arrived_and_what_is_kept_add_up_to_what_was_sent(after):
-    text, total = f"feedback + {after}", torch.zeros(3, 40, dtype=F64)
-    state, received = (
-        start(parse_channel(text), 3, form(40, dtype=F64)),
-        torch.zeros(3, 40, dtype=F64),
-    )
+    text = f"feedback + {after}"
+    state = start(parse_channel(text), 3, form(40, dtype=F64))
+    total = torch.zeros(3, 40, dtype=F64)
+    received = torch.zeros(3, 40, dtype=F64)
     for t in range(10):
         x = torch.randn(3, 40, generator=torch.Generator().manual_seed(t), dtype=F64)
         out, state, _ = send(text, x, form(40, t, F64), state, keys(3, t))
-        total, received = total + x, received + out
+        total = total + x
+        received = received + out
         assert torch.allclose(received + state["0.e"], total, atol=1e-12)
     assert state["0.e"].any()
 
@@ -40,16 +40,12 @@ def test_a_chain_is_its_stages_one_after_the_other():
     x = torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
     top, _, _ = send("topk(share=0.1)", x, form(500))
     both, _, body = send("topk(share=0.1) + half", x, form(500))
-    assert (
-        torch.equal(both, top.half().float())
-        and (
-            body.lengths == parse_channel("topk(share=0.1)").stages[0].limit(form(500)) + 100
-        ).all()
-    )
+    places = parse_channel("topk(share=0.1)").stages[0].limit(form(500))
+    assert torch.equal(both, top.half().float()) and (body.lengths == places + 100).all()
     quantised, _, _ = send("topk(share=0.1) + qsgd(norm=inf)", x, form(500))
-    assert ((quantised != 0) <= (top != 0)).all() and (
-        (quantised - top).abs() <= top.abs().amax(1, keepdim=True) / 15 + 1e-6
-    ).all()
+    step = top.abs().amax(1, keepdim=True) / 15
+    assert ((quantised != 0) <= (top != 0)).all()
+    assert ((quantised - top).abs() <= step + 1e-6).all()
 
 
 def test_a_chain_is_as_long_as_its_parts_say():
@@ -73,11 +69,13 @@ def test_a_chain_is_as_long_as_its_parts_say():
         ("sign + clip", "nothing is left to send after 'sign'; it must be the last stage"),
         (
             "topk + feedback + half",
-            "'feedback' remembers coordinates, and 'topk' sends others every round: put it before 'topk'",
+            "'feedback' remembers coordinates, and 'topk' sends others every round: "
+            "put it before 'topk'",
         ),
         (
             "randomk + dgc",
-            "'dgc' remembers coordinates, and 'randomk' sends others every round: put it before 'randomk'",
+            "'dgc' remembers coordinates, and 'randomk' sends others every round: "
+            "put it before 'randomk'",
         ),
         (
             "feedback + dgc",

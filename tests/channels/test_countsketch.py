@@ -56,9 +56,8 @@ def test_hashes_are_the_words_of_a_stream_and_the_same_for_ever():
     counts = torch.bincount(s.place[0].long(), minlength=7)
     assert counts.shape == (7,) and ((counts - 10_000 / 7).abs() < 5 * (10_000 / 7) ** 0.5).all()
     assert abs(int(s.sign[0].long().sum())) < 500
-    assert (s.place[0] == s.place[1]).double().mean() < 0.2 and shared(
-        10, 1, 3, 0, "cpu"
-    ) is shared(10, 1, 3, 0, "cpu")
+    assert (s.place[0] == s.place[1]).double().mean() < 0.2
+    assert shared(10, 1, 3, 0, "cpu") is shared(10, 1, 3, 0, "cpu")
 
 
 def test_estimates_are_unbiased_over_the_seeds_with_the_stated_variance():
@@ -78,9 +77,8 @@ def test_estimates_are_unbiased_over_the_seeds_with_the_stated_variance():
             for seed in range(500)
         ]
     )
-    assert (
-        (five.mean(0) - x).abs() < 4.5 * (spread / 500).sqrt()
-    ).all()  # the median of symmetric errors
+    # The errors are symmetric, so their median is unbiased too.
+    assert ((five.mean(0) - x).abs() < 4.5 * (spread / 500).sqrt()).all()
     assert ((five - x).square().mean(0) < spread).all()
 
 

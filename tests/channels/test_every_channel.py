@@ -1,4 +1,7 @@
-"""What holds for every channel: sizes, odd numbers, hostile bytes, and that nobody's message depends on the cohort."""
+"""What holds for every channel: sizes, odd numbers, hostile bytes.
+
+And that nobody's message depends on the cohort.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ def normal(K: int, n: int, dtype=torch.float32, seed=0) -> torch.Tensor:
     return torch.randn(K, n, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def bare(text: str) -> bool:
+def signs_only(text: str) -> bool:
     return text == "sign(scale=none)"
 
 
@@ -40,7 +43,7 @@ def test_no_rows_are_no_messages(text):
 @every
 def test_zeros_arrive_as_zeros(text):
     out, state, _ = send(text, torch.zeros(2, 30), form(30))
-    assert bare(text) or (not out.any() and not any(t.any() for t in state.values()))
+    assert signs_only(text) or (not out.any() and not any(t.any() for t in state.values()))
 
 
 @every
@@ -49,10 +52,9 @@ def test_zeros_arrive_as_zeros(text):
 def test_huge_and_tiny_numbers_arrive_without_a_fault(text, size, dtype):
     x = size * normal(3, 50, dtype).clamp(-3, 3)
     out, _, _ = send(text, x, form(50, dtype=dtype))
-    assert out.isfinite().all() or (
-        size == 1e38 and "randomk" in text
-    )  # random-k multiplies by n / k
-    if size < 1 and not bare(text):
+    overflows = size == 1e38 and "randomk" in text  # random-k multiplies by n / k
+    assert out.isfinite().all() or overflows
+    if size < 1 and not signs_only(text):
         assert (out.abs() <= 25 * size * 50**0.5).all()
 
 
@@ -65,9 +67,8 @@ def test_what_is_not_finite_does_not_arrive_as_finite(text, odd):
     body, _, _ = chain.encode(x, start(chain, 3, form(50)), keys(3), form(50))
     out, reader = receive(text, body, form(50))
     good = torch.from_numpy(reader.finished()) & out.isfinite().all(dim=1)
-    assert (
-        good[0] and good[2] and (not good[1] or "randomk" in text)
-    )  # random-k does not send every place
+    assert good[0] and good[2]
+    assert not good[1] or "randomk" in text  # random-k does not send every place
 
 
 @every
@@ -82,12 +83,12 @@ def test_a_message_does_not_depend_on_the_cohort(text):
 @every
 def test_rows_may_lie_anywhere_in_memory(text):
     x = normal(50, 8)
-    assert send(text, x.T[::2], form(50))[2].row(1) == send(text, x.T[::2].contiguous(), form(50))[
-        2
-    ].row(1)
-    assert torch.equal(
-        send(text, x[:1].expand(3, 8), form(8))[0][0], send(text, x[:1], form(8))[0][0]
-    )
+    _, _, strided = send(text, x.T[::2], form(50))
+    _, _, contiguous = send(text, x.T[::2].contiguous(), form(50))
+    assert strided.row(1) == contiguous.row(1)
+    expanded, _, _ = send(text, x[:1].expand(3, 8), form(8))
+    alone, _, _ = send(text, x[:1], form(8))
+    assert torch.equal(expanded[0], alone[0])
 
 
 @every
@@ -120,9 +121,8 @@ def test_hostile_bytes_never_raise_and_never_grow(text):
         for a in range(0, len(strings) if step > 1 else 200, step):
             _, reader = receive(text, Ragged.of(strings[a : a + step]), at)
             lengths = [len(s) for s in strings[a : a + step]]
-            assert (reader.finished() <= (reader.at == lengths)).all() and (
-                reader.at <= lengths
-            ).all()
+            assert (reader.finished() <= (reader.at == lengths)).all()
+            assert (reader.at <= lengths).all()
 
 
 @every

@@ -1,4 +1,7 @@
-"""FetchSGD and Sketched-SGD against the papers' recursions, what they keep account of, and where they end."""
+"""FetchSGD and Sketched-SGD against the papers' recursions.
+
+And that nothing is lost in what they keep, and where they converge.
+"""
 
 import numpy as np
 import pytest
@@ -39,10 +42,13 @@ def zeros(sizes: dict[str, int], *lead: int) -> dict[str, torch.Tensor]:
 
 
 def a_round(stage: Sketch, x: torch.Tensor, client, server, at: Form):
-    """A round as the engine plays it, with the plain mean: (change, clients' rows, server's vectors)."""
+    """A round as the engine runs it, with the plain mean.
+
+    -> (change, clients' rows, server's vectors)
+    """
     coded = stage.encode(x, client, keys(len(x)), at)
     table, client = coded.rest.mean(0), coded.state
-    if not stage.asks:
+    if not stage.second_exchange:
         change, server = stage.finish(table, server, at)
         return change, client, server
     query = stage.query(table, server, at)
@@ -65,7 +71,11 @@ def test_fetchsgd_is_the_papers_recursion(clear, lr):
         v = v + eta * u
         expected = top(unsketch(S, 5, v), 4)
         taken = S @ expected
-        u, v = (np.where(taken != 0, 0, u), np.where(taken != 0, 0, v)) if clear else (u, v - taken)
+        if clear:
+            u = np.where(taken != 0, 0, u)
+            v = np.where(taken != 0, 0, v)
+        else:
+            v = v - taken
         change, client, server = a_round(stage, x, client, server, at)
         assert np.allclose(change, expected, atol=1e-10)
         assert np.allclose(server["u"], u, atol=1e-10) and np.allclose(server["v"], v, atol=1e-10)
@@ -98,10 +108,8 @@ def test_what_fetchsgd_subtracts_it_accounts_for():
     changes, momenta = torch.zeros(90, dtype=F64), torch.zeros(60, dtype=F64)
     for t in range(6):
         change, _, server = a_round(stage, normal(2, 90, seed=t), {}, server, at)
-        changes, momenta = (
-            changes + change,
-            momenta + server["u"],
-        )  # without clearing u is as it was used
+        changes = changes + change
+        momenta = momenta + server["u"]  # without clearing, u is as it was used
         assert torch.allclose(
             s.sketch(changes[None])[0] + server["v"], stage.rate * momenta, atol=1e-10
         )
@@ -109,11 +117,9 @@ def test_what_fetchsgd_subtracts_it_accounts_for():
 
 def test_sketched_sgd_sends_the_exact_mean_and_loses_nothing():
     stage, at = Sketch(columns=12, k=4, exact=True, momentum=0.0), form(90, dtype=F64)
-    client, sent, total = (
-        zeros(stage.client(at), 3),
-        torch.zeros(90, dtype=F64),
-        torch.zeros(90, dtype=F64),
-    )
+    client = zeros(stage.client(at), 3)
+    sent = torch.zeros(90, dtype=F64)
+    total = torch.zeros(90, dtype=F64)
     for t in range(6):
         x = normal(3, 90, seed=t)
         before = (client["v"] + x).mean(0)
@@ -138,21 +144,22 @@ def test_clients_not_heard_keep_what_they_have():
 def test_momentum_does_not_enlarge_a_constant_message():
     at, x = form(90, dtype=F64), normal(1, 90)
     for stage, share in (
-        (Sketch(columns=900, k=90, clear=False), 1.0),
-        (Sketch(columns=900, k=90, exact=True), 0.1),
+        (Sketch(columns=900, k=90, clear=False), 1.0),  # lr (1 + 0.9 + 0.81 + ...)
+        (Sketch(columns=900, k=90, exact=True), 0.1),  # lr: momentum is cleared every round
     ):
         client, server = zeros(stage.client(at), 1), zeros(stage.server(at))
         for _ in range(200):
             change, client, server = a_round(stage, x, client, server, at)
-        assert torch.allclose(
-            change, share * x[0], atol=1e-7
-        )  # lr (1 + 0.9 + 0.81 + ...), or lr where momentum is cleared every round
+        assert torch.allclose(change, share * x[0], atol=1e-7)
 
 
 def descend(
     stage: Sketch, target: torch.Tensor, lr: float, rounds: int, curvature: torch.Tensor
 ) -> tuple[float, torch.Tensor]:
-    """Gradient descent of four clients, each with an optimum of its own: the part of the loss that is left, and the gradient."""
+    """Gradient descent of four clients, each with an optimum of its own.
+
+    -> (the part of the loss that is left, the gradient)
+    """
     n = len(target)
     at, w = Form(n, (0, n), dtype=F64), torch.zeros(n, dtype=F64)
     shift = normal(4, n, seed=9)
@@ -164,9 +171,8 @@ def descend(
         )
         w = w + change
     off = w - target
-    return float(
-        (curvature * off.square()).sum() / (curvature * target.square()).sum()
-    ), curvature * off
+    loss = (curvature * off.square()).sum() / (curvature * target.square()).sum()
+    return float(loss), curvature * off
 
 
 CURVATURE = torch.logspace(0, -1, 610, dtype=F64)[
@@ -218,14 +224,11 @@ def test_bytes_are_those_of_the_table(text):
     chain.check(at)
     client = {n: torch.zeros(3, size) for n, size in chain.kept("client", at).items()}
     body, _, _ = chain.encode(normal(3, 1000).float(), client, keys(3), at)
-    stage = chain.stages[chain.joint]
+    stage = chain.stages[chain.aggregate_at]
     reader = Reader(body)
     rows, _ = chain.decode(reader, {}, at)
-    assert (
-        reader.finished().all()
-        and (body.lengths <= chain.limit(at)).all()
-        and rows.shape == (3, stage.numbers(at))
-    )
+    assert reader.finished().all() and (body.lengths <= chain.limit(at)).all()
+    assert rows.shape == (3, stage.numbers(at))
     if text in ("sketch", "sketch(exact=True)"):
         assert body.lengths.tolist() == [4 * stage.numbers(at)] * 3
     if text == "sketch":
@@ -252,22 +255,19 @@ def test_defaults_send_a_fifth_up_and_count_as_the_paper_does(n, columns, exactl
     fetch, exact = Sketch(), Sketch(exact=True)
     assert fetch.size(at) == (columns, k) and exact.size(at) == (exactly, k)
     chain = parse_channel("sketch")
-    assert (
-        chain.encode(x, {}, keys(2), at)[2].tolist() == [5 * columns] * 2
-        and chain.down_values(at) == 2 * k
-    )
+    assert chain.encode(x, {}, keys(2), at)[2].tolist() == [5 * columns] * 2
+    assert chain.down_values(at) == 2 * k
     state = {m: torch.zeros(2, n) for m in "uv"}
-    assert (
-        exact.encode(x, state, keys(2), at).values.tolist() == [5 * exactly + 4 * k] * 2
-        and exact.down_values(at) == 6 * k
-    )
+    assert exact.encode(x, state, keys(2), at).values.tolist() == [5 * exactly + 4 * k] * 2
+    assert exact.down_values(at) == 6 * k
     assert all(0.195 * n < words < 0.22 * n for words in (5 * columns, 5 * exactly + 4 * k))
     assert fetch.check(at) == exact.check(at) == ""
 
 
 def test_a_table_larger_than_the_message_is_a_warning():
     assert parse_channel("sketch(columns=200)").check(form(1000)) == [
-        "a sketch of 5 x 200 = 1,000 numbers is not smaller than the message of 1,000: it does not compress"
+        "a sketch of 5 x 200 = 1,000 numbers is not smaller than the message of 1,000: "
+        "it does not compress"
     ]
     assert parse_channel("sketch(columns=199)").check(form(1000)) == []
 
@@ -289,4 +289,5 @@ def test_what_does_not_fit_is_refused():
     assert parse_channel("sketch(k=1000, exact=True)").check(form(1000)) == []
     whole = Sketch(k=1000, exact=True)
     assert len(whole.query(torch.zeros(whole.numbers(form(1000))), {}, form(1000))) == 1000
-    assert not Stage().asks and not Sketch().asks and Sketch(exact=True).asks
+    assert not Stage().second_exchange and not Sketch().second_exchange
+    assert Sketch(exact=True).second_exchange

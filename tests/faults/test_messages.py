@@ -69,7 +69,7 @@ FAULTS = {
     "magic": ("magic", lambda m, others: b"IDL1" + m[4:]),
     "schema": ("schema", lambda m, others: with_header(m, schema=1)),
     "run": ("run", lambda m, others: with_header(m, run=1)),
-    "stale": ("round", lambda m, others: with_header(m, round=0)),
+    "stale": ("round", lambda m, others: with_header(m, version=0)),
     "stranger": ("stranger", lambda m, others: with_header(m, client=77)),
     "another's id": (
         "repeated",
@@ -227,9 +227,9 @@ def test_hosts_take_no_message_of_another_run_or_round():
     before = {n: t.clone() for n, t in host.store.save().items()}
     down = host.method.broadcast(host.task, engine.server)
     for message in (
-        wire.one(down, host.run + 1, 1),
-        wire.one(down, host.run, 0),
-        wire.one(down, host.run, 1)[:-1],
+        wire.pack_down(down, host.run + 1, 1),
+        wire.pack_down(down, host.run, 0),
+        wire.pack_down(down, host.run, 1)[:-1],
         b"",
     ):
         with pytest.raises(ValueError, match="message down"):

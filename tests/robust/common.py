@@ -148,7 +148,7 @@ def numbers(one, round: int, sent: Sent) -> dict[str, torch.Tensor]:
         sent.messages,
         schema=host.up,
         run=host.run,
-        round=round,
+        version=round,
         expected=sent.clients,
         cap=math.inf,
         decode=(
@@ -156,11 +156,11 @@ def numbers(one, round: int, sent: Sent) -> dict[str, torch.Tensor]:
                 bodies, host.link.blank("memory", len(clients), host.task.x0), round
             )
         )
-        if host.link
+        if host.link.codes
         else None,
-        limit=host.link.limit(round) if host.link else 0,
+        limit=host.link.limit(round) if host.link.codes else 0,
     )
-    assert torch.equal(got.clients, sent.clients)
+    assert torch.equal(got.wire_ids, sent.clients)
     return got.up
 
 

@@ -111,7 +111,7 @@ def test_a_sketch_that_fits_is_not_warned_of(capsys):
 def test_a_method_that_sends_little_gets_a_channel_that_fits_its_message():
     """Seven numbers of lp-proj: a hundredth of them is one."""
     one = engine(run("lp-proj-1", channel="topk(share=0.01)"))
-    assert one.host.link.chain.forms(one.host.link.parts["w"])[-1].n == 1
+    assert one.host.link.channel.forms(one.host.link.parts["w"])[-1].n == 1
 
 
 def test_the_largest_f_that_is_accepted_runs():

@@ -1,4 +1,8 @@
-"""Channels: how messages are made smaller. `parse_channel("topk(share=0.01) + qsgd(levels=16)")`."""
+"""Channels: how messages are made smaller.
+
+>>> parse_channel("topk(share=0.01) + qsgd(levels=16)").stages[0].share
+0.01
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def count(n: int, bucket: int) -> int:
     return -(-n // bucket)
 
 
-def split(x: Array, bucket: int) -> Array:  # x[K, n] -> [K, buckets, numbers of a bucket]
+def split(x: Array, bucket: int) -> Array:  # x[K, n] -> [K, buckets, numbers per bucket]
     """Rows cut into buckets; the last is filled up with zeros."""
     rows, n = x.shape
     bucket = min(bucket, n)
@@ -31,17 +31,21 @@ def split(x: Array, bucket: int) -> Array:  # x[K, n] -> [K, buckets, numbers of
 
 
 def norms(x: Array, kind: str) -> Array:  # x[K, buckets, b] -> float32[K, buckets]
-    """The norm of every bucket, "l2" or "inf", rounded up to float32: never below a number that float32 can hold."""
+    """The norm of every bucket, "l2" or "inf", rounded up to float32.
+
+    So it is never below a number of the bucket that float32 can hold.
+    """
     if kind == "inf":
         return ceil32(np.maximum(x.max(axis=2), -x.min(axis=2)).astype(np.float64))
     with np.errstate(over="ignore"):
         return ceil32(np.sqrt(np.einsum("kbj,kbj->kb", x, x, dtype=np.float64, casting="safe")))
 
 
-def ratio(
-    x: Array, norm: Array, steps: int
-) -> Array:  # x[K, buckets, b] -> the same, in [-steps, steps]
-    """steps x / norm; zero where the norm is zero or not finite (such a norm arrives and makes the bucket not finite)."""
+def ratio(x: Array, norm: Array, steps: int) -> Array:  # x[K, buckets, b] -> in [-steps, steps]
+    """steps x / norm; zero where the norm is zero or not finite.
+
+    A norm that is not finite is sent, and makes its bucket not finite at the receiver.
+    """
     usable = np.isfinite(norm) & (norm > 0)
     r = x / np.where(usable, norm, 1)[..., None].astype(x.dtype)
     if not usable.all():

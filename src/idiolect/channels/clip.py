@@ -16,11 +16,13 @@ from .stage import Coded, Form, Stage
 
 @dataclass(frozen=True)
 class Clip(Stage):
-    """x becomes x min(1, norm / ||x||_2). No bytes of its own; what is cut off is lost, unless `feedback` stands before it.
+    """x becomes x min(1, norm / ||x||_2).
 
+    No bytes of its own; what is cut off is lost, unless `feedback` stands before it.
     Pascanu, Mikolov and Bengio 2013, "On the difficulty of training recurrent neural networks".
 
-    >>> Clip(norm=1.0).encode(torch.tensor([[3.0, 4.0]]), {}, np.zeros(1, np.uint64), Form(2)).rest.norm().item()
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> Clip(norm=1.0).encode(x, {}, np.zeros(1, np.uint64), Form(2)).rest.norm().item()
     1.0
     """
 

@@ -21,27 +21,38 @@ from .topk import largest, pick, place
 
 @dataclass(frozen=True)
 class DGC(Stage):
-    """For a message g of a client: u <- m u + g, v <- v + u; the k largest |v| are sent, and what arrived is taken off v.
+    """For a message g of a client: u <- m u + g, v <- v + u; the k largest |v| are sent.
 
-    - Momentum correction: u and v are the clients' rows. The paper's g is a gradient and m takes the place of the momentum of the
-      optimiser; where g is the change of a model after several steps, m acts on changes, so leave momentum out elsewhere.
-    - Momentum factor masking sets u to zero at the places sent; v is zero there but for what a later stage (half, qsgd) lost.
-    - Clipping of g before it is added: the paper's threshold for N clients is thr N^-1/2; give that product as `clip`.
-    - Warm-up: the sparsity of round t is min(1 - (1 - start) rise^floor(t / warmup), sparsity). With start 0.75 and rise 0.25, 75 %,
-      93.75 %, 98.4 %, 99.6 %, 99.9 %, as in the paper. Both sides know it from the round.
+    What arrived is subtracted from v.
 
-    Bytes: k places as an Elias-Fano code, about k (2 + log2(n / k)) / 8, with k = max(1, round((1 - sparsity) n)), or its sum over
-    the tensors with `layers`. Words as the lp-proj paper counts: 1.5 k. Lin, Han, Mao, Wang and Dally 2018, "Deep gradient compression".
+    - Momentum correction: u and v are the clients' rows. The paper's g is a gradient, and m takes
+      the place of the momentum of the optimiser; where g is the change of a model after several
+      steps, m acts on changes, so use no momentum elsewhere.
+    - Momentum factor masking sets u to zero at the places sent; v is zero there but for what a
+      later stage (half, qsgd) lost.
+    - Clipping of g before it is added: the paper's threshold for N clients is thr N^-1/2; give that
+      product as `clip`.
+    - Warm-up: the sparsity of round t is min(1 - (1 - start) rise^floor(t / warmup), sparsity).
+      With start 0.75 and rise 0.25: 75 %, 93.75 %, 98.4 %, 99.6 %, 99.9 %, as in the paper. Both
+      sides know it from the round.
+
+    Bytes: k places as an Elias-Fano code, about k (2 + log2(n / k)) / 8, with
+    k = max(1, round((1 - sparsity) n)), or its sum over the tensors with `layers`. Words as the
+    lp-proj paper counts: 1.5 k.
+
+    Lin, Han, Mao, Wang and Dally 2018, "Deep gradient compression: reducing the communication
+    bandwidth for distributed training".
 
     >>> stage, form = DGC(sparsity=0.5, warmup=0), Form(2)
-    >>> coded = stage.encode(torch.tensor([[1.0, -3.0]]), {"u": torch.zeros(1, 2), "v": torch.zeros(1, 2)}, np.zeros(1, np.uint64), form)
+    >>> g, zeros = torch.tensor([[1.0, -3.0]]), torch.zeros(1, 2)
+    >>> coded = stage.encode(g, {"u": zeros, "v": zeros}, np.zeros(1, np.uint64), form)
     >>> coded.rest.tolist(), coded.state["u"].tolist()
     ([[-3.0]], [[1.0, 0.0]])
     """
 
-    settles: ClassVar[bool] = True
-    repays: ClassVar[bool] = True
-    moves: ClassVar[bool] = True
+    needs_receipt: ClassVar[bool] = True
+    resends_losses: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     sparsity: float = knob(0.99, "part of the numbers that is not sent", low=0, below=1)
     momentum: float = knob(0.9, "m: how much of the last direction is kept", low=0, below=1)
@@ -108,5 +119,5 @@ class DGC(Stage):
         assert rest is not None
         return place(rest, info, form), memory
 
-    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         return state | {"v": state["v"] - received.to(state["v"])}

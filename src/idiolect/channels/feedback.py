@@ -15,16 +15,18 @@ from .stage import Coded, Form, Stage
 
 @dataclass(frozen=True)
 class Feedback(Stage):
-    """x + e is coded by the stages that follow; e <- x + e - (what arrived). A row of n numbers kept by each client.
+    """x + e is coded by the stages that follow; e <- x + e - (what arrived).
 
-    Makes biased channels (top-k, sign) converge: Karimireddy et al. 2019, "Error feedback fixes SignSGD".
+    Each client keeps a row of n numbers, e. Makes biased channels (top-k, sign) converge.
+    Karimireddy, Rebjock, Stich and Jaggi 2019, "Error feedback fixes SignSGD and other gradient
+    compression schemes".
 
     >>> Feedback().client(Form(3))
     {'e': 3}
     """
 
-    settles: ClassVar[bool] = True
-    repays: ClassVar[bool] = True
+    needs_receipt: ClassVar[bool] = True
+    resends_losses: ClassVar[bool] = True
 
     def client(self, form: Form) -> dict[str, int]:
         return {"e": form.n}
@@ -33,5 +35,5 @@ class Feedback(Stage):
         whole = rows + state["e"]
         return Coded(Ragged.empty(len(rows)), whole, state={"e": whole})
 
-    def settle(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
         return {"e": state["e"] - received.to(rows)}

@@ -18,8 +18,10 @@ from .stage import Coded, Form, Stage
 
 @dataclass(frozen=True)
 class Half(Stage):
-    """16 bits a number. float16: relative error at most 2^-11 from 6.1e-5 up, and beyond 65,504 a number is cut to that;
-    bfloat16: relative error at most 2^-8, with the range of float32. What is not finite arrives so. Bytes: 2 n.
+    """16 bits per number; what is not finite arrives so. Bytes: 2 n.
+
+    float16: relative error at most 2^-11 from 6.1e-5 up; beyond 65,504 a number is cut to that.
+    bfloat16: relative error at most 2^-8, with the range of float32.
 
     >>> coded = Half().encode(torch.tensor([[1.0, 1e9]]), {}, np.zeros(1, np.uint64), Form(2))
     >>> coded.body.lengths.tolist()
@@ -43,16 +45,10 @@ class Half(Stage):
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         top = torch.finfo(self.dtype).max
-        small = (
-            torch.where(rows.isinf(), rows, rows.clamp(-top, top))
-            .detach()
-            .to("cpu", self.dtype)
-            .contiguous()
-        )
-        return Coded(
-            Ragged.even(bits.to_bytes(small.view(torch.int16).numpy(), "<i2")),
-            values=np.full(len(rows), form.n / 2),
-        )
+        cut = torch.where(rows.isinf(), rows, rows.clamp(-top, top))
+        small = cut.detach().to("cpu", self.dtype).contiguous()
+        body = Ragged.even(bits.to_bytes(small.view(torch.int16).numpy(), "<i2"))
+        return Coded(body, values=np.full(len(rows), self.down_values(form)))
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
         return bits.from_bytes(reader.take(2 * form.n, who), "<i2").copy()

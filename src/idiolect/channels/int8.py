@@ -1,4 +1,4 @@
-"""Eight bits a number, with a scale for every bucket."""
+"""Eight bits per number, with a scale for every bucket."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from .stage import Coded, Form, Stage, array
 
 @dataclass(frozen=True)
 class Int8(Stage):
-    """v becomes c max|v| / 127, c a whole number from -127 to 127; max|v| over the bucket travels as float32.
+    """v becomes c max|v| / 127, c a whole number from -127 to 127.
 
-    Off by at most max|v| / 254 to the nearest c; `stochastic` is off by less than max|v| / 127 and right on average.
-    Bytes: n + 4 ceil(n / bucket). Linear quantisation as in Jacob et al. 2018, "Quantization and training of neural networks for
+    max|v| over the bucket is sent as float32. Rounded to the nearest c, a number is off by at most
+    max|v| / 254; with stochastic rounding by less than max|v| / 127, and right on average.
+    Bytes: n + 4 ceil(n / bucket).
+
+    Linear quantisation as in Jacob et al. 2018, "Quantization and training of neural networks for
     efficient integer-arithmetic-only inference", symmetric, so that zero stays zero.
 
     >>> stage, form = Int8(), Form(2)
@@ -48,13 +51,11 @@ class Int8(Stage):
         x = buckets.split(array(rows, form), self.bucket)
         norm = buckets.norms(x, "inf")
         r = buckets.ratio(x, norm, 127)
-        code = np.clip(
-            np.rint(r) if self.rounding == "nearest" else buckets.dither(r, keys), -127, 127
-        ).astype(np.int8)
+        r = np.rint(r) if self.rounding == "nearest" else buckets.dither(r, keys)
+        code = np.clip(r, -127, 127).astype(np.int8)
         code = code.reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
-        body = join(
-            [Ragged.even(bits.to_bytes(norm, "<f4")), Ragged.even(bits.to_bytes(code, "i1"))]
-        )
+        scales = Ragged.even(bits.to_bytes(norm, "<f4"))
+        body = join([scales, Ragged.even(bits.to_bytes(code, "i1"))])
         return Coded(body, values=np.full(len(rows), self.down_values(form)))
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:

@@ -18,19 +18,24 @@ from .stage import Coded, Form, Stage, array
 
 @dataclass(frozen=True)
 class QSGD(Stage):
-    """Every number v of a bucket becomes norm * sign(v) * l / s with l in {0, ..., s}, s = levels - 1, and E l = s |v| / norm.
+    """Every number v of a bucket becomes norm * sign(v) * l / s, s = levels - 1.
 
-    Unbiased. With the l2 norm and buckets of b numbers, E ||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2; with the inf norm each
-    number is off by less than norm / s. A bucket with a number that is not finite arrives as not finite.
+    l in {0, ..., s} is random with E l = s |v| / norm, so the result is unbiased. With the l2 norm
+    and buckets of b numbers, E ||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) ||v||^2; with the inf
+    norm each number is off by less than norm / s. A bucket with a number that is not finite arrives
+    as not finite.
 
-    Bytes: 4 ceil(n / bucket) for the norms, and ceil(n (1 + ceil(log2 levels)) / 8) packed. `coding="elias"` sends the gaps between
-    the numbers that are not zero, their signs and their levels as gamma codes: shorter where many are zero (l2 norm, few levels or
-    large buckets), longer where few are. Words as the lp-proj paper counts: ceil(n / bucket) + n (1 + ceil(log2 levels)) / 32.
+    Bytes: 4 ceil(n / bucket) for the norms, and ceil(n (1 + ceil(log2 levels)) / 8) packed.
+    `coding="elias"` sends the gaps between the numbers that are not zero, their signs and their
+    levels as gamma codes: shorter where many are zero (l2 norm, few levels or large buckets),
+    longer where few are. Words as the lp-proj paper counts:
+    ceil(n / bucket) + n (1 + ceil(log2 levels)) / 32.
 
-    Alistarh, Grubic, Li, Tomioka and Vojnovic 2017, "QSGD: Communication-efficient SGD via gradient quantization and encoding".
+    Alistarh, Grubic, Li, Tomioka and Vojnovic 2017, "QSGD: Communication-efficient SGD via gradient
+    quantization and encoding".
 
     >>> coded = QSGD(levels=4).encode(torch.ones(1, 1000), {}, np.zeros(1, np.uint64), Form(1000))
-    >>> coded.body.lengths.tolist()  # two norms, 3 bits a number
+    >>> coded.body.lengths.tolist()  # two norms, 3 bits per number
     [383]
     """
 
@@ -58,9 +63,8 @@ class QSGD(Stage):
         scales = 4 * buckets.count(form.n, self.bucket)
         if self.coding == "packed":
             return scales + bits.size(form.n, self.width)
-        gaps = 4 + bits.size(
-            3 * form.n // 2, 1
-        )  # a gap g takes at most 1.5 g bits, and they sum to n at most
+        # A gap g takes at most 1.5 g bits, and the gaps sum to n at most.
+        gaps = 4 + bits.size(3 * form.n // 2, 1)
         return scales + 4 + gaps + bits.size(form.n, 1) + bits.gamma_limit(form.n, self.levels - 1)
 
     def down_values(self, form: Form) -> float:
@@ -68,33 +72,27 @@ class QSGD(Stage):
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         x = buckets.split(array(rows, form), self.bucket)
+        flat = (len(rows), x.shape[1] * x.shape[2])
         norm = buckets.norms(x, self.norm)
-        level = np.minimum(
-            buckets.dither(buckets.ratio(np.abs(x), norm, self.levels - 1), keys), self.levels - 1
-        )
-        level = level.astype(np.uint16).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
-        negative = (x < 0).reshape(len(rows), x.shape[1] * x.shape[2])[:, : form.n]
-        scales = Ragged.even(bits.to_bytes(norm, "<f4"))
+        level = buckets.dither(buckets.ratio(np.abs(x), norm, self.levels - 1), keys)
+        level = np.minimum(level, self.levels - 1).astype(np.uint16).reshape(flat)[:, : form.n]
+        negative = (x < 0).reshape(flat)[:, : form.n]
         if self.coding == "packed":
-            body = [
-                scales,
-                Ragged.even(
-                    bits.pack(level | (negative.astype(np.uint16) << (self.width - 1)), self.width)
-                ),
-            ]
+            codes = level | (negative.astype(np.uint16) << (self.width - 1))
+            numbers = [Ragged.even(bits.pack(codes, self.width))]
         else:
-            body = [scales, *_sparse(level, negative)]
-        return Coded(join(body), values=np.full(len(rows), self.down_values(form)))
+            numbers = _sparse(level, negative)
+        body = join([Ragged.even(bits.to_bytes(norm, "<f4")), *numbers])
+        return Coded(body, values=np.full(len(rows), self.down_values(form)))
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
         """Numbers in [-1, 1] and the norms of their buckets."""
         norm = bits.from_bytes(reader.take(4 * buckets.count(form.n, self.bucket), who), "<f4")
         if self.coding == "elias":
-            return (_read_sparse(reader, who, form.n, self.levels - 1) / (self.levels - 1)).astype(
-                form.kind
-            ), norm
+            level = _read_sparse(reader, who, form.n, self.levels - 1)
+            return (level / (self.levels - 1)).astype(form.kind), norm
         raw = reader.take(bits.size(form.n, self.width), who)
-        reader.reject(bits.spoilt(raw, form.n * self.width), who)
+        reader.reject(bits.stray_bits(raw, form.n * self.width), who)
         code = bits.unpack(raw, self.width, form.n)
         half = 2 ** (self.width - 1)
         if half > self.levels:
@@ -112,20 +110,19 @@ class QSGD(Stage):
 def _sparse(level: np.ndarray, negative: np.ndarray) -> list[Ragged]:
     """How many numbers are not zero (4 bytes), the gaps between them, their signs, their levels."""
     sent = level != 0
-    n, counts, at = level.shape[1], sent.sum(axis=1), np.flatnonzero(sent)
+    counts = sent.sum(axis=1)
+    at = np.flatnonzero(sent)  # in the numbers of all rows
     row = np.repeat(np.arange(len(level)), counts)
-    place = at - row * n
+    place = at - row * level.shape[1]
     gaps = np.diff(place, prepend=-1)
     first = (np.cumsum(counts) - counts)[counts > 0]
     gaps[first] = place[first] + 1
     signs = np.zeros((len(level), int(counts.max(initial=0))), dtype=bool)
     signs[np.arange(signs.shape[1]) < counts[:, None]] = negative.ravel().take(at)
-    number = Ragged.even(bits.to_bytes(counts[:, None], "<u4"))
-    flags = Ragged(bits.pack(signs, 1), -(-counts // 8))
     return [
-        number,
+        Ragged.even(bits.to_bytes(counts[:, None], "<u4")),
         bits.pack_gamma(gaps, counts),
-        flags,
+        Ragged(bits.pack(signs, 1), -(-counts // 8)),
         bits.pack_gamma(level.ravel().take(at), counts),
     ]
 
@@ -133,6 +130,7 @@ def _sparse(level: np.ndarray, negative: np.ndarray) -> list[Ragged]:
 def _read_sparse(
     reader: Reader, who: np.ndarray, n: int, top: int
 ) -> np.ndarray:  # -> int32[rows of who, n]
+    """Levels with their signs, at most `top`, as `_sparse` wrote them."""
     counts = bits.from_bytes(reader.take(4, who), "<u4")[:, 0].astype(np.int64)
     reader.reject(counts > n, who)
     counts = np.where(counts > n, 0, counts)
@@ -141,7 +139,8 @@ def _read_sparse(
     flags = np.pad(flags, ((0, 0), (0, max(0, int(counts.max(initial=0)) - flags.shape[1]))))
     negative = flags[np.arange(flags.shape[1]) < counts[:, None]]
     level = bits.read_gamma(reader, who, counts, top)
-    row, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts)
+    row = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
     reach = np.concatenate([[0], np.cumsum(gaps)])
     place = reach[1:] - reach[ends - counts][row] - 1
     beyond = place >= n

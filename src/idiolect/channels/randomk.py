@@ -19,18 +19,23 @@ from .topk import pick, place
 
 @dataclass(frozen=True)
 class RandomK(Stage):
-    """k = max(1, round(share n)) places, uniform without replacement, go on; the receiver draws the same places from the seed sent.
+    """The numbers at k = max(1, round(share n)) places go on, uniform without replacement.
 
-    `unbiased` multiplies by n / k: E C(x) = x, E ||C(x) - x||^2 = (n / k - 1) ||x||^2. Without: E ||C(x) - x||^2 = (1 - k / n) ||x||^2,
-    the form `feedback` needs. Bytes: 8, whatever k. Wangni et al. 2018, "Gradient sparsification"; Stich et al. 2018.
+    The receiver draws the same places from the seed that is sent: 8 bytes, whatever k.
+    `unbiased` multiplies by n / k: E C(x) = x, E ||C(x) - x||^2 = (n / k - 1) ||x||^2.
+    Otherwise E ||C(x) - x||^2 = (1 - k / n) ||x||^2, the form that `feedback` needs.
+
+    Wangni et al. 2018, "Gradient sparsification for communication-efficient distributed
+    optimization"; Stich et al. 2018, "Sparsified SGD with memory".
 
     >>> import torch
-    >>> coded = RandomK(share=0.5).encode(torch.arange(6.0)[None], {}, np.zeros(1, np.uint64), Form(6))
+    >>> x = torch.arange(6.0)[None]
+    >>> coded = RandomK(share=0.5).encode(x, {}, np.zeros(1, np.uint64), Form(6))
     >>> list(coded.rest.shape), coded.body.lengths.tolist()
     ([1, 3], [8])
     """
 
-    moves: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
     unbiased: bool = knob(True, "multiply by n / k, so that the mean is right")
@@ -43,29 +48,28 @@ class RandomK(Stage):
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
         seeds = streams.bits(keys, 0, 1)
-        return Coded(
-            Ragged.even(bits.to_bytes(seeds, "<u8")),
-            pick(rows, _places(seeds[:, 0], self.numbers(form), form.n)),
-        )
+        places = _places(seeds[:, 0], self.numbers(form), form.n)
+        return Coded(Ragged.even(bits.to_bytes(seeds, "<u8")), pick(rows, places))
 
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> np.ndarray:
-        return _places(
-            bits.from_bytes(reader.take(8, who), "<u8")[:, 0], self.numbers(form), form.n
-        )
+        seeds = bits.from_bytes(reader.take(8, who), "<u8")
+        return _places(seeds[:, 0], self.numbers(form), form.n)
 
     def decode(
         self, info: Any, rest: Tensor | None, memory: State, form: Form
     ) -> tuple[Tensor, State]:
         assert rest is not None
-        return place(
-            rest * (form.n / self.numbers(form)) if self.unbiased else rest, info, form
-        ), memory
+        if self.unbiased:
+            rest = rest * (form.n / self.numbers(form))
+        return place(rest, info, form), memory
 
 
 def _places(seeds: np.ndarray, k: int, n: int) -> np.ndarray:  # -> int64[K, k], increasing
-    """Where the k smallest of the first n words of every stream are; words of a stream are all different."""
+    """Where the k smallest of the first n words of every stream are.
+
+    The words of a stream are all different.
+    """
     words = streams.bits(seeds, 0, n)
-    least = np.partition(words, k - 1, axis=1)[:, k - 1, None]
-    return (
-        np.flatnonzero(words <= least).reshape(len(seeds), k) - n * np.arange(len(seeds))[:, None]
-    )
+    largest = np.partition(words, k - 1, axis=1)[:, k - 1, None]  # of the k smallest
+    flat = np.flatnonzero(words <= largest).reshape(len(seeds), k)
+    return flat - n * np.arange(len(seeds))[:, None]

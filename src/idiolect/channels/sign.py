@@ -1,4 +1,4 @@
-"""Signs: one bit a number, and how large they are on average."""
+"""Signs: one bit per number, and how large they are on average."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from .stage import Coded, Form, Stage, array
 class Sign(Stage):
     """x becomes (||x||_1 / n) sign(x), over the whole row or over each tensor; zero counts as plus.
 
-    Biased: ||C(x) - x||^2 = (1 - ||x||_1^2 / (n ||x||^2)) ||x||^2; put `feedback` before it. With scale="none" only the signs arrive, as
-    +1 and -1, for signSGD with a server step size (a majority vote is the sign of their mean); a row that is not finite then has
-    no bytes and is rejected. Bytes: ceil(n / 8), and 4 for each scale. Bernstein et al. 2018, "signSGD"; Karimireddy et al. 2019.
+    Biased: ||C(x) - x||^2 = (1 - ||x||_1^2 / (n ||x||^2)) ||x||^2; put `feedback` before it. With
+    scale="none" only the signs arrive, as +1 and -1, for signSGD with a server step size (a
+    majority vote is the sign of their mean); a row that is not finite then has no bytes and is
+    rejected. Bytes: ceil(n / 8), and 4 per scale.
+
+    Bernstein et al. 2018, "signSGD: compressed optimisation for non-convex problems"; Karimireddy
+    et al. 2019, "Error feedback fixes SignSGD".
 
     >>> stage, form = Sign(), Form(3)
     >>> body = stage.encode(torch.tensor([[1.0, -2.0, 0.0]]), {}, np.zeros(1, np.uint64), form).body
@@ -38,6 +42,7 @@ class Sign(Stage):
         return np.array(sorted({0, form.n, *(form.starts if self.layers else ())}))
 
     def scales(self, form: Form) -> int:
+        """How many scales are sent."""
         return 0 if self.scale == "none" else len(self.edges(form)) - 1
 
     def numbers(self, form: Form) -> int:
@@ -50,7 +55,8 @@ class Sign(Stage):
         return self.scales(form) + form.n / 32
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
-        x, edges = array(rows, form), self.edges(form)
+        x = array(rows, form)
+        edges = self.edges(form)
         body = Ragged.even(bits.pack(x < 0, 1))
         if self.scale == "none":
             body.lengths[~np.isfinite(x).all(axis=1)] = 0
@@ -62,7 +68,7 @@ class Sign(Stage):
     def read(self, reader: Reader, who: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
         scale = bits.from_bytes(reader.take(4 * self.scales(form), who), "<f4")
         raw = reader.take(bits.size(form.n, 1), who)
-        reader.reject(bits.spoilt(raw, form.n), who)
+        reader.reject(bits.stray_bits(raw, form.n), who)
         return scale, bits.unpack(raw, 1, form.n)
 
     def decode(

@@ -1,4 +1,4 @@
-"""Sketched messages: clients send count sketches, the server reads the large coordinates out of their sum."""
+"""Count sketches: the server reads the large coordinates out of the sum of the messages."""
 
 from __future__ import annotations
 
@@ -14,39 +14,47 @@ from ..wire.ragged import Ragged
 from . import countsketch
 from .stage import Coded, Form, Stage
 
-ASKED = 4  # coordinates asked for exactly, for each that is taken (p2 of Ivkin et al.)
+ASKED = 4  # coordinates that the server asks for, per coordinate that it takes (p2 of Ivkin et al.)
 
 
 @dataclass(frozen=True)
 class Sketch(Stage):
-    """A table of rows x columns numbers a message, whatever the model; k coordinates of the model change a round.
+    """A table of rows x columns numbers per message; k coordinates of the model change per round.
 
-    With S the count sketch, g a client's message (a change: its learning rate is in it) and <.> the server's aggregate:
+    With S the count sketch, g a client's message (a change: its learning rate is in it) and <.> the
+    server's aggregate:
 
-    FetchSGD (Rothchild et al. 2020, Algorithm 1); clients remember nothing:
+    FetchSGD (Rothchild et al. 2020, "FetchSGD: communication-efficient federated learning with
+    sketching", Algorithm 1); clients remember nothing:
         u <- momentum u + <S(g)>,  v <- v + lr u,  change = the k largest of the estimate of v.
-        Then the cells of u and v that `change` falls into are cleared (momentum factor masking, in the table);
-        with clear = false, v <- v - S(change), as Algorithm 1 is written, and u stays: it diverges where many coordinates are large.
-    Sketched-SGD (exact = true; Ivkin et al. 2019, "Communication-efficient distributed SGD with sketching"); a client keeps u and v:
-        u <- momentum u + g,  v <- v + lr u,  sends S(v); the server asks for v at the 4 k largest of the estimate of <S(v)>,
-        takes the k largest of the exact answers' aggregate as the change, and the clients clear u and v there.
+        Then the cells of u and v that `change` falls into are cleared (momentum factor masking, in
+        the table). With clear = false, v <- v - S(change), as Algorithm 1 is written, and u stays:
+        it diverges where many coordinates are large.
+    Sketched-SGD (exact = true; Ivkin et al. 2019, "Communication-efficient distributed SGD with
+    sketching"); a client keeps u and v:
+        u <- momentum u + g,  v <- v + lr u,  sends S(v). The server asks for v at the 4 k largest
+        of the estimate of <S(v)>, takes the k largest of the aggregate of the exact answers as the
+        change, and the clients clear u and v there.
 
-    lr = 0 means 1 - momentum, so that momentum never enlarges the message (and slows what is taken, and cleared, every round); lr = 1
-    is the papers' recursion, their learning rate being in the client's. What is sent late is sent all at once, after about n/k rounds:
-    if it diverges, lower the clients' learning rate or lr.
-    FetchSGD sees the same rows x columns combinations of every message and nothing else: it finds changes with few large coordinates;
-    where there are many, gradient descent on a quadratic stops short of the optimum. exact = true has no such limit.
+    lr = 0 means 1 - momentum, so that momentum never enlarges the message (but slows coordinates
+    that are taken, and so cleared, in every round); lr = 1 is the papers' recursion, their learning
+    rate being in the client's. What is sent late is sent all at once, after about n/k rounds: if
+    the run diverges, lower the clients' learning rate or lr.
+    FetchSGD sees the same rows x columns combinations of every message and nothing else: it finds
+    changes with few large coordinates; where there are many, gradient descent on a quadratic stops
+    short of the optimum. exact = true has no such limit.
 
-    Numbers up: rows x columns (and 4 k exact), down: 2 k (and 4 k asked for). Defaults for n numbers: k = n/40; columns = n/25, or n/50
-    with exact = true; both send n/5 up.
+    Numbers up: rows x columns (and 4 k exact ones); down: 2 k (and 4 k asked for). Defaults for n
+    numbers: k = n/40; columns = n/25, or n/50 with exact = true; both send n/5 up.
 
-    >>> Sketch().numbers(Form(79510)), Sketch(exact=True).numbers(Form(79510)), Sketch().size(Form(79510))[1]
+    >>> form = Form(79510)
+    >>> Sketch().numbers(form), Sketch(exact=True).numbers(form), Sketch().size(form)[1]
     (15905, 7955, 1988)
     """
 
     columns: int = knob(0, "columns of the table; 0 = n/25, or n/50 if exact", low=0)
     rows: int = knob(5, "rows of the table", low=1)
-    k: int = knob(0, "coordinates that change a round; 0 = n/40", low=0)
+    k: int = knob(0, "coordinates that change per round; 0 = n/40", low=0)
     exact: bool = knob(
         False,
         "ask the clients for exact values (Sketched-SGD) instead of the server's memory (FetchSGD)",
@@ -58,30 +66,36 @@ class Sketch(Stage):
     )
     seed: int = knob(0, "seed of the hashes, the same at both sides", low=0)
 
-    joint: ClassVar[bool] = True
+    decodes_aggregate: ClassVar[bool] = True
 
     @property
-    def asks(self) -> bool:
+    def second_exchange(self) -> bool:
         return self.exact
 
     @property
     def rate(self) -> float:
+        """The factor of u in v."""
         return self.lr or 1 - self.momentum
 
     def size(self, form: Form) -> tuple[int, int]:
         """Columns, and coordinates that change."""
-        return self.columns or -(-form.n // (50 if self.exact else 25)), self.k or -(-form.n // 40)
+        columns = self.columns or -(-form.n // (50 if self.exact else 25))
+        return columns, self.k or -(-form.n // 40)
 
     def check(self, form: Form) -> str:
         columns, k = self.size(form)
         if k > form.n:
             raise SettingError(
-                f"channel sketch: k: {k} is not accepted; it is at most {form.n}, the numbers of the message"
+                f"channel sketch: k: {k} is not accepted; it is at most {form.n}, "
+                "the numbers of the message"
             )
         if self.rows * columns < form.n:
             return ""
         table = f"{self.rows} x {columns} = {self.rows * columns:,} numbers"
-        return f"a sketch of {table} is not smaller than the message of {form.n:,}: it does not compress"
+        return (
+            f"a sketch of {table} is not smaller than the message of {form.n:,}: "
+            "it does not compress"
+        )
 
     def numbers(self, form: Form) -> int:
         return self.rows * self.size(form)[0]
@@ -97,12 +111,14 @@ class Sketch(Stage):
         return float(2 * k + (ASKED * k if self.exact else 0))
 
     def operator(self, like: Tensor, form: Form) -> countsketch.CountSketch:
+        """The count sketch, on the device of `like`."""
         return countsketch.shared(
             form.n, self.rows, self.size(form)[0], self.seed, str(like.device)
         )
 
     def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
-        body, s = Ragged.empty(len(rows)), self.operator(rows, form)
+        body = Ragged.empty(len(rows))  # the table is passed on as numbers
+        s = self.operator(rows, form)
         if not self.exact:
             return Coded(body, s.sketch(rows), state=state)
         u = self.momentum * state["u"] + rows
@@ -115,16 +131,17 @@ class Sketch(Stage):
         u = self.momentum * state["u"] + aggregate
         v = state["v"] + self.rate * u
         estimate = s.estimate(v)
-        change = _only(estimate, countsketch.heaviest(estimate, self.size(form)[1]))
+        places = countsketch.heaviest(estimate, self.size(form)[1])
+        change = estimate.new_zeros(estimate.shape)
+        change[places] = estimate[places]
         taken = s.sketch(change[None])[0]
         if not self.clear:
             return change, {"u": u, "v": v - taken}
         return change, {"u": u.masked_fill(taken != 0, 0), "v": v.masked_fill(taken != 0, 0)}
 
     def query(self, aggregate: Tensor, state: State, form: Form) -> Tensor:
-        return self.operator(aggregate, form).heavy(
-            aggregate, min(ASKED * self.size(form)[1], form.n)
-        )
+        asked = min(ASKED * self.size(form)[1], form.n)
+        return self.operator(aggregate, form).heavy(aggregate, asked)
 
     def answer(self, state: State, query: Tensor, form: Form) -> Tensor:
         return state["v"][:, query]
@@ -139,10 +156,3 @@ class Sketch(Stage):
 
     def forget(self, state: State, chosen: Tensor, form: Form) -> State:
         return {name: rows.index_fill(1, chosen, 0) for name, rows in state.items()}
-
-
-def _only(x: Tensor, at: Tensor) -> Tensor:
-    """x at these places, 0 elsewhere."""
-    out = x.new_zeros(x.shape)
-    out[at] = x[at]
-    return out

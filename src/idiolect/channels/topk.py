@@ -18,17 +18,21 @@ from .stage import Coded, Form, Stage, array
 
 @dataclass(frozen=True)
 class TopK(Stage):
-    """The k = max(1, round(share n)) numbers of largest magnitude go on, in the order of their places; the others count as zero.
+    """The k = max(1, round(share n)) numbers of largest magnitude go on; the others count as zero.
 
-    Biased: ||C(x) - x||^2 <= (1 - k / n) ||x||^2; put `feedback` before it. Ties go to the lower place. Bytes: the places as an
-    Elias-Fano code, about k (2 + log2(n / k)) / 8. Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory".
+    They go on in the order of their places. Ties go to the lower place.
+    Biased: ||C(x) - x||^2 <= (1 - k / n) ||x||^2; put `feedback` before it. Bytes: the places as an
+    Elias-Fano code, about k (2 + log2(n / k)) / 8.
 
-    >>> coded = TopK(share=0.5).encode(torch.tensor([[1.0, -3.0, 2.0, 0.0]]), {}, np.zeros(1, np.uint64), Form(4))
+    Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory".
+
+    >>> x = torch.tensor([[1.0, -3.0, 2.0, 0.0]])
+    >>> coded = TopK(share=0.5).encode(x, {}, np.zeros(1, np.uint64), Form(4))
     >>> coded.rest.tolist(), coded.body.lengths.tolist()
     ([[-3.0, 2.0]], [1])
     """
 
-    moves: ClassVar[bool] = True
+    moves_coordinates: ClassVar[bool] = True
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
 
@@ -53,19 +57,22 @@ class TopK(Stage):
 
 
 def largest(x: np.ndarray, k: int) -> np.ndarray:  # x[K, n] -> int64[K, k], increasing
-    """The places of the k largest magnitudes of every row; of equal ones the first; what is not a number is largest.
+    """The places of the k largest magnitudes of every row; of equal ones the first.
+
+    NaN counts as infinite.
 
     >>> largest(np.array([[2.0, 5.0, -2.0, 0.0]]), 2).tolist()
     [[0, 1]]
     """
     rows, n = x.shape
-    size = np.abs(x)
-    size[np.isnan(size)] = np.inf
-    least = np.partition(size, n - k, axis=1)[:, n - k, None]
-    chosen, ties = size > least, size == least
+    magnitude = np.abs(x)
+    magnitude[np.isnan(magnitude)] = np.inf
+    least = np.partition(magnitude, n - k, axis=1)[:, n - k, None]  # of the k largest
+    chosen = magnitude > least
+    ties = magnitude == least
     wanted = k - chosen.sum(axis=1)
-    crowded = ties.sum(axis=1) > wanted
-    if crowded.any():  # more equal ones than places left
+    crowded = ties.sum(axis=1) > wanted  # more equal ones than places left
+    if crowded.any():
         ties[crowded] &= np.cumsum(ties[crowded], axis=1) <= wanted[crowded, None]
     return np.flatnonzero(chosen | ties).reshape(rows, k) - n * np.arange(rows)[:, None]
 

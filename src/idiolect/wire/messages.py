@@ -1,16 +1,23 @@
-"""Messages as bytes: a fixed header of 24 bytes, then the declared tensors one after the other, little-endian.
+"""Messages as bytes: a header of 24 bytes, then the declared tensors in order, little-endian.
 
-    magic "idl1" | round u32 | run u32 | schema u32 | client u32 | weight f32 | numbers ...
+    magic "idl1" | version u32 | run u32 | schema u32 | client u32 | weight f32 | numbers ...
 
-No names, no class names, no lengths: sender and receiver know the schema, and the header carries its checksum. So the size of
-an acceptable message is known before a byte of it is read, nothing is allocated on a sender's word, and there is nothing to
-execute. A cohort's messages are the rows of one byte matrix: packing and unpacking touch no Python per client.
+- version: the version of the server's model that the message started from; in synchronous rounds
+  the number of the round.
+- run: the id of the run.
+- schema: a checksum of what the message holds, how it is coded and the contract of the run.
+- client: the sender's wire id, or FROM_SERVER in a message down.
+- weight: the weight that the sender claims, its number of training samples.
+
+No names, no class names, no lengths: sender and receiver know the schema. So the size of an
+acceptable message is known before a byte of it is read, nothing is allocated because a sender says
+so, and there is nothing to execute. The messages of a cohort are the rows of one byte matrix:
+packing and unpacking run no Python per client.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +30,14 @@ MAGIC = int.from_bytes(b"idl1", "little")
 HEADER = np.dtype(
     [
         ("magic", "<u4"),
-        ("round", "<u4"),
+        ("version", "<u4"),
         ("run", "<u4"),
         ("schema", "<u4"),
         ("client", "<u4"),
         ("weight", "<f4"),
     ]
 )
-SERVER = 2**32 - 1  # the "client" of a message down
+FROM_SERVER = 2**32 - 1  # the "client" of a message down
 _CODES = {
     torch.float64: "<f8",
     torch.float32: "<f4",
@@ -43,14 +50,17 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Schema:
-    """What a message holds: (name, shape, dtype) in order."""
+    """What a message holds: (name, shape, dtype) of its parts, in order."""
 
     parts: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     channel: str = ""  # how the numbers are coded; "" = as they are
+    contract: int = 0  # checksum of what else both sides must agree on; 0 = nothing
 
     @classmethod
-    def of(cls, state: State) -> Schema:
-        return cls(tuple((n, tuple(t.shape), t.dtype) for n, t in sorted(state.items())))
+    def of(cls, state: State, contract: int = 0) -> Schema:
+        """The schema of a message that holds these tensors, in the order of their names."""
+        parts = tuple((n, tuple(t.shape), t.dtype) for n, t in sorted(state.items()))
+        return cls(parts, contract=contract)
 
     @property
     def values(self) -> int:
@@ -59,7 +69,7 @@ class Schema:
 
     @property
     def length(self) -> int:
-        """The length of a message in bytes; 0 where nothing is declared, for then nothing is sent."""
+        """The length of a message in bytes; 0 where no part is declared: then nothing is sent."""
         if not self.parts:
             return 0
         return HEADER.itemsize + sum(
@@ -68,23 +78,30 @@ class Schema:
 
     @property
     def checksum(self) -> int:
-        return zlib.crc32(
-            (repr([(n, s, _CODES[t]) for n, s, t in self.parts]) + self.channel).encode()
-        )
+        """Equal on both sides only if parts, channel and contract are."""
+        parts = repr([(name, shape, _CODES[dtype]) for name, shape, dtype in self.parts])
+        crc = zlib.crc32((parts + self.channel).encode())
+        return zlib.crc32(str(self.contract).encode(), crc) if self.contract else crc
 
 
 def pack(
-    schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray, rows: State
-) -> np.ndarray:
-    """Messages of K clients as a byte matrix [K, length]; row k is what client k sends.
+    schema: Schema,
+    run: int,
+    version: int,
+    wire_ids: np.ndarray,
+    weights: np.ndarray,
+    rows: State,
+) -> np.ndarray:  # -> uint8[K, length]
+    """Messages of K clients as a byte matrix; row k is what client k sends.
 
     >>> import torch
     >>> schema = Schema.of({"w": torch.zeros(21)})
-    >>> pack(schema, 7, 0, np.arange(10), np.ones(10), {"w": torch.zeros(10, 21)}).shape  # 24 + 4 * 21 bytes each
+    >>> rows = {"w": torch.zeros(10, 21)}
+    >>> pack(schema, 7, 0, np.arange(10), np.ones(10), rows).shape  # 24 + 4 * 21 bytes each
     (10, 108)
     """
-    out = np.empty((len(clients), schema.length), dtype=np.uint8)
-    out[:, : HEADER.itemsize] = heads(schema, run, round, clients, weights)
+    out = np.empty((len(wire_ids), schema.length), dtype=np.uint8)
+    out[:, : HEADER.itemsize] = heads(schema, run, version, wire_ids, weights)
     at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
         t = rows[name].detach().to("cpu")
@@ -94,61 +111,58 @@ def pack(
             )
         width = int(np.prod(shape)) * dtype.itemsize
         body = np.ascontiguousarray(
-            t.reshape(len(clients), -1).numpy().astype(_CODES[dtype], copy=False)
+            t.reshape(len(wire_ids), -1).numpy().astype(_CODES[dtype], copy=False)
         )
-        out[:, at : at + width] = body.view(np.uint8).reshape(len(clients), width)
+        out[:, at : at + width] = body.view(np.uint8).reshape(len(wire_ids), width)
         at += width
     return out
 
 
 def heads(
-    schema: Schema, run: int, round: int, clients: np.ndarray, weights: np.ndarray
+    schema: Schema, run: int, version: int, wire_ids: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:  # -> uint8[K, 24]
     """The headers of K messages."""
-    head = np.zeros(len(clients), dtype=HEADER)
-    head["magic"], head["round"], head["run"], head["schema"] = MAGIC, round, run, schema.checksum
-    head["client"], head["weight"] = clients, weights
-    return head.view(np.uint8).reshape(len(clients), -1)
+    head = np.zeros(len(wire_ids), dtype=HEADER)
+    head["magic"] = MAGIC
+    head["version"] = version
+    head["run"] = run
+    head["schema"] = schema.checksum
+    head["client"] = wire_ids
+    head["weight"] = weights
+    return head.view(np.uint8).reshape(len(wire_ids), -1)
 
 
 def header(messages: np.ndarray) -> np.ndarray:  # uint8[K, length >= 24] -> HEADER[K]
+    """The headers of messages, field by field."""
     return np.ascontiguousarray(messages[:, : HEADER.itemsize]).view(HEADER)[:, 0]
 
 
 def unpack(schema: Schema, messages: np.ndarray) -> State:  # uint8[K, length] -> rows
     """The tensors of K messages whose headers have been checked."""
-    at, state = HEADER.itemsize, {}
+    state = {}
+    at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
         width = int(np.prod(shape)) * dtype.itemsize
         body = messages[:, at : at + width].copy().view(_CODES[dtype])
-        state[name] = torch.from_numpy(body.astype(body.dtype.newbyteorder("="), copy=False)).view(
-            len(messages), *shape
-        )
+        native = body.astype(body.dtype.newbyteorder("="), copy=False)
+        state[name] = torch.from_numpy(native).view(len(messages), *shape)
         at += width
     return state
 
 
-def stack(
-    messages: Sequence[bytes | memoryview | np.ndarray], length: int
-) -> np.ndarray:  # -> uint8[K, length]
-    """Messages of the right length as one byte matrix."""
-    if isinstance(messages, np.ndarray) and messages.ndim == 2:
-        return messages
-    rows = [np.frombuffer(m, dtype=np.uint8) for m in messages]
-    return np.stack(rows) if rows else np.empty((0, length), dtype=np.uint8)
-
-
-def one(state: State, run: int, round: int) -> bytes:
-    """A message down."""
-    schema = Schema.of(state)
+def pack_down(state: State, run: int, version: int, contract: int = 0) -> bytes:
+    """A message down: the same for all clients. Nothing declared is nothing sent."""
+    schema = Schema.of(state, contract)
     if not schema.parts:
         return b""
     rows = {n: t.unsqueeze(0) for n, t in state.items()}
-    return pack(schema, run, round, np.array([SERVER]), np.zeros(1), rows).tobytes()
+    return pack(schema, run, version, np.array([FROM_SERVER]), np.zeros(1), rows).tobytes()
 
 
-def open_one(schema: Schema, message: bytes, run: int, round: int, device: torch.device) -> State:
-    """A message down, checked: a host takes nothing that is not for this run and round."""
+def open_down(
+    schema: Schema, message: bytes, run: int, version: int, device: torch.device
+) -> State:
+    """A message down, checked: a host takes nothing that is not for this run and version."""
     if len(message) != schema.length:
         raise ValueError(f"message down: {len(message)} bytes, expected {schema.length}")
     if not message:
@@ -159,8 +173,8 @@ def open_one(schema: Schema, message: bytes, run: int, round: int, device: torch
         ("magic", MAGIC),
         ("run", run),
         ("schema", schema.checksum),
-        ("round", round),
-        ("client", SERVER),
+        ("version", version),
+        ("client", FROM_SERVER),
     ):
         if head[field] != want:
             raise ValueError(f"message down: {field} is {head[field]}, expected {want}")
@@ -170,8 +184,6 @@ def open_one(schema: Schema, message: bytes, run: int, round: int, device: torch
 def finite(rows: State) -> Tensor:  # -> bool[K]
     """Which messages hold only finite numbers."""
     checks = [torch.isfinite(t.flatten(1)).all(1) for t in rows.values() if t.is_floating_point()]
-    return (
-        torch.stack(checks).all(0)
-        if checks
-        else torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
-    )
+    if not checks:
+        return torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
+    return torch.stack(checks).all(0)

@@ -1,4 +1,4 @@
-"""Byte strings of different lengths, one a client, as one matrix: coding a cohort touches no Python per client."""
+"""Byte strings of different lengths, one per client, as one matrix: no Python runs per client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row k holds lengths[k] bytes at the left of matrix[k]; what is to the right of them means nothing."""
+    """Row k holds lengths[k] bytes at the left of matrix[k]; the bytes to their right mean nothing.
+
+    >>> Ragged.of([b"ab", b"", b"c"]).lengths.tolist()
+    [2, 0, 1]
+    """
 
     matrix: np.ndarray  # uint8[K, longest]
     lengths: np.ndarray  # int64[K]
@@ -22,10 +26,12 @@ class Ragged:
 
     @classmethod
     def empty(cls, rows: int) -> Ragged:
+        """Rows without a byte."""
         return cls.even(np.zeros((rows, 0), dtype=np.uint8))
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Ragged:
+        """One row per byte string."""
         lengths = np.array([len(s) for s in strings], dtype=np.int64)
         matrix = np.zeros((len(strings), int(lengths.max(initial=0))), dtype=np.uint8)
         for row, s in zip(matrix, strings, strict=True):
@@ -36,6 +42,7 @@ class Ragged:
         return len(self.lengths)
 
     def row(self, k: int) -> bytes:
+        """The bytes of row k."""
         return self.matrix[k, : self.lengths[k]].tobytes()
 
     def __getitem__(self, rows: np.ndarray) -> Ragged:
@@ -43,10 +50,11 @@ class Ragged:
         return Ragged(self.matrix[rows], self.lengths[rows])
 
     def spread(self, where: np.ndarray) -> Ragged:
-        """The rows at the places where `where[K']` is true, nothing at the others."""
+        """The rows at the places where `where[K']` is true, empty rows at the others."""
         matrix = np.zeros((len(where), self.matrix.shape[1]), dtype=np.uint8)
         lengths = np.zeros(len(where), dtype=np.int64)
-        matrix[where], lengths[where] = self.matrix, self.lengths
+        matrix[where] = self.matrix
+        lengths[where] = self.lengths
         return Ragged(matrix, lengths)
 
 
@@ -60,60 +68,60 @@ def join(parts: Sequence[Ragged]) -> Ragged:
     if len(parts) == 1:
         return parts[0]
     lengths = np.sum([p.lengths for p in parts], axis=0)
-    if all(
-        (p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]
-    ):  # equal lengths up to the last: side by side
+    if all((p.lengths == p.matrix.shape[1]).all() for p in parts[:-1]):  # matrices side by side
         return Ragged(np.concatenate([p.matrix for p in parts], axis=1), lengths)
     matrix = np.zeros((len(lengths), int(lengths.max(initial=0))), dtype=np.uint8)
-    at, column = np.zeros((len(lengths), 1), dtype=np.int64), np.arange(matrix.shape[1])
+    column = np.arange(matrix.shape[1])
+    begin = np.zeros((len(lengths), 1), dtype=np.int64)
     for p in parts:
-        end = at + p.lengths[:, None]
-        matrix[(column >= at) & (column < end)] = p.matrix[
-            np.arange(p.matrix.shape[1]) < p.lengths[:, None]
-        ]
-        at = end
+        end = begin + p.lengths[:, None]
+        used = np.arange(p.matrix.shape[1]) < p.lengths[:, None]
+        matrix[(column >= begin) & (column < end)] = p.matrix[used]
+        begin = end
     return Ragged(matrix, lengths)
 
 
 class Reader:
-    """Reads rows of bytes from left to right. A row that ends too soon is marked in `bad` and reads as zeros."""
+    """Reads rows of bytes from left to right.
+
+    A row that ends too soon is marked in `bad` and reads as zeros.
+    """
 
     def __init__(self, bodies: Ragged):
         self.bodies = bodies
-        self.at = np.zeros(len(bodies), dtype=np.int64)
+        self.at = np.zeros(len(bodies), dtype=np.int64)  # bytes read of each row
         self.bad = np.zeros(len(bodies), dtype=bool)
 
     def take(
         self, count: int | np.ndarray, who: np.ndarray | None = None
     ) -> np.ndarray:  # -> uint8[rows of who, largest count]
-        """The next `count` bytes of every row (or of the rows where `who` is true): one number, or one a row."""
+        """The next `count` bytes (one number, or one per row) of every row, or of the rows `who`.
+
+        `who` is bool[K].
+        """
         rows = np.arange(len(self.at)) if who is None else np.flatnonzero(who)
         counts = np.broadcast_to(np.asarray(count, dtype=np.int64), (len(rows),))
-        short = (counts < 0) | (self.at[rows] + counts > self.bodies.lengths[rows])
+        begin = self.at[rows]
+        short = (counts < 0) | (begin + counts > self.bodies.lengths[rows])
         self.bad[rows] |= short
         counts = np.where(short, 0, counts)
         width = int(counts.max(initial=0)) if isinstance(count, np.ndarray) else int(count)
-        begin, same = (
-            self.at[rows],
-            not short.any() and len(rows) and (self.at[rows] == self.at[rows[0]]).all(),
-        )
         self.at[rows] += counts
-        if same and begin[0] + width <= self.bodies.matrix.shape[1]:  # the usual case: a slice
+        aligned = not short.any() and len(rows) > 0 and bool((begin == begin[0]).all())
+        if aligned and begin[0] + width <= self.bodies.matrix.shape[1]:  # the usual case: a slice
             out = self.bodies.matrix[:, begin[0] : begin[0] + width]
             out = out if len(out) == len(rows) else out[rows]
             if (counts == width).all():
                 return out
             return np.where(np.arange(width) < counts[:, None], out, 0).astype(np.uint8)
-        place = begin[:, None] + np.arange(width)
-        inside = np.arange(width) < counts[:, None]
         if not self.bodies.matrix.shape[1]:
             return np.zeros((len(rows), width), dtype=np.uint8)
-        return np.where(
-            inside, self.bodies.matrix[rows[:, None], np.where(inside, place, 0)], 0
-        ).astype(np.uint8)
+        inside = np.arange(width) < counts[:, None]
+        column = np.where(inside, begin[:, None] + np.arange(width), 0)
+        return np.where(inside, self.bodies.matrix[rows[:, None], column], 0).astype(np.uint8)
 
     def reject(self, rows: np.ndarray, who: np.ndarray | None = None) -> None:
-        """Mark rows whose content makes no sense: `rows` is bool, over all rows or over those of `who`."""
+        """Mark rows whose content makes no sense: bool over all rows, or over those of `who`."""
         if who is None:
             self.bad |= rows
         else:

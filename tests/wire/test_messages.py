@@ -1,4 +1,9 @@
-"""Messages as bytes: what is packed comes out, its length is 24 + the numbers, and a host takes only what is meant for it."""
+"""Messages as bytes: what is packed comes out, its length is 24 bytes and the numbers.
+
+And a host takes only what is meant for it.
+"""
+
+import zlib
 
 import numpy as np
 import pytest
@@ -21,9 +26,9 @@ def schema(state: dict[str, torch.Tensor]) -> wire.Schema:
     return wire.Schema.of({n: t[0] for n, t in state.items()})
 
 
-def packed(state: dict[str, torch.Tensor], run=7, round=3) -> np.ndarray:
+def packed(state: dict[str, torch.Tensor], run=7, version=3) -> np.ndarray:
     K = len(next(iter(state.values())))
-    return wire.pack(schema(state), run, round, np.arange(K), np.arange(1, K + 1), state)
+    return wire.pack(schema(state), run, version, np.arange(K), np.arange(1, K + 1), state)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -64,7 +69,7 @@ def test_the_header_says_whose_message_it_is():
     )
     head = wire.header(messages)
     assert messages[0, :4].tobytes() == b"idl1"
-    assert head["run"].tolist() == [2**32 - 1] * 3 and head["round"].tolist() == [12] * 3
+    assert head["run"].tolist() == [2**32 - 1] * 3 and head["version"].tolist() == [12] * 3
     assert head["client"].tolist() == [4, 9, 2**31] and head["weight"].tolist() == [1.0, 2.5, 1e6]
     assert head["schema"].tolist() == [schema(state).checksum] * 3
 
@@ -95,14 +100,31 @@ def test_another_name_shape_or_dtype_has_another_checksum(other):
     assert wire.Schema.of(other).checksum != wire.Schema.of({"w": torch.zeros(2)}).checksum
 
 
+def test_another_contract_or_channel_has_another_checksum():
+    parts = wire.Schema.of({"w": torch.zeros(2)}).parts
+    schemas = [
+        wire.Schema(parts),
+        wire.Schema(parts, contract=1),
+        wire.Schema(parts, contract=2**32 - 1),
+        wire.Schema(parts, "half"),
+        wire.Schema(parts, "half", contract=1),
+    ]
+    assert len({s.checksum for s in schemas}) == len(schemas)
+    assert wire.Schema.of({"w": torch.zeros(2)}, contract=1) == schemas[1]
+
+
+def test_without_a_contract_the_checksum_is_that_of_parts_and_channel():
+    assert wire.Schema.of({"w": torch.zeros(2)}).checksum == zlib.crc32(b"[('w', (2,), '<f4')]")
+
+
 def test_the_order_of_the_parts_does_not_depend_on_who_wrote_them_down():
     a, b = torch.zeros(2), torch.ones(3)
     assert wire.Schema.of({"a": a, "b": b}) == wire.Schema.of({"b": b, "a": a})
 
 
 def test_nothing_declared_is_nothing_sent():
-    assert wire.Schema.of({}).length == 0 and wire.one({}, 1, 2) == b""
-    assert wire.open_one(wire.Schema.of({}), b"", 1, 2, CPU) == {}
+    assert wire.Schema.of({}).length == 0 and wire.pack_down({}, 1, 2) == b""
+    assert wire.open_down(wire.Schema.of({}), b"", 1, 2, CPU) == {}
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(2, 3).double(), torch.zeros(2, 4)])
@@ -111,25 +133,26 @@ def test_a_method_that_sends_what_it_did_not_declare_is_stopped(bad):
         wire.pack(wire.Schema.of({"w": torch.zeros(3)}), 0, 0, np.arange(2), np.ones(2), {"w": bad})
 
 
-# -- messages down -----------------------------------------------------------------------------------------------------------
+# -- messages down ---------------------------------------------------------------------------------
 DOWN = {"w": torch.tensor([1.0, -2.0]), "c": torch.tensor(3.0, dtype=torch.float64)}
 
 
 def test_a_message_down_comes_back():
-    message = wire.one(DOWN, run=7, round=3)
+    message = wire.pack_down(DOWN, run=7, version=3)
     assert len(message) == 24 + 8 + 8
-    out = wire.open_one(wire.Schema.of(DOWN), message, 7, 3, CPU)
+    out = wire.open_down(wire.Schema.of(DOWN), message, 7, 3, CPU)
     assert out.keys() == DOWN.keys() and all(torch.equal(out[n], t) for n, t in DOWN.items())
 
 
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (wire.one(DOWN, 8, 3), "run is 8, expected 7"),
-        (wire.one(DOWN, 7, 2), "round is 2, expected 3"),
-        (wire.one(DOWN, 7, 4), "round is 4, expected 3"),
-        (wire.one({"v": torch.zeros(2), "c": DOWN["c"]}, 7, 3), "schema"),
-        (b"idl2" + wire.one(DOWN, 7, 3)[4:], "magic"),
+        (wire.pack_down(DOWN, 8, 3), "run is 8, expected 7"),
+        (wire.pack_down(DOWN, 7, 2), "version is 2, expected 3"),
+        (wire.pack_down(DOWN, 7, 4), "version is 4, expected 3"),
+        (wire.pack_down({"v": torch.zeros(2), "c": DOWN["c"]}, 7, 3), "schema"),
+        (wire.pack_down(DOWN, 7, 3, contract=5), "schema"),
+        (b"idl2" + wire.pack_down(DOWN, 7, 3)[4:], "magic"),
         (
             wire.pack(
                 wire.Schema.of(DOWN),
@@ -141,14 +164,20 @@ def test_a_message_down_comes_back():
             )[0].tobytes(),
             "client is 5",
         ),
-        (wire.one(DOWN, 7, 3)[:-1], "39 bytes, expected 40"),
-        (wire.one(DOWN, 7, 3) + b"\0", "41 bytes, expected 40"),
+        (wire.pack_down(DOWN, 7, 3)[:-1], "39 bytes, expected 40"),
+        (wire.pack_down(DOWN, 7, 3) + b"\0", "41 bytes, expected 40"),
         (b"", "0 bytes, expected 40"),
     ],
 )
-def test_a_host_refuses_what_is_not_for_this_run_and_round(message, says):
+def test_a_host_refuses_what_is_not_for_this_run_and_version(message, says):
     with pytest.raises(ValueError, match=says):
-        wire.open_one(wire.Schema.of(DOWN), message, 7, 3, CPU)
+        wire.open_down(wire.Schema.of(DOWN), message, 7, 3, CPU)
+
+
+def test_a_message_down_with_the_same_contract_comes_back():
+    message = wire.pack_down(DOWN, 7, 3, contract=5)
+    out = wire.open_down(wire.Schema.of(DOWN, contract=5), message, 7, 3, CPU)
+    assert all(torch.equal(out[n], t) for n, t in DOWN.items())
 
 
 def test_finite_looks_at_every_part_of_every_message():
@@ -157,6 +186,7 @@ def test_finite_looks_at_every_part_of_every_message():
         "b": torch.zeros(4, 3, dtype=torch.float64),
         "n": torch.zeros(4, 1, dtype=torch.int64),
     }
-    state["a"][1, 0], state["b"][2, 2] = float("inf"), float("nan")
+    state["a"][1, 0] = float("inf")
+    state["b"][2, 2] = float("nan")
     assert wire.finite(state).tolist() == [True, False, False, True]
     assert wire.finite({"n": state["n"]}).tolist() == [True] * 4

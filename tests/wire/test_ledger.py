@@ -1,0 +1,64 @@
+"""The account of a run: counts by wire id, which grow with the clients that enrol."""
+
+import pytest
+import torch
+
+from idiolect.wire.ledger import COUNTS, Ledger
+
+
+def used() -> Ledger:
+    ledger = Ledger(3)
+    ledger.sent_down(torch.tensor([0, 2]), 108, 21)
+    ledger.sent_up(torch.tensor([2]), torch.tensor([50]), torch.tensor([10.5], dtype=torch.float64))
+    ledger.add_gradients(torch.tensor([2, 0]), torch.tensor([5, 7]))
+    ledger.selected = 2
+    ledger.admitted = 1
+    ledger.rejected["size"] += 1
+    return ledger
+
+
+def test_counts_are_indexed_by_wire_id():
+    counts = used().counts
+    assert counts["bytes_down"].tolist() == [108, 0, 108]
+    assert counts["values_down"].tolist() == [21, 0, 21]
+    assert counts["bytes_up"].tolist() == [0, 0, 50]
+    assert counts["values_up"].tolist() == [0, 0, 10.5]
+    assert counts["gradients"].tolist() == [7, 0, 5]
+    assert used().bytes == 266 and used().total("gradients") == 12
+
+
+def test_gradients_add_up_over_rounds():
+    ledger = used()
+    ledger.add_gradients(torch.tensor([1, 2]), torch.tensor([1, 1]))
+    assert ledger.counts["gradients"].tolist() == [7, 1, 6]
+
+
+def test_clients_that_enrol_later_start_at_zero():
+    ledger = used()
+    before = {name: counts.clone() for name, counts in ledger.counts.items()}
+    ledger.grow(5)
+    assert ledger.clients == 5
+    for name in COUNTS:
+        assert torch.equal(ledger.counts[name][:3], before[name])
+        assert ledger.counts[name][3:].tolist() == [0, 0]
+        assert ledger.counts[name].dtype == before[name].dtype
+    ledger.sent_down(torch.tensor([4]), 10, 1)
+    assert ledger.counts["bytes_down"].tolist() == [108, 0, 108, 0, 10]
+    assert ledger.selected == 2 and ledger.rejected == {"size": 1}
+
+
+def test_a_ledger_grows_by_nobody_but_never_shrinks():
+    ledger = used()
+    ledger.grow(3)
+    assert ledger.clients == 3 and ledger.counts["gradients"].tolist() == [7, 0, 5]
+    with pytest.raises(ValueError, match="2 is not accepted; the ledger has 3"):
+        ledger.grow(2)
+
+
+def test_a_saved_ledger_comes_back():
+    ledger = used()
+    ledger.grow(4)
+    again = Ledger.load(*ledger.save())
+    assert again.clients == 4 and again.save()[1] == ledger.save()[1]
+    assert all(torch.equal(again.counts[n], ledger.counts[n]) for n in COUNTS)
+    assert all(again.counts[n].dtype == ledger.counts[n].dtype for n in COUNTS)
