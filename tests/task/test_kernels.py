@@ -15,7 +15,7 @@ from idiolect import Federation, Task, models
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import name_keys
 from idiolect.task.batches import Batch, Batches
-from idiolect.task.kernels.all import chain
+from idiolect.task.kernels import layer_chain
 from idiolect.task.kernels.threads import over_threads
 
 K, B = 3, 5
@@ -204,7 +204,7 @@ def test_a_sample_with_a_sequence_of_targets_weighs_their_mean(module):
 
 
 def squared_margin(outputs, targets):
-    """A user's loss: one value a sample."""
+    """A user's loss: one value per sample."""
     return (1 - outputs.gather(1, targets.unsqueeze(1)).squeeze(1)) ** 2
 
 
@@ -269,11 +269,11 @@ def test_losses_are_torchs(loss, each):
 
 def test_a_loss_that_returns_one_number_is_refused():
     task = Task(nn.Linear(6, 3), lambda out, y: F.cross_entropy(out, y), dtype=torch.float64)
-    with pytest.raises(SettingError, match="one value a sample"):
+    with pytest.raises(SettingError, match="one value per sample"):
         task.loss(rows(task), a_batch((6,)))
 
 
-def test_several_real_targets_a_sample_agree_in_every_kernel():
+def test_several_real_targets_per_sample_agree_in_every_kernel():
     same(
         nn.Linear(6, 4), a_batch((6,), targets=(4,), classes=0), ("vmap", "rows", "stacked"), "mse"
     )
@@ -380,7 +380,7 @@ def hooked() -> nn.Module:
     ids=lambda m: type(m).__name__,
 )
 def test_what_is_not_a_chain_is_not_taken_for_one(module):
-    assert chain(module) is None
+    assert layer_chain(module) is None
 
 
 def test_the_rule_is_fixed():

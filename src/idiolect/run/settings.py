@@ -11,7 +11,7 @@ from ..core.knobs import Knobs, SettingError, knob
 from ..server import rules as aggregation
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
-from ..task.kernels.all import KERNELS
+from ..task.kernels import KERNELS
 from .schedule import factor
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -21,8 +21,9 @@ from torch.func import functional_call, grad, jvp, vmap
 from ..core import allocator
 from ..core.knobs import SettingError
 from .batches import Batch
-from .kernels.all import Layout, Rows, choose, has_dropout, one_loss, spread
-from .losses import Loss, as_loss
+from .kernels import Rows, choose, has_dropout, one_loss
+from .layout import Layout
+from .losses import Loss, as_loss, spread
 
 
 @dataclass(frozen=True)
