@@ -18,11 +18,11 @@ from ..core.knobs import SettingError, nearest
 
 
 class Loss:
-    """`each` is the loss of every target; `delta` its derivative by the outputs, for a kernel.
+    """The value of every target, its derivative, and which targets are hit.
 
-    `delta` differentiates sum(weights * each).
-    `each` and `hits` take outputs[..., C] and targets[...]; `delta` takes them features first:
-    outputs[K, C, M], targets[K, M].
+    `each` and `hits` take outputs[..., C] and targets[...]. `delta` is the derivative of
+    sum(weights * each) with respect to the outputs; it takes and gives them features first:
+    outputs[K, C, M], targets[K, M], weights[K, M].
     """
 
     name = "loss"
