@@ -1,24 +1,16 @@
-"""Every kernel gives the gradients and losses of plain autograd, one model at a time; and the fixed rule that chooses among them."""
+"""Every kernel gives the gradients and losses of plain autograd, one model at a time."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.func import functional_call
 
-from idiolect import Federation, Task, models
-from idiolect.core.knobs import SettingError
-from idiolect.core.streams import name_keys
-from idiolect.task.batches import Batch, Batches
-from idiolect.task.kernels import layer_chain
+from idiolect import Task, models
+from idiolect.task.batches import Batch
 from idiolect.task.kernels.threads import over_threads
-
-K, B = 3, 5
+from task.common import Skip, Text, a_batch, rows, same
 
 
 class Own(nn.Module):
@@ -46,78 +38,6 @@ class Reshaped(Own):
 class Gelu(Own):
     def forward(self, x):
         return self.c(F.gelu(self.b(F.gelu(self.a(torch.flatten(x, 1))))))
-
-
-class Skip(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.b(x + torch.relu(self.a(x)))
-
-
-class Text(nn.Module):
-    """Tokens [B, T] to class scores."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(self.words(x).mean(1))
-
-
-def plain(task: Task, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """(losses, gradients) with nothing but autograd, a model at a time: sum_i weight_i * mean over the targets of sample i."""
-    losses, gradients = [], []
-    for k in range(len(x)):
-        flat = x[k].clone().requires_grad_()
-        each = task.criterion.each(
-            functional_call(task.module, task.layout.unflatten(flat), (batch.inputs[k],)),
-            batch.targets[k],
-        )
-        loss = (each.reshape(len(each), -1).mean(1) * batch.weights[k]).sum()
-        losses.append(loss.detach())
-        gradients.append(torch.autograd.grad(loss, flat)[0])
-    return torch.stack(losses), torch.stack(gradients)
-
-
-def a_batch(
-    inputs: tuple[int, ...], targets: tuple[int, ...] = (), classes: int = 3, tokens: int = 0
-) -> Batch:
-    """Uneven weights, some rows masked."""
-    g = torch.Generator().manual_seed(1)
-    x = (
-        torch.randint(tokens, (K, B, *inputs), generator=g)
-        if tokens
-        else torch.randn(K, B, *inputs, generator=g, dtype=torch.float64)
-    )
-    if classes:
-        y = torch.randint(classes, (K, B, *targets), generator=g)
-    else:
-        y = torch.randn(K, B, *targets, generator=g, dtype=torch.float64)
-    weights = torch.rand(K, B, generator=g, dtype=torch.float64)
-    weights[0, 3:], weights[1, 1:] = 0, 0
-    return Batch(x, y, weights / weights.sum(1, keepdim=True), torch.zeros(K, dtype=torch.int64))
-
-
-def rows(task: Task) -> torch.Tensor:
-    """Different models, so that a mixed-up row shows."""
-    return task.x0 + 0.3 * torch.randn(
-        K, task.d, generator=torch.Generator().manual_seed(2), dtype=torch.float64
-    )
-
-
-def same(module: nn.Module, batch: Batch, kernels: tuple[str, ...], loss="cross_entropy") -> Task:
-    task = Task(module, loss, dtype=torch.float64)
-    x = rows(task)
-    losses, gradients = plain(task, x, batch)
-    for kernel in kernels:
-        t = task.to(kernel=kernel)
-        torch.testing.assert_close(t.loss(x, batch), losses, rtol=0, atol=1e-10)
-        torch.testing.assert_close(t.grad(x, batch), gradients, rtol=0, atol=1e-10)
-    return task
 
 
 CHAINS = {
@@ -155,8 +75,8 @@ CHAINS = {
         nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.0), nn.ReLU(), nn.Linear(5, 3)),
         (6,),
     ),
-    "the catalogue's mlp": (models.make("mlp", (2, 3), 3, hidden="5,4"), (2, 3)),
-    "the catalogue's linear": (models.make("linear", (2, 3), 3), (2, 3)),
+    "the built-in mlp": (models.make("mlp", (2, 3), 3, hidden="5,4"), (2, 3)),
+    "the built-in linear": (models.make("linear", (2, 3), 3), (2, 3)),
 }
 
 
@@ -180,14 +100,8 @@ def test_other_modules_take_vmap_or_rows_and_agree_with_autograd(module, inputs,
 
 
 def test_resnet_small_agrees_under_vmap_and_rows():
-    assert (
-        same(
-            models.make("resnet-small", (1, 9, 9), 3, groups=8),
-            a_batch((1, 9, 9)),
-            ("vmap", "rows"),
-        ).kernel
-        == "rows"
-    )
+    module = models.make("resnet-small", (1, 9, 9), 3, groups=8)
+    assert same(module, a_batch((1, 9, 9)), ("vmap", "rows")).kernel == "rows"
 
 
 def test_a_text_model_on_tokens_agrees_under_vmap_and_rows():
@@ -203,82 +117,6 @@ def test_a_sample_with_a_sequence_of_targets_weighs_their_mean(module):
     same(module, a_batch((7, 6), targets=(7,)), ("stacked", "vmap", "rows"))
 
 
-def squared_margin(outputs, targets):
-    """A user's loss: one value per sample."""
-    return (1 - outputs.gather(1, targets.unsqueeze(1)).squeeze(1)) ** 2
-
-
-LOSSES = {
-    "cross_entropy": ("cross_entropy", 3, 3),
-    "logistic": ("logistic", 1, 2),
-    "mse": ("mse", 1, 0),
-    "half_squared": ("half_squared", 1, 0),
-    "label smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), 3, 3),
-    "class weights": (
-        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)),
-        3,
-        3,
-    ),
-    "huber": (nn.HuberLoss(), 1, 0),
-    "a function": (squared_margin, 3, 3),
-    "torch's function": (F.smooth_l1_loss, 1, 0),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_has_the_same_gradient_in_every_kernel(name):
-    loss, outputs, classes = LOSSES[name]
-    same(
-        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs)),
-        a_batch((6,), classes=classes),
-        ("stacked", "vmap", "rows"),
-        loss,
-    )
-
-
-@pytest.mark.parametrize(
-    ("loss", "each"),
-    [
-        ("cross_entropy", lambda out, y: F.cross_entropy(out, y, reduction="none")),
-        (
-            nn.CrossEntropyLoss(label_smoothing=0.1),
-            lambda out, y: F.cross_entropy(out, y, reduction="none", label_smoothing=0.1),
-        ),
-        (
-            "logistic",
-            lambda out, y: F.binary_cross_entropy_with_logits(
-                out[:, 0], y.double(), reduction="none"
-            ),
-        ),
-        ("mse", lambda out, y: (out[:, 0] - y) ** 2),
-        ("half_squared", lambda out, y: (out[:, 0] - y) ** 2 / 2),
-    ],
-)
-def test_losses_are_torchs(loss, each):
-    task = Task(nn.Linear(6, 1), loss)
-    outputs = torch.randn(
-        8, 1 if isinstance(loss, str) and loss != "cross_entropy" else 3, dtype=torch.float64
-    )
-    targets = (
-        torch.randn(8, dtype=torch.float64)
-        if loss in ("mse", "half_squared")
-        else torch.randint(2, (8,))
-    )
-    torch.testing.assert_close(task.criterion.each(outputs, targets), each(outputs, targets))
-
-
-def test_a_loss_that_returns_one_number_is_refused():
-    task = Task(nn.Linear(6, 3), lambda out, y: F.cross_entropy(out, y), dtype=torch.float64)
-    with pytest.raises(SettingError, match="one value per sample"):
-        task.loss(rows(task), a_batch((6,)))
-
-
-def test_several_real_targets_per_sample_agree_in_every_kernel():
-    same(
-        nn.Linear(6, 4), a_batch((6,), targets=(4,), classes=0), ("vmap", "rows", "stacked"), "mse"
-    )
-
-
 @pytest.mark.slow
 def test_the_compiled_kernel_agrees_with_autograd():
     same(nn.Linear(2, 2), a_batch((2,), classes=2), ("compiled",))
@@ -287,7 +125,8 @@ def test_the_compiled_kernel_agrees_with_autograd():
 def test_masked_samples_do_not_matter():
     task, batch = Task(Own(), dtype=torch.float64), a_batch((2, 3))
     other = batch.inputs.clone()
-    other[0, 3:], other[1, 1:] = 1e6, -1e6
+    other[0, 3:] = 1e6
+    other[1, 1:] = -1e6
     moved = Batch(other, batch.targets, batch.weights, batch.tally)
     for kernel in ("stacked", "vmap", "rows"):
         t = task.to(kernel=kernel)
@@ -328,91 +167,6 @@ def test_any_chain_stacked_equals_vmap(kinds, width, square):
     )
 
 
-# -- the rule of choice ------------------------------------------------------------------------------------------------------
-class Looks(nn.Module):
-    """Data-dependent control flow: cannot be traced."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.a(x) if x.shape[0] > 0 else x
-
-
-class Twice(nn.Module):
-    """Two uses of one value: looks like a chain from the end."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x):
-        return self.a(x) * self.b(x)
-
-
-class Scaled(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-def hooked() -> nn.Module:
-    module = nn.Sequential(nn.Linear(6, 3))
-    module[0].register_forward_hook(lambda m, i, o: 2 * o)
-    return module
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        Skip(),
-        Twice(),
-        Text(),
-        Scaled(6, 3),
-        nn.Sequential(Scaled(6, 3)),
-        hooked(),
-        nn.Sequential(nn.Linear(6, 4), nn.GELU(approximate="tanh"), nn.Linear(4, 3)),
-        nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
-        nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)),
-        nn.Sequential(nn.ReLU()),
-        models.make("resnet-small", (1, 9, 9), 3),
-    ],
-    ids=lambda m: type(m).__name__,
-)
-def test_what_is_not_a_chain_is_not_taken_for_one(module):
-    assert layer_chain(module) is None
-
-
-def test_the_rule_is_fixed():
-    mlp = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    assert Task(mlp).kernel == "stacked"
-    assert Task(models.make("lenet", (1, 16, 16), 3)).kernel == "rows"
-    assert Task(nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 3))).kernel == "rows"
-    assert Task(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)).kernel == "rows"
-    assert Task(Skip()).kernel == "vmap"
-    assert Task(Looks()).kernel == "vmap"
-    for kernel in ("vmap", "rows", "compiled"):
-        assert Task(mlp, kernel=kernel).kernel == kernel
-
-
-def test_convolutions_away_from_the_cpu_take_vmap():
-    assert Task(models.make("lenet", (1, 16, 16), 3), device="meta").kernel == "vmap"
-
-
-@pytest.mark.parametrize(
-    ("module", "kernel", "says"),
-    [
-        (Skip(), "stacked", "'vmap', 'rows' or 'compiled'"),
-        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "vmap", "'rows'"),
-        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "stacked", "'rows'"),
-        (nn.Linear(6, 3), "vmapped", "auto, stacked, vmap, rows, compiled"),
-    ],
-)
-def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
-    with pytest.raises(SettingError, match=says):
-        Task(module, kernel=kernel)
-
-
 def test_a_layer_used_twice_has_the_sum_of_both_gradients():
     layer = nn.Linear(6, 6)
     same(
@@ -448,108 +202,6 @@ def test_flattening_after_a_linear_layer_agrees_with_autograd():
     )
 
 
-# -- randomness inside a model -----------------------------------------------------------------------------------------------
-FEDERATION = Federation.from_arrays(
-    np.random.default_rng(0).standard_normal((30, 6)),
-    np.arange(30) % 3,
-    np.repeat(np.arange(K), 10),
-)
-
-
-def drawn(clients: list[int], round: int = 0) -> Batch:
-    """A batch with the keys of these clients' own randomness."""
-    data = FEDERATION.to("cpu", torch.float64)
-    batches = Batches(
-        data,
-        torch.tensor(clients),
-        seed=0,
-        round=round,
-        names=name_keys(data.names),
-        batch=B,
-        batching="replace",
-        dtype=torch.float64,
-    )
-    return batches.draw()
-
-
-class DropsInForward(nn.Module):
-    """As in torch's MNIST example: dropout as a function, which no list of layers shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.head = nn.Conv1d(1, 4, 3), nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.head(F.dropout(self.conv(x.unsqueeze(1)).flatten(1), 0.5, self.training))
-
-
-DROPOUT = {
-    "a layer": nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, 3)),
-    "a function": DropsInForward(),
-}
-
-
-@pytest.mark.parametrize("kind", DROPOUT)
-def test_a_clients_dropout_does_not_depend_on_the_cohort(kind):
-    task = Task(DROPOUT[kind], dtype=torch.float64)
-    x = rows(task)
-    together = task.grad(x, drawn([0, 1, 2]))
-    torch.manual_seed(123)
-    for k in (2, 0, 1):
-        assert torch.equal(task.grad(x[k : k + 1], drawn([k]))[0], together[k])
-
-
-@pytest.mark.parametrize("kind", DROPOUT)
-def test_dropout_is_new_in_every_step_and_round(kind):
-    task = Task(DROPOUT[kind], dtype=torch.float64)
-    x, first, later = rows(task), drawn([0, 1, 2]), drawn([0, 1, 2], round=1)
-    on_the_same_data = replace(later, inputs=first.inputs, targets=first.targets)
-    assert not torch.equal(task.grad(x, first), task.grad(x, on_the_same_data))
-
-
-@pytest.mark.parametrize("kind", DROPOUT)
-def test_dropout_leaves_the_global_generator_alone(kind):
-    task = Task(DROPOUT[kind], dtype=torch.float64)
-    before = torch.get_rng_state()
-    task.grad(rows(task), drawn([0, 1, 2]))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("kind", DROPOUT)
-def test_dropout_is_off_when_a_model_is_used(kind):
-    task = Task(DROPOUT[kind], dtype=torch.float64)
-    batch, x = drawn([0, 1, 2]), rows(task)
-    task.grad(x, batch)
-    together = task.outputs(x, batch.inputs)
-    for k in range(K):
-        with torch.no_grad():
-            alone = task.module_of(x[k])(batch.inputs[k])
-        torch.testing.assert_close(together[k], alone)
-        torch.testing.assert_close(task.outputs_of_one(x[k], batch.inputs[k]), alone)
-
-
-def test_dropout_in_the_forward_of_linear_layers_is_refused_or_trains():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(6, 20), nn.Linear(20, 3)
-
-        def forward(self, x):
-            return self.b(F.dropout(torch.relu(self.a(x)), 0.5, self.training))
-
-    try:
-        task = Task(Net(), dtype=torch.float64)
-        assert torch.equal(
-            task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2]))
-        )
-    except SettingError as error:
-        assert "'rows'" in str(error)
-    task = Task(Net(), kernel="rows", dtype=torch.float64)
-    assert torch.equal(
-        task.grad(rows(task), drawn([0, 1, 2])), task.grad(rows(task), drawn([0, 1, 2]))
-    )
-
-
 def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
     class Spare(nn.Module):
         def __init__(self):
@@ -568,10 +220,8 @@ def test_rows_on_two_threads_are_the_rows_on_one():
     task = Task(lambda: models.make("lenet", (3, 32, 32), 10))
     rng = torch.Generator().manual_seed(0)
     x = task.x0 + 0.01 * torch.randn(5, task.d, generator=rng)
-    inputs, targets = (
-        torch.rand(5, 8, 3, 32, 32, generator=rng),
-        torch.randint(10, (5, 8), generator=rng),
-    )
+    inputs = torch.rand(5, 8, 3, 32, 32, generator=rng)
+    targets = torch.randint(10, (5, 8), generator=rng)
     batch = Batch(inputs, targets, torch.full((5, 8), 1 / 8), torch.zeros(5, dtype=torch.int64))
     before = torch.get_num_threads()
     one = task.grad(x, batch), task.outputs(x, inputs)
