@@ -1,4 +1,7 @@
-"""Large models train with the methods of the lp-proj paper's Table 2, send what it implies, and take the memory their states need."""
+"""Large models train with the methods of Table 2 of the lp-proj paper.
+
+They send what the table implies and take the memory that their states need.
+"""
 
 import math
 from functools import partial
@@ -16,10 +19,8 @@ from idiolect.wire.messages import HEADER
 
 def images(clients: int, each: int, side: int = 9) -> Federation:
     draw = torch.Generator().manual_seed(0)
-    x, y = (
-        torch.randn(clients * each, 3, side, side, generator=draw),
-        torch.arange(clients * each) % 2,
-    )
+    x = torch.randn(clients * each, 3, side, side, generator=draw)
+    y = torch.arange(clients * each) % 2
     return Federation.from_arrays(
         x,
         y.numpy(),
@@ -53,15 +54,17 @@ def test_a_round_on_a_large_model_lowers_the_training_loss(model, lr, name):
     task = task_of(model, federation)
     run = engine(METHODS[name](lr), task, federation, heard=2, rows=1, batch=4)
     everyone = torch.arange(2)
-    before, _ = run.evaluate(everyone, ("train",))["train"].loss, run.advance()
+    before = run.evaluate(everyone, ("train",))["train"].loss
+    run.advance()
     after = run.evaluate(everyone, ("train",))["train"].loss
     assert bool(torch.isfinite(after).all()) and float(after.sum()) < float(before.sum())
 
 
-def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_a_client():
+def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_per_client():
     torch.set_num_threads(1)
     federation = images(2, 2)
-    task, method = task_of("resnet34", federation), METHODS["lp-proj-2, 50 blocks"](0.001)
+    task = task_of("resnet34", federation)
+    method = METHODS["lp-proj-2, 50 blocks"](0.001)
     assert method.blocks == 50 and method.dim == 750 and task.d > 21_000_000
     run = engine(method, task, federation, heard=2, rows=1, batch=2)
     run.advance()

@@ -1,8 +1,9 @@
-"""The models of the papers (`PAPERS`) and larger ones (`LARGE`), by name, as ordinary torch modules.
+"""Models by name, as ordinary torch modules: those of the papers, larger ones, and a user's own.
 
-Each is one flat `nn.Sequential` whose last layer is called `head`. The shape of one sample says what the input is: 784 flat
-features are not an image, (1, 28, 28) is; to a transformer, (T,) is T tokens. None has BatchNorm, so a model is its parameter
-vector and nothing else. Each takes `adapter_rank`; `adapt` gives adapters to any other module.
+Each built-in model is one flat `nn.Sequential` whose last layer is called `head`. The shape of one
+sample says what the input is: 784 flat features are not an image, (1, 28, 28) is; to a transformer,
+(T,) is T tokens. None has BatchNorm, so a model is its parameter vector and nothing else. Each
+takes `adapter_rank`; `adapt` gives adapters to any other module.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from typing import Any
 
 from torch import nn
 
-from ..core.knobs import build, nearest
+from ..core.knobs import build
+from ..core.registry import Table
+from . import custom
 from .adapters import adapt
 from .base import Model
 from .cnn import FedDeperCNN, LeNet, smallest_side
+from .custom import Builder, options_of
 from .linear import Linear
 from .mlp import MLP
 from .resnet import ResNet18, ResNet34, ResNetSmall
 from .transformer import Transformer
 
-__all__ = ["LARGE", "MODELS", "PAPERS", "Model", "adapt", "default", "make"]
+__all__ = ["LARGE", "MODELS", "PAPERS", "Model", "adapt", "default", "make", "options_of"]
 
 PAPERS: dict[str, type[Model]] = {
     "linear": Linear,
@@ -34,31 +38,52 @@ LARGE: dict[str, type[Model]] = {
     "resnet34": ResNet34,
     "transformer": Transformer,
 }
-MODELS = PAPERS | LARGE
+# The built-in entries are subclasses of Model; a user's may also be a Builder (see custom.py).
+MODELS: Table[Any] = Table("model", "idiolect.models", PAPERS | LARGE, custom.accept)
 
 
-def make(name: str, inputs: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
-    """The model called `name` for samples of shape `inputs`; `outputs` is the number of classes, or 1 for regression.
+def make(
+    model: str | type[Model] | Builder,
+    /,
+    inputs: tuple[int, ...],
+    outputs: int,
+    **options: Any,
+) -> nn.Module:
+    """A new model for samples of shape `inputs`.
 
-    For a transformer, `outputs` is the size of its vocabulary.
+    `model` is a name (built in, of an installed package, or `module:Name`), a subclass of `Model`,
+    or a callable `(inputs, outputs, **options)` that makes a module: an `nn.Module` class or a
+    function. `outputs` is the number of classes, 1 for regression, or the size of the vocabulary
+    for a transformer.
 
     >>> sum(p.numel() for p in make("mlp", (784,), 62, hidden="100,100").parameters())
     94862
+    >>> def bilinear(inputs, outputs, rank=3):
+    ...     return nn.Sequential(nn.Linear(inputs[0], rank), nn.Linear(rank, outputs))
+    >>> sum(p.numel() for p in make(bilinear, (10,), 2, rank=4).parameters())
+    54
     >>> make("lenett", (3, 32, 32), 10)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: feddeper-cnn, lenet, linear, mlp, ...
+    idiolect.core.knobs.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: ...
     """
-    if name not in MODELS:
-        raise nearest(name, MODELS, "model")
-    model: Model = build(MODELS[name], options, name)
-    return model.build(inputs, outputs)
+    if isinstance(model, str):
+        name = model
+        entry = MODELS.find(name)
+    else:
+        name = custom.title(model)
+        entry = custom.accept(name, model)
+    if custom.is_model(entry):
+        return build(entry, options, name).build(inputs, outputs)
+    return custom.call(entry, inputs, outputs, options)
 
 
 def default(inputs: tuple[int, ...], outputs: int) -> str:
-    """The model to start with: linear for flat samples, lenet for colour images it can take, mlp for everything else.
+    """The name of the model to start with.
 
-    `outputs` does not change the choice; it is there so that `default` and `build` are called alike.
+    Linear for flat samples, lenet for colour images that are large enough for it, mlp for
+    everything else. `outputs` does not change the choice; it is there so that `default` and `make`
+    take the same arguments.
 
     >>> default((60,), 10), default((1, 28, 28), 10), default((3, 32, 32), 10)
     ('linear', 'mlp', 'lenet')

@@ -1,9 +1,10 @@
-"""Adapters: small low-rank modules beside the layers of any model, for the part of it that is to be each client's own.
+"""Adapters: low-rank modules at the layers of any model, for the part that each client keeps.
 
-Beside a linear layer or a convolution stands y = layer(x) + B A x (Hu et al. 2022, LoRA); after a transformer layer stands the
-bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention reads the weights of its linear layers without calling them.
-A is random and B zero, so that an adapted model starts as the same function. What was `head.weight` is then `head.layer.weight`,
-with `head.adapter.down` (A) and `head.adapter.up` (B) next to it; `Task.split("adapter")` selects the latter.
+A linear layer or a convolution becomes y = layer(x) + B A x (LoRA, Hu et al. 2022). After a
+transformer layer comes the bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention
+reads the weights of its linear layers without calling them. A is random and B zero, so that an
+adapted model starts as the same function. What was `head.weight` is then `head.layer.weight`, next
+to `head.adapter.down` (A) and `head.adapter.up` (B); `Task.split("adapter")` selects A and B.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ class Adapter(nn.Module):
         self, inputs: int, outputs: int, rank: int, like: Tensor, kernel: tuple[int, ...] = ()
     ) -> None:
         super().__init__()
-        # Parameters and not layers, so that they belong to "adapter" itself: Task.split("output") passes over it by that name.
-        self.down = nn.Parameter(
-            torch.empty(rank, inputs, *kernel, dtype=like.dtype, device=like.device)
-        )  # A
-        self.up = nn.Parameter(
-            torch.empty(outputs, rank, *[1] * len(kernel), dtype=like.dtype, device=like.device)
-        )  # B
+        # Parameters and not layers, so that they belong to "adapter" itself: Task.split("output")
+        # passes over it by that name.
+        a = torch.empty(rank, inputs, *kernel, dtype=like.dtype, device=like.device)
+        b = torch.empty(outputs, rank, *[1] * len(kernel), dtype=like.dtype, device=like.device)
+        self.down = nn.Parameter(a)
+        self.up = nn.Parameter(b)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -48,19 +48,23 @@ class Adapter(nn.Module):
 
 
 class ConvAdapter(Adapter):
-    """The convolution's own kernel size, stride, padding and dilation to `rank` channels, then 1x1 to its output channels."""
+    """A convolution like the layer's own to `rank` channels, then 1x1 to its output channels."""
 
     def __init__(self, layer: nn.Conv2d, rank: int) -> None:
         super().__init__(
             layer.in_channels, layer.out_channels, rank, layer.weight, layer.kernel_size
         )
-        self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
-        self.mode, self.border = layer.padding_mode, layer._reversed_padding_repeated_twice
+        self.stride = layer.stride
+        self.padding = layer.padding
+        self.dilation = layer.dilation
+        self.padding_mode = layer.padding_mode
+        self.border = layer._reversed_padding_repeated_twice  # as F.pad takes it
 
     def forward(self, x: Tensor) -> Tensor:
         padding = self.padding
-        if self.mode != "zeros":
-            x, padding = F.pad(x, self.border, mode=self.mode), (0, 0)
+        if self.padding_mode != "zeros":
+            x = F.pad(x, self.border, mode=self.padding_mode)
+            padding = (0, 0)
         return F.conv2d(F.conv2d(x, self.down, None, self.stride, padding, self.dilation), self.up)
 
 
@@ -72,22 +76,27 @@ class Bottleneck(Adapter):
 
 
 class Adapted(nn.Module):
-    """A layer with an adapter beside it, or after it where the layer is a transformer's."""
+    """A layer with an adapter beside it, or after it where it is a layer of a transformer."""
 
     layer: nn.Module
     adapter: Adapter
 
     def __init__(self, layer: nn.Module, rank: int) -> None:
         super().__init__()
-        self.layer, self.adapter = layer, _adapter(layer, rank)
-        self.training = self.adapter.training = layer.training
+        self.layer = layer
+        self.adapter = _adapter(layer, rank)
+        self.training = layer.training
+        self.adapter.training = layer.training
 
     def forward(self, x: Tensor, *others: Any, **named: Any) -> Tensor:
         y = self.layer(x, *others, **named)
         return y + self.adapter(y if isinstance(self.adapter, Bottleneck) else x)
 
     def __getattr__(self, name: str) -> Any:
-        """What is asked of the layer (nn.TransformerEncoder reads `self_attn`, a user's code `out_features`) it answers itself."""
+        """Attributes of the layer can still be read.
+
+        nn.TransformerEncoder reads `self_attn`, a user's code may read `out_features`.
+        """
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -108,7 +117,10 @@ def _adapter(layer: nn.Module, rank: int) -> Adapter:
 
 
 def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers that can have an adapter, by name and in order; one that is used in two places has two names."""
+    """The layers that can have an adapter, by name and in order.
+
+    A layer that is used in two places has two names.
+    """
     if isinstance(module, (nn.Linear, nn.Conv2d, *BLOCKS)):
         return {"": module}
     if isinstance(module, (Adapted, nn.MultiheadAttention)):  # has one already; would not call it
@@ -122,21 +134,24 @@ def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
-    """A copy of `module` with adapters of `rank` at its linear, convolution and transformer layers; it starts as the same function.
+    """A copy of `module` with adapters of `rank` at its linear, convolution and transformer layers.
 
-    `layers` are names of layers or patterns ("hidden*,head"). Of a transformer layer, the whole layer has one adapter.
+    It starts as the same function. `layers` are names of layers or patterns ("hidden*,head"). A
+    transformer layer has one adapter as a whole.
 
-    >>> module = adapt(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), rank=2, layers="0")
+    >>> module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    >>> module = adapt(module, rank=2, layers="0")
     >>> [(name, p.numel()) for name, p in module.named_parameters()][:4]
     [('0.layer.weight', 30), ('0.layer.bias', 5), ('0.adapter.down', 12), ('0.adapter.up', 10)]
-    >>> adapt(module, layers="head")
+    >>> adapt(module, layers="head")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: layers: 'head' matches no layer that can have an adapter; names or patterns of: 2
+    idiolect.core.knobs.SettingError: layers: 'head' matches no layer ...; names or patterns of: 2
     """
     rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
     module = copy.deepcopy(module)
-    found, patterns = _adaptable(module), [p.strip() for p in layers.split(",")]
+    found = _adaptable(module)
+    patterns = [p.strip() for p in layers.split(",")]
     chosen = {
         name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)
     }
@@ -144,14 +159,15 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
         known = ", ".join(name or "* (the module is one layer)" for name in found)
         known = known or "none (no linear, convolution or transformer layer is without one)"
         raise SettingError(
-            f"layers: {layers!r} matches no layer that can have an adapter; names or patterns of: {known}"
+            f"layers: {layers!r} matches no layer that can have an adapter; "
+            f"names or patterns of: {known}"
         )
     for name, _ in module.named_parameters():
-        if fnmatchcase(name, "*adapter.*") and not isinstance(
-            module.get_submodule(name.rpartition(".")[0]), Adapter
-        ):
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if fnmatchcase(name, "*adapter.*") and not isinstance(owner, Adapter):
             raise SettingError(
-                f"module: the name {name!r} is not accepted; names with 'adapter.' are for what adapt adds"
+                f"module: the name {name!r} is not accepted; "
+                "names with 'adapter.' are for what adapt adds"
             )
     made: dict[nn.Module, Adapted] = {}
     for name, layer in chosen.items():

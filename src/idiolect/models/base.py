@@ -1,4 +1,4 @@
-"""What every model shares: a frozen dataclass that turns the shape of one sample into a chain of named layers."""
+"""What all models share: a frozen dataclass that makes named layers from the shape of a sample."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import nn
 from ..core.knobs import Knobs, SettingError, knob
 from .adapters import adapt
 
-Layers = list[
-    tuple[str, nn.Module]
-]  # the name becomes the prefix of the parameters: "head" gives head.weight, head.bias
+# Layers in order, with their names: "head" gives the parameters head.weight and head.bias.
+Layers = list[tuple[str, nn.Module]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class Model(Knobs):
         raise NotImplementedError
 
     def build(self, inputs: tuple[int, ...], outputs: int) -> nn.Module:
-        """A fresh module for samples of shape `inputs`; weights come from torch's default generator.
+        """A new module for samples of shape `inputs`; weights are drawn by torch's own generator.
 
         >>> from idiolect.models import MODELS
         >>> MODELS["linear"]().build((60,), 10)
@@ -40,18 +39,26 @@ class Model(Knobs):
           (head): Linear(in_features=60, out_features=10, bias=True)
         )
         """
-        inputs = tuple(inputs)
-        if not inputs or not all(isinstance(n, Integral) and n > 0 for n in inputs):
-            raise SettingError(
-                f"inputs: {inputs} is not accepted; inputs is the shape of one sample, whole numbers > 0"
-            )
-        if not isinstance(outputs, Integral) or outputs < 1:
-            raise SettingError(
-                f"outputs: {outputs!r} is not accepted; outputs (classes, or 1 for regression) is a whole number >= 1"
-            )
+        inputs = check_shapes(inputs, outputs)
         # One flat Sequential, not nested ones: a kernel reads the layers off it in order.
         module = nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
         return adapt(module, self.adapter_rank) if self.adapter_rank else module
+
+
+def check_shapes(inputs: tuple[int, ...], outputs: int) -> tuple[int, ...]:
+    """`inputs` as a tuple, if it is the shape of a sample and `outputs` a number of outputs."""
+    inputs = tuple(inputs)
+    if not inputs or not all(isinstance(n, Integral) and n > 0 for n in inputs):
+        raise SettingError(
+            f"inputs: {inputs} is not accepted; "
+            "inputs is the shape of one sample, whole numbers > 0"
+        )
+    if not isinstance(outputs, Integral) or outputs < 1:
+        raise SettingError(
+            f"outputs: {outputs!r} is not accepted; "
+            "outputs (classes, or 1 for regression) is a whole number >= 1"
+        )
+    return inputs
 
 
 def dense(sizes: Sequence[int]) -> Layers:
@@ -60,22 +67,23 @@ def dense(sizes: Sequence[int]) -> Layers:
     >>> [name for name, _ in dense([784, 100, 10])]
     ['hidden1', 'relu_hidden1', 'head']
     """
-    chain: Layers = []
+    layers: Layers = []
     for i, (a, b) in enumerate(pairwise(sizes[:-1]), start=1):
-        chain += [(f"hidden{i}", nn.Linear(a, b)), (f"relu_hidden{i}", nn.ReLU())]
-    return [*chain, ("head", nn.Linear(sizes[-2], sizes[-1]))]
+        layers += [(f"hidden{i}", nn.Linear(a, b)), (f"relu_hidden{i}", nn.ReLU())]
+    return [*layers, ("head", nn.Linear(sizes[-2], sizes[-1]))]
 
 
 def image(name: str, inputs: tuple[int, ...], side: int) -> tuple[int, int, int]:
     """`inputs` as (channels, height, width) with both sides at least `side`, or a SettingError.
 
-    >>> image("lenet", (784,), 16)
+    >>> image("lenet", (784,), 16)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: inputs: (784,) is not accepted; lenet takes images (channels, height, width) of 16x16 pixels or more
+    idiolect.core.knobs.SettingError: inputs: (784,) is not accepted; lenet takes images ...
     """
     if len(inputs) != 3 or min(inputs[1:]) < side:
         raise SettingError(
-            f"inputs: {inputs} is not accepted; {name} takes images (channels, height, width) of {side}x{side} pixels or more"
+            f"inputs: {inputs} is not accepted; {name} takes images (channels, height, width) "
+            f"of {side}x{side} pixels or more"
         )
     return inputs[0], inputs[1], inputs[2]

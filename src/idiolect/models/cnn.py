@@ -12,7 +12,7 @@ from .base import Layers, Model, dense, image
 
 
 def smallest_side(kernel: int, convolutions: int = 2) -> int:
-    """The least number of pixels a side needs for one to be left after every unpadded convolution and 2x2 pooling.
+    """The least side of an image that all unpadded convolutions and 2x2 poolings leave a pixel of.
 
     >>> smallest_side(5), smallest_side(3)
     (16, 10)
@@ -31,26 +31,30 @@ def convnet(
     kernel: int,
     widths: Sequence[int],
 ) -> Layers:
-    """(convolution, ReLU, 2x2 max pooling) for each of `channels`, then fully connected layers of `widths`.
+    """(convolution, ReLU, 2x2 max pooling) for each of `channels`, then dense layers of `widths`.
 
-    >>> [layer for layer, _ in convnet("lenet", (1, 28, 28), 10, (6, 16), 5, (120, 84))][:7]
+    >>> layers = convnet("lenet", (1, 28, 28), 10, channels=(6, 16), kernel=5, widths=(120, 84))
+    >>> [layer for layer, _ in layers][:7]
     ['conv1', 'relu_conv1', 'pool1', 'conv2', 'relu_conv2', 'pool2', 'flatten']
     """
-    c, height, width = image(name, inputs, smallest_side(kernel, len(channels)))
-    chain: Layers = []
-    for i, out in enumerate(channels, start=1):
-        chain += [
-            (f"conv{i}", nn.Conv2d(c, out, kernel)),
+    before, height, width = image(name, inputs, smallest_side(kernel, len(channels)))
+    layers: Layers = []
+    for i, after in enumerate(channels, start=1):
+        layers += [
+            (f"conv{i}", nn.Conv2d(before, after, kernel)),
             (f"relu_conv{i}", nn.ReLU()),
             (f"pool{i}", nn.MaxPool2d(2)),
         ]
-        c, height, width = out, (height - kernel + 1) // 2, (width - kernel + 1) // 2
-    return [*chain, ("flatten", nn.Flatten()), *dense([c * height * width, *widths, outputs])]
+        before = after
+        height = (height - kernel + 1) // 2
+        width = (width - kernel + 1) // 2
+    features = before * height * width
+    return [*layers, ("flatten", nn.Flatten()), *dense([features, *widths, outputs])]
 
 
 @dataclass(frozen=True)
 class LeNet(Model):
-    """LeNet-5 with ReLU and max pooling, the CIFAR network of the lp-proj paper; images of 16x16 or more, no padding."""
+    """LeNet-5 with ReLU and max pooling, the CIFAR network of the lp-proj paper; unpadded."""
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         return convnet("lenet", inputs, outputs, channels=(6, 16), kernel=5, widths=(120, 84))
@@ -58,7 +62,9 @@ class LeNet(Model):
 
 @dataclass(frozen=True)
 class FedDeperCNN(Model):
-    """The CNNs of the FedDeper paper; it leaves padding and pooling open: here no padding, 2x2 max pooling after each convolution."""
+    """The CNNs of the FedDeper paper, unpadded, with 2x2 max pooling after each convolution."""
+
+    # The paper does not state padding and pooling: those are our choice.
 
     variant: str = knob(
         "auto",

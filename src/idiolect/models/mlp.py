@@ -1,4 +1,7 @@
-"""The fully connected networks of the papers: lp-proj's "100" (MNIST) and "100,100" (EMNIST), FedDeper's "512,256"."""
+"""The fully connected networks of the papers.
+
+lp-proj has hidden layers "100" for MNIST and "100,100" for EMNIST, FedDeper has "512,256".
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch import nn
 from ..core.knobs import SettingError, knob
 from .base import Layers, Model, dense
 
-# Six digits at most: a typing slip should be an error here and not an out-of-memory later.
+# Six digits at most: a typing error should be refused here and not exhaust the memory later.
 WIDTHS = re.compile(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*")
 
 

@@ -1,19 +1,21 @@
-"""Residual networks: the small one that the lp-proj paper trains on FashionMNIST (Han et al., JMLR, Appendix C), and the ImageNet
-networks resnet18 and resnet34 (He et al., CVPR 2016, Table 1).
+"""Residual networks: the small one of the lp-proj paper, and resnet18 and resnet34.
 
-The lp-proj paper's 678,794 parameters on 1x28x28 with 10 classes are reached when every convolution has a bias, the 1x1 shortcut too,
-and the shortcut has no normalisation of its own:
+The small one is what the lp-proj paper trains on FashionMNIST (Han et al., JMLR, Appendix C); the
+others are the ImageNet networks of He et al. (CVPR 2016, Table 1).
+
+The lp-proj paper's 678,794 parameters on 1x28x28 with 10 classes are reached when every convolution
+has a bias, the 1x1 shortcut too, and the shortcut has no normalisation of its own:
 
     stem      3,136 + 64 bias + 128 norm                       =   3,328
     block 1   4 x (36,864 + 64 + 128)                          = 148,224
     block 2   73,728 + 3 x 147,456 + 8,192 + 5 x 128 + 4 x 256 = 525,952
     head      1,280 + 10                                       =   1,290
 
-He et al. have no bias in their convolutions and a norm after the 1x1 shortcut: 11,689,512 parameters for resnet18 and 21,797,672
-for resnet34, on 3x224x224 with 1000 classes.
+He et al. have no bias in their convolutions and a norm after the 1x1 shortcut: 11,689,512
+parameters for resnet18 and 21,797,672 for resnet34, on 3x224x224 with 1000 classes.
 
-GroupNorm stands where the papers have BatchNorm: it has the same parameters, but no running statistics, which would be state
-outside the parameter vector and would mix the samples of a batch.
+GroupNorm replaces the papers' BatchNorm: it has the same parameters, but neither mixes the samples
+of a batch nor keeps running statistics, which would be state outside the parameter vector.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from .base import Layers, Model, image
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; the shortcut is a 1x1 convolution where the shape changes.
+    """Two 3x3 convolutions beside a shortcut, a 1x1 convolution where the shape changes.
 
-    `bias` gives every convolution one, as in the lp-proj paper; without it the 1x1 shortcut has a norm, as in He et al.
+    `bias` gives every convolution one, as in the lp-proj paper; without it the 1x1 shortcut has a
+    norm, as in He et al.
 
     >>> import torch
     >>> Residual(64, 128, stride=2, groups=32)(torch.zeros(5, 64, 7, 7)).shape
@@ -50,11 +53,11 @@ class Residual(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if inputs != outputs or stride != 1:
             conv = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias)
-            self.shortcut = (
-                conv
-                if bias
-                else nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(groups, outputs)))
-            )
+            if bias:
+                self.shortcut = conv
+            else:
+                norm = nn.GroupNorm(groups, outputs)
+                self.shortcut = nn.Sequential(OrderedDict(conv=conv, norm=norm))
 
     def forward(self, x: Tensor) -> Tensor:
         y = relu(self.norm1(self.conv1(x)))
@@ -63,7 +66,7 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class ResNetSmall(Model):
-    """The FashionMNIST network of the lp-proj paper: a stem and two residual blocks, GroupNorm in place of BatchNorm."""
+    """The FashionMNIST network of the lp-proj paper, GroupNorm in place of BatchNorm."""
 
     groups: int = knob(
         32,
@@ -72,7 +75,7 @@ class ResNetSmall(Model):
     )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
-        # Below 9x9 pixels the last maps have a single one, and a norm over a single value is zero.
+        # Below 9x9 pixels the last feature maps are a single pixel: too few values for GroupNorm.
         channels, _, _ = image("resnet-small", inputs, 9)
         return [
             ("conv", nn.Conv2d(channels, 64, 7, stride=2, padding=3)),
@@ -91,7 +94,7 @@ class ResNetSmall(Model):
 
 @dataclass(frozen=True)
 class ResNet18(Model):
-    """The 18-layer ImageNet network of He et al. (11.7 million parameters), GroupNorm in place of BatchNorm."""
+    """The 18-layer network of He et al. (11.7 million parameters), GroupNorm for BatchNorm."""
 
     name: ClassVar[str] = "resnet18"
     blocks: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)  # of 64, 128, 256 and 512 channels
@@ -99,38 +102,37 @@ class ResNet18(Model):
     groups: int = knob(32, "groups of GroupNorm; 1 is layer norm", choices=(1, 2, 4, 8, 16, 32, 64))
     stem: str = knob(
         "auto",
-        "imagenet: 7x7 convolution of stride 2 and pooling; small: 3x3 of stride 1; auto: small where a side has at most 64 pixels",
+        "imagenet: 7x7 convolution of stride 2 and pooling; small: 3x3 of stride 1; "
+        "auto: small where a side has at most 64 pixels",
         choices=("auto", "imagenet", "small"),
     )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         small = self.stem == "small" or (self.stem == "auto" and min(inputs[1:], default=0) <= 64)
-        # The least sides that leave the last maps more than a single pixel.
-        channels, _, _ = image(
-            f"{self.name} with stem {'small' if small else 'imagenet'}", inputs, 9 if small else 33
-        )
-        conv = (
-            nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-            if small
-            else nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-        )
-        chain: Layers = [
+        stem = "small" if small else "imagenet"
+        # The least sides that leave the last feature maps more than a single pixel.
+        channels, _, _ = image(f"{self.name} with stem {stem}", inputs, 9 if small else 33)
+        if small:
+            conv = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+        else:
+            conv = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        layers: Layers = [
             ("conv", conv),
             ("norm", nn.GroupNorm(self.groups, 64)),
             ("relu", nn.ReLU()),
         ]
-        chain += [] if small else [("pool", nn.MaxPool2d(3, stride=2, padding=1))]
+        if not small:
+            layers.append(("pool", nn.MaxPool2d(3, stride=2, padding=1)))
         width = 64
         for stage, count in enumerate(self.blocks, start=1):
             for letter in "abcdef"[:count]:
                 out = 64 * 2 ** (stage - 1)
                 stride = 1 if out == width else 2
-                chain.append(
-                    (f"block{stage}{letter}", Residual(width, out, stride, self.groups, bias=False))
-                )
+                block = Residual(width, out, stride, self.groups, bias=False)
+                layers.append((f"block{stage}{letter}", block))
                 width = out
         return [
-            *chain,
+            *layers,
             ("average", nn.AdaptiveAvgPool2d(1)),
             ("flatten", nn.Flatten()),
             ("head", nn.Linear(width, outputs)),
@@ -139,7 +141,7 @@ class ResNet18(Model):
 
 @dataclass(frozen=True)
 class ResNet34(ResNet18):
-    """The 34-layer ImageNet network of He et al. (21.8 million parameters), GroupNorm in place of BatchNorm."""
+    """The 34-layer network of He et al. (21.8 million parameters), GroupNorm for BatchNorm."""
 
     name: ClassVar[str] = "resnet34"
     blocks: ClassVar[tuple[int, ...]] = (3, 4, 6, 3)

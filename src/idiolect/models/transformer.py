@@ -1,7 +1,8 @@
-"""A causal language model: from the tokens up to each position, scores for the token that comes next.
+"""A causal language model: from the tokens up to each position, scores for the next token.
 
-A sample is T tokens (int64) and its targets are the T tokens one place later; outputs are [B, T, vocabulary]. The blocks are
-pre-norm (Xiong et al., ICML 2020; GPT-2) with learned positions and without dropout, so that every kernel can run them:
+A sample is T tokens (int64) and its targets are the T tokens one place later; outputs are
+[B, T, vocabulary]. The blocks are pre-norm (Xiong et al., ICML 2020; GPT-2) with learned positions
+and without dropout, so that every kernel can run them:
 
     h <- h + attention(norm1(h));   h <- h + contract(gelu(expand(norm2(h))))
 
@@ -9,8 +10,9 @@ With V tokens, context T, width w, hidden h and b blocks there are, with tied we
 
     (V + T) w + V + b (4 w^2 + 2 w h + h + 9 w) + 2 w
 
-parameters, and V w more without. What `Task.split` selects: "input" is the token embedding (with tied weights that is the output
-matrix too); "output" is the head, of which only the bias is its own where the weights are tied: each client's token frequencies.
+parameters, and V w more without. What `Task.split` selects: "input" is the token embedding (with
+tied weights that is the output matrix too); "output" is the head, of which only the bias is its own
+where the weights are tied: each client's token frequencies.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from ..core.knobs import SettingError, knob
 from .base import Layers, Model
 
 
-class Table(nn.Embedding):
-    """An embedding that starts small: tokens and positions add up, and tied weights are the output layer's scale (GPT-2's 0.02)."""
+class SmallEmbedding(nn.Embedding):
+    """An embedding that starts with standard deviation 0.02, as GPT-2's.
+
+    Tokens and positions add up, and tied weights set the scale of the output layer.
+    """
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
@@ -37,32 +42,38 @@ class Embed(nn.Module):
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
-        self.tokens, self.positions = Table(vocabulary, width), Table(context, width)
+        self.tokens = SmallEmbedding(vocabulary, width)
+        self.positions = SmallEmbedding(context, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.is_floating_point():
             raise SettingError(
-                f"inputs: {tokens.dtype} is not accepted; transformer takes tokens, whole numbers (int64)"
+                f"inputs: {tokens.dtype} is not accepted; "
+                "transformer takes tokens, whole numbers (int64)"
             )
-        length, context = tokens.shape[-1], self.positions.num_embeddings
+        length = tokens.shape[-1]
+        context = self.positions.num_embeddings
         if length > context:
             raise SettingError(
-                f"inputs: {length} tokens are not accepted; this transformer has positions for at most {context}"
+                f"inputs: {length} tokens are not accepted; "
+                f"this transformer has positions for at most {context}"
             )
-        # Indexed and not nn.Embedding's own forward: under vmap that would read a token out of range from the next client's table.
-        # A negative one would count from the end; it is put out of range, and so refused, too.
+        # Indexed and not nn.Embedding's own forward: under vmap that would read a token outside the
+        # vocabulary from the next client's embedding. A negative index would count from the end, so
+        # negative tokens are moved outside the vocabulary, where they raise an error too.
         tokens = tokens.long()
         tokens = torch.where(tokens < 0, self.tokens.num_embeddings, tokens)
         return self.tokens.weight[tokens] + self.positions.weight[:length]
 
 
 class Attention(nn.Module):
-    """Causal self-attention; a masked softmax written out, which can be mapped and differentiated twice."""
+    """Causal self-attention, with the masked softmax written out so that vmap and jvp take it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, T, width]
         q, k, v = (
@@ -83,12 +94,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
-        self.norm2, self.expand, self.contract = (
-            nn.LayerNorm(width),
-            nn.Linear(width, hidden),
-            nn.Linear(hidden, width),
-        )
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, hidden)
+        self.contract = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -98,9 +108,9 @@ class Block(nn.Module):
 class Tied(nn.Linear):
     """An output layer whose weights are those of the embedding; the bias is its own."""
 
-    def __init__(self, table: nn.Embedding) -> None:
-        super().__init__(table.embedding_dim, table.num_embeddings)
-        self.weight = table.weight
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__(embedding.embedding_dim, embedding.num_embeddings)
+        self.weight = embedding.weight
 
     def reset_parameters(self) -> None:  # the weights are the embedding's to reset
         nn.init.zeros_(self.bias)
@@ -108,7 +118,7 @@ class Tied(nn.Linear):
 
 @dataclass(frozen=True)
 class Transformer(Model):
-    """A small causal language model of samples (T,) of tokens: `outputs` is the size of the vocabulary, T the longest context."""
+    """A causal language model of T tokens; `outputs` is the size of the vocabulary."""
 
     blocks: int = knob(4, "attention blocks", low=1)
     heads: int = knob(4, "attention heads; they divide the width", low=1)
@@ -120,26 +130,25 @@ class Transformer(Model):
         super().__post_init__()
         if self.width % self.heads:
             raise SettingError(
-                f"heads: {self.heads} is not accepted; heads divide the width, which is {self.width}"
+                f"heads: {self.heads} is not accepted; "
+                f"heads divide the width, which is {self.width}"
             )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         if len(inputs) != 1:
             raise SettingError(
-                f"inputs: {inputs} is not accepted; transformer takes samples (T,), which are T tokens"
+                f"inputs: {inputs} is not accepted; "
+                "transformer takes samples (T,), which are T tokens"
             )
         if outputs < 2:
             raise SettingError(
-                f"outputs: {outputs} is not accepted; for transformer it is the size of the vocabulary, 2 or more"
+                f"outputs: {outputs} is not accepted; "
+                "for transformer it is the size of the vocabulary, 2 or more"
             )
         embed = Embed(outputs, inputs[0], self.width)
-        chain: Layers = [("embed", embed)]
-        chain += [
-            (f"block{i}", Block(self.width, self.heads, self.hidden))
-            for i in range(1, self.blocks + 1)
-        ]
-        return [
-            *chain,
-            ("norm", nn.LayerNorm(self.width)),
-            ("head", Tied(embed.tokens) if self.tied else nn.Linear(self.width, outputs)),
-        ]
+        layers: Layers = [("embed", embed)]
+        for i in range(1, self.blocks + 1):
+            layers.append((f"block{i}", Block(self.width, self.heads, self.hidden)))
+        layers.append(("norm", nn.LayerNorm(self.width)))
+        head = Tied(embed.tokens) if self.tied else nn.Linear(self.width, outputs)
+        return [*layers, ("head", head)]

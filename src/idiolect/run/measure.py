@@ -11,7 +11,7 @@ from ..core import streams
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..task.batches import Batches
-from ..task.kernels.all import KERNELS
+from ..task.kernels import KERNELS
 from ..task.task import Task
 from .settings import DTYPES, Settings
 

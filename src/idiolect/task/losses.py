@@ -1,4 +1,7 @@
-"""Losses as functions of (outputs, targets), sample by sample; with the hand-written derivative where a kernel profits."""
+"""Losses as functions of (outputs, targets), sample by sample, and how samples are weighed.
+
+A loss has a hand-written derivative where a kernel profits from one.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from ..core.knobs import SettingError, nearest
 
 
 class Loss:
-    """`each` gives a loss for every target; `delta` the derivative of sum(weights * each) by the outputs.
+    """The value of every target, its derivative, and which targets are hit.
 
-    `each` and `hits` take outputs[..., C] and targets[...]; `delta` takes them features first: outputs[K, C, M], targets[K, M].
+    `each` and `hits` take outputs[..., C] and targets[...]. `delta` is the derivative of
+    sum(weights * each) with respect to the outputs; it takes and gives them features first:
+    outputs[K, C, M], targets[K, M], weights[K, M].
     """
 
     name = "loss"
@@ -32,39 +37,40 @@ class Loss:
         """`delta` for any loss and any form of targets."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            return torch.autograd.grad(
-                (self.each(leaf.transpose(1, 2), targets) * weights).sum(), leaf
-            )[0]
+            value = (self.each(leaf.transpose(1, 2), targets) * weights).sum()
+            return torch.autograd.grad(value, leaf)[0]
 
     def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Which targets are predicted; NaN where the targets are real numbers and a hit has no meaning."""
-        return (
-            torch.full_like(targets, torch.nan)
-            if targets.is_floating_point()
-            else outputs.argmax(-1) == targets
-        )
+        """Which targets are predicted; NaN for real targets, for which a hit has no meaning."""
+        if targets.is_floating_point():
+            return torch.full_like(targets, torch.nan)
+        return outputs.argmax(-1) == targets
 
 
 class CrossEntropy(Loss):
+    """-log softmax(outputs)[target]: one output per class."""
+
     name = "cross_entropy"
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(
-            targets.shape
-        )
+        flat = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return flat.view(targets.shape)
 
-    def delta(
-        self, outputs: Tensor, targets: Tensor, weights: Tensor
-    ) -> Tensor:  # weights * (softmax - one hot)
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """weights * (softmax - one hot)."""
         p = outputs.softmax(1).mul_(weights.unsqueeze(1))
         return p.scatter_add_(1, targets.unsqueeze(1), weights.neg().unsqueeze(1))
 
 
 class Squared(Loss):
-    """scale * (output - target)^2; the papers' linear regression has scale 1/2, the usual mean squared error 1."""
+    """scale * (output - target)^2.
+
+    The linear regression of the papers has scale 1/2, the usual mean squared error 1.
+    """
 
     def __init__(self, name: str, scale: float):
-        self.name, self.scale = name, scale
+        self.name = name
+        self.scale = scale
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.scale * (outputs.squeeze(-1) - targets) ** 2
@@ -74,7 +80,10 @@ class Squared(Loss):
 
 
 class Logistic(Loss):
-    """log(1 + exp(-y x'w)) for y = +1 (class 1) or -1 (class 0): the alternative paper's loss; one output."""
+    """log(1 + exp(-y x'w)) for y = +1 (class 1) or -1 (class 0): one output.
+
+    The loss of logistic regression in the paper of Chen, Zheng, Long and Su.
+    """
 
     name = "logistic"
 
@@ -87,10 +96,11 @@ class Logistic(Loss):
 
 
 class Custom(Loss):
-    """A user's own function of (outputs, targets) that returns one value a sample."""
+    """A user's own function of (outputs, targets) that returns one value per sample."""
 
     def __init__(self, function: Callable[..., Tensor]):
-        self.function, self.name = function, getattr(function, "__name__", type(function).__name__)
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         flat = outputs.reshape(-1, *outputs.shape[targets.dim() :])
@@ -100,9 +110,25 @@ class Custom(Loss):
         if flat.numel() != targets.numel():
             raise SettingError(
                 f"loss: {self.name} returned {tuple(flat.shape)} for {targets.numel()} targets; "
-                "it must return one value a sample (for torch losses: reduction='none')"
+                "it must return one value per sample (for torch losses: reduction='none')"
             )
         return flat.reshape(targets.shape)
+
+
+def spread(weights: Tensor, targets: Tensor) -> Tensor:
+    """Sample weights [K, B] as weights of targets [K, B, ...].
+
+    A sample with several targets, such as a sentence, counts with their mean.
+
+    >>> spread(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2, 2))
+    tensor([[[0.5000, 0.5000],
+             [1.5000, 1.5000]]])
+    """
+    if targets.dim() == weights.dim():
+        return weights
+    many = targets[0, 0].numel()
+    lead = (weights / many).view(*weights.shape, *[1] * (targets.dim() - weights.dim()))
+    return lead.expand_as(targets)
 
 
 LOSSES: dict[str, Loss] = {
@@ -140,7 +166,8 @@ def as_loss(loss: str | nn.Module | Callable[..., Tensor] | Loss) -> Loss:
         return Custom(loss)
     if not callable(loss):
         raise SettingError(
-            f"loss: {loss!r} is not accepted; give one of {', '.join(LOSSES)}, a torch loss or a function"
+            f"loss: {loss!r} is not accepted; "
+            f"give one of {', '.join(LOSSES)}, a torch loss or a function"
         )
     if loss in _KNOWN:
         return LOSSES[_KNOWN[loss]]

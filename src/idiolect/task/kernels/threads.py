@@ -1,4 +1,7 @@
-"""Python threads over independent pieces of work, each on one core: for convolutions this beats torch's own threads within one."""
+"""Python threads over independent pieces of work, each on one core.
+
+For convolutions this is faster than torch's own threads within one piece.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 def over_threads(work: Callable[[int], None], threads: int) -> None:
-    """work(0), ..., work(threads - 1), one a thread; an exception of any is raised here, after all have ended.
+    """work(0), ..., work(threads - 1), one per thread.
+
+    An exception in any of them is raised here, after all have ended.
 
     >>> done: list[int] = []
     >>> over_threads(done.append, 3)

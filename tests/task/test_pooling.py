@@ -1,11 +1,11 @@
-"""Our 2x2 max pooling is torch's, values and gradients, ties included."""
+"""Our 2x2 max pooling has the values and gradients of torch's, also for ties."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect.task.kernels.pooling import FastPool, quicken
+from idiolect.task.kernels.pooling import FastPool, with_fast_pooling
 
 CASES = {
     "numbers": lambda g: torch.randn(3, 4, 6, 8, generator=g, dtype=torch.float64),
@@ -31,13 +31,12 @@ def test_values_and_gradients_are_those_of_torch(name):
 def test_pooling_before_the_relu_changes_nothing(name):
     z = CASES[name](torch.Generator().manual_seed(2)).requires_grad_()
     plain = nn.Sequential(nn.Identity(), nn.ReLU(), nn.MaxPool2d(2))
-    quick = quicken(plain)
-    assert [type(m) for m in quick] == [nn.Identity, FastPool, nn.ReLU] and [
-        type(m) for m in plain
-    ] == [nn.Identity, nn.ReLU, nn.MaxPool2d]
-    assert torch.equal(quick(z), plain(z))
+    fast = with_fast_pooling(plain)
+    assert [type(m) for m in fast] == [nn.Identity, FastPool, nn.ReLU]
+    assert [type(m) for m in plain] == [nn.Identity, nn.ReLU, nn.MaxPool2d]
+    assert torch.equal(fast(z), plain(z))
     assert torch.equal(
-        torch.autograd.grad(quick(z).sum(), z)[0], torch.autograd.grad(plain(z).sum(), z)[0]
+        torch.autograd.grad(fast(z).sum(), z)[0], torch.autograd.grad(plain(z).sum(), z)[0]
     )
 
 
@@ -51,4 +50,4 @@ def test_pooling_before_the_relu_changes_nothing(name):
     ],
 )
 def test_other_poolings_are_left_alone(layer):
-    assert type(quicken(nn.Sequential(layer))[0]) is nn.MaxPool2d
+    assert type(with_fast_pooling(nn.Sequential(layer))[0]) is nn.MaxPool2d

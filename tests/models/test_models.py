@@ -1,4 +1,4 @@
-"""The models have the papers' sizes, take the shapes they say, and can be differentiated as rows of a cohort."""
+"""Models have the sizes of the papers, take the shapes they say, and train as rows of a cohort."""
 
 import pytest
 import torch
@@ -69,7 +69,8 @@ def test_a_batch_gives_one_row_of_outputs_per_sample(name, options, inputs, outp
 def test_cohort_gradient_is_finite_and_equals_one_model_at_a_time(name, options, inputs, outputs):
     torch.manual_seed(0)
     modules = [make(name, inputs, outputs, **options).double() for _ in range(2)]
-    x, y = torch.randn(2, 3, *inputs, dtype=torch.float64), torch.randint(outputs, (2, 3))
+    x = torch.randn(2, 3, *inputs, dtype=torch.float64)
+    y = torch.randint(outputs, (2, 3))
 
     def loss(params, x, y):
         out = functional_call(modules[0], params, (x,))
@@ -94,10 +95,8 @@ def test_cohort_gradient_is_finite_and_equals_one_model_at_a_time(name, options,
 def test_a_model_is_its_parameters_and_a_sample_is_alone_in_its_batch(
     name, options, inputs, outputs
 ):
-    module, x = (
-        make(name, inputs, outputs, **options).double(),
-        torch.randn(4, *inputs, dtype=torch.float64),
-    )
+    module = make(name, inputs, outputs, **options).double()
+    x = torch.randn(4, *inputs, dtype=torch.float64)
     assert not list(module.buffers())  # no running statistics
     torch.testing.assert_close(module(x)[:1], module(x[:1]))
     module.eval()
@@ -107,7 +106,7 @@ def test_a_model_is_its_parameters_and_a_sample_is_alone_in_its_batch(
 
 
 @pytest.mark.parametrize(("name", "options", "inputs", "outputs"), SMALL)
-def test_a_model_is_one_flat_chain_that_ends_in_head(name, options, inputs, outputs):
+def test_a_model_is_one_flat_sequence_that_ends_in_head(name, options, inputs, outputs):
     module = make(name, inputs, outputs, **options)
     assert type(module) is nn.Sequential
     assert not any(isinstance(layer, nn.Sequential) for layer in module)
@@ -115,7 +114,7 @@ def test_a_model_is_one_flat_chain_that_ends_in_head(name, options, inputs, outp
     assert last == "head" and head.out_features == outputs
 
 
-def test_plain_chains_hold_only_plain_layers():
+def test_models_without_residuals_hold_only_plain_layers():
     plain = (nn.Flatten, nn.Linear, nn.ReLU, nn.Conv2d, nn.MaxPool2d)
     for name, options, inputs, outputs in SMALL:
         if name != "resnet-small":
@@ -200,7 +199,7 @@ def test_unknown_model_suggests_the_nearest():
 def test_a_shape_the_network_cannot_take_is_refused(name, inputs, side):
     with pytest.raises(
         SettingError,
-        match=rf"^inputs: .* is not accepted; {name} takes images .* of {side}x{side} pixels or more",
+        match=rf"^inputs: .* not accepted; {name} takes images .* of {side}x{side} pixels or more",
     ):
         make(name, inputs, 10)
 

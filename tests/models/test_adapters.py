@@ -1,4 +1,4 @@
-"""An adapted model starts as the same function, keeps its names, and only its adapters are called adapters."""
+"""An adapted model starts as the same function and keeps its names; only adapters are called so."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,11 @@ from idiolect.task.batches import Batch
 
 
 class Own(nn.Module):
-    """A user's own module: grouped, reflecting and dilated convolutions, one layer used in two places, an attribute of a layer read."""
+    """A user's own module.
+
+    Grouped, reflecting and dilated convolutions, a layer used in two places, and an attribute of a
+    layer that is read.
+    """
 
     def __init__(self):
         super().__init__()
@@ -35,11 +39,9 @@ class Words(nn.Module):
     def __init__(self):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.words, self.encoder, self.head = (
-            nn.Embedding(11, 8),
-            nn.TransformerEncoder(layer, 2),
-            nn.Linear(8, 3),
-        )
+        self.words = nn.Embedding(11, 8)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(8, 3)
 
     def forward(self, x):
         return self.head(self.encoder(self.words(x)).mean(1))
@@ -71,8 +73,10 @@ def case(request):
     """(the module, the same adapted, inputs, parameters of the adapters) in float64."""
     torch.manual_seed(0)
     create, inputs, count = CASES[request.param]
-    module, x = create().double(), inputs()
-    return module, adapt(module, rank=2), x.double() if x.is_floating_point() else x, count
+    module = create().double()
+    x = inputs()
+    x = x.double() if x.is_floating_point() else x
+    return module, adapt(module, rank=2), x, count
 
 
 def size(module: nn.Module) -> int:
@@ -92,7 +96,8 @@ def stirred(module: nn.Module) -> nn.Module:
 
 
 def a_batch(x: torch.Tensor, rows: int = 2) -> Batch:
-    inputs, targets = torch.stack([x] * rows), torch.arange(rows * len(x)).view(rows, -1) % 3
+    inputs = torch.stack([x] * rows)
+    targets = torch.arange(rows * len(x)).view(rows, -1) % 3
     return Batch(
         inputs,
         targets,
@@ -133,7 +138,8 @@ def test_an_adapter_has_rank_times_inputs_and_outputs_parameters(case):
 
 def test_names_are_the_old_ones_with_layer_and_adapter_added(case):
     module, adapted, _, _ = case
-    old, new = [n for n, _ in module.named_parameters()], [n for n, _ in adapted.named_parameters()]
+    old = [n for n, _ in module.named_parameters()]
+    new = [n for n, _ in adapted.named_parameters()]
     assert [n.replace(".layer.", ".") for n in new if not is_adapter(n)] == old
     assert all(n.endswith((".adapter.down", ".adapter.up")) for n in new if is_adapter(n))
 
@@ -220,9 +226,8 @@ def test_adapters_alone_improve_accuracy_while_the_shared_part_stands_still():
     task = il.Task(make("mlp", (1, 8, 8), 10, hidden="20", adapter_rank=4))
     method = FedAlt(part="adapter", steps=0, private_steps=10)
     runs = [il.run(method, task, federation, rounds=n, sample=6) for n in (0, 5)]
-    torch.testing.assert_close(
-        *(r.seeds[0].engine.server["theta"] for r in runs)
-    )  # a mean of equal rows, to rounding
+    # The shared part is a mean of equal rows, which is exact up to rounding.
+    torch.testing.assert_close(*(r.seeds[0].engine.server["theta"] for r in runs))
     assert runs[1].summary()["accuracy"]["mean"] > runs[0].summary()["accuracy"]["mean"] + 0.3
 
 

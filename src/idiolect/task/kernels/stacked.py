@@ -1,0 +1,100 @@
+"""Kernel "stacked": batched matrix products and a hand-written backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..batches import Batch
+from ..layout import Layout
+from ..losses import Loss, spread
+from .graph import Layer
+
+aten = torch.ops.aten
+
+_ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {  # forward(z); backward(delta, z, forward(z))
+    "relu": (torch.relu, lambda delta, z, a: aten.threshold_backward(delta, a, 0)),
+    "tanh": (torch.tanh, lambda delta, z, a: aten.tanh_backward(delta, a)),
+    "sigmoid": (torch.sigmoid, lambda delta, z, a: aten.sigmoid_backward(delta, a)),
+    "gelu": (F.gelu, lambda delta, z, a: aten.gelu_backward(delta, z)),
+    "silu": (F.silu, lambda delta, z, a: aten.silu_backward(delta, z)),
+}
+
+
+class Stacked:
+    """Layer l of all K models is one `baddbmm`; the backward pass writes straight into g[K, d].
+
+    Values are kept features first, h[K, features, M] with M the samples of a row: W h and delta h'
+    then need no transposed copy, and the softmax runs along contiguous memory (three times faster
+    for small models than samples first).
+    """
+
+    name = "stacked"
+
+    def __init__(self, layers: list[Layer], layout: Layout):
+        self.layers = layers
+        self.layout = layout
+        self.flattens = any(layer.kind == "flatten" for layer in layers)
+        self.strides = tuple(torch.empty(s, device="meta").stride() for s in layout.shapes)
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        lead = inputs.shape[:2] if self.flattens else inputs.shape[:-1]
+        out = self._forward(self._views(x), inputs)[-1]
+        return out.transpose(1, 2).contiguous().view(*lead, -1)
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        p = self._views(x)
+        values = self._forward(p, batch.inputs)
+        out = values[-1]
+        weights = spread(batch.weights, batch.targets)
+        if batch.targets.flatten(1).shape[1] == out.shape[2]:
+            delta = loss.delta(out, batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
+        else:  # several real targets per sample
+            delta = loss.delta_by_autograd(out, batch.targets, weights)
+        g = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        parts = self._views(g)
+        first = next(i for i, layer in enumerate(self.layers) if layer.kind == "linear")
+        for i in range(len(self.layers) - 1, first - 1, -1):
+            layer = self.layers[i]
+            h = values[i]
+            if layer.kind == "linear":
+                parts[layer.weight].copy_(torch.bmm(delta, h.transpose(1, 2)))  # dW = delta h'
+                if layer.bias:
+                    torch.sum(delta, 2, out=parts[layer.bias])
+                if i > first:
+                    delta = torch.bmm(p[layer.weight].transpose(1, 2), delta)
+            elif layer.kind != "flatten":
+                delta = _ACTIVATIONS[layer.kind][1](delta, h, values[i + 1])
+        return g
+
+    def _forward(self, p: dict[str, Tensor], inputs: Tensor) -> list[Tensor]:
+        """The value before each layer, and the output."""
+        h = inputs.flatten(2) if self.flattens else inputs
+        h = h.flatten(1, -2).transpose(1, 2)  # [K, features, M]
+        values = []
+        for layer in self.layers:
+            values.append(h)
+            if layer.kind == "linear":
+                if layer.bias:
+                    h = torch.baddbmm(p[layer.bias].unsqueeze(2), p[layer.weight], h)
+                else:
+                    h = torch.bmm(p[layer.weight], h)
+            elif layer.kind != "flatten":
+                h = _ACTIVATIONS[layer.kind][0](h)
+        return [*values, h]
+
+    def _views(self, x: Tensor) -> dict[str, Tensor]:
+        """As `layout.unflatten`, in a third of its time, which counts for small models."""
+        if x.stride(1) != 1:
+            return self.layout.unflatten(x)
+        rows = x.stride(0)
+        first = x.storage_offset()
+        layout = self.layout
+        views = zip(layout.names, layout.shapes, self.strides, layout.starts, strict=False)
+        return {
+            name: x.as_strided((len(x), *shape), (rows, *stride), first + start)
+            for name, shape, stride, start in views
+        }

@@ -1,0 +1,93 @@
+"""The fixed rule that chooses a kernel, and what is taken for a chain of layers."""
+
+import pytest
+from torch import nn
+
+from idiolect import Task, models
+from idiolect.core.knobs import SettingError
+from idiolect.task.kernels import layer_chain
+from task.common import Skip, Text
+
+
+class DependsOnData(nn.Module):
+    """Its control flow depends on the data: it cannot be traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.a(x) if x.shape[0] > 0 else x
+
+
+class Twice(nn.Module):
+    """Two uses of one value: seen from its end it looks like a chain."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.a(x) * self.b(x)
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 3))
+    module[0].register_forward_hook(lambda m, i, o: 2 * o)
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Skip(),
+        Twice(),
+        Text(),
+        Scaled(6, 3),
+        nn.Sequential(Scaled(6, 3)),
+        hooked(),
+        nn.Sequential(nn.Linear(6, 4), nn.GELU(approximate="tanh"), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
+        nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)),
+        nn.Sequential(nn.ReLU()),
+        models.make("resnet-small", (1, 9, 9), 3),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_what_is_not_a_chain_is_not_taken_for_one(module):
+    assert layer_chain(module) is None
+
+
+def test_the_rule_is_fixed():
+    mlp = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    assert Task(mlp).kernel == "stacked"
+    assert Task(models.make("lenet", (1, 16, 16), 3)).kernel == "rows"
+    assert Task(nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 3))).kernel == "rows"
+    assert Task(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1)).kernel == "rows"
+    assert Task(Skip()).kernel == "vmap"
+    assert Task(DependsOnData()).kernel == "vmap"
+    for kernel in ("vmap", "rows", "compiled"):
+        assert Task(mlp, kernel=kernel).kernel == kernel
+
+
+def test_convolutions_away_from_the_cpu_take_vmap():
+    assert Task(models.make("lenet", (1, 16, 16), 3), device="meta").kernel == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "says"),
+    [
+        (Skip(), "stacked", "'vmap', 'rows' or 'compiled'"),
+        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "vmap", "'rows'"),
+        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "stacked", "'rows'"),
+        (nn.Linear(6, 3), "vmapped", "auto, stacked, vmap, rows, compiled"),
+    ],
+)
+def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
+    with pytest.raises(SettingError, match=says):
+        Task(module, kernel=kernel)
