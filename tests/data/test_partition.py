@@ -5,6 +5,7 @@ import pytest
 
 from idiolect.core.knobs import SettingError
 from idiolect.data import partition
+from idiolect.data.splits import draw_split
 
 LABELS = np.random.default_rng(0).integers(0, 10, 4000)
 
@@ -66,8 +67,6 @@ def test_levelled_shards_are_equally_large():
     ],
 )
 def test_two_classes_per_client_reproduce_the_sizes_of_table_3(sizes, clients, train):
-    from idiolect.data.federation import draw_split
-
     client = partition.by_classes(np.repeat(np.arange(10), sizes), clients, 2)
     client = client[client >= 0]
     part = draw_split(client, 0.2, 0.0, seed=0)

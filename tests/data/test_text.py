@@ -13,9 +13,9 @@ import torch
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import fetch, sources
-from idiolect.data.federation import SPLITS
+from idiolect.data import archives, fetch, sources
 from idiolect.data.sources import SOURCES, DataSource, File, Way
+from idiolect.data.splits import SPLITS
 from idiolect.data.text import Chitchat, Sotu, tokens
 
 SPEECH = {
@@ -163,7 +163,7 @@ def test_a_member_that_comes_twice_is_refused(serve, tmp_path):
 
 
 def test_speeches_that_are_too_large_together_are_refused(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "TOTAL", sum(len(s.encode()) for s in SPEECH.values()))
+    monkeypatch.setattr(archives, "TOTAL", sum(len(s.encode()) for s in SPEECH.values()))
     serve(MEMBERS)
     fetch.get("sotu")
     (tmp_path / "cache" / "sotu" / "sotu.jsonl").unlink()

@@ -78,8 +78,8 @@ def dirichlet(
         if counts.sum(0).min() >= max(minimum, 1):
             return _deal(number, counts, rng)
     raise SettingError(
-        f"alpha: {alpha:g} left a client with fewer than {max(minimum, 1)} of {len(labels)} samples "
-        f"in each of {TRIES} draws for {clients} clients; "
+        f"alpha: {alpha:g} left a client with fewer than {max(minimum, 1)} of {len(labels)} "
+        f"samples in each of {TRIES} draws for {clients} clients; "
         "take a larger alpha, fewer clients or a smaller minimum"
     )
 

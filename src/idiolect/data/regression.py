@@ -72,12 +72,12 @@ class Linear(Knobs):
 
 @dataclass(frozen=True)
 class Logistic(Knobs):
-    """Logistic regression with heterogeneity at most R (Section 4.1 of Chen et al.).
+    """Logistic regression with heterogeneity at most R (paper of Chen, Zheng, Long and Su).
 
-    The paper of Chen, Zheng, Long and Su: "A Theorem of the Alternative for Personalized Federated
-    Learning". x is uniform on [-bound, bound]^d; P(y = 1) = 1 / (1 + exp(-x^T w_k));
-    ||w_k - w|| <= radius for all k, reached by one of them, and the w_k average to w exactly. Labels
-    are 0 and 1 (-1 and +1 in the paper).
+    Section 4.1 of Chen et al., "A Theorem of the Alternative for Personalized Federated Learning".
+    x is uniform on [-bound, bound]^d; P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for
+    all k, reached by one of them, and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1
+    in the paper).
 
     >>> f, w = Logistic(clients=5, radius=0.5).draw()
     >>> round(float((w - w.mean(0)).norm(dim=1).max()), 6), f.classes

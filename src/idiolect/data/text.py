@@ -157,7 +157,7 @@ class Text(Knobs):
 
 @dataclass(frozen=True)
 class Sotu(Text):
-    """State of the Union addresses, 1790 to 2026, by president: next-word prediction."""
+    """State of the Union addresses and messages, 1790-2026, by president: next-word prediction."""
 
     name: ClassVar[str] = "sotu"
     file: ClassVar[str] = "sotu.jsonl"
