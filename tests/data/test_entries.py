@@ -164,10 +164,10 @@ def test_a_name_that_leads_nowhere_is_refused(module, name, message):
 def test_an_installed_package_offers_data_sets(module, monkeypatch):
     point = EntryPoint("hospital", "own_visits:visits", "idiolect.data")
     monkeypatch.syspath_prepend(".")
-    monkeypatch.setattr(
-        registry,
-        "entry_points",
-        lambda group, name="hospital": [point] if name == "hospital" else [],
-    )
+
+    def offered(group, name="hospital"):
+        return [point] if (group, name) == ("idiolect.data", "hospital") else []
+
+    monkeypatch.setattr(registry, "entry_points", offered)
     assert "hospital" in DATASETS and data.load("hospital", clients=3).clients == 3
     assert DATASETS["hospital"].__doc__ == "Visits to a hospital."
