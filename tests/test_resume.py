@@ -420,7 +420,7 @@ def test_changed_settings_are_refused_and_the_field_is_named(change, says, tmp_p
         inputs = FEDERATION.inputs.clone()
         inputs[17, 3] += 1e-6
         data = il.Federation(
-            inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes
+            inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.ids, FEDERATION.classes
         )
     with pytest.raises(SettingError, match=says):
         il.run(method, model, data, directory=tmp_path / "run", resume=True, **given)

@@ -419,7 +419,7 @@ def test_the_data_of_held_out_clients_do_not_matter(method):
     other = il.run(
         method,
         linear(),
-        il.Federation(inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, CLASSES),
+        il.Federation(inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.ids, CLASSES),
         rounds=4,
         sample=3,
         held_out=3,

@@ -208,7 +208,7 @@ def test_a_client_that_diverges_is_rejected_and_harms_no_other():
     a, b = FEDERATION.offsets["train"][2:4].tolist()
     inputs[a:b] = 1e30
     wild = il.Federation(
-        inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.names, FEDERATION.classes
+        inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.ids, FEDERATION.classes
     )
     one = (
         il.run(il.FedAvg(), il.Task(lambda: nn.Linear(8, 3)), wild, rounds=3, sample=6, batch=8)

@@ -56,9 +56,9 @@ def arrange(federation, order):
             ends.append(ends[-1] + high - low)
         offsets[split] = torch.tensor(ends)
     flat = torch.tensor([i for part in index for i in part])
-    names = tuple(k if isinstance(k, str) else federation.names[k] for k in order)
+    ids = tuple(k if isinstance(k, str) else federation.ids[k] for k in order)
     return il.Federation(
-        federation.inputs[flat], federation.targets[flat], offsets, names, federation.classes
+        federation.inputs[flat], federation.targets[flat], offsets, ids, federation.classes
     )
 
 

@@ -36,7 +36,8 @@ def main(argv: list[str], out: Console) -> None:
     elif parsed.action == "get":
         if parsed.name not in SOURCES and parsed.name in DATASETS:
             raise SettingError(
-                f"data: {parsed.name!r} needs no download; use it with: idiolect run METHOD --data {parsed.name}"
+                f"data: {parsed.name!r} needs no download; "
+                f"use it with: idiolect run METHOD --data {parsed.name}"
             )
         folder = get(_named(parsed.name))
         print(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from ..core.knobs import knob
 from .federation import Federation
@@ -25,6 +24,8 @@ class Digits(Partitioned):
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
 
     def load(self) -> Federation:
+        from sklearn.datasets import load_digits  # here, because it takes seconds to import
+
         pixels, labels = load_digits(return_X_y=True)
         client = self.assign(labels)
         used = client >= 0

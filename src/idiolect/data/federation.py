@@ -1,8 +1,9 @@
 """A federation: one tensor for the whole data set, clients as index ranges of it.
 
-Rows are ordered by split, then by client, so that the training, validation and test data of all clients are three slices and
-a client's part is a range: `inputs[offsets["train"][k] : offsets["train"][k + 1]]` is what client k trains on. Nothing is stored
-per client or per sample in Python.
+Rows are ordered by split, then by client, so that the training, validation and test data of all
+clients are three slices and one client's part is a range: the client at position k trains on
+`inputs[offsets["train"][k] : offsets["train"][k + 1]]`. Nothing is stored per client or per sample
+in Python.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,35 +19,123 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-
-SPLITS = ("train", "valid", "test")
+from .arrays import check_arrays, check_share, count_classes, read_targets, to_tensor
+from .ids import ClientId, plain_id, read_ids, unknown_client
+from .splits import SPLITS, draw_split, read_split
 
 
 @dataclass(frozen=True)
 class Federation:
-    """N clients' data. Make one with `from_arrays`, `from_frame`, `from_datasets` or `idiolect.data.load`."""
+    """The data of N clients.
+
+    Make one with `from_arrays`, `from_frame`, `from_datasets` or `idiolect.data.load`. A client has
+    an id, which the user gave it (a whole number or text), and a position from 0 to N - 1, its
+    place in everything that has one entry per client.
+    """
 
     inputs: Tensor  # [n, ...] features (floating) or tokens (integers)
     targets: Tensor  # [n] or [n, ...]: class numbers (int64) or real values (floating)
     offsets: dict[str, Tensor]  # split -> int64[N + 1], positions in `inputs`
-    names: tuple[str, ...]  # N client names, in order
+    ids: tuple[ClientId, ...]  # of N clients, in order of position
     classes: int  # number of classes; 0 for regression
     name: str = "arrays"
 
     @property
     def clients(self) -> int:
-        return len(self.names)
+        """N, the number of clients."""
+        return len(self.ids)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids as text: for tables, random streams and the fingerprint."""
+        return tuple(str(i) for i in self.ids)
+
+    def position(self, id: ClientId) -> int:
+        """The position of a client by its id; the exact text of a whole number is accepted too.
+
+        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], [7, 7, 13, 13], valid=0, test=0.5)
+        >>> f.position(13), f.position("13")
+        (1, 1)
+        >>> f.position(12)
+        Traceback (most recent call last):
+            ...
+        idiolect.core.knobs.SettingError: client: 12 is unknown; clients are numbered 7 to 13, \
+the nearest is 13
+        """
+        found = plain_id(id)
+        if found not in self._positions:
+            raise unknown_client(found, self.ids)
+        return self._positions[found]
+
+    @cached_property
+    def _positions(self) -> dict[ClientId, int]:
+        by_text: dict[ClientId, int] = {name: k for k, name in enumerate(self.names)}
+        return by_text | {i: k for k, i in enumerate(self.ids)}
 
     def sizes(self, split: str) -> Tensor:  # -> int64[N]
+        """Samples per client."""
         return self.offsets[split].diff()
 
-    def part(self, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The data of one client: (inputs, targets)."""
-        low, high = self.offsets[split][client].item(), self.offsets[split][client + 1].item()
+    def part(self, position: int, split: str) -> tuple[Tensor, Tensor]:
+        """The data of the client at a position: (inputs, targets)."""
+        if not 0 <= position < self.clients:
+            raise SettingError(
+                f"position: {position} is not accepted; 0 to {self.clients - 1} "
+                "(`position(id)` finds the position of a client)"
+            )
+        low = int(self.offsets[split][position])
+        high = int(self.offsets[split][position + 1])
         return self.inputs[low:high], self.targets[low:high]
 
+    def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Federation:
+        """The data of the clients at some positions, in that order.
+
+        All positions in order give this federation itself; otherwise the samples are copied.
+
+        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], ["a", "b", "c", "d"])
+        >>> f.of([3, 1]).ids, f.of([3, 1]).targets.tolist()
+        (('d', 'b'), [1, 1])
+        """
+        chosen = self._check_positions(positions)
+        if chosen.tolist() == list(range(self.clients)):
+            return self
+        rows = []
+        offsets = {}
+        start = 0
+        for split in SPLITS:
+            lows = self.offsets[split][:-1][chosen]
+            sizes = self.sizes(split)[chosen]
+            ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+            total = int(ends[-1])
+            # sample j of the split is sample j - ends[k] of its client k
+            rows.append(torch.arange(total) + torch.repeat_interleave(lows - ends[:-1], sizes))
+            offsets[split] = start + ends
+            start += total
+        index = torch.cat(rows).to(self.inputs.device)
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            targets=self.targets[index],
+            offsets=offsets,
+            ids=tuple(self.ids[k] for k in chosen.tolist()),
+        )
+
+    def _check_positions(self, positions: Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        array = np.asarray(positions)
+        if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
+            raise SettingError("positions: not accepted; a list of one or more whole numbers")
+        outside = array[(array < 0) | (array >= self.clients)]
+        if len(outside):
+            raise SettingError(
+                f"positions: {outside[0]} is not accepted; 0 to {self.clients - 1} "
+                "(`position(id)` finds the position of a client)"
+            )
+        if len(np.unique(array)) < len(array):
+            raise SettingError("positions: a client is named twice; each may be named once")
+        return torch.from_numpy(array.astype(np.int64))
+
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Federation:
-        """The same data on a device; floating inputs and targets in `dtype`, class numbers and tokens unchanged."""
+        """The same data on a device; floating inputs and targets in `dtype`, integers unchanged."""
 
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
@@ -57,38 +147,32 @@ class Federation:
         digest = hashlib.sha256()
         for t in (self.inputs, self.targets, *(self.offsets[s] for s in SPLITS)):
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-            digest.update(
-                t.detach().cpu().contiguous().view(torch.uint8).numpy().data if t.numel() else b""
-            )
+            if t.numel():
+                digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         digest.update("\0".join(self.names).encode())
         return digest.hexdigest()
 
     def class_counts(self, split: str = "train") -> Tensor:  # -> int64[N, classes]
-        """Who has what: samples of each class at each client."""
+        """Who has what: samples per client and class."""
         if not self.classes:
             raise SettingError(
                 f"class counts: {self.name!r} is a regression data set; only classes can be counted"
             )
-        sizes, offsets = self.sizes(split), self.offsets[split]
+        offsets = self.offsets[split]
         labels = self.targets[int(offsets[0]) : int(offsets[-1])]
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
-        client = (
-            torch.repeat_interleave(torch.arange(self.clients), sizes)
-            .unsqueeze(1)
-            .expand_as(labels)
-        )
-        cell = client * self.classes + labels.cpu()
-        return torch.bincount(cell.flatten(), minlength=self.clients * self.classes).view(
-            self.clients, self.classes
-        )
+        client = torch.repeat_interleave(torch.arange(self.clients), self.sizes(split))
+        cell = client.unsqueeze(1).expand_as(labels) * self.classes + labels.cpu()
+        counts = torch.bincount(cell.flatten(), minlength=self.clients * self.classes)
+        return counts.view(self.clients, self.classes)
 
     def majority_hits(self, split: str = "test") -> Tensor:  # -> int64[N]
-        """Samples that each client gets right by always answering its most frequent training class."""
-        return (
-            self.class_counts(split)
-            .gather(1, self.class_counts("train").argmax(1, keepdim=True))
-            .squeeze(1)
-        )
+        """Samples that each client gets right by always answering its most frequent class.
+
+        The most frequent class is that of its training samples.
+        """
+        majority = self.class_counts("train").argmax(1, keepdim=True)
+        return self.class_counts(split).gather(1, majority).squeeze(1)
 
     @classmethod
     def from_arrays(
@@ -104,43 +188,35 @@ class Federation:
         seed: int = 0,
         name: str = "arrays",
     ) -> Federation:
-        """From features, targets and a client id per sample.
+        """From features, targets and a client id per sample (what an id may be: data/ids.py).
 
-        `split` names each sample's part ("train", "valid" or "test"). Without it, `test` of each client's samples are drawn at
-        random for testing, then `valid` of the rest for validation (the papers' 80/20, twice). `classes` is the number of
-        classes (found from the targets otherwise; real-valued targets make a regression).
+        `split` says for each sample whether it is for "train", "valid" or "test". Without it,
+        `test` of each client's samples are drawn at random for testing, then `valid` of the rest
+        for validation (the papers' 80/20, twice). `classes` is the number of classes (found from
+        the targets otherwise; real-valued targets make a regression).
 
-        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], ["a", "a", "b", "b"], valid=0, test=0.5)
-        >>> f.names, f.sizes("train").tolist(), f.sizes("test").tolist()
+        >>> sites = ["a", "a", "b", "b"]
+        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], sites, valid=0, test=0.5)
+        >>> f.ids, f.sizes("train").tolist(), f.sizes("test").tolist()
         (('a', 'b'), [1, 1], [1, 1])
         """
-        x, y = _tensor(inputs, "inputs"), _tensor(targets, "targets")
-        ids = _ids(clients)
-        _check(x, y, ids, valid, test)
-        names, client = np.unique(ids, return_inverse=True)
-        part = (
-            draw_split(client, valid, test, seed) if split is None else _read_split(split, len(ids))
-        )
-        order = np.lexsort(
-            (np.arange(len(ids)), client, part)
-        )  # by split, then client, then as given
-        counts = np.bincount(part * len(names) + client, minlength=3 * len(names)).reshape(
-            3, len(names)
-        )
-        ends = np.concatenate([[0], counts.ravel().cumsum()])
+        x = to_tensor(inputs, "inputs")
+        y = to_tensor(targets, "targets")
+        ids, client = read_ids(clients)
+        n = len(client)
+        check_arrays(x, y, n)
+        check_share("valid", valid)
+        check_share("test", test)
+        part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
+        order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
+        counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids))
+        ends = np.concatenate([[0], counts.cumsum()])
         offsets = {
-            s: torch.from_numpy(ends[i * len(names) : (i + 1) * len(names) + 1].copy())
+            s: torch.from_numpy(ends[i * len(ids) : (i + 1) * len(ids) + 1].copy())
             for i, s in enumerate(SPLITS)
         }
         index = torch.from_numpy(order)
-        return cls(
-            x[index],
-            y[index],
-            offsets,
-            tuple(str(n) for n in names),
-            _count_classes(y, classes),
-            name,
-        )
+        return cls(x[index], y[index], offsets, ids, count_classes(y, classes), name)
 
     @classmethod
     def from_frame(
@@ -153,22 +229,26 @@ class Federation:
         kind: str = "auto",
         **options: Any,
     ) -> Federation:
-        """From a pandas or polars data frame: one column of client ids, one of targets, the rest numeric features.
+        """From a pandas or polars data frame: client ids, targets, and numeric features.
 
-        `kind` says what the target is: "classes" (numbered in sorted order), "values" (a regression) or "auto": fractions are
-        values, whole numbers are class numbers as they stand, anything else names classes.
+        `client`, `target` and `split` name columns; all others are features. `kind` says what the
+        target is: "classes" (numbered in sorted order), "values" (a regression) or "auto":
+        fractions are values, whole numbers are class numbers as they stand, anything else names
+        classes.
 
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"site": ["x", "x", "y"], "age": [40, 50, 60], "ill": ["no", "yes", "no"]})
+        >>> frame = pd.DataFrame({"site": ["x", "x", "y"], "age": [40, 50, 60]})
+        >>> frame["ill"] = ["no", "yes", "no"]
         >>> f = Federation.from_frame(frame, client="site", target="ill", valid=0, test=0)
-        >>> f.names, f.classes, f.targets.tolist()
+        >>> f.ids, f.classes, f.targets.tolist()
         (('x', 'y'), 2, [0, 1, 0])
         """
         columns = [str(c) for c in frame.columns]
         for role, column in (("client", client), ("target", target), ("split", split)):
             if column is not None and column not in columns:
                 raise SettingError(
-                    f"{role}: column {column!r} is not in the table; its columns: {', '.join(columns)}"
+                    f"{role}: column {column!r} is not in the table; "
+                    f"its columns: {', '.join(columns)}"
                 )
         features = [c for c in columns if c not in (client, target, split)]
         table = {c: frame[c].to_numpy() for c in columns}
@@ -179,23 +259,28 @@ class Federation:
                 )
         if not features:
             raise SettingError(f"the table has no feature columns beside {client!r} and {target!r}")
-        y = _targets(table[target], target, kind)
+        y = read_targets(table[target], target, kind)
         x = np.stack([np.asarray(table[c], dtype=np.float32) for c in features], axis=1)
         parts = None if split is None else table[split]
         return cls.from_arrays(x, y, table[client], split=parts, **options)
 
     @classmethod
-    def from_datasets(cls, datasets: Iterable[Any] | dict[str, Any], **options: Any) -> Federation:
-        """From torch data sets of (input, target) pairs, one per client (a dict gives the clients names)."""
-        named = (
-            datasets
-            if isinstance(datasets, dict)
-            else {f"{k:05d}": d for k, d in enumerate(datasets)}
-        )
-        if not named:
+    def from_datasets(cls, datasets: Iterable[Any] | dict[Any, Any], **options: Any) -> Federation:
+        """From torch data sets of (input, target) pairs, one per client.
+
+        The keys of a dict are the client ids. The clients of a list are called by the texts
+        "00000", "00001", ... (as text, they sort like numbers).
+        """
+        if isinstance(datasets, dict):
+            by_id = datasets
+        else:
+            by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
+        if not by_id:
             raise SettingError("clients: an empty list was given; at least one client is needed")
-        inputs, targets, ids = [], [], []
-        for client, dataset in named.items():
+        inputs = []
+        targets = []
+        ids = []
+        for client, dataset in by_id.items():
             for i in range(len(dataset)):  # once, at loading
                 x, y = dataset[i]
                 inputs.append(torch.as_tensor(x))
@@ -203,135 +288,4 @@ class Federation:
                 ids.append(client)
         if not inputs:
             raise SettingError("clients: none of the data sets has a sample")
-        return cls.from_arrays(torch.stack(inputs), torch.stack(targets), np.array(ids), **options)
-
-
-def _tensor(values: Any, name: str) -> Tensor:
-    if isinstance(values, Tensor):
-        t = values.detach()
-    else:
-        array = np.asarray(values)
-        if array.dtype == object or array.dtype.kind in "US":
-            raise SettingError(f"{name}: {array.dtype} values are not accepted; give numbers")
-        t = torch.from_numpy(
-            np.require(array, requirements=["C", "W"])
-        )  # a read-only array (a frame's column) is copied
-    if t.dtype == torch.float64:
-        t = t.to(torch.float32) if name == "inputs" and not isinstance(values, Tensor) else t
-    kept = (torch.uint8, torch.int16, torch.int32, torch.int64)
-    if not t.is_floating_point() and (name == "targets" or t.dtype not in kept):
-        t = t.to(torch.int64)
-    return t
-
-
-def _targets(column: np.ndarray, name: str, kind: str) -> np.ndarray:
-    """A target column as class numbers or real values."""
-    if kind not in ("auto", "classes", "values"):
-        raise SettingError(f"kind: {kind!r} is not accepted; one of 'auto', 'classes', 'values'")
-    missing = (
-        column != column
-        if column.dtype != object
-        else np.array([v is None or v != v for v in column], dtype=bool)
-    )
-    if missing.any():
-        raise SettingError(
-            f"target: row {int(np.argmax(missing))} of column {name!r} is empty; every sample needs a target"
-        )
-    numeric = np.issubdtype(column.dtype, np.number)
-    if kind == "values":
-        if not numeric:
-            raise SettingError(
-                f"target: column {name!r} holds {column.dtype}, not numbers; a regression needs numbers"
-            )
-        return column.astype(np.float32)
-    if kind == "auto" and numeric:
-        return column
-    return np.unique(column if numeric else column.astype(str), return_inverse=True)[
-        1
-    ]  # numbered in sorted order
-
-
-def _ids(clients: Any) -> np.ndarray:
-    """Client ids as whole numbers or text; an empty one is refused, not taken for a client called "nan"."""
-    ids = np.asarray(clients)
-    if ids.ndim != 1:
-        raise SettingError(
-            f"clients: an array of shape {ids.shape} is not accepted; one client id per sample"
-        )
-    if ids.dtype == object:
-        missing = np.array([i is None or i != i for i in ids], dtype=bool)
-    else:
-        missing = ids != ids  # NaN
-    if missing.any():
-        raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
-    return ids.astype(str) if ids.dtype == object else ids
-
-
-def _check(x: Tensor, y: Tensor, ids: np.ndarray, valid: float, test: float) -> None:
-    if len(ids) == 0:
-        raise SettingError(
-            "clients: an empty list was given; at least one sample with a client id is needed"
-        )
-    if not len(x) == len(y) == len(ids):
-        raise SettingError(
-            f"inputs, targets and clients differ in length: {len(x)}, {len(y)}, {len(ids)}"
-        )
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = (
-            int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0])
-            if x.dim() > 1
-            else int((~torch.isfinite(x)).nonzero()[0])
-        )
-        raise SettingError(
-            f"inputs: sample {bad} holds NaN or infinity; only finite features are accepted"
-        )
-    if y.is_floating_point():
-        if not bool(torch.isfinite(y).all()):
-            raise SettingError("targets: NaN or infinity found; only finite targets are accepted")
-    elif int(y.min()) < 0:
-        raise SettingError(
-            f"targets: class {int(y.min())} is negative; classes are numbered from 0"
-        )
-    for name, share in (("valid", valid), ("test", test)):
-        if not 0 <= share < 1:
-            raise SettingError(f"{name}: {share!r} is not accepted; a share in [0, 1)")
-
-
-def _count_classes(y: Tensor, classes: int | None) -> int:
-    if y.is_floating_point():
-        return 0
-    found = int(y.max()) + 1
-    if classes is not None and found > classes:
-        raise SettingError(
-            f"targets: class {found - 1} lies outside the {classes} classes; accepted: 0 to {classes - 1}"
-        )
-    return classes or found
-
-
-def draw_split(client: np.ndarray, valid: float, test: float, seed: int) -> np.ndarray:
-    """Per client: the first round(test n) of a random order are tests, then round(valid rest) validation; one sample at least trains.
-
-    0, 1 and 2 stand for train, valid and test.
-
-    >>> np.bincount(draw_split(np.zeros(315, dtype=int), 0.2, 0.2, seed=0)).tolist()
-    [202, 50, 63]
-    """
-    order = np.lexsort(
-        (np.random.default_rng(seed).random(len(client)), client)
-    )  # clients together, shuffled within
-    sizes = np.bincount(client)
-    rank = np.empty(len(client), dtype=np.int64)
-    rank[order] = np.arange(len(client)) - np.repeat(sizes.cumsum() - sizes, sizes)
-    tests = np.minimum(np.rint(test * sizes).astype(np.int64), sizes - 1)
-    valids = np.minimum(np.rint(valid * (sizes - tests)).astype(np.int64), sizes - tests - 1)
-    return np.where(rank < tests[client], 2, np.where(rank < (tests + valids)[client], 1, 0))
-
-
-def _read_split(split: Sequence[str] | np.ndarray, n: int) -> np.ndarray:
-    names = np.asarray(split).astype(str)
-    if len(names) != n:
-        raise SettingError(f"split: {len(names)} entries for {n} samples")
-    unknown = sorted(set(names.tolist()) - set(SPLITS))
-    if unknown:
-        raise SettingError(f"split: {unknown[0]!r} is unknown; known: {', '.join(SPLITS)}")
-    return np.select([names == s for s in SPLITS], range(3))
+        return cls.from_arrays(torch.stack(inputs), torch.stack(targets), ids, **options)

@@ -1,4 +1,8 @@
-"""The IDX format of MNIST: 0, 0, type, number of dimensions, the dimensions as big-endian 32-bit numbers, then the values."""
+"""The IDX format of MNIST.
+
+A file is 0, 0, the type, the number of dimensions, the dimensions as big-endian 32-bit numbers, and
+the values.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 
 
 
 def read(path: str | Path) -> np.ndarray:
-    """The bytes of an IDX file, raw or gzipped, in its shape; the size is checked before memory is taken.
+    """The bytes of an IDX file, raw or gzipped, in its shape.
+
+    The size is checked before memory is taken.
 
     >>> import tempfile; name = tempfile.mkdtemp() + "/x-idx1-ubyte"
     >>> write(name, np.array([3, 1, 4], dtype=np.uint8)); read(name).tolist()

@@ -1,9 +1,11 @@
 """MNIST, Fashion-MNIST and CIFAR-10 as federations.
 
-The original training part is dealt to the clients and `valid` of each client's share is kept for validation; the original
-test part goes to the clients that hold the class, in proportion (`partition.mirror`). With the default settings each
-client trains on 434 (MNIST), 480 (Fashion-MNIST) or 200 (CIFAR-10) images of two classes: Table 3 of the lp-proj paper. E.g.
-MNIST's smallest class has 5,421 images, 20 shards of 271; two shards are 542 images, of which 108 validate.
+The original training part is dealt to the clients and `valid` of each client's share is kept for
+validation; the original test part goes to the clients that hold the class, in proportion
+(`partition.mirror`). With the default settings each client trains on 434 (MNIST),
+480 (Fashion-MNIST) or 200 (CIFAR-10) images of two classes, as in Table 3 of the lp-proj paper.
+For example, MNIST's smallest class has 5,421 images, 20 shards of 271; two shards are 542 images,
+of which 108 are for validation.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, knob
 from . import cifar, fetch, idx, partition
-from .federation import SPLITS, Federation, draw_split
+from .federation import Federation
 from .partitioned import Partitioned
+from .splits import SPLITS, draw_split
 
 Part = tuple[np.ndarray, np.ndarray]  # uint8[n, channels, height, width], int64[n]
 
@@ -42,18 +45,20 @@ class Images(Partitioned):
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )
-        mine = self.assign(train_labels)
-        theirs = partition.mirror(train_labels, mine, test_labels, self.seed)
-        train, train_labels, mine = train[mine >= 0], train_labels[mine >= 0], mine[mine >= 0]
-        test, test_labels, theirs = test[theirs >= 0], test_labels[theirs >= 0], theirs[theirs >= 0]
-        part = np.concatenate([draw_split(mine, self.valid, 0.0, self.seed), np.full(len(test), 2)])
+        train_client = self.assign(train_labels)
+        test_client = partition.mirror(train_labels, train_client, test_labels, self.seed)
+        train_used = train_client >= 0
+        test_used = test_client >= 0
+        train_client = train_client[train_used]
+        test_client = test_client[test_used]
+        images = np.concatenate([train[train_used], test[test_used]])
+        train_split = draw_split(train_client, self.valid, 0.0, self.seed)
+        split = np.concatenate([train_split, np.full(len(test_client), SPLITS.index("test"))])
         federation = Federation.from_arrays(
-            torch.from_numpy(
-                np.concatenate([train, test])
-            ),  # bytes until the very end: a quarter of the memory
-            np.concatenate([train_labels, test_labels]),
-            np.concatenate([mine, theirs]),
-            split=np.array(SPLITS)[part],
+            torch.from_numpy(images),  # bytes until the very end: a quarter of the memory
+            np.concatenate([train_labels[train_used], test_labels[test_used]]),
+            np.concatenate([train_client, test_client]),
+            split=np.array(SPLITS)[split],
             classes=10,
             name=self.name,
         )
@@ -66,18 +71,19 @@ class Images(Partitioned):
     def _some(self, part: Part) -> Part:
         if self.share == 1:
             return part
-        chosen = np.random.default_rng(self.seed).permutation(len(part[1]))[
-            : max(1, round(self.share * len(part[1])))
-        ]
+        images, labels = part
+        count = max(1, round(self.share * len(labels)))
+        chosen = np.random.default_rng(self.seed).permutation(len(labels))[:count]
         chosen.sort()
-        return part[0][chosen], part[1][chosen]
+        return images[chosen], labels[chosen]
 
     def _scale(self, federation: Federation) -> Tensor:
         x = federation.inputs.to(torch.float32).div_(255)
         if self.standardise:
             seen = x[: int(federation.offsets["train"][-1])]  # training samples only
             dims = (0, 2, 3)
-            mean, std = seen.mean(dims, keepdim=True), seen.std(dims, keepdim=True)
+            mean = seen.mean(dims, keepdim=True)
+            std = seen.std(dims, keepdim=True)
             x.sub_(mean).div_(std.clamp(min=1e-6))
         return x
 
@@ -116,7 +122,8 @@ def _idx_part(folder: Path, prefix: str) -> Part:
     labels = idx.read(_find(folder, f"{prefix}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise SettingError(
-            f"{folder}: {prefix} images of shape {images.shape} do not go with labels of shape {labels.shape}"
+            f"{folder}: {prefix} images of shape {images.shape} "
+            f"do not go with labels of shape {labels.shape}"
         )
     if len(labels) and labels.max() > 9:
         raise SettingError(

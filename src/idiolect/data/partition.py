@@ -1,7 +1,8 @@
-"""Who gets which sample: pure functions from labels to one client number per sample (-1: left out).
+"""Who gets which sample: pure functions from labels to one client number per sample.
 
-Each of them first decides a matrix `counts[classes, clients]`, then deals the shuffled samples of every class accordingly. So
-no sample is given twice, and two partitions that decide the same counts are the same kind of federation.
+-1 stands for a sample that is left out. Each function first decides a matrix
+`counts[classes, clients]`, then deals the shuffled samples of every class accordingly. So no sample
+is given twice, and two partitions that decide the same counts are the same kind of federation.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ TRIES = 1000  # draws of Dirichlet shares before giving up on `minimum`
 def by_classes(
     labels: np.ndarray, clients: int, classes_per_client: int = 2, seed: int = 0, level: bool = True
 ) -> np.ndarray:
-    """Every client holds exactly `classes_per_client` classes: the shards of the FedAvg and lp-proj papers.
+    """Every client holds exactly `classes_per_client` classes, as in the FedAvg and lp-proj papers.
 
-    Each class is cut into shards; each client takes shards of different classes, from the classes with most shards left. `level`
-    makes all shards equally large (the smallest class decides, the rest is left out), as for Table 3 of the lp-proj paper.
+    Each class is cut into shards; each client takes shards of different classes, from the classes
+    with most shards left. `level` makes all shards equally large (the smallest class decides, the
+    rest is left out), as for Table 3 of the lp-proj paper.
 
-    >>> client = by_classes(np.repeat([0, 1, 2, 3], 10), clients=4, classes_per_client=2)
-    >>> [len(np.unique(np.repeat([0, 1, 2, 3], 10)[client == k])) for k in range(4)]
+    >>> labels = np.repeat([0, 1, 2, 3], 10)
+    >>> client = by_classes(labels, clients=4, classes_per_client=2)
+    >>> [len(np.unique(labels[client == k])) for k in range(4)]
     [2, 2, 2, 2]
     """
     number, have = _number(labels, clients)
     if not 1 <= classes_per_client <= len(have):
         raise SettingError(
-            f"classes_per_client: {classes_per_client} is not accepted; the data hold {len(have)} classes"
+            f"classes_per_client: {classes_per_client} is not accepted; "
+            f"the data hold {len(have)} classes"
         )
     rng = np.random.default_rng(seed)
     wanted = clients * classes_per_client
@@ -37,11 +41,13 @@ def by_classes(
     if (have < shards).any():
         c = int(np.argmax(shards - have))
         raise SettingError(
-            f"clients: {clients} clients need {shards[c]} shards of a class with {have[c]} samples; take fewer clients"
+            f"clients: {clients} clients need {shards[c]} shards of a class "
+            f"with {have[c]} samples; take fewer clients"
         )
-    size, rest = have // np.maximum(shards, 1), have % np.maximum(shards, 1)
+    size, rest = np.divmod(have, np.maximum(shards, 1))
     if level:
-        size, rest = np.full_like(size, size[shards > 0].min()), np.zeros_like(rest)
+        size = np.full_like(size, size[shards > 0].min())
+        rest = np.zeros_like(rest)
     counts = np.zeros((len(have), clients), dtype=np.int64)
     for k in range(clients):  # fullest classes first, so the last client still finds different ones
         take = np.lexsort((rng.random(len(have)), -shards))[:classes_per_client]
@@ -53,9 +59,10 @@ def by_classes(
 def dirichlet(
     labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 0, minimum: int = 10
 ) -> np.ndarray:
-    """Each class is shared out by p ~ Dirichlet(alpha, ..., alpha); small alpha: few classes per client, large: alike.
+    """Each class is shared out by p ~ Dirichlet(alpha, ..., alpha).
 
-    Shares are drawn again until every client has `minimum` samples.
+    A small alpha gives few classes per client, a large one makes clients alike. Shares are drawn
+    again until every client has `minimum` samples.
 
     >>> client = dirichlet(np.repeat([0, 1, 2], 100), clients=5, alpha=1.0)
     >>> bool(np.bincount(client).min() >= 10), len(client)
@@ -71,15 +78,18 @@ def dirichlet(
         if counts.sum(0).min() >= max(minimum, 1):
             return _deal(number, counts, rng)
     raise SettingError(
-        f"alpha: {alpha:g} left a client with fewer than {max(minimum, 1)} of {len(labels)} samples in each of {TRIES} draws "
-        f"for {clients} clients; take a larger alpha, fewer clients or a smaller minimum"
+        f"alpha: {alpha:g} left a client with fewer than {max(minimum, 1)} of {len(labels)} "
+        f"samples in each of {TRIES} draws for {clients} clients; "
+        "take a larger alpha, fewer clients or a smaller minimum"
     )
 
 
 def quantity(
     labels: np.ndarray, clients: int, sigma: float = 1.0, seed: int = 0, minimum: int = 10
 ) -> np.ndarray:
-    """Clients differ in size only: `minimum` each, the rest by log-normal shares; sigma 0 makes them equal.
+    """Clients differ in size only: `minimum` each, the rest by log-normal shares.
+
+    sigma 0 makes them equal.
 
     >>> np.bincount(quantity(np.zeros(100, dtype=int), clients=4, sigma=0.0)).tolist()
     [25, 25, 25, 25]
@@ -107,21 +117,22 @@ def mirror(
 ) -> np.ndarray:
     """Deal `others` so that each class goes to the clients that hold it in `labels`, in proportion.
 
-    This gives the test part of a data set to the clients of its training part; a class nobody holds is left out.
+    This gives the test part of a data set to the clients of its training part; a class that no
+    client holds is left out.
 
     >>> mirror(np.array([0, 0, 1]), np.array([0, 0, 1]), np.array([1, 0, 1, 0, 2])).tolist()
     [1, 0, 1, 0, -1]
     """
     many = int(clients.max()) + 1
     top = int(max(labels.max(), others.max())) + 1
-    held = np.bincount(
-        labels[clients >= 0] * many + clients[clients >= 0], minlength=top * many
-    ).reshape(top, many)
+    used = clients >= 0
+    held = np.bincount(labels[used] * many + clients[used], minlength=top * many)
+    held = held.reshape(top, many)
     have = np.bincount(others, minlength=top)
     rng = np.random.default_rng(seed)
     counts = np.zeros_like(held)
     for c in np.flatnonzero(held.any(1)):
-        order = rng.permutation(many)  # so that odd samples do not always go to the first clients
+        order = rng.permutation(many)  # so that remainders do not always go to the first clients
         counts[c, order] = allot(int(have[c]), held[c, order])
     return _deal(others, counts, rng)
 
@@ -139,11 +150,15 @@ def allot(n: int, shares: np.ndarray) -> np.ndarray:  # -> int64[len(shares)]
 
 
 def _number(labels: np.ndarray, clients: int, minimum: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Classes numbered 0, 1, ... without gaps, and how many samples each has; refuses what cannot be dealt."""
+    """Classes numbered 0, 1, ... without gaps, and how many samples each has.
+
+    What cannot be dealt is refused.
+    """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise SettingError(
-            f"labels: an array of {labels.dtype} of shape {labels.shape} is not accepted; one whole number per sample"
+            f"labels: an array of {labels.dtype} of shape {labels.shape} is not accepted; "
+            "one whole number per sample"
         )
     if len(labels) and labels.min() < 0:
         raise SettingError(f"labels: class {labels.min()} is negative; classes are numbered from 0")
@@ -151,7 +166,8 @@ def _number(labels: np.ndarray, clients: int, minimum: int = 1) -> tuple[np.ndar
         raise SettingError(f"clients: {clients} is not accepted; a whole number >= 1")
     if clients * max(minimum, 1) > len(labels):
         raise SettingError(
-            f"clients: {len(labels)} samples are too few for {clients} clients with at least {max(minimum, 1)} each"
+            f"clients: {len(labels)} samples are too few for {clients} clients "
+            f"with at least {max(minimum, 1)} each"
         )
     _, number = np.unique(labels, return_inverse=True)
     return number, np.bincount(number)

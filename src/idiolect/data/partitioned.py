@@ -21,7 +21,8 @@ class Partitioned(Knobs):
     clients: int = knob(100, "number of clients", low=1)
     partition: str = knob(
         "classes",
-        "who gets what: a fixed number of classes, Dirichlet shares of each class, unequal sizes, or an even random deal",
+        "who gets what: a fixed number of classes, Dirichlet shares of each class, "
+        "unequal sizes, or an even random deal",
         choices=("classes", "dirichlet", "quantity", "iid"),
     )
     classes_per_client: int = knob(2, "classes of each client (partition classes)", low=1)

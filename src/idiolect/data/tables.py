@@ -1,4 +1,4 @@
-"""Your own data from a CSV or Parquet file: one row per sample, one column that says whose it is."""
+"""Your own data from a CSV or Parquet file: one row per sample, one column of client ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .federation import Federation
 
 
 @dataclass(frozen=True)
-class Table(Knobs):
+class TableFile(Knobs):
     """A CSV or Parquet file with a column of client ids, a target column, and numeric features."""
 
     path: str = knob("", "the file, .csv or .parquet")
@@ -19,7 +19,8 @@ class Table(Knobs):
     split: str = knob("", "column of train, valid or test; empty: drawn at random")
     kind: str = knob(
         "auto",
-        "what the target is: classes, values (regression), or auto: fractions are values, everything else classes",
+        "what the target is: classes, values (regression), or auto: "
+        "fractions are values, everything else classes",
         choices=("auto", "classes", "values"),
     )
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)

@@ -1,12 +1,14 @@
-"""Next-word prediction on text whose authors are known: State of the Union addresses by president, chats by user.
+"""Next-word prediction on text whose authors are known.
 
-Text is put in lower case and cut into words and single punctuation marks (`tokens`). Each client's tokens form one stream in order
-of time: the last share of it is for testing, the last share of the rest for validation. Every part is cut into windows of `length`
-tokens, one after the other; the targets are the same tokens one further on, so no window reaches into another part. What
-does not fill a window at the end of a part is left out: there is no padding, and every target counts.
+State of the Union addresses by president, chats by user. Text is put in lower case and cut into
+words and single punctuation marks (`tokens`). Each client's tokens form one stream in order of
+time: the last share of it is for testing, the last share of the rest for validation. Every part is
+cut into windows of `length` tokens, one after the other; the targets are the same tokens one
+further on, so no window reaches into another part. What does not fill a window at the end of a part
+is left out: there is no padding, and every target counts.
 
-The vocabulary holds the most frequent words of all clients' training parts, a statistic that real clients would have to share; every
-other word is `<unk>`, class 0.
+The vocabulary holds the most frequent words of all clients' training parts, a statistic that real
+clients would have to share; every other word is `<unk>`, class 0.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
 from . import fetch
-from .federation import SPLITS, Federation
+from .federation import Federation
+from .splits import SPLITS
 
 TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 UNKNOWN = "<unk>"
@@ -67,9 +70,8 @@ class Text(Knobs):
         names, streams, sizes = self._choose(
             {client: tokens(text) for client, text in self._texts().items()}
         )
-        number: defaultdict[str, int] = defaultdict(
-            itertools.count().__next__
-        )  # words in order of appearance
+        # words numbered in order of appearance
+        number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         stream = np.fromiter(
             map(number.__getitem__, itertools.chain.from_iterable(streams)),
             np.int64,
@@ -79,26 +81,20 @@ class Text(Knobs):
         parts = self._parts(sizes)  # [N, 3] tokens
         starts = (parts.ravel().cumsum() - parts.ravel()).reshape(parts.shape)
         training = np.repeat(np.tile([True, False, False], len(parts)), parts.ravel())
-        kept = np.argsort(
-            -np.bincount(stream[training], minlength=len(number)), kind="stable"
-        )  # ties: the earlier word
-        kept = kept[: min(self.vocabulary, len(np.unique(stream[training])))]
+        frequency = np.bincount(stream[training], minlength=len(number))
+        kept = np.argsort(-frequency, kind="stable")  # ties: the earlier word
+        kept = kept[: min(self.vocabulary, np.count_nonzero(frequency))]
         code = np.zeros(len(number), dtype=np.int64)
         code[kept] = np.arange(1, len(kept) + 1)
         spelt = list(number)
         words = (UNKNOWN, *(spelt[i] for i in kept))
 
-        windows = (
-            np.maximum(parts - 1, 0) // self.length
-        )  # a window needs one token more, for its last target
+        # a window needs one token more, for its last target
+        windows = np.maximum(parts - 1, 0) // self.length
         many = windows.ravel()
         within = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
-        rows = code[
-            stream[
-                (np.repeat(starts.ravel(), many) + within * self.length)[:, None]
-                + np.arange(self.length + 1)
-            ]
-        ]
+        first = np.repeat(starts.ravel(), many) + within * self.length  # token of each window
+        rows = code[stream[first[:, None] + np.arange(self.length + 1)]]
         federation = Federation.from_arrays(
             rows[:, :-1],
             rows[:, 1:],
@@ -136,7 +132,10 @@ class Text(Knobs):
     def _choose(
         self, streams: dict[str, list[str]]
     ) -> tuple[list[str], list[list[str]], np.ndarray]:
-        """Names, tokens and sizes of the clients that take part, by name: enough tokens, one training window at least."""
+        """Names, tokens and sizes of the clients that take part, by name.
+
+        They have enough tokens and at least one training window.
+        """
         names = sorted(streams)
         sizes = np.array([len(streams[name]) for name in names], dtype=np.int64)
         capped = np.minimum(sizes, self.cap) if self.cap else sizes
@@ -144,7 +143,8 @@ class Text(Knobs):
         if not max(1, self.clients) <= len(able):
             reason = f"at least {self.minimum} tokens and one training window of {self.length}"
             raise SettingError(
-                f"clients: {self.clients} is not accepted; {len(able)} of {len(names)} clients have {reason}"
+                f"clients: {self.clients} is not accepted; "
+                f"{len(able)} of {len(names)} clients have {reason}"
             )
         if self.clients:
             able = np.sort(able[np.argsort(-sizes[able], kind="stable")[: self.clients]])
@@ -157,7 +157,7 @@ class Text(Knobs):
 
 @dataclass(frozen=True)
 class Sotu(Text):
-    """State of the Union addresses and messages, 1790 to 2026, by president: next-word prediction."""
+    """State of the Union addresses and messages, 1790-2026, by president: next-word prediction."""
 
     name: ClassVar[str] = "sotu"
     file: ClassVar[str] = "sotu.jsonl"

@@ -90,9 +90,8 @@ def test_a_corrupt_download_is_refused_and_removed(cache, site, monkeypatch):
     offer(monkeypatch, each(address))
     with pytest.raises(fetch.FetchError, match="corrupt download: b ") as error:
         fetch.get("toy")
-    assert FILES["b"].sha256 in str(error.value) and hashlib.sha256(b"sEcond").hexdigest() in str(
-        error.value
-    )
+    for known in (FILES["b"].sha256, hashlib.sha256(b"sEcond").hexdigest()):
+        assert known in str(error.value)
     assert left(cache) == []
 
 
@@ -163,9 +162,8 @@ def test_a_package_client_fills_the_cache(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     members = {n: f"package/{n}" for n in BODY}
     offer(monkeypatch, Way("npm", "toy@1", members, "0" * 64))
-    with pytest.raises(
-        fetch.FetchError, match=r"corrupt download: toy-1\.tgz"
-    ):  # the archive's own hash is checked first
+    # the archive's own hash is checked first
+    with pytest.raises(fetch.FetchError, match=r"corrupt download: toy-1\.tgz"):
         fetch.get("toy")
     offer(monkeypatch, Way("npm", "toy@1", members, fetch.sha256(tmp_path / "toy-1.tgz")))
     assert (fetch.get("toy") / "b").read_bytes() == BODY["b"]

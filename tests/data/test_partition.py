@@ -5,6 +5,7 @@ import pytest
 
 from idiolect.core.knobs import SettingError
 from idiolect.data import partition
+from idiolect.data.splits import draw_split
 
 LABELS = np.random.default_rng(0).integers(0, 10, 4000)
 
@@ -24,9 +25,8 @@ def held(labels, client, clients):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_client_has_samples_and_no_sample_is_dealt_twice(name):
     client = EVERY[name](0)
-    assert (
-        client.shape == LABELS.shape and client.min() >= -1
-    )  # one number per sample: dealt once or left out
+    # one number per sample: dealt once or left out
+    assert client.shape == LABELS.shape and client.min() >= -1
     assert np.bincount(client[client >= 0], minlength=20).min() > 0
     assert client.max() == 19
 
@@ -52,9 +52,8 @@ def test_k_classes_per_client_gives_every_client_exactly_k_classes(clients, each
 def test_levelled_shards_are_equally_large():
     labels = np.repeat([0, 1, 2, 3], [100, 130, 205, 170])
     client = partition.by_classes(labels, 4, 2, level=True)
-    assert (
-        np.bincount(client[client >= 0]).tolist() == [100] * 4
-    )  # two shards of 50: the smallest class gives two
+    # two shards of 50: the smallest class gives two
+    assert np.bincount(client[client >= 0]).tolist() == [100] * 4
 
 
 @pytest.mark.parametrize(
@@ -66,8 +65,6 @@ def test_levelled_shards_are_equally_large():
     ],
 )
 def test_two_classes_per_client_reproduce_the_sizes_of_table_3(sizes, clients, train):
-    from idiolect.data.federation import draw_split
-
     client = partition.by_classes(np.repeat(np.arange(10), sizes), clients, 2)
     client = client[client >= 0]
     part = draw_split(client, 0.2, 0.0, seed=0)

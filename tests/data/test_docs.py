@@ -6,7 +6,7 @@ from pathlib import Path
 from idiolect import data
 from idiolect.data.sources import SOURCES
 
-PAGE = Path(__file__).parents[1] / "docs" / "data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 def test_the_examples_run():
