@@ -4,6 +4,8 @@
     PYTHONPATH=/path/to/another/version/src python benchmarks/same_bits.py > then.json
     diff then.json now.json
 
+`--hosts 3` shares the clients out among three hosts (or any other setting, as --NAME VALUE).
+
 Only the public interface is used. Every method runs plain, and with channels, attacks, rules, server optimisers, held-out clients and
 schedules; a digest covers all figures of the result, every row of the tables by round and by client (bytes and gradients included), and
 the weights of every client's own model.
@@ -22,7 +24,7 @@ from torch import nn
 
 import idiolect as il
 
-SIZES = (30, 7, 24, 12, 40, 18, 9, 21)
+SIZES = (60, 25, 48, 30, 80, 36, 20, 42)
 NAMES = [n for n in il.METHODS if n != "lp-proj"]
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -37,6 +39,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "sign-flip": {"attack": "sign-flip", "malicious": 2},
     "alie": {"attack": "alie", "malicious": 2, "rule": "trimmed-mean(f=1)"},
     "label-flip": {"attack": "label-flip + scaling(factor=3)", "malicious": 1, "rule": "median"},
+    "krum": {"rule": "multi-krum(f=1)"},
+    "centred clipping": {"rule": "centred-clipping"},
     "nnm": {"rule": "nnm(f=1) + geometric-median"},
     "bucketing": {"rule": "bucketing(size=2) + mean"},
     "adam": {"server_optimizer": "adam", "server_lr": 0.1},
@@ -53,16 +57,16 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 
 
 def federation() -> il.Federation:
-    """Eight unlike clients of 7 to 40 samples."""
+    """Eight unlike clients of 20 to 80 samples."""
     rng = np.random.default_rng(0)
     ids = np.repeat([f"site {k}" for k in range(len(SIZES))], SIZES)
     y = np.concatenate(
-        [rng.choice(3, n, p=np.roll([0.6, 0.3, 0.1], k)) for k, n in enumerate(SIZES)]
+        [rng.choice(10, n, p=np.roll([0.4, 0.2] + 8 * [0.05], k)) for k, n in enumerate(SIZES)]
     )
-    x = 2 * np.eye(3, 5)[y] + 0.5 * rng.standard_normal((len(y), 5))
+    x = 2 * np.eye(10, 20)[y] + 0.5 * rng.standard_normal((len(y), 20))
     split = np.array(["test", "valid", "train", "train", "train"])[np.arange(len(y)) % 5]
     return il.Federation.from_arrays(
-        torch.from_numpy(x), y, ids, split=split, classes=3, name="bits"
+        torch.from_numpy(x), y, ids, split=split, classes=10, name="bits"
     )
 
 
@@ -83,6 +87,8 @@ def digest(result: Any, names: tuple[str, ...]) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
+    names = [a.removeprefix("--") for a in sys.argv[1::2]]
+    more_settings = dict(zip(names, sys.argv[2::2], strict=True))
     data = federation()
     table: dict[str, dict[str, str]] = {}
     for name in NAMES:
@@ -97,7 +103,7 @@ def main() -> None:
                 "seeds": 2,
                 **settings,
             }
-            task = il.Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
+            task = il.Task(lambda: nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10)))
             try:
                 found = digest(il.run(method, task, data, **given), data.names)
             except il.SettingError as error:

@@ -28,10 +28,13 @@ from .methods import (
     Scaffold,
 )
 from .run.pipeline import pipeline
+from .run.compare import Comparison, compare
+from .run.load import load
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
-from .task.task import Split, Task
+from .task.split import Split
+from .task.task import Task
 
 __all__ = [
     "METHODS",

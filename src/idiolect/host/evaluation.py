@@ -2,7 +2,8 @@
 
 One shared model is an ordinary forward pass over the split's slice of the data. Personal models are
 run as rows: clients of like size are padded to a common length and go through the kernel together.
-What is padded is prepared once and kept while it is small.
+The length follows from a client's own size alone, so that its scores have the same bits whoever else
+is evaluated with it. What is padded is prepared once and kept while it is small.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
 _PIECE = 4096  # samples that a forward pass of one model takes at once
+_LEAST = 64  # a shorter pass is filled up: matrix products of few rows round differently
 _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 
@@ -54,7 +56,11 @@ class Evaluator:
         sums = self.blank()
         for a in range(self.low, self.high, _PIECE):
             b = min(a + _PIECE, self.high)
-            outputs = self.task.outputs_of_one(w, self.data.inputs[a:b])
+            inputs = self.data.inputs[a:b]
+            if b - a < _LEAST:
+                filler = inputs[:1].expand(_LEAST - (b - a), *inputs.shape[1:])
+                inputs = torch.cat([inputs, filler])
+            outputs = self.task.outputs_of_one(w, inputs)[: b - a]
             hits, loss = self._score(outputs, self.data.targets[a:b])
             owner = self._owner[a - self.low : b - self.low]
             sums.hits.index_add_(0, owner, hits)
@@ -71,29 +77,21 @@ class Evaluator:
             into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
 
     def _groups(self, rows: Tensor) -> list[Tensor]:
-        """Positions in `rows`, in groups of like size: at most a fifth of a group is padding.
-
-        Found once per cohort.
-        """
+        """Positions in `rows`, in groups of one padded length. Found once per cohort."""
         key = rows.numpy().tobytes()
         if key not in self._plans:
             if len(self._plans) >= 64:  # ever new cohorts: forget the old ones
                 self._plans.clear()
                 self._ready.clear()
                 self._kept = 0
-            self._plans[key] = self._plan(self.sizes[rows].numpy())
+            self._plans[key] = self._plan(padded_lengths(self.sizes[rows].numpy()))
         return self._plans[key]
 
-    def _plan(self, sizes: np.ndarray) -> list[Tensor]:
-        order = np.flatnonzero(sizes)[sizes[np.flatnonzero(sizes)].argsort(kind="stable")]
+    def _plan(self, lengths: np.ndarray) -> list[Tensor]:
         groups: list[Tensor] = []
-        while len(order):
-            least = int(sizes[order[0]])
-            longest = max(least + 8, int(1.25 * least))
-            most = int(np.searchsorted(sizes[order], longest, side="right"))
-            piece = order[: max(1, min(most, _AT_ONCE // least))]
-            groups.append(torch.from_numpy(np.sort(piece)))
-            order = order[len(piece) :]
+        for length in np.unique(lengths[lengths > 0]):
+            alike = torch.from_numpy(np.flatnonzero(lengths == length))
+            groups += alike.split(max(1, _AT_ONCE // int(length)))
         return groups
 
     def _score(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,7 +110,7 @@ class Evaluator:
         if key in self._ready:
             return self._ready[key]
         sizes = self.sizes[rows]
-        place = torch.arange(int(sizes.max()))
+        place = torch.arange(int(padded_lengths(sizes.numpy()).max()))
         exists = place < sizes.unsqueeze(1)
         index = torch.where(exists, self.offsets[rows].unsqueeze(1) + place, self.low)
         first = int(index[0, 0])
@@ -134,3 +132,14 @@ class Evaluator:
         if self._kept <= _KEEP:
             self._ready[key] = group
         return group
+
+
+def padded_lengths(sizes: np.ndarray) -> np.ndarray:
+    """Numbers of samples rounded up: to eight steps per power of two, so by an eighth at most.
+
+    >>> padded_lengths(np.array([0, 3, 63, 65, 100, 1001])).tolist()
+    [0, 8, 64, 72, 104, 1024]
+    """
+    bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    step = 2 ** np.maximum(bits - 4, 3)
+    return -(-sizes // step) * step

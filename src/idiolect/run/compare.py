@@ -1,132 +1,329 @@
-"""Several methods on the same data, fair by construction: Local at equal compute stands beside them."""
+"""Several methods on the same data, fair by construction.
+
+Local at equal compute stands beside them, and each client's majority class.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, build
+from ..core.plain import plain
 from ..data.federation import Federation
+from ..method import Method
+from ..methods import Local, label_of, make_method
 from ..report import curves
-from ..report.curves import Curve, Goals
+from ..report.goals import Curve, Goals
+from ..report.tables import majority_row, render, results_table
 from ..task.task import Task
-from .plan import Plan
-from .run import Progress, check, run
+from .check import check, warn
+from .plan import Plan, row_spec
+from .result import Result, frame
+from .run import Progress, run
+from .settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+
+EQUAL = " (as many gradients as the most costly)"
+Reporter = Callable[[str, int, int], Progress]  # name, first seed, rounds -> progress of a run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of a comparison: what to run, and the settings of its row alone."""
+
+    method: Method
+    own: dict[str, Any] = field(default_factory=dict)
+    note: str = ""  # behind its label
+    origin: dict[str, Any] | None = None  # data and model by name, where they have one
+    name: str = ""  # of its folder
+
+    @classmethod
+    def of(cls, given: Method | Plan | str) -> Row:
+        """A row from a method, a plan or a text such as "lp-proj:p=1,sample=5"."""
+        if isinstance(given, Row):
+            return given
+        if isinstance(given, Method):
+            return cls(given, name=label_of(given).split(" ")[0])
+        if isinstance(given, Plan):
+            own = dict(given.own)
+            method = given.make_method()
+            return cls(method, own, _own_text(own), given.as_dict(), given.method)
+        if not isinstance(given, str):
+            raise SettingError(
+                f"methods: {given!r} is not accepted; a Method, a Plan or a text like 'fedavg:lr=0.1'"
+            )
+        name, fields, own = row_spec(given)
+        return cls(make_method(name, **fields), own, _own_text(own), name=name)
+
+
+def _own_text(own: dict[str, Any]) -> str:
+    return "".join(f" {name}={value}" for name, value in own.items())
+
+
+class Comparison:
+    """Results side by side. Prints, saves and converts as a single result does."""
+
+    def __init__(
+        self,
+        results: list[Result],
+        labels: list[str],
+        goals: Goals | None = None,
+        majority: dict[str, Any] | None = None,
+        title: str = "",
+    ):
+        self.results = results
+        self.labels = labels
+        self.goals = goals or Goals()
+        self.majority = majority  # the trivial baseline; None for a regression
+        self.title = title
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The evaluated rounds of every row, against what was sent."""
+        pairs = zip(self.labels, self.results, strict=True)
+        return [curves.curve(label, r.rounds_table()) for label, r in pairs]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A summary per method, with what it made of the goals."""
+        return [
+            result.summary() | {"label": label} | self.goals.reached(curve)
+            for label, result, curve in zip(self.labels, self.results, self.curves, strict=True)
+        ]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """What `--json` prints: the majority class, then the methods."""
+        rows = self.rows()
+        if self.majority is None:
+            return plain(rows)
+        asked = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
+        return plain([self.majority | asked, *rows])
+
+    def rounds_table(self) -> list[dict[str, Any]]:
+        """One row per method, seed and evaluated round."""
+        return self._labelled([r.rounds_table() for r in self.results])
+
+    def clients_table(self) -> list[dict[str, Any]]:
+        """One row per method, seed and client."""
+        return self._labelled([r.clients_table() for r in self.results])
+
+    def _labelled(self, tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        pairs = zip(self.labels, tables, strict=True)
+        return [{"method": label, **row} for label, table in pairs for row in table]
+
+    def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
+        """A data frame of "rounds" or "clients", with a column for the method."""
+        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+
+    def save(self, directory: str | Path) -> Path:
+        """Every result in a folder of its own, and what compares them."""
+        path = Path(directory)
+        _refuse_taken(path)
+        path.mkdir(parents=True, exist_ok=True)
+        folders = []
+        for number, result in enumerate(self.results):
+            folders.append(f"{number}-{result.method.replace(':', '.')}")
+            result.save(path / folders[-1])
+        self.write(path, {"folders": folders})
+        return path
+
+    def write(self, path: Path, saved: dict[str, Any]) -> None:
+        """compare.json and the curves, beside the folders of the results."""
+        content = {
+            **saved,
+            "labels": self.labels,
+            "goals": dataclasses.asdict(self.goals),
+            "majority": self.majority,
+            "title": self.title,
+        }
+        (path / "compare.json").write_text(json.dumps(plain(content), indent=1))
+        try:
+            curves.write(self.curves, self.goals, path)
+        except OSError as error:  # the runs are worth more than their picture
+            warn(f"the curves could not be written ({error.strerror})")
+
+    def table(self, width: int = 140) -> Any:
+        """The table that the command line shows."""
+        return results_table(self.summary(), self.title or None, width, self.goals)
+
+    def __str__(self) -> str:
+        return render(self.table())
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.labels)})"
 
 
 def compare(
-    plans: list[Plan],
-    federation: Federation,
+    methods: Sequence[Method | Plan | str],
     task: Task,
-    directory: Path,
+    federation: Federation,
     *,
+    directory: str | Path | None = None,
     baselines: bool = True,
     count: str = "bytes",
     resume: bool = False,
-    report: Callable[[str, int, int], Progress] | None = None,
-) -> list[dict[str, Any]]:
-    """Run every plan (they share data and model, and all settings but their own) in its own folder; the summaries, in order.
+    report: Reporter | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run several methods on the same data; Local with as many gradients stands beside them.
 
-    The settings `bytes` and `target_accuracy` stop no run here: every summary says in `at_budget` and `to_target` what the method made
-    of them (and `at_budget_values`, `to_target_values`: the same numbers read as 32-bit words, the lp-proj paper's unit; `count` says
-    which of the two curves.png shows). The directory gets curves.csv and, with matplotlib, curves.png.
+    A method is a `Method`, a text ("lp-proj:p=1,lam=0.1", with run settings of its row alone, such
+    as channel=...), or a `Plan`. The settings `bytes` and `target_accuracy` stop no run here: every
+    summary says in `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
+    `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
+    of the two the table shows). With a directory, every run has a folder there, beside curves.csv
+    and, with matplotlib, curves.png.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> task = il.Task(lambda: il.models.make("linear", (60,), 10))
+    >>> found = il.compare(["fedavg", il.Local(steps=5)], task, federation, rounds=2)
+    >>> found.labels
+    ['fedavg', 'local steps=5']
     """
-    goals = Goals.of([plan.make_settings() for plan in plans], count)
-    for plan in plans:  # refuse all that is bad before any work
-        check(plan.make_method(), task, federation, plan.make_settings())
+    rows = [Row.of(m) for m in methods]
+    if not rows:
+        raise SettingError("methods: none were given; at least one is needed")
+    chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+    goals = goals_of(chosen, count)
+    for row, s in zip(rows, chosen, strict=True):  # refuse all that is bad before any work
+        check(row.method, task, federation, s)
     if (goals.budget or goals.target) and not federation.classes:
         raise SettingError(
-            "data: a budget and a target are about accuracy, and these data have real targets; leave bytes and target out"
+            "data: a budget and a target are about accuracy, and these data have real targets; "
+            "leave bytes and target out"
         )
-    if not resume:
-        if (directory / "compare.json").exists() or (directory / "settings.json").exists():
-            raise SettingError(
-                f"directory: {directory} already holds a run; choose another, or: idiolect resume {directory}"
-            )
-        directory.mkdir(parents=True, exist_ok=True)
-        saved = {"plans": [p.as_dict() for p in plans], "baselines": baselines, "count": count}
-        (directory / "compare.json").write_text(json.dumps(saved, indent=1))
-    drawn: list[Curve] = []
-    one = _Runner(federation, task, directory, goals, drawn, resume, report)
-    rows = [one(i, plan, _own(plan)) for i, plan in enumerate(plans)]
-    if baselines and (local := equal_local(plans, rows)):
-        rows.append(one(len(plans), local, " (as many gradients as the most costly)"))
-    try:
-        curves.write(drawn, goals, directory)
-    except OSError as error:  # the runs are worth more than their picture
-        print(f"warning: the curves could not be written ({error.strerror})", file=sys.stderr)
-    return rows
+    path = None if directory is None else Path(directory)
+    saved: dict[str, Any] = {"baselines": baselines, "count": count, "folders": []}
+    if path is not None:
+        if all(row.origin for row in rows):
+            saved["plans"] = [row.origin for row in rows]
+        if not resume:
+            _refuse_taken(path)
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "compare.json").write_text(json.dumps(saved, indent=1))
+    shared = {k: v for k, v in settings.items() if k not in ("bytes", "target_accuracy")}
+    comparison = Comparison([], [], goals, _majority(federation), _title(federation, task))
+    work = _Work(task, federation, path, resume, report, shared, comparison)
+    for row in rows:
+        saved["folders"].append(work(row))
+    if baselines:
+        local = _equal_local(rows, chosen, comparison.results)
+        if local is not None:
+            saved["folders"].append(work(local))
+    if path is not None:
+        comparison.write(path, saved)
+    return comparison
 
 
-@dataclasses.dataclass(frozen=True)
-class _Runner:
-    """Runs one row of a comparison and keeps its curve."""
+def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:
+    """The goals in the settings of a comparison.
 
-    federation: Federation
+    Refuses goals that differ between its rows, and goals that no evaluated round could show.
+    """
+    first = settings[0]
+    for s in settings:
+        for name in ("bytes", "target_accuracy"):
+            if getattr(s, name) != getattr(first, name):
+                raise SettingError(
+                    f"{name}: {getattr(s, name)!r} is not accepted; "
+                    "a comparison has one for all its methods"
+                )
+            if getattr(s, name) and not s.eval_every:
+                raise SettingError(
+                    f"eval_every: 0 is not accepted with {name} in a comparison; "
+                    "a whole number >= 1, to see it pass"
+                )
+    return Goals(first.bytes, first.target_accuracy, count)
+
+
+def _refuse_taken(path: Path) -> None:
+    if (path / "compare.json").exists() or (path / "settings.json").exists():
+        raise SettingError(
+            f"directory: {path} already holds a run; choose another, or: idiolect resume {path}"
+        )
+
+
+def _majority(federation: Federation) -> dict[str, Any] | None:
+    return majority_row(federation) if federation.classes else None
+
+
+def _title(federation: Federation, task: Task) -> str:
+    return f"{federation.name}: {federation.clients} clients, d = {task.d}"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Runs the rows of a comparison one after the other."""
+
     task: Task
-    directory: Path
-    goals: Goals
-    drawn: list[Curve]
+    federation: Federation
+    path: Path | None
     resume: bool
-    report: Callable[[str, int, int], Progress] | None
+    report: Reporter | None
+    settings: dict[str, Any]  # that all rows share
+    comparison: Comparison
 
-    def __call__(self, number: int, plan: Plan, note: str) -> dict[str, Any]:
-        plan = dataclasses.replace(
-            plan,
-            settings={
-                k: v for k, v in plan.settings.items() if k not in ("bytes", "target_accuracy")
-            },
-        )
-        settings, folder = plan.make_settings(), self.directory / f"{number}-{plan.method}"
-        progress = self.report(plan.method, settings.seed, settings.rounds) if self.report else None
-        begun = self.resume and (folder / "settings.json").exists()
+    def __call__(self, row: Row) -> str:
+        """Run a row and keep its result; the name of its folder."""
+        number = len(self.comparison.results)
+        name = f"{number}-{row.name.replace(':', '.')}"
+        folder = None if self.path is None else self.path / name
+        given = {**self.settings, **row.own}
+        s = build(Settings, given, "run")
+        progress = self.report(row.name, s.seed, s.rounds) if self.report else None
+        begun = self.resume and folder is not None and (folder / "settings.json").exists()
         result = run(
-            plan.make_method(),
+            row.method,
             self.task,
             self.federation,
             directory=folder,
-            origin=plan.as_dict(),
+            origin=row.origin,
             progress=progress,
             resume=begun,
-            **plan.run_settings,
+            **given,
         )
-        label = result.label + note
-        self.drawn.append(curves.curve(label, result))
-        return result.summary() | {"label": label} | self.goals.reached(self.drawn[-1])
+        self.comparison.results.append(result)
+        self.comparison.labels.append(result.label + row.note)
+        return name
 
 
-def _own(plan: Plan) -> str:
-    """The settings of a row alone, for its label."""
-    return "".join(f" {name}={value}" for name, value in plan.own.items())
+def _equal_local(
+    rows: list[Row], settings: list[Settings], results: list[Result]
+) -> Row | None:
+    """Local with as many gradients per client as the most costly method.
 
-
-def equal_local(plans: list[Plan], rows: list[dict[str, Any]]) -> Plan | None:
-    """Local with as many gradients a client as the most costly method; None where such a row stands there already.
-
-    It has the settings that all rows share. Where all have as many liars it has the same ones, so that the same clients are counted.
+    None where such a row stands there already. It has the settings that all rows share. Where all
+    have as many malicious clients it has the same ones, so that the same clients are counted.
     """
-    most = max(r["gradients_per_client"] for r in rows)
-    if (
-        any(r["method"] == "local" and r["gradients_per_client"] >= 0.99 * most for r in rows)
-        or not most
-    ):
+    spent = [(r.method, r.summary()["gradients_per_client"]) for r in results]
+    most = max(gradients for _, gradients in spent)
+    if not most or any(m == "local" and gradients >= 0.99 * most for m, gradients in spent):
         return None
-    settings = [p.make_settings() for p in plans]
     alike = len({s.malicious for s in settings}) == 1
-    liars = (
-        {"attack": settings[0].attack, "malicious": settings[0].malicious}
-        if alike
-        else {"attack": "none", "malicious": 0.0}
-    )
-    local = dataclasses.replace(
-        plans[0],
-        method="local",
-        own={k: v for k, v in liars.items() if plans[0].settings.get(k) != v},
-    )
-    rounds = max(local.make_settings().rounds, 1)
-    return dataclasses.replace(local, method_fields={"steps": math.ceil(most / rounds)})
+    first = settings[0]
+    own: dict[str, Any] = {"attack": "none", "malicious": 0.0}
+    if alike and first.malicious:
+        own = {"attack": first.as_dict()["attack"], "malicious": first.malicious}
+    method = Local(steps=math.ceil(most / max(_shared_rounds(rows, settings), 1)))
+    origin = None
+    if rows[0].origin:
+        plan = Plan(**rows[0].origin)
+        fields = {"steps": method.steps}
+        origin = dataclasses.replace(plan, method="local", method_fields=fields, own=own).as_dict()
+    return Row(method, own, EQUAL, origin, "local")
+
+
+def _shared_rounds(rows: list[Row], settings: list[Settings]) -> int:
+    """The rounds that rows without rounds of their own have."""
+    for row, s in zip(rows, settings, strict=True):
+        if "rounds" not in row.own:
+            return s.rounds
+    return Settings().rounds

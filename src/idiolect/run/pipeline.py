@@ -1,7 +1,8 @@
-"""Stages as one run: pre-train a shared model, personalise it, fine-tune the private part (the FFGG paper's real-data recipe).
+"""Stages as one run: pre-train a shared model, personalise it, fine-tune the private part.
 
-Each stage is a run of its own in a folder of its own, started from the stage before: the shared model always, the private rows where the
-two methods keep the same ones. So an interrupted pipeline resumes exactly where it was.
+The recipe of the FFGG paper for real data. Each stage is a run of its own in a folder of its own,
+started from the stage before: the shared model always, the private rows where the two methods keep the
+same ones. So an interrupted pipeline resumes exactly where it was.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..task.task import Task
 from .result import Result
-from .run import Progress, Start, run
+from .run import Progress, run
+from .session import Start
 
 
 def pipeline(
@@ -31,13 +31,14 @@ def pipeline(
     origins: Sequence[dict[str, Any]] | None = None,
     **settings: Any,
 ) -> list[Result]:
-    """Run (method, rounds) one after the other; a Result for each. The last one is what is deployed.
+    """Run (method, rounds) one after the other; a Result for each. The last is what is deployed.
 
     >>> import idiolect as il
-    >>> stages = [(il.FedAvg(), 5), (il.Ffgg(part="output"), 5), (il.FedAlt(part="output", steps=0, who="everyone"), 2)]
+    >>> last = il.FedAlt(part="output", steps=0, who="everyone")
+    >>> stages = [(il.FedAvg(), 5), (il.Ffgg(part="output"), 5), (last, 2)]
     >>> federation = il.data.load("digits", clients=4)
     >>> model = lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="16")
-    >>> [r.name for r in pipeline(stages, il.Task(model), federation)]
+    >>> [r.method for r in pipeline(stages, il.Task(model), federation)]
     ['fedavg', 'ffgg', 'fedalt']
     """
     results: list[Result] = []
@@ -45,9 +46,8 @@ def pipeline(
     for number, (method, rounds) in enumerate(stages):
         folder = None if directory is None else Path(directory) / f"stage-{number}"
         begun = resume and folder is not None and (folder / "settings.json").exists()
-        progress = (
-            report(f"stage {number}", int(settings.get("seed", 0)), rounds) if report else None
-        )
+        first = int(settings.get("seed", 0))
+        progress = report(f"stage {number}", first, rounds) if report else None
         result = run(
             method,
             task,
@@ -61,17 +61,17 @@ def pipeline(
         )
         results.append(result)
         if number + 1 < len(stages):
-            start = {s.seed: _handover(s.engine, number, result.name) for s in result.seeds}
+            start = {s.seed: _handover(result, s.seed, number) for s in result.seeds}
     return results
 
 
-def _handover(engine: Any, number: int, name: str) -> Start:
-    x0 = engine.handover()
+def _handover(result: Result, seed: int, number: int) -> Start:
+    """What the next stage starts from."""
+    session = result.session(seed)
+    x0 = session.server.handover()
     if x0 is None:
         raise SettingError(
-            f"stages: stage {number} ({name}) has no shared model to hand over; it can only be the last one"
+            f"stages: stage {number} ({result.method}) has no shared model to hand over; "
+            "it can only be the last one"
         )
-    engine.host.store.read(
-        torch.arange(engine.host.data.clients)
-    )  # rows of clients never met are made now
-    return Start(x0.clone(), {n: t.clone() for n, t in engine.host.store.rows.items()})
+    return Start(x0.clone(), session)

@@ -1,22 +1,38 @@
-"""A run by names: method, data, model and settings as plain data, from flags, a TOML file or a run directory."""
+"""A run by names: method, data, model and settings as plain data.
+
+From flags, a TOML file or a run directory.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .. import data, methods, models
+from .. import data, models
 from ..core.knobs import SettingError, build, nearest
+from ..core.text import split_outside
 from ..data.federation import Federation
 from ..method import Method
+from ..methods import METHODS, make_method
 from ..task.losses import LOSSES
 from ..task.task import Task
 from .settings import Settings
 
+# settings that a comparison has one of
+COMMON = (
+    "seed",
+    "seeds",
+    "eval_every",
+    "held_out",
+    "held_out_rounds",
+    "bytes",
+    "target_accuracy",
+)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a run needs, by name; `build` makes it."""
+    """Everything a run needs, by name."""
 
     method: str
     method_fields: dict[str, Any] = field(default_factory=dict)
@@ -26,9 +42,7 @@ class Plan:
     model_options: dict[str, Any] = field(default_factory=dict)
     loss: str = ""  # "" = chosen from the data
     settings: dict[str, Any] = field(default_factory=dict)
-    own: dict[str, Any] = field(
-        default_factory=dict
-    )  # settings of this row of a comparison alone; they win
+    own: dict[str, Any] = field(default_factory=dict)  # of one row of a comparison; they win
 
     @property
     def run_settings(self) -> dict[str, Any]:
@@ -38,7 +52,7 @@ class Plan:
         return asdict(self)
 
     def make_method(self) -> Method:
-        return methods.make(self.method, **self.method_fields)
+        return make_method(self.method, **self.method_fields)
 
     def make_settings(self) -> Settings:
         return build(Settings, self.run_settings, "run")
@@ -54,9 +68,8 @@ class Plan:
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
-        models.make(
-            name, shape, outputs, **self.model_options
-        )  # refuse a bad one now, not under the first seed
+        # refuse a bad one now, not under the first seed
+        models.make(name, shape, outputs, **self.model_options)
         return Task(lambda: models.make(name, shape, outputs, **self.model_options), loss)
 
 
@@ -67,21 +80,15 @@ def method_spec(text: str) -> tuple[str, dict[str, str]]:
     ('lp-proj', {'p': '1', 'lam': '0.1'})
     >>> method_spec("fedavg:channel=feedback + qsgd(levels=16, norm=inf),lr=0.2")
     ('fedavg', {'channel': 'feedback + qsgd(levels=16, norm=inf)', 'lr': '0.2'})
+    >>> method_spec("mymodule:MyMethod:lr=0.2")
+    ('mymodule:MyMethod', {'lr': '0.2'})
     """
     name, _, rest = text.partition(":")
-    pairs = [piece.partition("=") for piece in _pieces(rest) if piece.strip()]
+    if rest and "=" not in rest.partition(":")[0]:  # module:Name
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    pairs = [piece.partition("=") for piece in split_outside(rest, ",") if piece.strip()]
     return name, {key.strip().replace("-", "_"): value.strip() for key, _, value in pairs}
-
-
-COMMON = (
-    "seed",
-    "seeds",
-    "eval_every",
-    "held_out",
-    "held_out_rounds",
-    "bytes",
-    "target_accuracy",
-)  # one for a whole comparison
 
 
 def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
@@ -91,27 +98,17 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
     ('fedavg', {'steps': '3'}, {'channel': 'qsgd(levels=4)', 'sample': '5'})
     """
     name, given = method_spec(text)
-    if name not in methods.METHODS:
-        raise nearest(name, methods.METHODS, "method")
-    theirs, runs = ({f.name for f in fields(cls)} for cls in (methods.METHODS[name][0], Settings))
+    cls, _ = METHODS.find(name)
+    theirs = {f.name for f in fields(cls)}
+    runs = {f.name for f in fields(Settings)}
     for key in given:
         if key not in theirs | runs:
             raise nearest(key, theirs | (runs - set(COMMON)), f"setting of {name}")
         if key in COMMON and key not in theirs:
+            flag = key.replace("_", "-")
             raise SettingError(
-                f"{key}: it is not accepted for {name} alone; it belongs to the whole comparison: --{key.replace('_', '-')}"
+                f"{key}: it is not accepted for {name} alone; "
+                f"it belongs to the whole comparison: --{flag}"
             )
     own = {k: v for k, v in given.items() if k not in theirs}
     return name, {k: v for k, v in given.items() if k in theirs}, own
-
-
-def _pieces(text: str) -> list[str]:
-    """Split at the commas that stand outside parentheses."""
-    pieces, depth = [""], 0
-    for c in text:
-        depth += (c in "([") - (c in ")]")
-        if c == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += c
-    return pieces

@@ -19,9 +19,9 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
 from .batches import Batch
-from .kernels.all import Rows, choose, has_dropout, one_loss, spread
+from .kernels import Rows, choose, has_dropout, one_loss
 from .layout import Layout
-from .losses import Loss, as_loss
+from .losses import Loss, as_loss, spread
 from .numerics import Numerics
 from .split import Split, split_by
 

@@ -81,6 +81,21 @@ def join(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(matrix, lengths)
 
 
+def stacked(parts: Sequence[Ragged]) -> Ragged:
+    """The rows of every part, one part below the other.
+
+    >>> stacked([Ragged.of([b"a"]), Ragged.of([b"bc", b""])]).row(1)
+    b'bc'
+    """
+    if not parts:
+        return Ragged.empty(0)
+    if len(parts) == 1:
+        return parts[0]
+    width = max(p.matrix.shape[1] for p in parts)
+    padded = [np.pad(p.matrix, ((0, 0), (0, width - p.matrix.shape[1]))) for p in parts]
+    return Ragged(np.concatenate(padded), np.concatenate([p.lengths for p in parts]))
+
+
 class Reader:
     """Reads rows of bytes from left to right.
 

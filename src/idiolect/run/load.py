@@ -1,0 +1,89 @@
+"""Runs of the past: what a run directory holds, as the objects that `run` and `compare` return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..data.federation import Federation
+from ..methods import make_method
+from ..report.goals import Goals
+from ..task.task import Task
+from . import checkpoint
+from .check import warn
+from .compare import Comparison
+from .directory import read_json
+from .identity import check_same, identity_of, run_number
+from .plan import Plan
+from .result import Result, read_record
+from .session import Session
+from .settings import Settings
+
+
+def load(
+    directory: str | Path, *, task: Task | None = None, federation: Federation | None = None
+) -> Result | Comparison:
+    """The result in a run directory, or the comparison in one of `compare`.
+
+    Figures and tables need nothing else. Models are read from the run's checkpoint when they are
+    first asked for; for a run of the command line data and model are made again by name, for any
+    other give its `task` and `federation`.
+    """
+    path = Path(directory)
+    if (path / "compare.json").exists():
+        return _comparison(path, task, federation)
+    record = read_record(path)
+    result = Result(record)
+    identity = read_json(path / "settings.json")
+    if (task is not None and federation is not None) or record.origin:
+        result = Result(record, _Models(path, identity, task, federation))
+    return result
+
+
+def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
+    saved = read_json(path / "compare.json")
+    if "labels" not in saved:
+        raise SettingError(
+            f"directory: the comparison in {path} is not finished; "
+            f"continue it with: idiolect resume {path}"
+        )
+    folders = [path / name for name in saved["folders"]]
+    results = [load(folder, task=task, federation=federation) for folder in folders]
+    single = [r for r in results if isinstance(r, Result)]
+    goals = Goals(**saved["goals"])
+    return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"])
+
+
+class _Models:
+    """A seed's moving parts from its checkpoint; data and model are made when first needed."""
+
+    def __init__(
+        self,
+        path: Path,
+        identity: dict[str, Any],
+        task: Task | None,
+        federation: Federation | None,
+    ):
+        self.path = path
+        self.identity = identity
+        self.task = task
+        self.federation = federation
+
+    def __call__(self, seed: int) -> Session:
+        identity = self.identity
+        if self.federation is None or self.task is None:
+            plan = Plan(**identity["origin"])
+            self.federation = self.federation or plan.make_data()
+            self.task = self.task or plan.make_task(self.federation)
+        fields = {k: v for k, v in identity["method"].items() if k != "name"}
+        method = make_method(identity["method"]["name"], **fields)
+        settings = Settings(**identity["run"])
+        now = identity_of(method, self.task, self.federation, settings)
+        check_same({**identity, "start": {}}, now, self.path)
+        session = Session(
+            method, self.task, self.federation, settings, seed, run_number(identity, seed)
+        )
+        found = checkpoint.load(self.path / "checkpoints" / f"seed-{seed}", warn)
+        session.load(found.states["server"], found.facts["server"], found.path)
+        return session
