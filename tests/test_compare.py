@@ -16,8 +16,10 @@ from idiolect.channels import CHANNELS
 from idiolect.cli import lists as info
 from idiolect.cli.main import main
 from idiolect.report import curves
-from idiolect.report.curves import Goals
-from idiolect.report.tables import goal, majority_row, number, render, results_table, size
+from idiolect.report.figures import goal, number, size
+from idiolect.report.goals import Goals
+from idiolect.report.tables import majority_row, render, results_table
+from idiolect.run.compare import goals_of
 from idiolect.run.plan import Plan, method_spec, row_spec
 from idiolect.server.rules import RULES
 
@@ -154,15 +156,15 @@ def test_a_method_that_sends_nothing_meets_every_budget():
 
 
 def test_goals_are_the_whole_comparisons_and_must_be_seen():
-    assert Goals.of([Settings(bytes=5, target_accuracy=0.5)] * 2, "values") == Goals(
+    assert goals_of([Settings(bytes=5, target_accuracy=0.5)] * 2, "values") == Goals(
         5, 0.5, "values"
     )
     with pytest.raises(SettingError, match="eval_every: 0 is not accepted with bytes"):
-        Goals.of([Settings(bytes=5, eval_every=0)])
+        goals_of([Settings(bytes=5, eval_every=0)])
     with pytest.raises(SettingError, match="bytes: 6 is not accepted; a comparison has one"):
-        Goals.of([Settings(bytes=5), Settings(bytes=6)])
+        goals_of([Settings(bytes=5), Settings(bytes=6)])
     with pytest.raises(SettingError, match="count: 'words' is not accepted"):
-        Goals.of([Settings()], "words")
+        goals_of([Settings()], "words")
 
 
 # -- rows with settings of their own -----------------------------------------------------------------------------------------

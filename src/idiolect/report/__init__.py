@@ -1,1 +1,1 @@
-"""Tables and pictures of plain records."""
+"""Tables and pictures, made from plain data: summaries and rows."""

@@ -6,17 +6,39 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..report import curves
-from ..report.curves import Curve, Goals
+from ..report.goals import Curve, Goals
 from ..task.task import Task
 from .plan import Plan
 from .run import Progress, check, run
+from .settings import Settings
+
+
+def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:
+    """The goals in the settings of a comparison.
+
+    Refuses goals that differ between its rows, and goals that no evaluated round could show.
+    """
+    first = settings[0]
+    for s in settings:
+        for name in ("bytes", "target_accuracy"):
+            if getattr(s, name) != getattr(first, name):
+                raise SettingError(
+                    f"{name}: {getattr(s, name)!r} is not accepted; "
+                    "a comparison has one for all its methods"
+                )
+            if getattr(s, name) and not s.eval_every:
+                raise SettingError(
+                    f"eval_every: 0 is not accepted with {name} in a comparison; "
+                    "a whole number >= 1, to see it pass"
+                )
+    return Goals(first.bytes, first.target_accuracy, count)
 
 
 def compare(
@@ -36,7 +58,7 @@ def compare(
     of them (and `at_budget_values`, `to_target_values`: the same numbers read as 32-bit words, the lp-proj paper's unit; `count` says
     which of the two curves.png shows). The directory gets curves.csv and, with matplotlib, curves.png.
     """
-    goals = Goals.of([plan.make_settings() for plan in plans], count)
+    goals = goals_of([plan.make_settings() for plan in plans], count)
     for plan in plans:  # refuse all that is bad before any work
         check(plan.make_method(), task, federation, plan.make_settings())
     if (goals.budget or goals.target) and not federation.classes:
@@ -96,7 +118,7 @@ class _Runner:
             **plan.run_settings,
         )
         label = result.label + note
-        self.drawn.append(curves.curve(label, result))
+        self.drawn.append(curves.curve(label, result.rounds_table()))
         return result.summary() | {"label": label} | self.goals.reached(self.drawn[-1])
 
 

@@ -109,14 +109,3 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "packages": packages,
     }
-
-
-def plain(value: Any) -> Any:
-    """NaN and infinity as null, so that what is written is JSON for everyone."""
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    return value

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.collapse import COLLAPSE_LOSS
 from ..core.knobs import SettingError, nearest
+from ..core.plain import plain
 from ..engine.inprocess import InProcess
 from ..host.scores import Scores, interval, summarise
-from .directory import plain
 from .settings import Settings
-
-ABSURD = 1e6  # a mean test loss beyond this is not a model's
 
 
 @dataclass(repr=False)
@@ -49,9 +48,9 @@ class SeedResult:
         return summarise(self.scores[split], self.clients)
 
     def note_collapse(self, scores: dict[str, float] | None = None) -> None:
-        """Mark the round from which on the models are no use: a test loss that is not finite, or beyond ABSURD."""
+        """Mark the round from which on the models are no use: a test loss that is not finite, or beyond COLLAPSE_LOSS."""
         scores = scores or self.history[-1]
-        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= ABSURD
+        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= COLLAPSE_LOSS
         self.collapsed = (
             0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
         )

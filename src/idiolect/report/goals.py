@@ -1,0 +1,111 @@
+"""The two columns of the papers, from curves: accuracy at a budget and the cost of a target."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ..core.collapse import COLLAPSE_LOSS
+from ..core.knobs import SettingError
+from ..host.scores import interval
+
+# One evaluated round of one seed: method, seed, round, accuracy, loss, bytes, values, gradients.
+Point = dict[str, Any]
+Curve = list[Point]  # of one method: all rounds of the first seed, then of the next
+COUNTS = ("bytes", "values")
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What a comparison asks of every method: accuracy within a budget, and the cost of a target.
+
+    0 = not asked.
+    """
+
+    budget: int = 0  # in `count`: bytes really sent, or 32-bit words as the lp-proj paper counts
+    target: float = 0.0
+    count: str = "bytes"
+
+    def __post_init__(self) -> None:
+        if self.count not in COUNTS:
+            known = ", ".join(map(repr, COUNTS))
+            raise SettingError(f"count: {self.count!r} is not accepted; one of {known}")
+
+    def reached(self, curve: Curve) -> dict[str, Any]:
+        """What a method made of the goals.
+
+        `at_budget` and `to_target` count bytes; `at_budget_values` and `to_target_values` count
+        32-bit words.
+
+        >>> row = {"seed": 0, "loss": 1.0}
+        >>> rounds = [
+        ...     row | {"round": r, "accuracy": 0.2 * r, "bytes": 10 * r, "values": r}
+        ...     for r in (1, 2, 3)
+        ... ]
+        >>> got = Goals(budget=25, target=0.5).reached(rounds)
+        >>> got["at_budget"]["mean"], got["to_target"]["mean"]
+        (0.4, 30.0)
+        """
+        seeds = [list(rows) for _, rows in groupby(curve, key=lambda p: p["seed"])]
+        out: dict[str, Any] = {}
+        for unit in COUNTS:
+            suffix = _suffix(unit)
+            if self.budget:
+                ends = [_last_within(rows, self.budget, unit) for rows in seeds]
+                unspent = any(_unspent(rows, self.budget, unit) for rows in seeds)
+                out[f"at_budget{suffix}"] = {**_over_seeds(ends, "accuracy"), "unspent": unspent}
+            if self.target:
+                firsts = [_first_reaching(rows, self.target) for rows in seeds]
+                out[f"to_target{suffix}"] = _over_seeds(firsts, unit)
+        return out
+
+    def key(self, goal: str) -> str:
+        """The field of a goal in the unit of the columns.
+
+        >>> Goals(count="values").key("at_budget")
+        'at_budget_values'
+        """
+        return goal + _suffix(self.count)
+
+
+def _suffix(unit: str) -> str:
+    return "" if unit == "bytes" else f"_{unit}"
+
+
+def sound(p: Point) -> bool:
+    """The models have not collapsed, and there is an accuracy."""
+    return p["loss"] <= COLLAPSE_LOSS and not math.isnan(p["accuracy"])
+
+
+def _last_within(rows: Curve, budget: int, unit: str) -> Point | None:
+    """The last evaluated round within the budget.
+
+    None where the first one is beyond it, or where the models have collapsed by then.
+    """
+    within = [p for p in rows if p[unit] <= budget]
+    return within[-1] if within and sound(within[-1]) else None
+
+
+def _unspent(rows: Curve, budget: int, unit: str) -> bool:
+    """The rounds ended while the budget had room for another one."""
+    end = rows[-1]
+    return end[unit] > 0 and end[unit] * (end["round"] + 1) / end["round"] <= budget
+
+
+def _first_reaching(rows: Curve, target: float) -> Point | None:
+    return next((p for p in rows if sound(p) and p["accuracy"] >= target), None)
+
+
+def _over_seeds(points: list[Point | None], key: str) -> dict[str, Any]:
+    """Mean and half the 95 % interval where every seed has a figure; None where one has not."""
+    values: list[Any] = [p and p[key] for p in points]
+    every = [v for v in values if v is not None]
+    whole = bool(every) and len(every) == len(values)
+    return {
+        "mean": sum(every) / len(every) if whole else None,
+        "ci95": interval(every) if whole else None,
+        "by_seed": values,
+        "rounds": [p and p["round"] for p in points],
+    }
