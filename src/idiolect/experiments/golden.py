@@ -76,13 +76,13 @@ ROUNDINGS: tuple[dict[str, str], ...] = (
 def difference(stored: float, name: str, federation: Federation, task: Task, heard: int) -> float:
     """How far the first seed's accuracy is from the stored one, beyond what rounding explains.
 
-    Processors, and versions of their libraries, add in different orders. Most methods do not care:
-    their accuracies agree to 0.001. But on Synthetic(1, 1) the step sizes of some (fedprox-soft,
-    pfedme, ditto) are so near to unstable that the last bit of the first gradient moves the
-    accuracy by 0.02; in float64 as much as in float32. So where a figure is off, what rounding
-    alone can do is measured on the spot: the run is repeated with other roundings, and the
-    stored figure may be anywhere in the range that they span. A changed method moves the whole
-    range, and is noticed.
+    Processors and versions of their libraries add in different orders. On three of the federations
+    that moves no accuracy by more than 0.002. On Synthetic(1, 1) training is chaotic for some
+    methods (fedprox-soft, pfedme, ditto, scaffold): the same code gives accuracies up to 0.02
+    apart on two machines, or on one with two kernels, and float64 is hardly better. So where a
+    figure is off, what rounding alone can do is measured on the spot: the run is repeated with
+    other roundings, and the stored figure may be anywhere in the range that they span. A changed
+    method moves the whole range, and is noticed.
     """
 
     def accuracy(**rounding: str) -> float:

@@ -322,10 +322,10 @@ COLUMNS = (
 )
 HEAD = f"""# Large models: what they send and how much memory they take
 
-{ROUNDS} rounds, {HEARD} clients heard per round, {CHUNK} rows in flight, {STEPS} gradients per client
-and round, one thread. These runs show that the methods work on such models and what they cost; they are too short
-to rank anything. Loss and accuracy: each client's own model on its own test data, before and
-after. Written by `idiolect reproduce large`.
+{ROUNDS} rounds, {HEARD} clients heard per round, {CHUNK} rows in flight, {STEPS} gradients per
+client and round, one thread. These runs show that the methods work on such models and what they
+cost; they are too short to rank anything. Loss and accuracy: each client's own model on its own
+test data, before and after. Written by `idiolect reproduce large`.
 
 Step sizes: one for each model, for all methods. On CIFAR-10 the best of 0.01, 0.003, 0.001 and
 0.0003 by the validation loss of lp-proj on ResNet-18 (0.89 at 0.001), used for ResNet-34 too; on
@@ -341,8 +341,9 @@ lp-proj sends d_sub = {DIM} numbers, whatever the model. That number is inferred
 does not state d_sub for Table 2 (ResNet-34, {BLOCKS} blocks, 10 of 100 clients heard). Its
 1.2 × 10⁷ and 1.152 × 10⁷ bytes are 200 and 192 rounds of 60,000; at four bytes per number, up and
 down, for 10 clients that is {DIM}, or {DIM // BLOCKS} rows per block. Read as counts of numbers,
-which Tables 1 and 5 are, it would be 3,000; but FedAvg's entry would then be 213 rounds, and the paper stops at 200.
-Neither reading makes FedAvg's entry a whole number of rounds (53.4 at four bytes).
+which Tables 1 and 5 are, it would be 3,000; but FedAvg's entry would then be 213 rounds, and the
+paper stops at 200. Neither reading makes FedAvg's entry a whole number of rounds (53.4 at four
+bytes).
 
 **Named states** are the numbers that a round must hold, by the tensors the method itself names
 (`states` in experiments/large.py): the server's state and the message down once each; the message

@@ -20,8 +20,8 @@ from ...report.goals import Curve, Goals
 from ...run.run import run
 from ...run.tune import choose
 from ...task.task import Task
+from .cases import CASES, Case, rows
 from .page import line, page
-from .rows import CASES, Case, rows
 
 SEEDS = 3
 

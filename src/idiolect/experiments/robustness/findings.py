@@ -80,7 +80,7 @@ def differences(tables: Tables, published: Published) -> list[str]:
 
     One line per federation and method.
     """
-    out: dict[tuple[str, str], dict[str, None]] = {}
+    out: dict[tuple[str, str], dict[str, None]] = {(f, m): {} for f, _, m in tables.rows}
     for (federation, attack, method), row in tables.rows.items():
         theirs = published.get((federation, attack, method), ())
         for (share, cell), paper in zip(row.items(), theirs, strict=False):
@@ -88,8 +88,8 @@ def differences(tables: Tables, published: Published) -> list[str]:
                 where = f"{attack} {percent(share)}" if share else "clean"
                 shown = "★" if paper is None else f"{paper[0]:.3f}"
                 told = f"{where} {cell.short()} / {shown}"
-                out.setdefault((federation, method), {})[told] = None
-    return [f"{federation}, {m}: {', '.join(cells)}" for (federation, m), cells in out.items()]
+                out[federation, method][told] = None
+    return [f"{f}, {m}: {', '.join(cells)}" for (f, m), cells in out.items() if cells]
 
 
 def _differ(cell: Cell, paper: tuple[float, float] | None) -> bool:

@@ -165,7 +165,8 @@ class CellJob:
         >>> CellJob("Synthetic(0, 0)", "RSA", "sign-flip", 0.1, seed=0).title()
         'Synthetic(0, 0): RSA, sign-flip 10 %'
         """
-        return f"{self.federation}: {self.method}, {self.attack} {percent(self.share)}"
+        threat = f"{self.attack} {percent(self.share)}" if self.share else "clean"
+        return f"{self.federation}: {self.method}, {threat}"
 
 
 @lru_cache(maxsize=4)
