@@ -88,7 +88,8 @@ def test_only_missing_methods_are_run_and_added_where_they_belong(ran, tmp_path)
     (tmp_path / "results.json").write_text(json.dumps(table))
     paths = EXPERIMENTS["golden-missing"](tmp_path)
     assert ran == ["fedavg", "ditto"]
-    text, stored = paths[0].read_text(), json.loads(paths[1].read_text())
+    text = paths[0].read_text()
+    stored = json.loads(paths[1].read_text())
     assert stored[TITLE]["fedavg"] == [0.5] * 3
     assert stored[TITLE]["local"] == STORED[TITLE]["local"]
     assert [list(rows) for rows in stored.values()] == [list(rows) for rows in STORED.values()]

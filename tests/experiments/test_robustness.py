@@ -31,7 +31,8 @@ SMALL = {
 @pytest.fixture
 def trained(monkeypatch):
     """The jobs that were really run."""
-    ran, train = [], CellJob.train
+    ran = []
+    train = CellJob.train
 
     def counting(job):
         ran.append(job)
@@ -45,7 +46,8 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
     paths = robustness.write(tmp_path, **SMALL)
     assert [p.name for p in paths] == ["robustness.md", "robustness.json", "robustness.png"]
     assert len(trained) == 2 * (1 + 2 * 4)  # the clean run of a method serves both attacks
-    text, figures = paths[0].read_text(), json.loads(paths[1].read_text())
+    text = paths[0].read_text()
+    figures = json.loads(paths[1].read_text())
     assert "## Synthetic(0, 0), sign-flip" in text and "5 rounds,\n1 seed." in text
     rows = figures["tables"]["Synthetic(0, 0)"]
     assert rows["sign-flip"]["lp-proj-1"]["0"] == rows["gaussian"]["lp-proj-1"]["0"]
@@ -59,7 +61,8 @@ def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(
 ):
     monkeypatch.setattr(robustness, "picture", lambda tables, path: path)
     whole = robustness.write(tmp_path / "whole", **SMALL)
-    everything, train = list(trained), CellJob.train
+    everything = list(trained)
+    train = CellJob.train
     trained.clear()
 
     def until_the_seventh(job):

@@ -21,7 +21,8 @@ from run.tiny_jobs import Square
 @pytest.fixture
 def trained(monkeypatch):
     """The numbers of the jobs that were really run."""
-    numbers, train = [], Square.train
+    numbers = []
+    train = Square.train
 
     def counting(job):
         numbers.append(job.number)
@@ -184,7 +185,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(("presses", "seconds"), [(1, 0.5), (2, 30.0)])
 def test_ctrl_c_on_a_grid_in_processes(presses, seconds, tmp_path):
     """One press ends it after the jobs at work, two at once; no worker is left behind."""
-    script, path = tmp_path / "script.py", tmp_path / "runs.jsonl"
+    script = tmp_path / "script.py"
+    path = tmp_path / "runs.jsonl"
     script.write_text(_GRID)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, str(script), str(path), str(seconds)]

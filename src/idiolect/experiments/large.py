@@ -168,7 +168,8 @@ def engine(
 def activations(host: Host) -> int:
     """Bytes that one gradient of the rows in flight takes beside its result."""
     ids = torch.arange(host.chunk)
-    x, batch = host.task.x0.repeat(len(ids), 1), host._batches(ids, 0).draw()
+    x = host.task.x0.repeat(len(ids), 1)
+    batch = host._batches(ids, 0).draw()
     with Live() as live:
         g = host.task.grad(x, batch)
     return live.peak - g.numel() * g.element_size()
@@ -177,7 +178,8 @@ def activations(host: Host) -> int:
 def measure(model: str, method: str) -> dict[str, Any]:
     """One run in this process: what `write` asks of a fresh one."""
     name, options, lr = MODELS[model]
-    federation, chosen = data.load(name, **options), METHODS[method](lr)
+    federation = data.load(name, **options)
+    chosen = METHODS[method](lr)
     task = Task(partial(models.make, model, tuple(federation.inputs.shape[1:]), federation.classes))
     run = engine(chosen, task, federation, HEARD, CHUNK, BATCH)
     everyone = torch.arange(federation.clients)
@@ -191,8 +193,8 @@ def measure(model: str, method: str) -> dict[str, Any]:
     resident = _resident() - resident
     named = states(chosen, task, federation.clients, CHUNK, HEARD)
     after = run.evaluate(everyone, ("test",))["test"]
-    extra, item = activations(run.host), task.dtype.itemsize
-    bound = item * sum(named.values())
+    extra = activations(run.host)
+    bound = task.dtype.itemsize * sum(named.values())
     return {
         "model": model,
         "method": method,
@@ -254,7 +256,8 @@ print(json.dumps(measure(*sys.argv[1:])))
 
 def write(folder: Path) -> list[Path]:
     """Run everything (some minutes), and write large-models.md and large-models.json."""
-    console, found = Console(stderr=True), []
+    console = Console(stderr=True)
+    found = []
     for model in MODELS:
         for method in METHODS:
             done = subprocess.run(
@@ -273,7 +276,8 @@ def write(folder: Path) -> list[Path]:
 
 def page(found: list[dict[str, Any]]) -> str:
     """The figures of all runs as large-models.md."""
-    live, resident = (sum(f[name] <= 1.5 for f in found) for name in ("ratio", "resident_ratio"))
+    live = sum(f["ratio"] <= 1.5 for f in found)
+    resident = sum(f["resident_ratio"] <= 1.5 for f in found)
     within = (
         f"Within 1.5 × named states + activations: {live} of {len(found)} runs by the live peak, "
         f"{resident} by the resident one."

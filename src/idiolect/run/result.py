@@ -50,7 +50,9 @@ class SeedResult:
     def note_collapse(self, scores: dict[str, float] | None = None) -> None:
         """Mark the round from which on the models are no use: a test loss that is not finite, or beyond COLLAPSE_LOSS."""
         scores = scores or self.history[-1]
-        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores["loss"] <= COLLAPSE_LOSS
+        sound = (math.isnan(scores["loss"]) and not self._tested()) or scores[
+            "loss"
+        ] <= COLLAPSE_LOSS
         self.collapsed = (
             0 if sound else self.collapsed or int(scores.get("round", self.engine.round)) or 1
         )
