@@ -1,4 +1,7 @@
-"""Comparisons: what a budget buys and a target costs, rows with settings of their own, curves, liars; and the lists of parts."""
+"""Comparisons: what a budget buys and a target costs, rows with settings of their own, curves.
+
+Also malicious clients and collapsed runs in tables, and the lists of parts.
+"""
 
 import csv
 import json
@@ -16,8 +19,10 @@ from idiolect.channels import CHANNELS
 from idiolect.cli import lists as info
 from idiolect.cli.main import main
 from idiolect.report import curves
-from idiolect.report.curves import Goals
-from idiolect.report.tables import goal, majority_row, number, render, results_table, size
+from idiolect.report.figures import goal, number, size
+from idiolect.report.goals import Goals
+from idiolect.report.tables import majority_row, render, results_table
+from idiolect.run.compare import goals_of
 from idiolect.run.plan import Plan, method_spec, row_spec
 from idiolect.server.rules import RULES
 
@@ -65,7 +70,7 @@ def history(seed: int, *rounds: tuple[float, int], loss: float = 1.0, every: int
     ]
 
 
-# -- the two columns ---------------------------------------------------------------------------------------------------------
+# -- the two columns ----------------------------------------------------------------------------
 def test_the_budget_is_met_by_the_last_round_within_it_and_the_target_by_the_first_that_has_it():
     got = Goals(budget=25, target=0.5).reached(
         history(0, (0.2, 10), (0.6, 20), (0.4, 30), (0.9, 40))
@@ -154,21 +159,22 @@ def test_a_method_that_sends_nothing_meets_every_budget():
 
 
 def test_goals_are_the_whole_comparisons_and_must_be_seen():
-    assert Goals.of([Settings(bytes=5, target_accuracy=0.5)] * 2, "values") == Goals(
+    assert goals_of([Settings(bytes=5, target_accuracy=0.5)] * 2, "values") == Goals(
         5, 0.5, "values"
     )
     with pytest.raises(SettingError, match="eval_every: 0 is not accepted with bytes"):
-        Goals.of([Settings(bytes=5, eval_every=0)])
+        goals_of([Settings(bytes=5, eval_every=0)])
     with pytest.raises(SettingError, match="bytes: 6 is not accepted; a comparison has one"):
-        Goals.of([Settings(bytes=5), Settings(bytes=6)])
+        goals_of([Settings(bytes=5), Settings(bytes=6)])
     with pytest.raises(SettingError, match="count: 'words' is not accepted"):
-        Goals.of([Settings()], "words")
+        goals_of([Settings()], "words")
 
 
-# -- rows with settings of their own -----------------------------------------------------------------------------------------
+# -- rows with settings of their own ------------------------------------------------------------
 def test_commas_inside_parentheses_do_not_split():
     name, fields = method_spec(
-        "fedavg:channel=topk(share=0.1) + qsgd(levels=4, norm=inf),lr=0.2,server_options=betas=(0.9, 0.99)"
+        "fedavg:channel=topk(share=0.1) + qsgd(levels=4, norm=inf),lr=0.2,"
+        "server_options=betas=(0.9, 0.99)"
     )
     assert name == "fedavg" and fields["channel"] == "topk(share=0.1) + qsgd(levels=4, norm=inf)"
     assert fields["lr"] == "0.2" and fields["server_options"] == "betas=(0.9, 0.99)"
@@ -196,7 +202,8 @@ def test_a_row_has_fields_of_its_method_and_settings_of_its_run():
         ("fedavg:stps=3", "did you mean 'steps'?"),
         (
             "fedavg:seeds=3",
-            "seeds: it is not accepted for fedavg alone; it belongs to the whole comparison: --seeds",
+            "seeds: it is not accepted for fedavg alone; it belongs to the whole comparison: "
+            "--seeds",
         ),
         ("fedavg:target_accuracy=0.3", "--target-accuracy"),
         ("fedavg:channel=haf", "channel: 'haf' is unknown; did you mean 'half'?"),
@@ -241,7 +248,7 @@ def test_rows_have_channels_of_their_own_and_their_labels_say_so(capsys, tmp_pat
     assert one["settings"] == rows[2]["settings"] and one["accuracy"] == rows[2]["accuracy"]
 
 
-# -- a real comparison -------------------------------------------------------------------------------------------------------
+# -- a real comparison --------------------------------------------------------------------------
 def test_a_budget_and_a_target_stop_no_run_of_a_comparison_but_a_single_run(capsys):
     flags = [*SMALL, "--bytes", "500", "--target-accuracy", "0.05", "--json"]
     rows = json_of(capsys, "compare", "fedavg", "lp-proj-1:dim=2", *flags, "--directory", "here")
@@ -368,7 +375,7 @@ def test_a_budget_for_a_regression_is_refused(capsys):
     assert "a budget and a target are about accuracy" in says
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------------
+# -- curves -------------------------------------------------------------------------------------
 def test_curves_are_written(capsys, tmp_path):
     rows = json_of(
         capsys,
@@ -448,14 +455,14 @@ def test_a_picture_of_any_shape_is_drawn(goals, tmp_path):
     assert curves.picture(shapes[1:2], goals, tmp_path / "d.png") == [tmp_path / "d.png"]
 
 
-# -- liars and collapsed runs ------------------------------------------------------------------------------------------------
-def test_a_run_with_liars_says_so(capsys):
+# -- malicious clients and collapsed runs -------------------------------------------------------
+def test_a_run_with_malicious_clients_says_so(capsys):
     flags = [*SMALL, "--attack", "zero", "--malicious", "2"]
-    assert "liars" in table_of(capsys, "run", "fedavg", *flags) and "liars" not in table_of(
-        capsys, "run", "fedavg", *SMALL
-    )
-    out = table_of(capsys, "compare", "fedavg", *flags)
-    assert "those of the benign clients alone" in out and "everyone's" in out
+    assert "malicious" in table_of(capsys, "run", "fedavg", *flags)
+    assert "malicious" not in table_of(capsys, "run", "fedavg", *SMALL)
+    out = " ".join(table_of(capsys, "compare", "fedavg", *flags).split())
+    assert "those of the benign clients alone" in out
+    assert "the majority class is over all clients" in out
     rows = json_of(
         capsys,
         "compare",
@@ -506,7 +513,7 @@ def test_the_caption_names_the_seeds_that_collapsed():
     assert "★" not in render(results_table([row | {"collapsed": [None] * 3}]), 200)
 
 
-# -- the lists ---------------------------------------------------------------------------------------------------------------
+# -- the lists ----------------------------------------------------------------------------------
 def test_channels_lists_every_channel_with_the_bytes_of_a_message(capsys):
     rows = {r["name"]: r for r in json_of(capsys, "channels", "--d", "1000", "--json")}
     assert set(rows) == {"none", *CHANNELS} and all(
@@ -554,7 +561,7 @@ def test_rules_say_what_they_need():
     assert "n / size rows" in needs["bucketing"] and needs["norm-bound"] == "as the rule after it"
 
 
-# -- the documents -----------------------------------------------------------------------------------------------------------
+# -- the documents ------------------------------------------------------------------------------
 def commands() -> list[str]:
     pages = [(DOCS / name).read_text() for name in ("channels.md", "attacks.md")]
     return [

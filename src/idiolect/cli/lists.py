@@ -21,7 +21,7 @@ from ..core.knobs import SettingError, describe, nearest
 from ..methods import METHODS, make
 from ..projections.report import all_kinds
 from ..report.console import OUT
-from ..report.tables import number, size
+from ..report.figures import number, size
 from ..run.measure import measure
 from ..server.rules import RULES, Wrapper
 from ..server.rules.rule import Resilient

@@ -16,13 +16,15 @@ from rich.table import Table
 
 from .. import methods
 from ..core.knobs import SettingError, nearest
+from ..core.plain import plain
 from ..data.federation import Federation
+from ..report.captions import projection_line
 from ..report.console import ERR, OUT
-from ..report.curves import COUNTS, Goals
-from ..report.tables import majority_row, projection_line, results_table
+from ..report.goals import COUNTS, Goals
+from ..report.tables import majority_row, results_table
 from ..run.checkpoint import CheckpointError
-from ..run.compare import compare
-from ..run.directory import RunDirectory, plain
+from ..run.compare import compare, goals_of
+from ..run.directory import RunDirectory
 from ..run.pipeline import pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import Interrupted, run
@@ -179,7 +181,7 @@ def _compare_plans(
     count: str = "bytes",
 ) -> None:
     settings, federation = [p.make_settings() for p in plans], plans[0].make_data()
-    task, goals = plans[0].make_task(federation), Goals.of(settings, count)
+    task, goals = plans[0].make_task(federation), goals_of(settings, count)
     rounds = [s.seeds * s.rounds for s in settings]
     with _progress(sum(rounds) + baselines * rounds[0], quiet) as bar, _resumable(directory):
         rows = compare(

@@ -1,4 +1,7 @@
-"""Stored tables and how to make them again: name -> function of the output folder that returns the files it wrote."""
+"""Stored tables and how to make them again.
+
+Name -> function of the output folder, which returns the files it wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from . import budget, golden, large, projections, robustness, rules
 EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {
     "budget": budget.write,
     "golden": golden.write,
+    "golden-missing": golden.write_missing,
     "projections": projections.write,
     "rules": rules.write,
     "robustness": robustness.write,

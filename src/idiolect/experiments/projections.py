@@ -1,11 +1,13 @@
-"""Does the kind of P matter? lp-proj with each kind and several dimensions, against the paper's dense Gaussian one.
+"""Does the kind of P matter? lp-proj with each kind and several dimensions.
 
-`idiolect reproduce projections` writes projections.md. MNIST is fetched if it is not there.
+The paper's own is the dense Gaussian one. `idiolect reproduce projections` writes projections.md.
+MNIST is fetched if it is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,91 +24,110 @@ from ..task.task import Task
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
 DIMS = (40, 80, 120, 160, 200)
-FEDERATIONS: dict[
-    str, tuple[str, dict[str, Any], str, int, int, int]
-] = {  # title -> data, options, model, dim, sample, rounds
-    "Synthetic(0, 0)": ("synthetic", {}, "linear", 21, 10, 50),
-    "digits, 2 classes a client": ("digits", {"clients": 20}, "mlp", 50, 5, 50),
-    "MNIST, 2 classes a client": ("mnist", {}, "mlp", 50, 10, 10),
+DIGITS = "digits, 2 classes per client"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation, its model, and how lp-proj is run on it."""
+
+    data: str
+    model: str
+    dim: int
+    heard: int
+    rounds: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def load(self) -> tuple[Federation, Task]:
+        federation = data.load(self.data, **self.options)
+        shape = tuple(federation.inputs.shape[1:])
+        return federation, Task(partial(models.make, self.model, shape, 10))
+
+
+FEDERATIONS = {
+    "Synthetic(0, 0)": Setting("synthetic", "linear", 21, 10, 50),
+    DIGITS: Setting("digits", "mlp", 50, 5, 50, {"clients": 20}),
+    "MNIST, 2 classes per client": Setting("mnist", "mlp", 50, 10, 10),
 }
 
 
-def accuracy(
-    method: LpProj, federation: Federation, task: Task, sample: int, rounds: int, seeds: int
-) -> tuple[float, float]:
-    a = run(
-        method, task, federation, rounds=rounds, sample=sample, seeds=seeds, eval_every=0, threads=1
-    ).summary()["accuracy"]
-    return a["mean"], float("nan") if a["ci95"] is None else a["ci95"]
-
-
-def load(title: str) -> tuple[Federation, Task, int, int, int]:
-    name, options, model, dim, sample, rounds = FEDERATIONS[title]
-    federation = data.load(name, **options)
-    return (
-        federation,
-        Task(partial(models.make, model, tuple(federation.inputs.shape[1:]), 10)),
-        dim,
-        sample,
-        rounds,
-    )
+def cells(
+    methods: Iterable[LpProj], setting: Setting, federation: Federation, task: Task, seeds: int
+) -> Iterator[str]:
+    """The accuracy of each method."""
+    for method in methods:
+        result = run(
+            method,
+            task,
+            federation,
+            rounds=setting.rounds,
+            sample=setting.heard,
+            seeds=seeds,
+            eval_every=0,
+            threads=1,
+        )
+        accuracy = result.summary()["accuracy"]
+        half = float("nan") if accuracy["ci95"] is None else accuracy["ci95"]
+        yield f"{accuracy['mean']:.4f} ± {half:.4f}"
 
 
 def kinds(seeds: int) -> Iterator[str]:
-    """The table of kinds, line by line."""
-    for title in FEDERATIONS:
-        federation, task, dim, sample, rounds = load(title)
-        yield f"| {title}, d = {task.d}, dim {dim}, {rounds} rounds | " + " | ".join(KINDS) + " |"
-        yield "|" + "---|" * (len(KINDS) + 1)
+    """The tables of kinds, line by line."""
+    for title, setting in FEDERATIONS.items():
+        federation, task = setting.load()
+        size = f"d = {task.d}, dim {setting.dim}, {setting.rounds} rounds"
+        yield _row(f"{title}, {size}", KINDS)
+        yield _rule(KINDS)
         for p in (1.0, 2.0):
-            found = [
-                accuracy(
-                    LpProj(p=p, dim=dim, projection=kind), federation, task, sample, rounds, seeds
-                )
-                for kind in KINDS
-            ]
-            yield (
-                f"| lp-proj-{p:g} | "
-                + " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in found)
-                + " |"
-            )
+            methods = [LpProj(p=p, dim=setting.dim, projection=kind) for kind in KINDS]
+            yield _row(f"lp-proj-{p:g}", cells(methods, setting, federation, task, seeds))
         yield ""
 
 
 def dims(seeds: int) -> Iterator[str]:
     """The table of dimensions on digits (the paper's C.7.5 does it on EMNIST)."""
-    federation, task, _, sample, rounds = load("digits, 2 classes a client")
-    yield "| digits, lp-proj-2 | " + " | ".join(f"dim {n}" for n in DIMS) + " |"
-    yield "|" + "---|" * (len(DIMS) + 1)
+    setting = FEDERATIONS[DIGITS]
+    federation, task = setting.load()
+    yield _row("digits, lp-proj-2", [f"dim {n}" for n in DIMS])
+    yield _rule(DIMS)
     for kind in ("gaussian", "contiguous"):
-        found = [
-            accuracy(LpProj(p=2.0, dim=n, projection=kind), federation, task, sample, rounds, seeds)
-            for n in DIMS
-        ]
-        yield f"| {kind} | " + " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in found) + " |"
+        methods = [LpProj(p=2.0, dim=n, projection=kind) for n in DIMS]
+        yield _row(kind, cells(methods, setting, federation, task, seeds))
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _rule(cells: Sequence[Any]) -> str:
+    return "|" + "---|" * (len(cells) + 1)
 
 
 def write(folder: Path, seeds: int = 3) -> list[Path]:
-    console, page = Console(stderr=True), []
-    for line in chain(HEAD, kinds(seeds), MIDDLE, dims(seeds)):  # as they come
+    """Run everything (some minutes) and write projections.md."""
+    console = Console(stderr=True)
+    page = []
+    for line in chain([HEAD], kinds(seeds), [MIDDLE], dims(seeds)):  # shown as they come
         page.append(line)
         if line.startswith("|"):
             console.print(line, highlight=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "projections.md").write_text("\n".join(page).rstrip() + "\n")
+    (folder / "projections.md").write_text("\n".join(page) + "\n")
     return [folder / "projections.md"]
 
 
-HEAD = (
-    "# Which projection?",
-    "",
-    "`contiguous` unless you reproduce the paper: one pass over the model, nothing kept but a sign a coordinate, and P Pᵀ = I exactly.",
-    "`idiolect projections` shows singular values, memory, time and bytes of every kind for your model.",
-    "",
-    "Accuracy of lp-proj at its defaults with each kind, mean over 3 seeds ± half the 95 % interval (another seed is another P too).",
-    "At the default λ the tie to the subspace is weak, and Local is as good on these data: the tables show that the kind of P does no",
-    "harm, not that the subspace helps.",
-    "Written by `idiolect reproduce projections`.",
-    "",
-)
-MIDDLE = ("The dimension of the subspace:", "")
+HEAD = """\
+# Which projection?
+
+`contiguous`, unless you reproduce the paper: one pass over the model, nothing kept but one sign
+per coordinate, and P Pᵀ = I exactly. `idiolect projections` shows singular values, memory, time
+and bytes of every kind for your model.
+
+Accuracy of lp-proj at its defaults with each kind, mean over 3 seeds ± half the 95 % interval
+(another seed is another P too). At the default λ the tie to the subspace is weak, and Local is as
+good on these data: the tables show that the kind of P does no harm, not that the subspace helps.
+Written by `idiolect reproduce projections`.
+"""
+MIDDLE = """\
+The dimension of the subspace:
+"""

@@ -1,25 +1,22 @@
-"""The robustness grid: what it writes, that it goes on where it was, and what it says about hand-made numbers."""
+"""The robustness grid: what it writes, and what it says about hand-made figures."""
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from idiolect import Interrupted
 from idiolect.experiments import EXPERIMENTS, robustness
-from idiolect.experiments.robustness import (
-    Cell,
-    Job,
-    Tables,
-    breaks,
-    differences,
-    jobs,
-    read_published,
-    unmoved,
-    useless,
-)
+from idiolect.experiments.robustness import grid
+from idiolect.experiments.robustness.findings import breaks, differences, unmoved, useless
+from idiolect.experiments.robustness.grid import CellJob, jobs
+from idiolect.experiments.robustness.page import page
+from idiolect.experiments.robustness.published import read_published
+from idiolect.experiments.robustness.tables import Cell, Tables
+from idiolect.run.grid import finish
 
+DOCS = Path(__file__).parents[2] / "docs"
 SMALL = {
     "rounds": 5,
     "seeds": 1,
@@ -32,30 +29,26 @@ SMALL = {
 
 
 @pytest.fixture
-def counted(monkeypatch):
+def trained(monkeypatch):
     """The jobs that were really run."""
-    ran, train = [], Job.train
+    ran = []
+    train = CellJob.train
 
     def counting(job):
         ran.append(job)
         return train(job)
 
-    monkeypatch.setattr(Job, "train", counting)
+    monkeypatch.setattr(CellJob, "train", counting)
     return ran
 
 
-def without_time(path):
-    """The stored results by run; the time a run took is its own."""
-    lines = map(json.loads, path.read_text().splitlines())
-    return {r["key"]: {k: v for k, v in r["result"].items() if k != "cpu"} for r in lines}
-
-
-def test_the_grid_writes_page_figures_and_picture(tmp_path, counted):
+def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
     paths = robustness.write(tmp_path, **SMALL)
     assert [p.name for p in paths] == ["robustness.md", "robustness.json", "robustness.png"]
-    assert len(counted) == 2 * (1 + 2 * 4)  # the clean run of a method serves both attacks
-    page, figures = paths[0].read_text(), json.loads(paths[1].read_text())
-    assert "## Synthetic(0, 0), sign-flip" in page and "5 rounds, 1 seed." in page
+    assert len(trained) == 2 * (1 + 2 * 4)  # the clean run of a method serves both attacks
+    text = paths[0].read_text()
+    figures = json.loads(paths[1].read_text())
+    assert "## Synthetic(0, 0), sign-flip" in text and "5 rounds,\n1 seed." in text
     rows = figures["tables"]["Synthetic(0, 0)"]
     assert rows["sign-flip"]["lp-proj-1"]["0"] == rows["gaussian"]["lp-proj-1"]["0"]
     assert set(rows["gaussian"]["Global+Median"]) == {"0", "0.1", "0.2", "0.5", "0.8"}
@@ -64,73 +57,52 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, counted):
 
 
 def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(
-    tmp_path, counted, monkeypatch
+    tmp_path, trained, monkeypatch
 ):
     monkeypatch.setattr(robustness, "picture", lambda tables, path: path)
     whole = robustness.write(tmp_path / "whole", **SMALL)
-    everything, train = list(counted), Job.train
-    counted.clear()
+    everything = list(trained)
+    train = CellJob.train
+    trained.clear()
 
     def until_the_seventh(job):
-        if len(counted) == 7:
-            raise KeyboardInterrupt
+        if len(trained) == 7:
+            raise Interrupted
         return train(job)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Job, "train", until_the_seventh)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(CellJob, "train", until_the_seventh)
         robustness.write(tmp_path / "parts", **SMALL)
     runs = tmp_path / "parts" / robustness.RUNS
     assert len(runs.read_text().splitlines()) == 7
     runs.write_text(runs.read_text() + '{"key": "cut o')  # as a lost machine leaves it
     parts = robustness.write(tmp_path / "parts", **SMALL)
-    assert counted == everything
+    assert trained == everything
     assert [p.read_bytes() for p in parts[:2]] == [p.read_bytes() for p in whole[:2]]
     robustness.write(tmp_path / "parts", **SMALL)
-    assert counted == everything
+    assert trained == everything
 
 
-def test_results_that_come_in_any_order_are_filed_under_their_own_run(tmp_path, monkeypatch):
-    def slower_the_fewer_lie(job):
-        time.sleep(0.02 * (1 - job.share))
-        return {"accuracy": job.share, "variance": 0.0, "collapsed": 0, "liars": []}
-
-    monkeypatch.setattr(
-        robustness, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers)
-    )
-    monkeypatch.setattr(Job, "train", slower_the_fewer_lie)
-    todo = list(
-        jobs(
-            robustness.FEDERATIONS,
-            ["RSA"],
-            ["gaussian", "sign-flip"],
-            seeds=2,
-            rounds=5,
-            clients=10,
-        )
-    )
-    found = robustness.finish(todo, tmp_path / "runs.jsonl", workers=3)
-    assert set(found) == set(todo) and all(
-        result["accuracy"] == job.share for job, result in found.items()
-    )
-    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    assert len(lines) == len(todo) and all(
-        line["result"]["accuracy"] == line["share"] for line in lines
-    )
+def test_a_run_tells_which_clients_were_malicious_and_a_clean_one_how_each_did():
+    attacked = CellJob("Synthetic(0, 0)", "Global+Median", "gaussian", 0.2, 0, 2, 10).train()
+    assert len(attacked["malicious"]) == 2 and "by_client" not in attacked
+    clean = CellJob("Synthetic(0, 0)", "Global+Median", "none", 0.0, 0, 2, 10).train()
+    assert clean["malicious"] == [] and len(clean["by_client"]) == 10
+    assert clean["collapsed"] is None and 0 < clean["accuracy"] < 1
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path):
-    todo = list(
-        jobs(SMALL["federations"], ["Global+Median"], ["gaussian"], seeds=1, rounds=5, clients=10)
-    )
-    robustness.finish(todo, tmp_path / "one.jsonl", workers=1)
-    found = robustness.finish(todo, tmp_path / "two.jsonl", workers=2)
-    assert without_time(tmp_path / "two.jsonl") == without_time(tmp_path / "one.jsonl")
-    assert all(len(result["liars"]) == round(10 * job.share) for job, result in found.items())
+    todo = list(jobs(SMALL["federations"], ["Global+Median"], ["gaussian"], 1, 5, 10))
+    one = finish(todo, tmp_path / "one.jsonl", workers=1)
+    two = finish(todo, tmp_path / "two.jsonl", workers=2)
+    for job in todo:
+        assert one[job] | {"cpu": 0} == two[job] | {"cpu": 0}
+        assert len(one[job]["malicious"]) == round(10 * job.share)
 
 
 def test_other_settings_are_other_runs(monkeypatch):
-    job = Job("Synthetic(0, 0)", "lp-proj-1", "sign-flip", 0.1, seed=0)
+    job = CellJob("Synthetic(0, 0)", "lp-proj-1", "sign-flip", 0.1, seed=0)
     others = [
         replace(job, **change)
         for change in (
@@ -143,28 +115,26 @@ def test_other_settings_are_other_runs(monkeypatch):
     ]
     others += [replace(job, attack="gaussian"), replace(job, federation="Synthetic(1, 1)")]
     keys = {j.key() for j in (job, *others)}
-    monkeypatch.setattr(robustness, "FORMAT", robustness.FORMAT + 1)
+    monkeypatch.setattr(grid, "FORMAT", grid.FORMAT + 1)
     assert len(keys | {job.key()}) == len(others) + 2
 
 
 @pytest.mark.parametrize(("share", "f"), [(0.0, 0), (0.1, 1), (0.2, 2), (0.5, 3), (0.8, 3)])
-def test_krum_is_told_the_expected_liars_but_no_more_than_it_bears(share, f):
+def test_krum_is_told_the_expected_malicious_clients_but_no_more_than_it_tolerates(share, f):
     attack = "sign-flip" if share else "none"
-    assert (
-        Job("Synthetic(0, 0)", "Global+Krum", attack, share, seed=0).settings()["rule"]
-        == f"krum(f={f})"
-    )
+    job = CellJob("Synthetic(0, 0)", "Global+Krum", attack, share, seed=0)
+    assert job.settings()["rule"] == f"krum(f={f})"
 
 
 def test_a_cell_over_seeds():
     results = [
-        {"accuracy": a, "variance": v, "collapsed": 0, "liars": [0]}
+        {"accuracy": a, "variance": v, "collapsed": None, "malicious": [0]}
         for a, v in ((0.8, 0.01), (0.9, 0.03))
     ]
     clean = [{"by_client": [0.0, 0.7, 0.9]}, {"by_client": [0.0, 1.0, 1.0]}]
     cell = Cell.of(results, clean)
     assert (cell.accuracy, cell.variance) == pytest.approx((0.85, 0.02))
-    assert cell.same_clients == pytest.approx(0.9)  # without the liar, client 0
+    assert cell.same_clients == pytest.approx(0.9)  # without the malicious client 0
     assert cell.text() == "0.850 ± 0.635 (0.020)"
     assert (
         Cell.of([results[0], results[1] | {"collapsed": 40}]).text() == "★ round 40 (1 of 2 seeds)"
@@ -172,7 +142,10 @@ def test_a_cell_over_seeds():
 
 
 def made(**rows):
-    """Tables of one federation under sign-flip: method -> accuracies (None = collapsed), clean first."""
+    """Tables of one federation under sign-flip: the accuracies of each method, clean first.
+
+    None: collapsed.
+    """
     shares = (0.0, 0.1, 0.2, 0.5, 0.8)
     cell = {None: Cell(0.1, 0.01, collapsed=(20,), by_seed=(0.1,))}
     names = {
@@ -242,12 +215,17 @@ def test_differences_from_the_paper_are_listed_and_only_they():
 def test_the_published_tables_are_complete():
     published = read_published()
     assert set(published) == {
-        (f, a, m)
-        for f in robustness.FEDERATIONS
-        for a in robustness.ATTACKS
-        for m in robustness.METHODS
+        (f, a, m) for f in grid.FEDERATIONS for a in grid.ATTACKS for m in grid.METHODS
     }
     assert all(len(row) == 5 for row in published.values())
-    assert (
-        sum(cell is None for row in published.values() for cell in row) == 2 * 8
-    )  # eight ★ in each half of Table 7, none elsewhere
+    stars = sum(cell is None for row in published.values() for cell in row)
+    assert stars == 2 * 8  # eight in each half of Table 7, none elsewhere
+
+
+def test_the_stored_page_is_that_of_the_stored_figures():
+    stored = json.loads((DOCS / "robustness.json").read_text())
+    settings = {name: stored["settings"][name] for name in ("rounds", "seeds", "clients")}
+    tables = Tables.from_dict(stored["tables"])
+    assert stored["settings"]["format"] == grid.FORMAT
+    assert json.loads(json.dumps(tables.as_dict())) == stored["tables"]
+    assert (DOCS / "robustness.md").read_text() == page(tables, **settings)

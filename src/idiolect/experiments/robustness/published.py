@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
+# [federation, attack, method] -> accuracy and variance of each cell, clean first; None for a ★
+Published = dict[tuple[str, str, str], list[tuple[float, float] | None]]
 
-def read_published() -> dict[tuple[str, str, str], list[tuple[float, float] | None]]:
-    """[federation, attack, method] -> accuracy and variance, clean first; None for a ★.
+
+def read_published() -> Published:
+    """The tables as data.
 
     >>> read_published()["Synthetic(0, 0)", "sign-flip", "lp-proj-2"]
     [(0.887, 0.01), (0.885, 0.01), (0.884, 0.01), None, None]
     """
-    out: dict[tuple[str, str, str], list[tuple[float, float] | None]] = {}
+    out: Published = {}
     federation = attack = ""
     for line in PUBLISHED.strip().splitlines():
         if head := re.fullmatch(r"(Synthetic\(.+\)): (.+)", line):
