@@ -94,7 +94,9 @@ class LpProj(Method):
         )
 
     def _projection(self, task: Task) -> Projection:
-        return projections.make(self.spec, task.layout.starts, task.seed, task.dtype, task.device)
+        return projections.make_projection(
+            self.spec, task.layout.starts, task.seed, task.dtype, task.device
+        )
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d if self.projection == "identity" else self.dim}
