@@ -1,4 +1,4 @@
-"""The robustness tables of the lp-proj paper, as published."""
+"""The robustness tables of the lp-proj paper (Han, Li, Lin and Zhang, JMLR 2024), as published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 
 
 def read_published() -> dict[tuple[str, str, str], list[tuple[float, float] | None]]:
-    """[federation, attack, method] -> accuracy and variance, clean first; None for a ★.
+    """[federation, attack, method] -> (accuracy, variance) per share of malicious clients, 0 first.
+
+    None where the paper says that training collapsed (★).
 
     >>> read_published()["Synthetic(0, 0)", "sign-flip", "lp-proj-2"]
     [(0.887, 0.01), (0.885, 0.01), (0.884, 0.01), None, None]
@@ -24,7 +26,7 @@ def read_published() -> dict[tuple[str, str, str], list[tuple[float, float] | No
     return out
 
 
-# Tables 6 to 9 of Han, Li, Lin and Zhang, JMLR 2024: accuracy(variance); * = collapsed
+# Tables 6 to 9: accuracy(variance); * = collapsed
 PUBLISHED = """
 Synthetic(0, 0): same-value
 Ditto         .857(.018) .856(.017) .851(.020) .855(.017) .837(.014)
