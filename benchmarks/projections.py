@@ -40,7 +40,7 @@ def figures() -> Iterator[dict]:
         return work
 
     made = [
-        projections.make(Spec(kind, DIM), task.layout.starts, 0, task.dtype, task.device)
+        projections.make_projection(Spec(kind, DIM), task.layout.starts, 0, task.dtype, task.device)
         for kind in KINDS
     ]
     plain, *took = fastest(step(None), *map(step, made))

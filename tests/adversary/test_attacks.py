@@ -1,4 +1,4 @@
-"""Attacks do what their papers say, leave honest messages alone, and draw by client and round only."""
+"""Attacks do what their papers say, leave honest messages alone and draw by client and round."""
 
 import inspect
 import statistics
@@ -38,16 +38,16 @@ def keys_of(n, round=0, seed=0):
     return streams.keys(seed, "attack", round, streams.name_keys([f"client {i}" for i in range(n)]))
 
 
-def cohort(n, m, liars, seed=0, dtype=torch.float64):
-    """rows, bad, reference, keys: clients that differ, around a model that is not zero."""
+def cohort(n, m, f, seed=0, dtype=torch.float64):
+    """rows, malicious, reference, keys: clients that differ, around a model that is not zero."""
     rng = np.random.default_rng(seed)
     reference = rng.normal(size=m)
     rows = reference + rng.normal(1.0, 0.5, m) + rng.normal(size=(n, m)) * rng.uniform(0.5, 2, m)
-    bad = np.zeros(n, dtype=bool)
-    bad[rng.permutation(n)[:liars]] = True
+    malicious = np.zeros(n, dtype=bool)
+    malicious[rng.permutation(n)[:f]] = True
     return (
         torch.tensor(rows, dtype=dtype),
-        torch.tensor(bad),
+        torch.tensor(malicious),
         torch.tensor(reference, dtype=dtype),
         keys_of(n, seed=seed),
     )
@@ -66,20 +66,20 @@ def same_bits(a, b):
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
-# --- against the papers -----------------------------------------------------------------------------------------------------------
+# -- against the papers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [True, False], ids=["models", "changes"])
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize(
-    "n,m,liars", [(10, 7, 3), (7, 1, 2), (5, 4, 3), (4, 3, 4), (3, 30, 2), (2, 2, 1)]
+    "n,m,f", [(10, 7, 3), (7, 1, 2), (5, 4, 3), (4, 3, 4), (3, 30, 2), (2, 2, 1)]
 )
-def test_an_attack_is_its_paper_in_plain_numpy(line, n, m, liars, model):
-    rows, bad, reference, keys = cohort(n, m, liars)
+def test_an_attack_is_its_paper_in_plain_numpy(line, n, m, f, model):
+    rows, malicious, reference, keys = cohort(n, m, f)
     reference = reference if model else None
-    got = parse_attack(line)(rows, bad, reference, keys).numpy()
+    got = parse_attack(line)(rows, malicious, reference, keys).numpy()
     want = reference_of(line)(
-        rows.numpy(), bad.numpy(), None if reference is None else reference.numpy(), keys
+        rows.numpy(), malicious.numpy(), None if reference is None else reference.numpy(), keys
     )
     np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
 
@@ -88,9 +88,11 @@ def test_an_attack_is_its_paper_in_plain_numpy(line, n, m, liars, model):
 @given(st.integers(1, 9), st.integers(1, 6), st.data(), st.integers(0, 10**6))
 def test_min_max_is_the_largest_step_within_the_honest_spread(honest, m, data, seed):
     direction = data.draw(st.sampled_from(["unit", "std", "sign"]))
-    rows, bad, reference, keys = cohort(honest + 2, m, 2, seed)
-    sent = parse_attack(f"min-max(direction={direction})")(rows, bad, reference, keys)[bad][0]
-    seen = rows[~bad]
+    rows, malicious, reference, keys = cohort(honest + 2, m, 2, seed)
+    sent = parse_attack(f"min-max(direction={direction})")(rows, malicious, reference, keys)[
+        malicious
+    ][0]
+    seen = rows[~malicious]
     widest, farthest = torch.cdist(seen, seen).max(), (sent - seen).norm(dim=1).max()
     assert farthest <= widest * (1 + 1e-9) + 1e-12  # kept
     step = sent - seen.mean(0)
@@ -103,9 +105,11 @@ def test_min_max_is_the_largest_step_within_the_honest_spread(honest, m, data, s
 @given(st.integers(2, 9), st.integers(1, 6), st.data(), st.integers(0, 10**6))
 def test_min_sum_is_the_largest_step_within_the_honest_sum(honest, m, data, seed):
     direction = data.draw(st.sampled_from(["unit", "std", "sign"]))
-    rows, bad, reference, keys = cohort(honest + 2, m, 2, seed)
-    sent = parse_attack(f"min-sum(direction={direction})")(rows, bad, reference, keys)[bad][0]
-    seen, mean = rows[~bad], rows[~bad].mean(0)
+    rows, malicious, reference, keys = cohort(honest + 2, m, 2, seed)
+    sent = parse_attack(f"min-sum(direction={direction})")(rows, malicious, reference, keys)[
+        malicious
+    ][0]
+    seen, mean = rows[~malicious], rows[~malicious].mean(0)
     most = torch.cdist(seen, seen).square().sum(1).max()
     assert (sent - seen).square().sum() <= most * (1 + 1e-9)
     assert (mean + 1.0001 * (sent - mean) - seen).square().sum() > most
@@ -114,9 +118,12 @@ def test_min_sum_is_the_largest_step_within_the_honest_sum(honest, m, data, seed
 @pytest.mark.parametrize("name", ["min-max", "min-sum"])
 def test_distance_bounds_hold_in_single_precision_at_every_scale(name):
     for scale in (1e-25, 1.0, 1e25):  # squares of these overflow or vanish in float32
-        rows, bad, _, keys = cohort(9, 50, 3)
-        sent = parse_attack(name)((rows * scale).float(), bad, None, keys)[bad][0].double() / scale
-        exact = parse_attack(name)(rows, bad, None, keys)[bad][0]
+        rows, malicious, _, keys = cohort(9, 50, 3)
+        sent = (
+            parse_attack(name)((rows * scale).float(), malicious, None, keys)[malicious][0].double()
+            / scale
+        )
+        exact = parse_attack(name)(rows, malicious, None, keys)[malicious][0]
         assert (sent - exact).norm() < 1e-5 * exact.norm()
 
 
@@ -130,7 +137,7 @@ def test_alie_takes_its_z_from_the_table_of_the_normal_distribution(n, f, share)
     )
 
 
-def test_alie_is_finite_for_any_number_of_liars_and_grows_with_it():
+def test_alie_is_finite_for_any_number_of_malicious_clients_and_grows_with_it():
     for n in range(1, 40):
         z = [quantile(n, f) for f in range(1, n)]
         assert all(np.isfinite([*z, quantile(n, n)])) and min([*z, 0]) >= 0
@@ -140,39 +147,42 @@ def test_alie_is_finite_for_any_number_of_liars_and_grows_with_it():
 
 def test_mimic_sends_an_honest_message_bit_for_bit():
     for line in ("mimic", "mimic(which=keyed)"):
-        rows, bad, reference, keys = cohort(8, 5, 3)
-        sent = parse_attack(line)(rows, bad, reference, keys)[bad]
-        assert all(any(same_bits(s, r) for r in rows[~bad]) for s in sent)
+        rows, malicious, reference, keys = cohort(8, 5, 3)
+        sent = parse_attack(line)(rows, malicious, reference, keys)[malicious]
+        assert all(any(same_bits(s, r) for r in rows[~malicious]) for s in sent)
         assert same_bits(sent, sent[:1].expand_as(sent))
 
 
 def test_a_free_rider_returns_the_reference_bit_for_bit():
-    rows, bad, reference, keys = cohort(5, 4, 2)
-    assert same_bits(parse_attack("zero")(rows, bad, reference, keys)[bad], reference.expand(2, -1))
+    rows, malicious, reference, keys = cohort(5, 4, 2)
+    assert same_bits(
+        parse_attack("zero")(rows, malicious, reference, keys)[malicious], reference.expand(2, -1)
+    )
 
 
 def test_scaling_by_the_cohort_replaces_the_shared_model():
-    """One liar among S whose honest companions have converged: the mean becomes the liar's model (Bagdasaryan et al.)."""
+    """One malicious client, the others converged: the mean is its model (Bagdasaryan et al.)."""
     reference = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    rows, bad = reference.repeat(5, 1), torch.arange(5) == 3
+    rows = reference.repeat(5, 1)
+    malicious = torch.arange(5) == 3
     rows[3] = torch.tensor([7.0, 7.0])
-    sent = parse_attack("scaling(factor=5)")(rows, bad, reference, keys_of(5))
+    sent = parse_attack("scaling(factor=5)")(rows, malicious, reference, keys_of(5))
     torch.testing.assert_close(sent.mean(0), rows[3])
 
 
 def test_label_flip_sends_what_training_gave():
-    rows, bad, reference, keys = cohort(5, 4, 2)
-    assert same_bits(parse_attack("label-flip")(rows, bad, reference, keys), rows)
+    rows, malicious, reference, keys = cohort(5, 4, 2)
+    assert same_bits(parse_attack("label-flip")(rows, malicious, reference, keys), rows)
 
 
-# --- every attack -----------------------------------------------------------------------------------------------------------------
+# -- every attack ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("line", LINES)
 def test_every_shape_works_and_honest_rows_are_untouched(line, dtype):
     attack = parse_attack(line)
-    for n, m, liars in [
+    for n, m, f in [
         (1, 1, 1),
         (1, 1, 0),
         (1, 4, 1),
@@ -183,31 +193,31 @@ def test_every_shape_works_and_honest_rows_are_untouched(line, dtype):
         (6, 5, 5),
         (3, 1000, 1),
     ]:
-        rows, bad, reference, keys = cohort(n, m, liars, dtype=dtype)
+        rows, malicious, reference, keys = cohort(n, m, f, dtype=dtype)
         for ref in (reference, None):
             before = rows.clone()
-            out = attack(rows, bad, ref, keys)
+            out = attack(rows, malicious, ref, keys)
             assert out.shape == rows.shape and out.dtype == dtype and bool(out.isfinite().all())
-            assert same_bits(out[~bad], before[~bad])
+            assert same_bits(out[~malicious], before[~malicious])
             assert same_bits(rows, before), "the input was changed"
-            assert same_bits(out, attack(rows, bad, ref, keys)), "not the same twice"
+            assert same_bits(out, attack(rows, malicious, ref, keys)), "not the same twice"
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_rows_need_not_be_contiguous(line):
-    rows, bad, reference, keys = cohort(6, 5, 2)
+    rows, malicious, reference, keys = cohort(6, 5, 2)
     strided = torch.empty(5, 12, dtype=rows.dtype).T[::2]
     strided.copy_(rows)
     assert not strided.is_contiguous()
     torch.testing.assert_close(
-        parse_attack(line)(strided, bad, reference, keys),
-        parse_attack(line)(rows, bad, reference, keys),
+        parse_attack(line)(strided, malicious, reference, keys),
+        parse_attack(line)(rows, malicious, reference, keys),
         rtol=1e-12,
         atol=1e-12,
     )
     one = rows[:1].expand(6, -1)  # all the same storage
-    out = parse_attack(line)(one, bad, reference, keys)
-    assert same_bits(out[~bad], one[~bad]) and bool(out.isfinite().all())
+    out = parse_attack(line)(one, malicious, reference, keys)
+    assert same_bits(out[~malicious], one[~malicious]) and bool(out.isfinite().all())
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -224,29 +234,29 @@ def test_an_empty_cohort_or_part_is_returned(line):
 
 @pytest.mark.parametrize("line", LINES)
 def test_honest_rows_keep_even_nan_and_negative_zero(line):
-    rows, bad, reference, keys = cohort(6, 5, 2)
-    first = int((~bad).nonzero()[0])
+    rows, malicious, reference, keys = cohort(6, 5, 2)
+    first = int((~malicious).nonzero()[0])
     rows[first, :3] = torch.tensor([float("nan"), -0.0, float("inf")])
-    out = parse_attack(line)(rows, bad, reference, keys)
-    assert same_bits(out[~bad], rows[~bad])
+    out = parse_attack(line)(rows, malicious, reference, keys)
+    assert same_bits(out[~malicious], rows[~malicious])
     assert bool(
-        out[bad].isfinite().all()
+        out[malicious].isfinite().all()
     )  # colluders learn nothing from a message no server admits
 
 
 @pytest.mark.parametrize("line", COLLUDING)
 def test_colluders_send_one_message_whatever_their_own_rows(line):
-    rows, bad, reference, keys = cohort(9, 4, 3)
+    rows, malicious, reference, keys = cohort(9, 4, 3)
     other = rows.clone()
-    other[bad] = 1e6
-    out = parse_attack(line)(rows, bad, reference, keys)[bad]
-    assert same_bits(out, parse_attack(line)(other, bad, reference, keys)[bad])
+    other[malicious] = 1e6
+    out = parse_attack(line)(rows, malicious, reference, keys)[malicious]
+    assert same_bits(out, parse_attack(line)(other, malicious, reference, keys)[malicious])
     assert same_bits(out, out[:1].expand_as(out))
 
 
 @pytest.mark.parametrize("line", COLLUDING)
 def test_colluders_alone_estimate_from_their_own_rows(line):
-    """All bad: the message is what they would send if their rows were the honest ones (alie: with its own z)."""
+    """All malicious: they send what they would if their rows were honest (alie: with a given z)."""
     rows, _, reference, _ = cohort(6, 4, 0)
     line = "alie(z=1.5)" if line == "alie" else line
     alone = parse_attack(line)(rows, torch.ones(6, dtype=torch.bool), reference, keys_of(6))
@@ -273,54 +283,56 @@ def test_colluders_alone_estimate_from_their_finite_rows(line):
 
 @pytest.mark.parametrize("line", COLLUDING)
 def test_honest_clients_who_agree_leave_nothing_to_divide_by(line):
-    rows, bad, reference, keys = cohort(6, 4, 2)
+    rows, malicious, reference, keys = cohort(6, 4, 2)
     rows[:] = reference
     for ref in (reference, None):
-        assert bool(parse_attack(line)(rows, bad, ref, keys).isfinite().all())
+        assert bool(parse_attack(line)(rows, malicious, ref, keys).isfinite().all())
     zeros = torch.zeros(6, 4)
-    assert bool(parse_attack(line)(zeros, bad, None, keys).isfinite().all())
+    assert bool(parse_attack(line)(zeros, malicious, None, keys).isfinite().all())
 
 
 def test_no_global_generator_is_used():
-    rows, bad, reference, keys = cohort(6, 5, 2)
+    rows, malicious, reference, keys = cohort(6, 5, 2)
     torch.manual_seed(0)
     np.random.seed(0)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     for line in LINES:
-        parse_attack(line)(rows, bad, reference, keys)
+        parse_attack(line)(rows, malicious, reference, keys)
     assert (
         torch.equal(before[0], torch.get_rng_state())
         and (before[1] == np.random.get_state()[1]).all()
     )
 
 
-# --- draws ------------------------------------------------------------------------------------------------------------------------
+# -- draws -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if not parse_attack(line).colludes])
-def test_a_liar_sends_the_same_whoever_else_is_there_and_in_any_order(line):
-    rows, bad, reference, keys = cohort(9, 4, 4)
-    full = parse_attack(line)(rows, bad, reference, keys)
+def test_a_malicious_client_sends_the_same_whoever_else_is_there_and_in_any_order(line):
+    rows, malicious, reference, keys = cohort(9, 4, 4)
+    full = parse_attack(line)(rows, malicious, reference, keys)
     order = torch.tensor([5, 2, 8, 0, 3])
-    part = parse_attack(line)(rows[order], bad[order], reference, keys[order.numpy()])
+    part = parse_attack(line)(rows[order], malicious[order], reference, keys[order.numpy()])
     assert same_bits(part, full[order])
 
 
 def test_a_keyed_mimic_is_chosen_by_key_not_by_position():
-    rows, bad, reference, keys = cohort(9, 4, 4)
+    rows, malicious, reference, keys = cohort(9, 4, 4)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    full = parse_attack("mimic(which=keyed)")(rows, bad, reference, keys)
+    full = parse_attack("mimic(which=keyed)")(rows, malicious, reference, keys)
     assert same_bits(
-        parse_attack("mimic(which=keyed)")(rows[order], bad[order], reference, keys[order.numpy()]),
+        parse_attack("mimic(which=keyed)")(
+            rows[order], malicious[order], reference, keys[order.numpy()]
+        ),
         full[order],
     )
 
 
 @pytest.mark.parametrize("line", DRAWING)
 def test_draws_change_with_round_and_seed(line):
-    rows, bad, reference, _ = cohort(40, 4, 20)
+    rows, malicious, reference, _ = cohort(40, 4, 20)
     seen = [
-        parse_attack(line)(rows, bad, reference, keys_of(40, r, s))[bad]
+        parse_attack(line)(rows, malicious, reference, keys_of(40, r, s))[malicious]
         for r, s in [(0, 0), (1, 0), (0, 1)]
     ]
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
@@ -365,13 +377,13 @@ def test_gaussian_entries_are_independent_across_clients_and_coordinates():
 
 
 def test_gaussian_blocks_do_not_change_the_draws(monkeypatch):
-    rows, bad, reference, keys = cohort(9, 5, 6)
-    whole = parse_attack("gaussian")(rows, bad, reference, keys)
+    rows, malicious, reference, keys = cohort(9, 5, 6)
+    whole = parse_attack("gaussian")(rows, malicious, reference, keys)
     monkeypatch.setattr("idiolect.adversary.noise._BLOCK", 7)
-    assert same_bits(parse_attack("gaussian")(rows, bad, reference, keys), whole)
+    assert same_bits(parse_attack("gaussian")(rows, malicious, reference, keys), whole)
 
 
-# --- by name ----------------------------------------------------------------------------------------------------------------------
+# -- by name ---------------------------------------------------------------------------------------
 
 
 def test_no_attack_is_none():
@@ -435,17 +447,19 @@ def test_a_wrong_line_says_what_would_be_right(text, words):
 
 
 def test_joined_attacks_act_in_order_each_with_its_own_draws():
-    rows, bad, _, keys = cohort(7, 4, 3)
-    both = parse_attack("same-value + scaling(factor=2)")(rows, bad, None, keys)
+    rows, malicious, _, keys = cohort(7, 4, 3)
+    both = parse_attack("same-value + scaling(factor=2)")(rows, malicious, None, keys)
     torch.testing.assert_close(
-        both[bad], 2 * parse_attack("same-value")(rows, bad, None, keys)[bad]
+        both[malicious], 2 * parse_attack("same-value")(rows, malicious, None, keys)[malicious]
     )
-    assert same_bits(both[~bad], rows[~bad])
-    other = parse_attack("scaling(factor=2) + same-value(std=100)")(rows, bad, None, keys)[bad]
+    assert same_bits(both[~malicious], rows[~malicious])
+    other = parse_attack("scaling(factor=2) + same-value(std=100)")(rows, malicious, None, keys)[
+        malicious
+    ]
     assert bool((other == other[:, :1]).all())  # the last word
-    twice = parse_attack("sign-flip + sign-flip")(rows, bad, None, keys)
-    once = parse_attack("sign-flip")(rows, bad, None, keys)
-    factors = (once / rows)[bad][:, 0], (twice / once)[bad][:, 0]
+    twice = parse_attack("sign-flip + sign-flip")(rows, malicious, None, keys)
+    once = parse_attack("sign-flip")(rows, malicious, None, keys)
+    factors = (once / rows)[malicious][:, 0], (twice / once)[malicious][:, 0]
     assert not torch.allclose(*factors)
 
 

@@ -8,7 +8,7 @@ from idiolect.adversary import parse_attack, poison
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 
-BAD = torch.tensor([1, 4])
+MALICIOUS = torch.tensor([1, 4])
 
 
 def federation(classes=5, clients=6, samples=60, shape=(), names=None, seed=0):
@@ -37,10 +37,12 @@ def training(f, clients):
 
 @pytest.mark.parametrize("shape", [(), (4,)], ids=["classes", "tokens"])
 @pytest.mark.parametrize("classes", [2, 3, 5, 62])
-def test_every_training_label_of_a_liar_is_wrong_and_no_other_is_touched(classes, shape):
+def test_every_training_label_of_a_malicious_client_is_wrong_and_no_other_is_touched(
+    classes, shape
+):
     f = federation(classes, shape=shape)
-    g = poison(f, BAD, classes, "random", seed=3)
-    mask = training(f, BAD)
+    g = poison(f, MALICIOUS, classes, "random", seed=3)
+    mask = training(f, MALICIOUS)
     assert bool((f.targets != g.targets)[mask].all())
     assert torch.equal(f.targets[~mask], g.targets[~mask])
     assert bool(((g.targets >= 0) & (g.targets < classes)).all())
@@ -52,7 +54,7 @@ def test_every_training_label_of_a_liar_is_wrong_and_no_other_is_touched(classes
 def test_all_but_the_targets_is_the_same_federation(kind, labels):
     f = federation()
     before = f.fingerprint()
-    g = poison(f, BAD, f.classes, kind, 0, labels)
+    g = poison(f, MALICIOUS, f.classes, kind, 0, labels)
     assert (
         g.inputs is f.inputs
         and g.offsets is f.offsets
@@ -69,19 +71,19 @@ def test_all_but_the_targets_is_the_same_federation(kind, labels):
 
 def test_two_classes_flip():
     f = federation(2)
-    mask = training(f, BAD)
+    mask = training(f, MALICIOUS)
     for kind in ("random", "flip"):
-        assert torch.equal(poison(f, BAD, 2, kind, 0).targets[mask], 1 - f.targets[mask])
+        assert torch.equal(poison(f, MALICIOUS, 2, kind, 0).targets[mask], 1 - f.targets[mask])
 
 
 def test_flip_mirrors_the_classes_and_twice_is_nothing():
     f = federation(5)
-    g = poison(f, BAD, 5, "flip", 0)
-    mask = training(f, BAD)
+    g = poison(f, MALICIOUS, 5, "flip", 0)
+    mask = training(f, MALICIOUS)
     assert torch.equal(g.targets[mask], 4 - f.targets[mask])
-    assert poison(g, BAD, 5, "flip", 0).fingerprint() == f.fingerprint()
+    assert poison(g, MALICIOUS, 5, "flip", 0).fingerprint() == f.fingerprint()
     assert torch.equal(
-        poison(f, BAD.repeat(2), 5, "flip", 0).targets, g.targets
+        poison(f, MALICIOUS.repeat(2), 5, "flip", 0).targets, g.targets
     )  # a client named twice flips once
 
 
@@ -98,9 +100,9 @@ def test_wrong_labels_are_uniform_over_the_others_and_uniform_ones_over_all():
 
 def test_labels_are_fixed_by_seed_and_name_not_by_the_other_clients():
     f = federation()
-    g = poison(f, BAD, 5, "random", 7)
-    assert torch.equal(g.targets, poison(f, BAD, 5, "random", 7).targets)
-    assert not torch.equal(g.targets, poison(f, BAD, 5, "random", 8).targets)
+    g = poison(f, MALICIOUS, 5, "random", 7)
+    assert torch.equal(g.targets, poison(f, MALICIOUS, 5, "random", 7).targets)
+    assert not torch.equal(g.targets, poison(f, MALICIOUS, 5, "random", 8).targets)
     alone = poison(f, torch.tensor([4]), 5, "random", 7)
     assert torch.equal(alone.part(4, "train")[1], g.part(4, "train")[1])
     keep = np.repeat(
@@ -120,26 +122,26 @@ def test_labels_are_fixed_by_seed_and_name_not_by_the_other_clients():
     )
     small, large = (
         poison(few, torch.tensor([0, 1]), 5, "random", 7),
-        poison(whole, BAD, 5, "random", 7),
+        poison(whole, MALICIOUS, 5, "random", 7),
     )
     assert torch.equal(small.part(1, "train")[1], large.part(4, "train")[1])
 
 
 def test_real_targets_change_places_or_sign():
     f = federation(0)
-    moved, negated = poison(f, BAD, 0, "random", 0), poison(f, BAD, 0, "flip", 0)
-    mask = training(f, BAD)
+    moved, negated = poison(f, MALICIOUS, 0, "random", 0), poison(f, MALICIOUS, 0, "flip", 0)
+    mask = training(f, MALICIOUS)
     assert (
         torch.equal(negated.targets[mask], -f.targets[mask])
         and not changed(f, negated)[~mask].any()
     )
     assert not changed(f, moved)[~mask].any()
-    for k in BAD.tolist():
+    for k in MALICIOUS.tolist():
         a, b = f.part(k, "train")[1], moved.part(k, "train")[1]
         assert torch.equal(a.sort().values, b.sort().values) and not torch.equal(a, b)
 
 
-def test_nobody_bad_changes_nothing():
+def test_nobody_malicious_changes_nothing():
     f = federation()
     assert (
         poison(f, torch.empty(0, dtype=torch.int64), 5, "random", 0).fingerprint()
@@ -147,7 +149,7 @@ def test_nobody_bad_changes_nothing():
     )
 
 
-def test_a_liar_without_training_data_is_no_trouble():
+def test_a_malicious_client_without_training_data_is_no_trouble():
     split = ["test"] * 2 + ["train"] * 2
     f = Federation.from_arrays(np.eye(4), [0, 1, 1, 0], ["a", "a", "b", "b"], split=split)
     assert poison(f, torch.tensor([0]), 2, "random", 0).fingerprint() == f.fingerprint()
@@ -159,10 +161,10 @@ def test_a_liar_without_training_data_is_no_trouble():
         ({"kind": "swap"}, "kind: 'swap' is not accepted; one of 'random', 'flip'"),
         ({"labels": "any"}, "labels: 'any' is not accepted; one of 'wrong', 'uniform'"),
         (
-            {"bad_clients": torch.tensor([6])},
-            "bad_clients: [6] are not all clients; accepted: 0 to 5",
+            {"malicious": torch.tensor([6])},
+            "malicious: [6] are not all clients; accepted: 0 to 5",
         ),
-        ({"bad_clients": torch.tensor([-1, 2])}, "bad_clients: [-1, 2] are not all clients"),
+        ({"malicious": torch.tensor([-1, 2])}, "malicious: [-1, 2] are not all clients"),
         ({"classes": 3}, "classes: 3 is not accepted; false labels need at least 5 here"),
         ({"classes": 0}, "classes: 0 is not accepted"),
     ],
@@ -171,7 +173,7 @@ def test_bad_input_is_refused_in_words(options, words):
     with pytest.raises(SettingError) as error:
         poison(
             federation(),
-            **({"bad_clients": BAD, "classes": 5, "kind": "random", "seed": 0} | options),
+            **({"malicious": MALICIOUS, "classes": 5, "kind": "random", "seed": 0} | options),
         )
     assert words in str(error.value)
 
@@ -180,11 +182,11 @@ def test_one_class_has_no_wrong_label_and_real_targets_have_no_classes():
     with pytest.raises(
         SettingError, match="classes: 1 is not accepted; false labels need at least 2"
     ):
-        poison(federation(1), BAD, 1, "random", 0)
+        poison(federation(1), MALICIOUS, 1, "random", 0)
     with pytest.raises(
         SettingError, match="classes: 5 is not accepted; 'arrays' has real targets, so 0"
     ):
-        poison(federation(0), BAD, 5, "flip", 0)
+        poison(federation(0), MALICIOUS, 5, "flip", 0)
 
 
 def test_an_attack_poisons_as_its_fields_say():
@@ -196,7 +198,8 @@ def test_an_attack_poisons_as_its_fields_say():
         ("scaling + data-poison(labels=uniform)", "random", "uniform"),
     ]:
         assert torch.equal(
-            parse_attack(line).poison(f, BAD, 2).targets, poison(f, BAD, 5, kind, 2, labels).targets
+            parse_attack(line).poison(f, MALICIOUS, 2).targets,
+            poison(f, MALICIOUS, 5, kind, 2, labels).targets,
         )
     for line in ("same-value", "alie", "zero + scaling"):
-        assert parse_attack(line).poison(f, BAD, 2) is f
+        assert parse_attack(line).poison(f, MALICIOUS, 2) is f

@@ -65,6 +65,6 @@ class Draws:
         ]
 
     def projection(self, dim, d):
-        return projections.make(
+        return projections.make_projection(
             projections.Spec("gaussian", dim), (0, d), self.seed, torch.float64, torch.device("cpu")
         ).rows.numpy()

@@ -15,7 +15,7 @@ REFUSED = [
     ),
     (
         {"malicious": 6, "attack": "zero"},
-        r"malicious: 6.0 of 6 clients leaves no honest one; at most 5 may lie",
+        r"malicious: 6.0 of 6 clients leaves no honest one; at most 5 may be malicious",
     ),
     (
         {"malicious": 5, "attack": "zero", "held_out": 1},

@@ -18,10 +18,11 @@ from .base import Attack, AttackSequence, Collusion
 from .data import poison
 from .ipm import Ipm
 from .labels import DataPoison, LabelFlip
-from .liars import chosen, how_many
+from .malicious import chosen, how_many
 from .mimic import Mimic
 from .minmax import MinMax, MinSum
 from .noise import Gaussian, SameValue, SignFlip
+from .observer import Observer, tamper
 from .scaling import Scaling, Zero
 
 
@@ -56,11 +57,13 @@ __all__ = [
     "Attack",
     "AttackSequence",
     "Collusion",
+    "Observer",
     "attack_text",
     "chosen",
     "how_many",
     "parse_attack",
     "poison",
+    "tamper",
 ]
 
 

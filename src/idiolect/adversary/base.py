@@ -1,7 +1,8 @@
-"""What an attack is: a pure function of the messages of a round, of who lies and of keyed random numbers.
+"""What an attack is: a pure function of a round's messages, who is malicious, and keyed draws.
 
-A method, a channel and a rule know nothing of attacks. An attack acts after all training and projection and before any channel, on
-one part of the message at a time. The same keys for every part mean one draw for a client and a round.
+Methods, channels and rules know nothing of attacks. An attack acts after all training and
+projection and before any channel, on one part of the message at a time. The keys are the same for
+every part, so a client draws once per round.
 """
 
 from __future__ import annotations
@@ -22,77 +23,97 @@ from .data import poison
 
 @dataclass(frozen=True)
 class Attack(Knobs):
-    """attack(rows[S, m], bad[S], reference[m] | None, keys[S]) -> rows[S, m], the rows of honest clients bit for bit.
+    """attack(rows[S, m], malicious[S], reference[m] | None, keys[S]) -> rows[S, m].
 
-    `reference` is what the server sent down where the message is a model, so that a change is row - reference; None where the message
-    is a change already. `keys` are streams.keys(seed, "attack", round, client names): what a client draws depends on no other client.
+    `malicious` is a mask; the rows of honest clients come back bit for bit. `reference` is what the
+    server sent down where the message is a model, so that a change is row - reference; None where
+    the message is a change already. `keys` are streams.keys(seed, "attack", round, name keys of the
+    clients): what a client draws depends on no other client.
+
+    An attack of one's own overrides `forge`, or `forge_round` if it needs the whole round.
     """
 
-    poisons: ClassVar[str] = (
-        ""  # what the attack does to the liars' training labels before the run: "", "random" or "flip"
-    )
-    colludes: ClassVar[bool] = (
-        False  # whether the liars see the whole round's messages, which must then be in one place
-    )
+    # what the attack does to the malicious clients' training labels before the run:
+    # "", "random" or "flip"
+    poisons: ClassVar[str] = ""
+    # whether the malicious clients see all messages of the round, which must then be in one place
+    colludes: ClassVar[bool] = False
 
-    def __call__(self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
-        who = bad.nonzero()[:, 0]
+    def __call__(
+        self, rows: Tensor, malicious: Tensor, reference: Tensor | None, keys: Keys
+    ) -> Tensor:
+        who = malicious.nonzero()[:, 0]
         if not len(who) or not rows.numel():
             return rows
         out = rows.clone()
-        out[who.to(rows.device)] = self.lies(rows, bad, reference, keys).to(rows.dtype)
+        forged = self.forge_round(rows, malicious, reference, keys)
+        out[who.to(rows.device)] = forged.to(rows.dtype)
         return out
 
-    def lies(
-        self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys
+    def forge_round(
+        self, rows: Tensor, malicious: Tensor, reference: Tensor | None, keys: Keys
     ) -> Tensor:  # -> [F, m], or [m] for all
-        """What the F liars send instead; here each by itself."""
-        return self.lie(rows[bad.to(rows.device)], reference, keys[bad.cpu().numpy()])
+        """What the F malicious clients send instead; here each by itself."""
+        own = rows[malicious.to(rows.device)]
+        return self.forge(own, reference, keys[malicious.cpu().numpy()])
 
-    def lie(
+    def forge(
         self, own: Tensor, reference: Tensor | None, keys: Keys
     ) -> Tensor:  # own[F, m], keys[F] -> [F, m]
-        """The messages of liars who know only their own."""
+        """The messages of malicious clients that know only their own."""
         raise NotImplementedError
 
-    def poison(self, federation: Federation, liars: Tensor, seed: int) -> Federation:
-        """The data that the clients train on; the federation itself where the attack leaves labels alone."""
-        return (
-            poison(federation, liars, federation.classes, self.poisons, seed)
-            if self.poisons
-            else federation
-        )
+    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
+        """The data to train on; `federation` itself where the attack leaves labels alone."""
+        if not self.poisons:
+            return federation
+        return poison(federation, malicious, federation.classes, self.poisons, seed)
 
 
 @dataclass(frozen=True)
 class Collusion(Attack):
-    """Liars who see the honest messages of the round and send one vector, all the same.
+    """Malicious clients that see the honest messages of the round and all send the same vector.
 
-    A message with NaN or infinity, which no server admits, teaches them nothing. Where no honest client is in the round they estimate
-    from what they themselves would have sent; where that is not finite either, they send it.
+    A message with NaN or infinity, which no server admits, is not taken into account. Where no
+    honest client is in the round they estimate from what they themselves would have sent; where
+    that is not finite either, they send it.
     """
 
     colludes: ClassVar[bool] = True
 
-    def lies(self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
-        finite, liars = rows.isfinite().all(1).cpu(), bad.cpu()
-        seen = finite & ~liars if bool((finite & ~liars).any()) else finite & liars
+    def forge_round(
+        self, rows: Tensor, malicious: Tensor, reference: Tensor | None, keys: Keys
+    ) -> Tensor:
+        finite = rows.isfinite().all(1).cpu()
+        malicious = malicious.cpu()
+        honest = finite & ~malicious
+        seen = honest if bool(honest.any()) else finite & malicious
         if not bool(seen.any()):
-            return rows[bad.to(rows.device)]
+            return rows[malicious.to(rows.device)]
         return self.agree(
-            rows[seen.to(rows.device)], reference, keys[seen.numpy()], int(liars.sum()), len(rows)
+            rows[seen.to(rows.device)],
+            reference,
+            keys[seen.numpy()],
+            malicious=int(malicious.sum()),
+            clients=len(rows),
         )
 
     def agree(
-        self, seen: Tensor, reference: Tensor | None, keys: Keys, liars: int, clients: int
-    ) -> Tensor:  # seen[H, m] -> [m]
-        """The one message, from the H messages seen (their senders' keys beside them) in a round of `clients`."""
+        self, seen: Tensor, reference: Tensor | None, keys: Keys, malicious: int, clients: int
+    ) -> Tensor:  # seen[H, m], keys[H] -> [m]
+        """The one message, from the H messages seen and their senders' keys.
+
+        `clients` are heard in the round, `malicious` of them malicious.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AttackSequence(Attack):
-    """Attacks in order: the next one acts on what the last one made of the liars' rows, with random numbers of its own."""
+    """Attacks in order, each on what the one before it made of the malicious clients' rows.
+
+    Each has random numbers of its own.
+    """
 
     parts: tuple[Attack, ...] = ()
 
@@ -105,14 +126,17 @@ class AttackSequence(Attack):
         object.__setattr__(self, "poisons", "".join(poisons))
         object.__setattr__(self, "colludes", any(p.colludes for p in self.parts))
 
-    def __call__(self, rows: Tensor, bad: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+    def __call__(
+        self, rows: Tensor, malicious: Tensor, reference: Tensor | None, keys: Keys
+    ) -> Tensor:
         for j, part in enumerate(self.parts):
-            rows = part(rows, bad, reference, keys if j == 0 else streams.mix(keys ^ np.uint64(j)))
+            own_keys = keys if j == 0 else streams.mix(keys ^ np.uint64(j))
+            rows = part(rows, malicious, reference, own_keys)
         return rows
 
-    def poison(self, federation: Federation, liars: Tensor, seed: int) -> Federation:
+    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
         for part in self.parts:
-            federation = part.poison(federation, liars, seed)
+            federation = part.poison(federation, malicious, seed)
         return federation
 
 

@@ -18,34 +18,37 @@ LABELS = ("wrong", "uniform")
 
 def poison(
     federation: Federation,
-    bad_clients: Tensor,
+    malicious: Tensor,
     classes: int,
     kind: str,
     seed: int,
     labels: str = "wrong",
 ) -> Federation:
-    """The federation with false training targets at `bad_clients`; inputs are shared, validation and test targets stay true.
+    """The federation with false training targets at the `malicious` clients (their positions).
 
-    - "random": each label is drawn anew, once: uniform over the other classes (labels = "wrong"; with two classes that flips it) or
-      over all (labels = "uniform"). The lp-proj paper's text says "flipped (if binary) or uniformly random noisy labels" (C.7.2), its
-      public code draws from all classes. Real targets (classes = 0) change places within the client.
+    Inputs are shared; validation and test targets stay true.
+
+    - "random": each label is drawn anew, once: uniform over the other classes (labels = "wrong";
+      with two classes that flips it) or over all (labels = "uniform"). The text of the lp-proj
+      paper says "flipped (if binary) or uniformly random noisy labels" (C.7.2), its public code
+      draws from all classes. Real targets (classes = 0) change places within the client.
     - "flip": y -> classes - 1 - y; real targets y -> -y.
 
-    Targets of any shape are taken entry by entry, so every next word of a text is false. What a client's labels become depends on
-    its name, its data and the seed alone.
+    Targets of any shape are taken entry by entry, so every next word of a text is false. What a
+    client's labels become depends on its name, its data and the seed alone.
 
     >>> f = Federation.from_arrays(np.eye(4), [0, 1, 2, 0], ["a", "a", "b", "b"], valid=0, test=0)
     >>> poison(f, torch.tensor([1]), f.classes, "flip", seed=0).targets.tolist()
     [0, 1, 0, 2]
     """
-    _check(federation, bad_clients, classes, kind, labels)
-    targets, offsets = federation.targets.clone(), federation.offsets["train"].tolist()
-    for k in sorted(set(bad_clients.tolist())):
+    _check(federation, malicious, classes, kind, labels)
+    targets = federation.targets.clone()
+    offsets = federation.offsets["train"].tolist()
+    for k in sorted(set(malicious.tolist())):
         key = streams.keys(seed, "poison", 0, streams.name_keys([federation.names[k]]))
         part = targets[offsets[k] : offsets[k + 1]]  # a view
-        part.copy_(
-            _flipped(part, classes) if kind == "flip" else _random(part, classes, key, labels)
-        )
+        flip = kind == "flip"
+        part.copy_(_flipped(part, classes) if flip else _random(part, classes, key, labels))
     return replace(federation, targets=targets)
 
 
@@ -55,32 +58,28 @@ def _flipped(y: Tensor, classes: int) -> Tensor:
 
 def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
     if not classes:
-        return y[
-            torch.from_numpy(np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")).to(
-                y.device
-            )
-        ]
-    words, wrong = streams.bits(key, 0, y.numel())[0], labels == "wrong"
-    draw = (
-        torch.from_numpy(streams.below(words, np.array(classes - wrong))).view(y.shape).to(y.device)
-    )
+        order = np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")
+        return y[torch.from_numpy(order).to(y.device)]
+    words = streams.bits(key, 0, y.numel())[0]
+    wrong = labels == "wrong"
+    numbers = streams.below(words, np.array(classes - wrong))
+    draw = torch.from_numpy(numbers).view(y.shape).to(y.device)
     return (y + 1 + draw) % classes if wrong else draw
 
 
-def _check(
-    federation: Federation, bad_clients: Tensor, classes: int, kind: str, labels: str
-) -> None:
+def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, labels: str) -> None:
     for name, value, known in (("kind", kind, KINDS), ("labels", labels, LABELS)):
         if value not in known:
             raise SettingError(
                 f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, known))}"
             )
     if (
-        bad_clients.numel()
-        and not 0 <= int(bad_clients.min()) <= int(bad_clients.max()) < federation.clients
+        malicious.numel()
+        and not 0 <= int(malicious.min()) <= int(malicious.max()) < federation.clients
     ):
         raise SettingError(
-            f"bad_clients: {bad_clients.tolist()} are not all clients; accepted: 0 to {federation.clients - 1}"
+            f"malicious: {malicious.tolist()} are not all clients; "
+            f"accepted: 0 to {federation.clients - 1}"
         )
     real = federation.targets.is_floating_point()
     if real and classes:
@@ -89,5 +88,6 @@ def _check(
         )
     if not real and (classes < 2 or classes < federation.classes):
         raise SettingError(
-            f"classes: {classes} is not accepted; false labels need at least {max(2, federation.classes)} here"
+            f"classes: {classes} is not accepted; "
+            f"false labels need at least {max(2, federation.classes)} here"
         )

@@ -1,4 +1,4 @@
-"""Liars whose training labels are wrong: what `poison` makes of the data, and what they send after training on it."""
+"""Malicious clients with wrong training labels, and what they send after training on them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from .noise import scalars
 
 @dataclass(frozen=True)
 class DataPoison(Attack):
-    """Random labels, and the message times c ~ N(0, std^2), one c of either sign a client and round, to drown the others.
+    """Random labels, and the message times c ~ N(0, std^2), to outweigh the others.
 
-    Sections 5.4 and C.7.2 of the lp-proj paper, standard deviation 20. labels = "wrong": uniform over the other classes, so flipped if
-    there are two, as C.7.2 says; "uniform": over all classes, as the paper's public code draws them.
+    One c, of either sign, per client and round. Sections 5.4 and C.7.2 of the lp-proj paper, with
+    standard deviation 20. labels = "wrong": uniform over the other classes, so flipped if there are
+    two, as C.7.2 says; "uniform": over all classes, as the paper's public code draws them.
 
     >>> import numpy as np, torch
-    >>> bad, keys = torch.tensor([False, True]), np.array([1, 2], dtype=np.uint64)
-    >>> sent = DataPoison()(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), bad, None, keys)
+    >>> malicious = torch.tensor([False, True])
+    >>> keys = np.array([1, 2], dtype=np.uint64)
+    >>> sent = DataPoison()(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), malicious, None, keys)
     >>> bool(sent[1, 1] == 2 * sent[1, 0])
     True
     """
@@ -35,16 +37,18 @@ class DataPoison(Attack):
         "wrong", "what random labels are drawn from: the other classes, or all", choices=LABELS
     )
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return scalars(keys, self.std, own) * own
 
-    def poison(self, federation: Federation, liars: Tensor, seed: int) -> Federation:
-        return poison(federation, liars, federation.classes, self.poisons, seed, self.labels)
+    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
+        return poison(federation, malicious, federation.classes, self.poisons, seed, self.labels)
 
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Labels y -> C - 1 - y, honest training on them and an honest message. Tolpegin et al. 2020; Fang et al. 2020.
+    """Labels y -> C - 1 - y, honest training on them and an honest message.
+
+    Tolpegin et al. 2020; Fang et al. 2020.
 
     >>> LabelFlip.poisons
     'flip'
@@ -52,5 +56,5 @@ class LabelFlip(Attack):
 
     poisons: ClassVar[str] = "flip"
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return own

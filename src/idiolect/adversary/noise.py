@@ -1,4 +1,4 @@
-"""Liars who send noise, or their message times noise: the Byzantine attacks of the lp-proj paper."""
+"""Noise, or the client's message times noise: the Byzantine attacks of the lp-proj paper."""
 
 from __future__ import annotations
 
@@ -18,53 +18,59 @@ _BLOCK = 1 << 20  # random numbers at once
 
 @dataclass(frozen=True)
 class SameValue(Attack):
-    """The same number everywhere: c 1 with c ~ N(0, std^2), one c a client and round.
+    """The same number everywhere: c (1, ..., 1) with c ~ N(0, std^2), one c per client and round.
 
     Li et al. 2019 (RSA); Section 4.2 of the lp-proj paper, tau = 100.
 
-    >>> bad, keys = torch.tensor([False, True]), np.array([1, 2], dtype=np.uint64)
-    >>> SameValue()(torch.zeros(2, 3), bad, None, keys).unique(dim=1).shape
+    >>> malicious = torch.tensor([False, True])
+    >>> keys = np.array([1, 2], dtype=np.uint64)
+    >>> SameValue()(torch.zeros(2, 3), malicious, None, keys).unique(dim=1).shape
     torch.Size([2, 1])
     """
 
     std: float = knob(100.0, "standard deviation of the number sent", above=0)
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return scalars(keys, self.std, own).expand_as(own)
 
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """The message turned round and stretched: -|c| message with c ~ N(0, std^2), one c a client and round.
+    """The message reversed and stretched: -|c| message with c ~ N(0, std^2).
 
-    The whole message, a model where models are sent, not its change. Li et al. 2019 (RSA); Section 4.2 of the lp-proj paper, tau = 10.
+    One c per client and round; the whole message, a model where models are sent, not its change.
+    Li et al. 2019 (RSA); Section 4.2 of the lp-proj paper, tau = 10.
 
-    >>> bad, keys = torch.tensor([False, True]), np.array([1, 2], dtype=np.uint64)
-    >>> SignFlip()(torch.ones(2, 3), bad, None, keys).sign().tolist()
+    >>> malicious = torch.tensor([False, True])
+    >>> keys = np.array([1, 2], dtype=np.uint64)
+    >>> SignFlip()(torch.ones(2, 3), malicious, None, keys).sign().tolist()
     [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
     """
 
     std: float = knob(10.0, "standard deviation of the factor", above=0)
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return -scalars(keys, self.std, own).abs() * own
 
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Noise: every entry ~ N(0, std^2), drawn anew by each liar in each round.
+    """Noise: every entry ~ N(0, std^2), drawn anew per client and round.
 
     Section 4.2 of the lp-proj paper, tau = 100; Blanchard et al. 2017.
 
-    >>> bad, keys = torch.tensor([False, True]), np.array([1, 2], dtype=np.uint64)
-    >>> Gaussian(std=2)(torch.zeros(2, 10_000), bad, None, keys).std(1).round(decimals=1).tolist()
+    >>> malicious = torch.tensor([False, True])
+    >>> keys = np.array([1, 2], dtype=np.uint64)
+    >>> sent = Gaussian(std=2)(torch.zeros(2, 10_000), malicious, None, keys)
+    >>> sent.std(1).round(decimals=1).tolist()
     [0.0, 2.0]
     """
 
     std: float = knob(100.0, "standard deviation of every entry", above=0)
 
-    def lie(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
-        out, step = torch.empty_like(own), max(1, _BLOCK // own.shape[1])
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+        out = torch.empty_like(own)
+        step = max(1, _BLOCK // own.shape[1])
         for i in range(0, len(own), step):
             out[i : i + step] = torch.from_numpy(
                 self.std * streams.normal(keys[i : i + step], own.shape[1])
@@ -73,5 +79,5 @@ class Gaussian(Attack):
 
 
 def scalars(keys: Keys, std: float, like: Tensor) -> Tensor:  # -> [F, 1]
-    """One N(0, std^2) number a client."""
+    """One N(0, std^2) number per client."""
     return torch.from_numpy(np.multiply(std, streams.normal(keys, 1))).to(like)

@@ -96,7 +96,9 @@ class LpProj(Method):
         )
 
     def _projection(self, task: Task) -> Projection:
-        return projections.make(self.spec, task.layout.starts, task.seed, task.dtype, task.device)
+        return projections.make_projection(
+            self.spec, task.layout.starts, task.seed, task.dtype, task.device
+        )
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)

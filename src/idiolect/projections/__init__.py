@@ -1,7 +1,12 @@
-"""Projections P of R^d onto R^dim: made from a seed on every side, never sent; and the table of them.
+"""Projections P of R^d onto R^dim: made from a seed on every side, never sent; and their table.
 
-`make` gives an object with `dim`, `down(x) = P x` and `up(u) = Pᵀ u` on rows. The numbers come from the counter-based generator of
-`idiolect.streams`, so the same seed gives the same P on every machine and with every version of torch.
+`make_projection` gives an object with `dim`, `down(x) = P x` and `up(u) = Pᵀ u` on rows. The
+numbers come from the counter-based generator of `idiolect.core.streams`, so the same seed gives the
+same P on every machine and with every version of torch.
+
+On one CPU thread the result for a row has the same bits whatever other rows are in the cohort: a
+client that trains alone finds what it finds in a simulation of many. With more threads BLAS may
+divide a product with a dense P in another way for another number of rows.
 """
 
 from __future__ import annotations
@@ -45,11 +50,12 @@ PROJECTIONS: dict[str, Callable[..., Projection]] = {
 
 
 def check(spec: Spec, d: int) -> None:
-    """Refuse what makes no sense for a model of d parameters; an option of another kind is refused, not ignored."""
+    """Refuse what makes no sense for a model of d parameters, and options of another kind."""
     if spec.kind == "identity":
         if spec.dim not in (0, d):
             raise SettingError(
-                f"dim: {spec.dim} is not accepted with projection 'identity'; 0 or the model's {d} parameters"
+                f"dim: {spec.dim} is not accepted with projection 'identity'; "
+                f"0 or the model's {d} parameters"
             )
     elif not 1 <= spec.dim <= d:
         raise SettingError(
@@ -65,7 +71,8 @@ def check(spec: Spec, d: int) -> None:
         if spec.kind not in kinds and getattr(spec, name) != getattr(Spec("", 0), name):
             owner = " and ".join(map(repr, kinds))
             raise SettingError(
-                f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; it belongs to {owner}"
+                f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; "
+                f"it belongs to {owner}"
             )
     if spec.blocks > spec.dim:
         raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
@@ -76,13 +83,13 @@ def check(spec: Spec, d: int) -> None:
 
 
 @lru_cache(maxsize=8)
-def make(
+def make_projection(
     spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device
 ) -> Projection:
-    """The projection of this spec for a model whose parameters start at `starts` (the last entry is d)."""
+    """The projection of this spec; `starts`: where each parameter tensor starts, then d."""
     if spec.kind not in PROJECTIONS:
         raise nearest(spec.kind, PROJECTIONS, "projection")
     return PROJECTIONS[spec.kind](spec, starts, seed, dtype, device)
 
 
-__all__ = ["PROJECTIONS", "Projection", "Spec", "check", "make"]
+__all__ = ["PROJECTIONS", "Projection", "Spec", "check", "make_projection"]

@@ -1,6 +1,7 @@
-"""Block-diagonal projections: k blocks over slices of the model (lp-proj, section 6.1), or one block a layer.
+"""Block-diagonal projections: k blocks over slices of the model (lp-proj, section 6.1), or layers.
 
-Time and storage are dim * d / k. The paper states storage dim * d / k²: true if one block serves for all (`reuse`).
+Time and storage are dim * d / k. The paper states storage dim * d / k²: true if one block serves
+for all (`reuse`).
 """
 
 from __future__ import annotations
@@ -11,55 +12,57 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from .dense import rows
+from . import dense
 from .slices import Slices
 from .spec import Spec, shares
 
+_SMALL = 100  # entries of a block below which torch multiplies few rows with a loop of its own
+
 
 class Blocks:
-    """Given cuts of the columns and of the rows: block i maps columns[i] to rows[i]."""
+    """Block i maps the i-th group of columns to the i-th group of rows of P."""
 
     def __init__(
         self, widths: list[int], heights: list[int], blocks: list[Tensor], device: torch.device
     ):
-        self.dim, self.d = sum(heights), sum(widths)
+        self.dim = sum(heights)
+        self.d = sum(widths)
         self.columns = list(pairwise(accumulate(widths, initial=0)))
         self.heights = heights
         self.blocks = [b.to(device) for b in blocks]
-        self.even = len(set(widths)) == len(set(heights)) == 1
+        self.stacked: Tensor | None = None  # [k, height, width], in place of `blocks`
+        alike = len(set(widths)) == len(set(heights)) == 1
         distinct = len({b.untyped_storage().data_ptr() for b in blocks}) == len(blocks)
-        self.stacked = torch.stack(self.blocks) if self.even and distinct else None
-        if self.stacked is not None:
+        if alike and distinct and widths[0] * heights[0] >= _SMALL:
+            self.stacked = torch.stack(self.blocks)
             self.blocks = []
 
     def down(self, x: Tensor) -> Tensor:
-        if self.stacked is not None:  # equal blocks: one batched product
-            k, h, w = self.stacked.shape
-            return (
-                torch.bmm(x.view(len(x), k, w).transpose(0, 1), self.stacked.transpose(1, 2))
-                .transpose(0, 1)
-                .reshape(len(x), k * h)
-            )
-        parts = [
-            x[:, a:b] @ block[:, : b - a].T
-            for (a, b), block in zip(self.columns, self.blocks, strict=True)
-        ]
-        return torch.cat(parts, dim=1)
+        if self.stacked is not None:  # one batched product
+            k, height, width = self.stacked.shape
+            parts = dense.padded(x).view(-1, k, width).permute(1, 2, 0)
+            rows = torch.bmm(self.stacked, parts).permute(2, 0, 1)
+            return rows.reshape(-1, k * height)[: len(x)]
+        return torch.cat(
+            [
+                dense.down(block[:, : b - a], x[:, a:b])
+                for (a, b), block in zip(self.columns, self.blocks, strict=True)
+            ],
+            dim=1,
+        )
 
     def up(self, u: Tensor) -> Tensor:
         if self.stacked is not None:
-            k, h, w = self.stacked.shape
-            return (
-                torch.bmm(u.view(len(u), k, h).transpose(0, 1), self.stacked)
-                .transpose(0, 1)
-                .reshape(len(u), k * w)
-            )
-        out = u.new_empty(len(u), self.d)
-        for (a, b), block, part in zip(
-            self.columns, self.blocks, u.split(self.heights, dim=1), strict=True
-        ):
+            k, height, width = self.stacked.shape
+            parts = dense.padded(u).view(-1, k, height).transpose(0, 1)
+            rows = torch.bmm(parts, self.stacked).transpose(0, 1)
+            return rows.reshape(-1, k * width)[: len(u)]
+        u_padded = dense.padded(u)
+        out = u.new_empty(len(u_padded), self.d)
+        parts = u_padded.split(self.heights, dim=1)
+        for (a, b), block, part in zip(self.columns, self.blocks, parts, strict=True):
             torch.mm(part, block[:, : b - a], out=out[:, a:b])
-        return out
+        return out[: len(u)]
 
     def add_up(self, g: Tensor, u: Tensor) -> Tensor:
         return g.add_(self.up(u))
@@ -83,28 +86,32 @@ def block(
 ) -> Slices | Blocks:
     """k blocks of about d/k columns and dim/k rows; sizes may differ by one."""
     k = spec.blocks or spec.dim
-    widths, heights = shares(starts[-1], [1] * k), shares(spec.dim, [1] * k)
+    widths = shares(starts[-1], [1] * k)
+    heights = shares(spec.dim, [1] * k)
     if not spec.reuse:
-        return _made(
-            widths, heights, [f"projection block {i}" for i in range(k)], seed, dtype, device
-        )
-    one = rows(max(heights), max(widths), seed, "projection", dtype)
-    cut = {
+        names = [f"projection block {i}" for i in range(k)]
+        return _made(widths, heights, names, seed, dtype, device)
+    one = dense.rows(max(heights), max(widths), seed, "projection", dtype)
+    cut = {  # by width, of which there are at most two
         w: one if w == max(widths) else _renormalised(one, w) for w in set(widths)
-    }  # at most two widths
-    return Blocks(
-        widths, heights, [cut[w][:h] for h, w in zip(heights, widths, strict=True)], device
-    )
+    }
+    blocks = [cut[w][:h] for h, w in zip(heights, widths, strict=True)]
+    return Blocks(widths, heights, blocks, device)
 
 
 def layers(
     spec: Spec, starts: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device
 ) -> Slices | Blocks:
-    """Every parameter tensor of the model apart, the dimensions shared out by size or as given; `blocks` of about equal size within
-    each layer: 1 is one dense block a layer, 0 one block a row."""
+    """Each parameter tensor of the model has rows of its own: shared out by size, or as given.
+
+    `blocks` of about equal size within each layer: 1 is one dense block per layer, 0 one block per
+    row of P.
+    """
     sizes = [b - a for a, b in pairwise(starts)]
     dims = _given(spec, sizes) if spec.dims else _by_size(spec.dim, sizes)
-    widths, heights, names = [], [], []
+    widths: list[int] = []
+    heights: list[int] = []
+    names: list[str] = []
     for i, (size, dim) in enumerate(zip(sizes, dims, strict=True)):
         k = max(1, min(spec.blocks or dim, dim))
         widths += shares(size, [1] * k)
@@ -125,7 +132,8 @@ def _made(
     device: torch.device,
 ) -> Slices | Blocks:
     blocks = [
-        rows(h, w, seed, name, dtype) for h, w, name in zip(heights, widths, names, strict=True)
+        dense.rows(h, w, seed, name, dtype)
+        for h, w, name in zip(heights, widths, names, strict=True)
     ]
     if set(heights) == {1}:
         return Slices(widths, torch.cat([b[0] for b in blocks]).to(device))
@@ -144,9 +152,8 @@ def _by_size(dim: int, sizes: list[int]) -> list[int]:
     [590, 10]
     """
     dims = [min(n, size) for n, size in zip(shares(dim, sizes), sizes, strict=True)]
-    for i in sorted(
-        range(len(sizes)), key=lambda i: dims[i] - sizes[i]
-    ):  # the surplus to where there is most room
+    most_room_first = sorted(range(len(sizes)), key=lambda i: dims[i] - sizes[i])
+    for i in most_room_first:
         dims[i] += min(dim - sum(dims), sizes[i] - dims[i])
     return dims
 
@@ -164,6 +171,7 @@ def _given(spec: Spec, widths: list[int]) -> list[int]:
     if not fits:
         sizes = ", ".join(map(str, widths))
         raise SettingError(
-            f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to dim {spec.dim}, at most {sizes}"
+            f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to "
+            f"dim {spec.dim}, at most {sizes}"
         )
     return heights

@@ -1,4 +1,7 @@
-"""Dense blocks of Gaussian rows: what `gaussian`, `orthogonal`, `block` and `layers` are made of."""
+"""Dense blocks of Gaussian rows, and products with them.
+
+What `gaussian`, `orthogonal`, `block` and `layers` are made of.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from torch import Tensor
 from ..core import streams
 
 _PIECE = 1 << 22  # numbers generated at once: memory beyond P itself stays small
+_ROWS = 4  # for fewer rows BLAS has kernels of their own, which add in another order
 
 
 def rows(dim: int, d: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:  # -> [dim, d]
-    """i.i.d. N(0, 1) entries, each row scaled to unit length; row i of a stream does not depend on how many rows are made."""
+    """i.i.d. N(0, 1) entries, each row scaled to unit length.
+
+    Row i of a stream does not depend on how many rows are made.
+    """
     key = streams.keys(seed, purpose)
     even = d + d % 2  # each row starts at an even place of the stream
     out = torch.empty(dim, d, dtype=dtype)
@@ -27,6 +34,39 @@ def rows(dim: int, d: int, seed: int, purpose: str, dtype: torch.dtype) -> Tenso
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
-    """Rows made orthonormal, each as near to its own direction as Gram-Schmidt leaves it (QR with positive diagonal)."""
+    """Rows made orthonormal, each as near to its own direction as Gram-Schmidt leaves it.
+
+    QR with a positive diagonal of R.
+    """
     q, r = torch.linalg.qr(matrix.double().T)
     return (q * r.diagonal().sign()).T.to(matrix.dtype).contiguous()
+
+
+# -- products of which a row has the same bits, alone or among any number of rows ------------------
+def padded(x: Tensor) -> Tensor:  # [K, n] -> [max(K, 4), n]
+    """Zeros below, up to four rows; four rows and more are returned as they are.
+
+    >>> padded(torch.ones(1, 2)).shape
+    torch.Size([4, 2])
+    """
+    missing = _ROWS - len(x)
+    return torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing > 0 else x
+
+
+def down(block: Tensor, x: Tensor) -> Tensor:  # block[h, n], x[K, n] -> [K, h]
+    """block x for every row x."""
+    if len(block) == 1:  # BLAS multiplies by a single row with yet another kernel
+        return (x * block).sum(1, keepdim=True)
+    return (block @ padded(x).T).T[: len(x)]  # a third faster than x @ block.T, for few rows
+
+
+def up(block: Tensor, u: Tensor) -> Tensor:  # block[h, n], u[K, h] -> [K, n]
+    """blockᵀ u for every row u."""
+    return (padded(u) @ block)[: len(u)]
+
+
+def add_up(g: Tensor, block: Tensor, u: Tensor) -> Tensor:  # g[K, n]
+    """g + blockᵀ u for every row u, in place."""
+    if len(g) >= _ROWS:
+        return g.addmm_(u, block)
+    return g.copy_(padded(g).addmm_(padded(u), block)[: len(g)])

@@ -1,4 +1,4 @@
-"""What a projection is like: singular values, memory, time and bytes, measured without forming P."""
+"""What a projection is like: singular values, memory, time and bytes, without forming P."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from ..core.knobs import SettingError
 from ..wire.messages import HEADER
-from . import PROJECTIONS, Projection, Spec, check, make
+from . import PROJECTIONS, Projection, Spec, check, make_projection
 from .block import Blocks
 from .slices import Slices
 from .sparse import Sparse
@@ -18,10 +18,12 @@ from .sparse import Sparse
 def singular_values(
     P: Projection, dtype: torch.dtype, device: torch.device, at_once: int = 16
 ) -> tuple[float, float]:
-    """(least, largest) singular value, without forming P: 1 where rows are disjoint; block by block where there are blocks; else from
-    the dim x dim matrix P Pᵀ, which takes dim passes.
+    """(least, largest) singular value, without forming P.
 
-    >>> P = make(Spec("sparse", 5), (0, 100), 0, torch.float64, torch.device("cpu"))
+    1 where rows are disjoint; block by block where there are blocks; else from the dim x dim matrix
+    P Pᵀ, which takes dim passes.
+
+    >>> P = make_projection(Spec("sparse", 5), (0, 100), 0, torch.float64, torch.device("cpu"))
     >>> [round(s, 9) for s in singular_values(P, torch.float64, torch.device("cpu"))]
     [1.0, 1.0]
     """
@@ -49,13 +51,15 @@ def describe(
     seed: int = 0,
 ) -> dict[str, Any]:
     """The figures of one projection for a model whose parameters start at `starts`."""
-    device, d = torch.device("cpu"), starts[-1]
+    device = torch.device("cpu")
+    d = starts[-1]
     check(spec, d)
     began = time.perf_counter()
-    P = make(spec, starts, seed, dtype, device)
+    P = make_projection(spec, starts, seed, dtype, device)
     built = time.perf_counter() - began
     low, high = singular_values(P, dtype, device)
-    x, best = torch.ones(1, d, dtype=dtype), float("inf")
+    x = torch.ones(1, d, dtype=dtype)
+    best = float("inf")
     for _ in range(5):
         began = time.perf_counter()
         P.up(P.down(x))
@@ -76,11 +80,17 @@ def describe(
 
 
 def warning(low: float, high: float, dim: int, d: int) -> str:
-    """Where the paper's Assumption 3 (singular values between 1 - C sqrt(dim/d) and 1 + C sqrt(dim/d)) is in doubt."""
+    """Where Assumption 3 of the lp-proj paper is in doubt, else "".
+
+    It says that singular values are between 1 - C sqrt(dim/d) and 1 + C sqrt(dim/d).
+    """
     if low < 1e-3:
         return "P loses rank: some directions of the subspace are not seen"
     if max(1 - low, high - 1) > 0.5:
-        return f"singular values are far from 1: dim/d = {dim / d:.3g} is large for the theory, which wants dim much smaller than d"
+        return (
+            f"singular values are far from 1: dim/d = {dim / d:.3g} is large for the theory, "
+            "which wants dim much smaller than d"
+        )
     return ""
 
 

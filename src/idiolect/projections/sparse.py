@@ -1,6 +1,7 @@
 """Sparse projections: signs and places only, a few passes over the model whatever dim is.
 
-With one entry a column the rows are disjoint, so P Pᵀ = I exactly: the theory's assumption holds with both singular values 1.
+With one entry per column the rows are disjoint, so P Pᵀ = I exactly: the assumption of the theory
+holds, with all singular values 1.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ def _signs(key: np.ndarray, count: int, dtype: torch.dtype) -> Tensor:
     ).to(dtype)
 
 
-_TILE = 4096  # places repeat after this many columns (and after d/64, where that is more); signs never do
+_TILE = 4096  # columns after which places repeat (d/64 where that is more); signs never do
 
 
 class Sparse:
     """Column j has `per_column` signed entries in random rows; every row is scaled to unit length.
 
-    Places are drawn for a tile of some thousand columns and repeat, every row equally often; signs are drawn for every column. So
-    P x is one pass that adds up the tiles, and the scattering is a tile's work: a random place for each of a million columns would
-    cost ten times as much as the step it regularises.
+    Places are drawn for a tile of some thousand columns and repeat, every row equally often; signs
+    are drawn for every column. So P x is one pass that adds up the tiles, and only one tile is
+    scattered: a random place for each of a million columns would cost ten times as much as the step
+    that P regularises.
     """
 
     def __init__(
@@ -39,27 +41,25 @@ class Sparse:
         dtype: torch.dtype,
         device: torch.device,
     ):
-        self.dim, self.d = spec.dim, starts[-1]
+        self.dim = spec.dim
+        self.d = starts[-1]
         self.tile = min(self.d, -(-max(_TILE, self.d // 64) // self.dim) * self.dim)
         self.maps = []
         for s in range(spec.per_column):
             row = _balanced_rows(seed, s, self.dim, self.tile)
             sign = _signs(streams.keys(seed, f"projection signs {s}"), self.d, dtype)
             self.maps.append((row.to(device), sign.to(device)))
-        if (
-            spec.per_column == 1
-        ):  # the usual case: rows are disjoint, their lengths are their counts
+        if spec.per_column == 1:  # rows are disjoint: their squared lengths are their counts
             every = self.maps[0][0].repeat(-(-self.d // self.tile))[: self.d]
             length = torch.bincount(every, minlength=self.dim).to(device=device, dtype=dtype)
-        else:  # two entries of a column may fall into one row: measure
+        else:  # two entries of a column may fall into one row: measured
             length = torch.zeros(self.dim, dtype=dtype, device=device)
             for j in range(0, self.dim, 64):
                 one_hot = torch.eye(self.dim, dtype=dtype, device=device)[j : j + 64]
                 length[j : j + 64] = self.up(one_hot).square().sum(1)
         scale = length.rsqrt()
-        self.maps = [
-            (row, self._tiled(scale[row], sign)) for row, sign in self.maps
-        ]  # the scale goes into the entries: no pass of its own
+        # the scale goes into the entries: no pass of its own
+        self.maps = [(row, self._tiled(scale[row], sign)) for row, sign in self.maps]
 
     def _tiled(self, scale: Tensor, sign: Tensor) -> Tensor:
         for a in range(0, self.d, self.tile):
@@ -94,7 +94,10 @@ class Sparse:
 
 
 def _balanced_rows(seed: int, s: int, dim: int, d: int) -> Tensor:  # -> int32[d]
-    """A random place for every column, every row equally often (to within one): a shuffled repetition of 0 ... dim - 1."""
+    """A random place for every column, every row equally often (to within one).
+
+    A shuffled repetition of 0 ... dim - 1.
+    """
     order = np.argsort(
         streams.bits(streams.keys(seed, f"projection rows {s}"), 0, d)[0], kind="stable"
     )
@@ -104,7 +107,10 @@ def _balanced_rows(seed: int, s: int, dim: int, d: int) -> Tensor:  # -> int32[d
 
 
 class Contiguous(Slices):
-    """Row i sums a slice of about d/dim neighbouring coordinates under random signs: one pass over the vector, nothing else kept."""
+    """Row i sums a slice of about d/dim neighbouring coordinates under random signs.
+
+    One pass over the vector; nothing is kept but the signs.
+    """
 
     def __init__(
         self,

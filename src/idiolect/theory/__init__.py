@@ -1,1 +1,1 @@
-"""What can be known without training: closed forms that tests and experiments check methods against."""
+"""What can be known without training: closed forms to check methods against."""

@@ -1,4 +1,4 @@
-"""The robustness tables of the lp-proj paper, as published."""
+"""The robustness tables of the lp-proj paper (Han, Li, Lin and Zhang, JMLR 2024), as published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_published() -> Published:
     return out
 
 
-# Tables 6 to 9 of Han, Li, Lin and Zhang, JMLR 2024: accuracy(variance); * = collapsed
+# Tables 6 to 9: accuracy(variance); * = collapsed
 PUBLISHED = """
 Synthetic(0, 0): same-value
 Ditto         .857(.018) .856(.017) .851(.020) .855(.017) .837(.014)

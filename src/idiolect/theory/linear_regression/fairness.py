@@ -1,11 +1,14 @@
-"""How unequal the clients' losses are (lp-proj, Appendix B.4): population variance over clients of the test losses.
+"""How unequal the clients' losses are: population variance of the test losses over clients.
 
-`P` with orthonormal rows gives lp-proj-2, no P pFedMe and Ditto; λ = ∞ without P is FedAvg, λ = 0 Local. The paper's variance is of losses
-averaged over the noise of training; `realised` keeps that noise, as anyone who trains once sees it. Then Local is no longer perfectly
-fair, and lp-proj is fairer than pFedMe only for large enough λ: for many clients, from the λ of Proposition 16 on.
+From Appendix B.4 of the lp-proj paper. `P` with orthonormal rows gives lp-proj-2, no P gives pFedMe
+and Ditto; λ = ∞ without P is FedAvg, λ = 0 Local. The paper takes the variance of losses averaged
+over the noise of training; `realised` keeps that noise, which is in the losses of any single run.
+Then Local is no longer perfectly fair, and lp-proj is fairer than pFedMe only for large enough λ:
+for many clients, from the λ of Proposition 16 on.
 
 >>> s = Linear(clients=20, samples=50, features=10)
->>> S, P = s.heterogeneity * torch.eye(10), torch.eye(10)[:3]
+>>> S = s.heterogeneity * torch.eye(10)
+>>> P = torch.eye(10)[:3]
 >>> expected(s, 1.0, S, P) < expected(s, 1.0, S), realised(s, 0.1, S, P) < realised(s, 0.1, S)
 (True, False)
 """
@@ -21,7 +24,10 @@ from ...data.regression import Linear
 
 
 def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float:  # w[N, d]
-    """V(λ) for given true parameters, eq. (45): (b²/4) (λ / (b + λ))⁴ times the variance of ||P (w̄ - w_k)||²."""
+    """V(λ) for given true parameters, eq. (45).
+
+    (b²/4) (λ / (b + λ))⁴ times the variance of ||P (w̄ - w_k)||².
+    """
     u = w if P is None else w @ P.T
     far = (u - u.mean(0)).square().sum(1)
     return s.b**2 / 4 * _share(s, lam) ** 4 * float(far.var(correction=0))
@@ -30,18 +36,26 @@ def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float
 def expected(
     s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None
 ) -> float:  # covariance[d, d]
-    """E V(λ) over w_k ~ N(μ, Σ_w), eqs. (46) to (48), which are twice too large: step (d) of (49) loses a factor 1/2."""
-    S, N = _seen(covariance, P), s.clients
+    """E V(λ) over w_k ~ N(μ, Σ_w), eqs. (46) to (48).
+
+    These are twice too large as printed: step (d) of (49) loses a factor 1/2.
+    """
+    S = _seen(covariance, P)
+    N = s.clients
     return s.b**2 / 2 * _share(s, lam) ** 4 * (N - 1) * (N - 2) / N**2 * float((S @ S).trace())
 
 
 def realised(s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None) -> float:
-    """The same with the noise of training in each client's loss (test noise averaged); not in the paper.
+    """The same with the noise of training in each client's loss, averaged over test noise.
 
-    The errors e_k = x_k - w_k are exchangeable Gaussians, var V and cov C: ||e_k||² - ||e_l||² = <e_k - e_l, e_k + e_l> is a product of
-    independent vectors, so that E var(||e_k||²) = 2 (1 - 1/N) tr((V - C)(V + C)). Without noise this is (46) to (48).
+    Not in the paper. The errors e_k = x_k - w_k are exchangeable Gaussians with variance V and
+    covariance C: ||e_k||² - ||e_l||² = <e_k - e_l, e_k + e_l> is a product of independent vectors,
+    so that E var(||e_k||²) = 2 (1 - 1/N) tr((V - C)(V + C)). Without noise this is (46) to (48).
     """
-    S, N, a, z = _seen(covariance, P), s.clients, _share(s, lam), s.noise**2 / (s.b * s.samples)
+    S = _seen(covariance, P)
+    N = s.clients
+    a = _share(s, lam)
+    z = s.noise**2 / (s.b * s.samples)
     one = torch.eye(len(S), dtype=S.dtype)
     minus = a**2 * S + (1 - a) ** 2 * z * one
     plus = a**2 * (1 - 2 / N) * S + ((1 - a) ** 2 + (4 * a * (1 - a) + 2 * a**2) / N) * z * one

@@ -1,14 +1,20 @@
-"""The models each method ends with, as functions of the data (lp-proj, Appendix B.1), for any features and any P.
+"""The models that each method ends with, as functions of the data, for any features and any P.
 
-Every shared model is a mean of what the clients would find alone, weighted by matrices; every personal model solves one linear system.
-For lp-proj-2 the paper says that general features allow no concise solution. They do: with H_k = Xi_k^T Xi_k / n and the Woodbury
-identity the envelope is F_k(w) = λ/2 (w - P ŵ_k)^T A_k (w - P ŵ_k) + constant, A_k = (I + λ P H_k^-1 P^T)^-1, and the rest follows.
+From Appendix B.1 of the lp-proj paper. Every shared model is a mean of what the clients would find
+alone, weighted by matrices; every personal model solves one linear system. For lp-proj-2 the paper
+says that general features allow no concise solution. They do: with H_k = Xi_k^T Xi_k / n and the
+Woodbury identity the envelope is F_k(w) = λ/2 (w - P ŵ_k)^T A_k (w - P ŵ_k) + constant,
+A_k = (I + λ P H_k^-1 P^T)^-1, and the rest follows.
 
-Shapes: H[N, d, d], ŵ[..., N, d] (leading axes: draws of the noise), P[m, d], shared models [..., m], personal models [..., N, d].
+Shapes: H[N, d, d], ŵ[..., N, d] (leading axes: draws of the noise), P[m, d], shared models
+[..., m], personal models [..., N, d].
 
->>> H, found = 2.0 * torch.eye(3).expand(2, 3, 3), torch.tensor([[0.0, 0.0, 0.0], [6.0, 6.0, 6.0]])
+In the example the first coordinate is tied, (b ŵ_k + λ w) / (b + λ); the others are the client's.
+
+>>> H = 2.0 * torch.eye(3).expand(2, 3, 3)
+>>> found = torch.tensor([[0.0, 0.0, 0.0], [6.0, 6.0, 6.0]])
 >>> w, x = lpproj(H, found, lam=1.0, P=torch.eye(3)[:1])
->>> w.tolist(), x.tolist()  # the first coordinate is tied: (b ŵ_k + λ w) / (b + λ); the others are the client's own
+>>> w.tolist(), x.tolist()
 ([3.0], [[1.0, 0.0, 0.0], [5.0, 6.0, 6.0]])
 """
 
@@ -54,13 +60,16 @@ def ditto(H: Tensor, found: Tensor, lam: float) -> tuple[Tensor, Tensor]:
 
 
 def lpproj(H: Tensor, found: Tensor, lam: float, P: Tensor) -> tuple[Tensor, Tensor]:
-    """(w, x): the minimiser of the bi-level objective (1) with p = 2, and the personal models tied to it."""
+    """(w, x): the minimiser of the bi-level objective (1) with p = 2, and personal models."""
     w = weighted_mean(envelope(H, lam, P), found @ P.T)
     return w, tied(H, found, lam, P, w.unsqueeze(-2))
 
 
 def envelope(H: Tensor, lam: float, P: Tensor) -> Tensor:  # -> A[N, m, m]
-    """A_k, with which grad F_k(w) = λ (w - P x_k(w)) = λ A_k (w - P ŵ_k); b / (b + λ) I for the paper's features and P."""
+    """A_k, with which grad F_k(w) = λ (w - P x_k(w)) = λ A_k (w - P ŵ_k).
+
+    b / (b + λ) I for the paper's features and P.
+    """
     return torch.linalg.inv(torch.eye(len(P), dtype=P.dtype) + lam * P @ torch.linalg.solve(H, P.T))
 
 
@@ -72,20 +81,26 @@ def tied(
 
 
 def fedavg_after_many_rounds(H: Tensor, found: Tensor, lr: float, steps: int) -> Tensor:
-    """Where FedAvg with `steps` full-batch steps a round settles: at the minimiser for one step or equal H_k, else beside it."""
+    """Where FedAvg with `steps` full-batch steps per round converges to.
+
+    The minimiser for one step or equal H_k, else a point beside it.
+    """
     return weighted_mean(_gone(lr * H, steps), found)
 
 
 def lpproj_after_many_rounds(
     H: Tensor, found: Tensor, lam: float, P: Tensor, lr: float, alternations: int
 ) -> tuple[Tensor, Tensor]:
-    """(w, x) where Algorithm 1 settles, with (3) solved exactly, everybody heard and R `alternations` of step size `lr` (η).
+    """(w, x) that Algorithm 1 converges to, with R `alternations` of step size `lr` (η).
 
-    An alternation is w <- w - η λ A_k (w - P ŵ_k): R of them go the share I - (I - η λ A_k)^R of the way to P ŵ_k. For R = 1, and for
-    equal A_k, w is `lpproj`'s. As R grows w tends to the plain mean of the P ŵ_k (the paper's one round of infinitely many steps).
-    The personal model is tied to the client's own copy of w before its last step: to w for R = 1, and it tends to ŵ_k as R grows.
+    With (3) solved exactly and all clients heard in every round. An alternation is
+    w <- w - η λ A_k (w - P ŵ_k): R of them go the share I - (I - η λ A_k)^R of the way to P ŵ_k.
+    For R = 1, and for equal A_k, w is that of `lpproj`. As R grows w tends to the plain mean of the
+    P ŵ_k (the paper's one round of infinitely many steps). The personal model is tied to the
+    client's own copy of w before its last step: to w for R = 1, and it tends to ŵ_k as R grows.
     """
-    A, target = lr * lam * envelope(H, lam, P), found @ P.T
+    A = lr * lam * envelope(H, lam, P)
+    target = found @ P.T
     w = weighted_mean(_gone(A, alternations), target)
     copy = w.unsqueeze(-2) + _apply(_gone(A, alternations - 1), target - w.unsqueeze(-2))
     return w, tied(H, found, lam, P, copy)

@@ -1,4 +1,4 @@
-"""Closed forms of federated linear regression: trained methods meet them, and chance agrees with the expectations."""
+"""Closed forms of federated linear regression agree with trained methods and with simulation."""
 
 import math
 
@@ -46,7 +46,7 @@ def known(federation):
 
 
 def trained(method, federation, rounds):
-    """(shared model or None, personal models) after a run on all data with everybody heard."""
+    """(shared model or None, personal models) after a run on all data with all clients heard."""
     task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
     result = il.run(
         method,
@@ -66,7 +66,7 @@ def projection_of(kind, dim):
     return (
         torch.eye(d).double()
         if kind == "identity"
-        else projections.make(
+        else projections.make_projection(
             projections.Spec(kind, dim), (0, d), 0, torch.float64, torch.device("cpu")
         ).rows
     )
@@ -81,7 +81,7 @@ def assert_near(got, expected, tolerance=1e-5):
     assert float((got - expected).norm() / expected.norm()) <= tolerance
 
 
-# -- many rounds lead to the solutions of Appendix B.1 -----------------------------------------------------------------------
+# -- many rounds lead to the solutions of Appendix B.1 ---------------------------------------------
 @every_features
 def test_local_finds_the_least_squares_solution(features):
     federation = federation_of(features)
@@ -90,7 +90,7 @@ def test_local_finds_the_least_squares_solution(features):
 
 
 @every_features
-def test_fedavg_with_one_step_a_round_finds_the_minimiser_of_the_mean_loss(features):
+def test_fedavg_with_one_step_per_round_finds_the_minimiser_of_the_mean_loss(features):
     federation = federation_of(features)
     H, found = known(federation)
     w, _ = trained(il.FedAvg(lr=0.2, steps=1), federation, 150)
@@ -98,7 +98,7 @@ def test_fedavg_with_one_step_a_round_finds_the_minimiser_of_the_mean_loss(featu
 
 
 @every_features
-def test_fedavg_with_many_steps_a_round_settles_where_the_theory_says(features):
+def test_fedavg_with_many_steps_per_round_settles_where_the_theory_says(features):
     federation = federation_of(features)
     H, found = known(federation)
     w, _ = trained(il.FedAvg(lr=0.1, steps=8), federation, 60)
@@ -153,7 +153,7 @@ def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, p
     ).norm()  # each alternation takes the personal model nearer to the local one
 
 
-# -- the paper's one round of infinitely many steps --------------------------------------------------------------------------
+# -- the paper's one round of infinitely many steps ------------------------------------------------
 @pytest.mark.parametrize("kind, dim", [("identity", d), ("gaussian", 5), ("gaussian", 1)])
 def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_solutions(
     kind, dim
@@ -213,13 +213,16 @@ def test_scaled_orthogonal_features_give_the_weighted_means_printed_in_the_paper
     assert_near(x, free + ((b[:, None] * found @ P.T + LAM * w) / (b[:, None] + LAM)) @ P)
 
 
-# -- expected losses ---------------------------------------------------------------------------------------------------------
+# -- expected losses -------------------------------------------------------------------------------
 def orthonormal(dim, size=d):
     return torch.linalg.qr(torch.randn(size, dim, generator=torch.manual_seed(3)).double())[0].T
 
 
 def simulated(P, lam, attack=None, tau=0.0, draws=3000):
-    """Losses [draws, N] of many federations with the same true parameters: data, the paper's round with its attack, test data."""
+    """Losses [draws, N] of many federations with the same true parameters.
+
+    Each draws its data, plays the paper's round with its attack, and draws test data.
+    """
     generator = torch.manual_seed(7)
     federation, w = SETTING.draw()
     xi = torch.stack([federation.part(k, "train")[0] for k in range(N)])
@@ -229,9 +232,9 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
     )
     found = solutions.local(xi, y)
     up, c = found @ P.T, tau * torch.randn(draws, N, 1, generator=generator, dtype=torch.float64)
-    lies = {"same_value": c.expand_as(up), "sign_flip": -c.abs() * up}
-    lies["gaussian"] = tau * torch.randn(up.shape, generator=generator, dtype=torch.float64)
-    shared = (torch.where(LIARS[:, None], lies[attack], up) if attack else up).mean(
+    forged = {"same_value": c.expand_as(up), "sign_flip": -c.abs() * up}
+    forged["gaussian"] = tau * torch.randn(up.shape, generator=generator, dtype=torch.float64)
+    shared = (torch.where(MALICIOUS[:, None], forged[attack], up) if attack else up).mean(
         -2, keepdim=True
     )
     H = solutions.curvature(xi)
@@ -239,7 +242,7 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
     return ((xi @ x.unsqueeze(-1)).squeeze(-1) - test).square().mean(-1) / 2, w
 
 
-LIARS = torch.arange(N) % 4 == 1  # two of eight
+MALICIOUS = torch.arange(N) % 4 == 1  # two of eight
 
 
 def assert_chance_agrees(values, expected, errors=4.0):
@@ -268,27 +271,29 @@ def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means
     whole, P, changed = torch.eye(d).double(), orthonormal(4), getattr(attacks, attack)
     loss, w = simulated(whole, LAM, attack, tau)
     assert_chance_agrees(
-        loss[:, ~LIARS].mean(1), losses.pfedme(SETTING, LAM, changed(SETTING, w, LIARS, tau))
+        loss[:, ~MALICIOUS].mean(1),
+        losses.pfedme(SETTING, LAM, changed(SETTING, w, MALICIOUS, tau)),
     )
     loss, w = simulated(P, LAM, attack, tau)
     assert_chance_agrees(
-        loss[:, ~LIARS].mean(1), losses.lpproj(SETTING, LAM, 4, changed(SETTING, w, LIARS, tau, P))
+        loss[:, ~MALICIOUS].mean(1),
+        losses.lpproj(SETTING, LAM, 4, changed(SETTING, w, MALICIOUS, tau, P)),
     )
     loss, w = simulated(whole, math.inf, attack, tau)
     assert_chance_agrees(
-        loss[:, ~LIARS].mean(1), losses.fedavg(SETTING, changed(SETTING, w, LIARS, tau))
+        loss[:, ~MALICIOUS].mean(1), losses.fedavg(SETTING, changed(SETTING, w, MALICIOUS, tau))
     )
 
 
 @every_attack
-def test_nobody_lying_is_no_attack(attack):
+def test_no_malicious_client_is_no_attack(attack):
     w, nobody = SETTING.draw()[1], torch.zeros(N, dtype=torch.bool)
     assert getattr(attacks, attack)(SETTING, w, nobody, 5.0) == pytest.approx(attacks.spread(w))
 
 
 @pytest.mark.parametrize("name", ["local", "fedavg", "pfedme", "ditto", "lp-proj"])
 def test_trained_models_have_the_expected_test_loss(name):
-    """The whole way: data drawn anew, a run, its evaluation; against the expectation for those true parameters."""
+    """Data drawn anew, a run, its evaluation; against the expectation for the true parameters."""
     b = SETTING.b
     eta, tied = (b + LAM) / (b * LAM), {"lam": LAM, "personal_lr": 1 / (b + LAM)}
     method = {
@@ -324,9 +329,9 @@ def test_trained_models_have_the_expected_test_loss(name):
     assert_chance_agrees(torch.tensor(excess), 0.0)
 
 
-# -- the best λ and the thresholds -------------------------------------------------------------------------------------------
+# -- the best λ and the thresholds -----------------------------------------------------------------
 FIGURE1 = Linear()
-ATTACKED = attacks.attacked(FIGURE1, spread=0.1, liars=20, power=100.0**2)
+ATTACKED = attacks.attacked(FIGURE1, spread=0.1, malicious=20, power=100.0**2)
 SPREADS = [0.001, 0.004, 0.02, 0.1, 1.0, ATTACKED]
 
 
@@ -353,9 +358,9 @@ def test_the_slope_is_that_of_the_loss(spread):
         )
 
 
-def test_where_liars_only_help_lambda_cannot_be_too_large():
-    """Clients alike and zero, and liars that send just that: FedAvg is best."""
-    helped = attacks.attacked(FIGURE1, spread=0.0, liars=20, power=0.0)
+def test_where_malicious_clients_only_help_lambda_cannot_be_too_large():
+    """True parameters and malicious messages are all zero: FedAvg is best."""
+    helped = attacks.attacked(FIGURE1, spread=0.0, malicious=20, power=0.0)
     assert losses.best_lam(FIGURE1, helped) == math.inf
     assert losses.fedavg(FIGURE1, helped) < min(
         losses.pfedme(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0)
@@ -409,14 +414,17 @@ def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
 
 @pytest.mark.parametrize("tau", [0.0, 0.3, 10.0])
 def test_the_losses_under_attack_are_those_of_theorem_30(tau):
-    """Eq. (39) as printed, in a setting where the noise of one client weighs as much as the rest."""
-    s, liars, dim, spread = Linear(clients=5, samples=4, features=4, b=1.5, noise=2.0), 3, 3, 0.2
+    """Eq. (39) as printed, where the noise of one client weighs as much as the rest."""
+    s = Linear(clients=5, samples=4, features=4, b=1.5, noise=2.0)
+    malicious = 3
+    dim = 3
+    spread = 0.2
     b, v = s.b, s.noise**2 / (s.b * s.samples)
-    changed = attacks.attacked(s, spread, liars, tau**2)
+    changed = attacks.attacked(s, spread, malicious, tau**2)
     for lam in (0.1, 1.0, 7.0):
         numerator = (
             (b**2 + 2 * b * lam / 5 + 2 * lam**2 / 25) * v
-            + liars * lam**2 / 25 * tau**2
+            + malicious * lam**2 / 25 * tau**2
             + lam**2 * spread
         )
         one = b / 2 * numerator / (b + lam) ** 2
@@ -424,7 +432,7 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
         assert losses.lpproj(s, lam, dim, changed) == pytest.approx(
             s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8
         )
-    everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + liars * tau**2) + b * 4 * spread / 2
+    everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + malicious * tau**2) + b * 4 * spread / 2
     assert losses.fedavg(s, changed) == pytest.approx(everywhere)
 
 
@@ -441,7 +449,7 @@ def test_at_the_best_lambda_every_further_shared_dimension_helps_by_the_same_amo
     np.testing.assert_allclose(steps, 10 * gain, rtol=1e-6)
 
 
-# -- fairness ----------------------------------------------------------------------------------------------------------------
+# -- fairness --------------------------------------------------------------------------------------
 def any_covariance(seed=0):
     root = torch.randn(d, d, generator=torch.manual_seed(seed)).double() / d**0.5
     return root @ root.T + 0.1 * torch.eye(d).double()

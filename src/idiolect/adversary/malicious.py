@@ -1,10 +1,9 @@
-"""Who lies: how many clients, and which."""
+"""The malicious clients: how many there are, and which."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,9 @@ from ..core.streams import Keys
 
 
 def how_many(malicious: float, clients: int) -> int:
-    """The number of malicious clients: below 1 a share, rounded; from 1 on the number itself. At least one client stays honest.
+    """The number of malicious clients: below 1 a share, rounded; from 1 on the number itself.
+
+    At least one client stays honest.
 
     >>> how_many(0.1, 100), how_many(3, 100), how_many(0, 100)
     (10, 3, 0)
@@ -34,16 +35,17 @@ def how_many(malicious: float, clients: int) -> int:
         )
     if count and count == clients:
         raise SettingError(
-            f"malicious: {malicious!r} of {clients} clients leaves no honest one; at most {clients - 1} may lie"
+            f"malicious: {malicious!r} of {clients} clients leaves no honest one; "
+            f"at most {clients - 1} may be malicious"
         )
     return count
 
 
 def chosen(seed: int, keys: Keys, eligible: Tensor, count: int) -> Tensor:  # -> int64[count]
-    """The malicious clients, sorted: the `count` of `eligible` with the smallest random numbers, one a client, fixed by the seed.
+    """The malicious clients, sorted: `count` of the `eligible`, fixed by the seed.
 
-    A larger set holds every smaller one, and a client that may not take part changes nothing for the others. `keys[N]` are
-    streams.name_keys of all clients.
+    A larger set holds every smaller one, and a client that may not take part changes nothing for
+    the others. `keys[N]` are streams.name_keys of all clients.
 
     >>> chosen(0, streams.name_keys(["a", "b", "c"]), torch.arange(3), 2).tolist()
     [0, 2]
@@ -52,5 +54,5 @@ def chosen(seed: int, keys: Keys, eligible: Tensor, count: int) -> Tensor:  # ->
         raise SettingError(
             f"malicious: {count} is not accepted; {len(eligible)} clients can take part"
         )
-    draw = streams.bits(streams.keys(seed, "malicious", 0, keys[eligible.numpy()]), 0, 1)[:, 0]
-    return eligible[torch.from_numpy(np.argsort(draw, kind="stable")[:count])].sort().values
+    own_keys = streams.keys(seed, "malicious", 0, keys[eligible.numpy()])
+    return eligible[torch.from_numpy(streams.choose(own_keys, count))].sort().values
