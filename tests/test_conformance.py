@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idiolect import FedAvg
-from idiolect.methods import METHODS, make
+from idiolect.methods import METHODS, make_method
 from idiolect.testing import check_method
 
 SMALL = {
@@ -18,13 +18,13 @@ SMALL = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_of_the_table_passes_the_suite(name):
-    check_method(make(name, **SMALL.get(name, {})))
+    check_method(make_method(name, **SMALL.get(name, {})))
 
 
 @pytest.mark.parametrize("fields", [{"part": "input"}, {"part": "output"}, {"part": "*.bias"}])
 @pytest.mark.parametrize("name", ["ffgg", "local-ffgg", "fedalt", "fedsim"])
 def test_a_partial_method_passes_with_other_splits(name, fields):
-    check_method(make(name, **fields))
+    check_method(make_method(name, **fields))
 
 
 def test_a_method_that_depends_on_its_cohort_is_caught():

@@ -9,7 +9,7 @@ import torch
 
 import idiolect as il
 from idiolect.host.host import Host
-from idiolect.methods import METHODS, make
+from idiolect.methods import METHODS, make_method
 from idiolect.wire import messages as wire
 from reference import setting
 from reference.fedavg import fedavg
@@ -66,7 +66,7 @@ def assert_equals(result, reference, federation, model="logistic"):
 def method_of(name):
     """A method by name, with few steps and, where it has one, a subspace that fits the small model."""
     small = {"steps": 4, "dim": 5, "lam": 0.5}
-    return make(
+    return make_method(
         name,
         **{
             field.name: small[field.name]
@@ -497,11 +497,11 @@ def test_personal_models_that_are_evaluated_are_the_trained_ones(name):
     task = il.Task(lambda: torch.nn.Linear(60, 10))
     untrained = il.run(il.Local(), task, federation, rounds=0).summary()["accuracy"]["mean"]
     result = il.run(
-        make(name),
+        make_method(name),
         task,
         federation,
         rounds=10,
-        sample=0 if make(name).hears_all else 5,
+        sample=0 if make_method(name).hears_all else 5,
         eval_every=0,
     )
     trained = result.summary()["accuracy"]["mean"]

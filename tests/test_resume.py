@@ -20,7 +20,7 @@ from torch import nn
 
 import idiolect as il
 from idiolect import METHODS, Interrupted, SettingError
-from idiolect.methods import make
+from idiolect.methods import make_method
 from idiolect.run.checkpoint import CheckpointError
 from idiolect.run.directory import RunDirectory
 
@@ -112,7 +112,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_resumes_exactly(name, settings, tmp_path):
     """Two seeds; interrupted in the first one, and again in the second."""
-    method = make(name)
+    method = make_method(name)
     given = SETTINGS[settings] | {"seeds": 2, "rounds": 4, "sample": 0 if method.hears_all else 3}
     interrupted(method, tmp_path / "run", (0, 2), **given)
     interrupted(method, tmp_path / "run", (1, 1), **given)

@@ -8,7 +8,7 @@ from torch import optim
 
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
 from idiolect.core.knobs import SettingError, build, describe
-from idiolect.methods import make, name_of
+from idiolect.methods import make_method, name_of
 from idiolect.run.schedule import factor
 from idiolect.server.step import ServerStep, optimizers, parse
 
@@ -137,8 +137,8 @@ def test_settings_from_text_are_settings_from_values():
     assert build(Settings, text, "run") == Settings(
         rounds=30, server_lr=0.5, target_accuracy=0.1, batching="full", seed=7
     )
-    assert make("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(fresh=True, p=2.0, dim=10)
-    assert make("lp-proj", fresh="no") == LpProj(fresh=False)
+    assert make_method("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(fresh=True, p=2.0, dim=10)
+    assert make_method("lp-proj", fresh="no") == LpProj(fresh=False)
 
 
 def test_settings_cannot_be_changed():
@@ -176,15 +176,15 @@ def test_a_bad_hyper_parameter_is_named_with_what_is_accepted(cls, field, value)
 
 def test_unknown_methods_and_fields_suggest_the_nearest():
     with pytest.raises(SettingError, match="did you mean 'fedavg'"):
-        make("fedavgg")
+        make_method("fedavgg")
     with pytest.raises(SettingError, match="did you mean 'lam'"):
-        make("lp-proj", lamb=1)
+        make_method("lp-proj", lamb=1)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_name_and_described_fields(name):
-    method = make(name)
-    assert make(name_of(method)) == method
+    method = make_method(name)
+    assert make_method(name_of(method)) == method
     fields = describe(type(method))
     assert fields and all(
         f["help"] and f["accepts"] and type(f["default"]).__name__ == f["type"] for f in fields

@@ -27,9 +27,9 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
-from .run.pipeline import pipeline
 from .run.compare import Comparison, compare
 from .run.load import load
+from .run.pipeline import pipeline
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings

@@ -10,7 +10,7 @@ from torch import nn
 
 import idiolect as il
 from idiolect.host.host import Host
-from idiolect.methods import METHODS, make
+from idiolect.methods import METHODS, make_method
 from idiolect.wire import messages as wire
 
 SIZES = (12, 40, 25, 18, 33, 9)
@@ -130,12 +130,12 @@ def test_a_rejected_message_is_an_absent_client(name, monkeypatch):
     accounted(bad)
 
 
-SENDING = [name for name, (cls, _) in METHODS.items() if make(name).message(il.Task(network))]
+SENDING = [name for name, (cls, _) in METHODS.items() if make_method(name).message(il.Task(network))]
 
 
 @pytest.mark.parametrize("name", SENDING)
 def test_a_rejected_message_is_an_absent_client_for_every_method(name, monkeypatch):
-    method = make(name)
+    method = make_method(name)
     bad = bad_in_round_1(monkeypatch, method, FAULTS["NaN"][1])
     assert same_state(bad, absent_in_round_1(monkeypatch, method))
     accounted(bad)
@@ -144,7 +144,7 @@ def test_a_rejected_message_is_an_absent_client_for_every_method(name, monkeypat
 
 @pytest.mark.parametrize("name", SENDING)
 def test_a_round_in_which_nobody_is_heard_leaves_the_server_as_it_is(name, monkeypatch):
-    method = make(name)
+    method = make_method(name)
     tampering(monkeypatch, lambda round, messages: [number(m, float("nan")) for m in messages])
     result = run(method)
     engine = result.seeds[0].engine

@@ -10,7 +10,7 @@ import torch
 import idiolect as il
 from idiolect.adversary import ATTACKS as NAMES
 from idiolect.host.host import Host, Sent
-from idiolect.methods import make
+from idiolect.methods import make_method
 from idiolect.testing import federation, task
 from idiolect.wire import admission
 from idiolect.wire import messages as wire
@@ -83,7 +83,7 @@ TASK = Prepared(task().model)
 
 def run(name: str | il.Method, **settings) -> il.Result:
     """Two rounds of a method on six unlike clients, five of them heard."""
-    method = make(name) if isinstance(name, str) else name
+    method = make_method(name) if isinstance(name, str) else name
     given = {
         "rounds": 2,
         "sample": 0 if method.hears_all else 5,

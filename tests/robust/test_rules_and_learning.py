@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.methods import make
+from idiolect.methods import make_method
 
 CLIENTS = 10
 
@@ -102,7 +102,7 @@ CASES = [
     ("name", "channel"), [(n, c) for n, c in CASES if (n, c[:6]) != ("scaffold", "sketch")]
 )
 def test_what_goes_through_a_channel_is_learnt(name, channel):
-    result = run(make(name), rounds=LEARNING[channel], channel=channel)
+    result = run(make_method(name), rounds=LEARNING[channel], channel=channel)
     assert START < 0.5 and accuracy(result) > 0.8
     assert torch.isfinite(result.seeds[0].engine.server["w"]).all()
 
@@ -111,7 +111,7 @@ def test_what_goes_through_a_channel_is_learnt(name, channel):
 def test_control_variates_through_a_sketch_help_but_stop_short(channel):
     """The server's c is a sum of all that arrived; what a sketch loses of it stays lost."""
     through, plain = (
-        accuracy(run(make("scaffold"), rounds=40, channel=c)) for c in (channel, "none")
+        accuracy(run(make_method("scaffold"), rounds=40, channel=c)) for c in (channel, "none")
     )
     assert START + 0.15 < through < plain
 

@@ -11,7 +11,7 @@ from torch import nn
 import idiolect as il
 from idiolect import projections
 from idiolect.data.regression import Linear
-from idiolect.methods import make
+from idiolect.methods import make_method
 from idiolect.theory.linear_regression import attacks, fairness, losses, solutions
 
 N, n, d = 8, 30, 12
@@ -111,7 +111,7 @@ def test_fedavg_with_many_steps_per_round_settles_where_the_theory_says(features
 def test_pfedme_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
     expected = solutions.pfedme(*known(federation), LAM)
-    method = make("pfedme", lam=LAM, lr=1 / LAM, personal_lr=0.2, steps=2000, nu=1e-14)
+    method = make_method("pfedme", lam=LAM, lr=1 / LAM, personal_lr=0.2, steps=2000, nu=1e-14)
     for got, true in zip(trained(method, federation, 60), expected, strict=True):
         assert_near(got, true)
 
@@ -120,7 +120,7 @@ def test_pfedme_finds_the_minimiser_of_its_objective(features):
 def test_ditto_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
     expected = solutions.ditto(*known(federation), LAM)
-    method = make("ditto", lam=LAM, lr=0.2, steps=1, personal_lr=0.2, personal_steps=5)
+    method = make_method("ditto", lam=LAM, lr=0.2, steps=1, personal_lr=0.2, personal_steps=5)
     for got, true in zip(trained(method, federation, 150), expected, strict=True):
         assert_near(got, true)
 
@@ -185,12 +185,12 @@ def test_ditto_and_pfedme_end_the_papers_round_with_the_same_models():
     federation, b = SETTING.load(), SETTING.b
     _, found = known(federation)
     ditto = trained(
-        make("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1),
+        make_method("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1),
         federation,
         2,
     )
     pfedme = trained(
-        make("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2
+        make_method("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2
     )
     for got in (ditto, pfedme):
         assert_near(got[0], found.mean(0))
@@ -299,8 +299,8 @@ def test_trained_models_have_the_expected_test_loss(name):
     method = {
         "local": lambda: il.Local(lr=1 / b, steps=1),
         "fedavg": lambda: il.FedAvg(lr=1 / b, steps=1),
-        "pfedme": lambda: make("pfedme", lr=eta, **tied),
-        "ditto": lambda: make("ditto", lr=1 / b, steps=1, personal_steps=1, **tied),
+        "pfedme": lambda: make_method("pfedme", lr=eta, **tied),
+        "ditto": lambda: make_method("ditto", lr=1 / b, steps=1, personal_steps=1, **tied),
         "lp-proj": lambda: lpproj("gaussian", 1, lr=eta),
     }[name]()
     P, excess = projection_of("gaussian", 1), []

@@ -18,7 +18,7 @@ from ..adversary import ATTACKS
 from ..channels import CHANNELS, Channel, Form, Stage
 from ..core import streams
 from ..core.knobs import SettingError, describe, nearest
-from ..methods import METHODS, make
+from ..methods import METHODS, make_method
 from ..projections.report import all_kinds
 from ..report.console import OUT
 from ..report.figures import number, size
@@ -45,7 +45,7 @@ def methods(argv: list[str]) -> None:
         fields = [
             f | ({"default": fixed[f["name"]]} if f["name"] in fixed else {}) for f in describe(cls)
         ]
-        method = make(name)
+        method = make_method(name)
         keeps = any(t.numel() for t in method.private(probe, streams.name_keys(["a"])).values())
         heard = "all" if cls.hears_all else "sampled"
         costs = {

@@ -45,8 +45,10 @@ class Store:
         """Rows of these clients; with a round, as they were before that round."""
         self._meet(ids)
         rows = {n: t if self._all(ids) else t[ids.to(t.device)] for n, t in self.rows.items()}
+        if not self.keep or round is None:
+            return rows
         again = self.version[ids] == round
-        if not self.keep or round is None or not bool(again.any()):
+        if not bool(again.any()):
             return rows
         rows = {n: t.clone() for n, t in rows.items()}
         for _, old_ids, old in self._before:

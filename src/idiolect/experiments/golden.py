@@ -16,7 +16,7 @@ from rich.console import Console
 
 from .. import data, models
 from ..data.federation import Federation
-from ..methods import METHODS, make
+from ..methods import METHODS, make_method
 from ..report.figures import count, number, size
 from ..report.tables import majority_row
 from ..run.run import run
@@ -56,7 +56,7 @@ def figures(
     name: str, federation: Federation, task: Task, heard: int, seeds: int = SEEDS, **settings: Any
 ) -> dict[str, Any]:
     """The summary of a method at its defaults."""
-    method = make(name)
+    method = make_method(name)
     settings |= {"rounds": ROUNDS, "seeds": seeds, "eval_every": 0, "threads": 1}
     settings["sample"] = 0 if method.hears_all else heard
     summary = run(method, task, federation, **settings).summary()

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ..core.plain import plain
-from .interrupts import polite
+from .interrupts import finish_on_interrupt
 from .run import Interrupted
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
@@ -99,7 +99,7 @@ def _end_last_line(path: Path) -> None:
 # -- running ------------------------------------------------------------------------------------
 def _each(jobs: Sequence[J], workers: int) -> Iterator[tuple[J, Outcome]]:
     """The jobs with their results, in the order in which they finish."""
-    with polite("finishing the jobs at work, then stopping") as interrupted:
+    with finish_on_interrupt("finishing the jobs at work, then stopping") as interrupted:
         if workers < 2 or len(jobs) < 2:
             yield from _in_this_process(jobs, interrupted)
         else:

@@ -1,31 +1,34 @@
-"""How long each kernel takes for the same cohort gradient: for the user to choose by, never for a run to choose by."""
+"""How long each kernel takes for the same cohort gradient.
+
+For the user to choose by, never for a run to choose by.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import torch
-
 from ..core import streams
 from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..task.batches import Batches
+from ..task.here import Here
 from ..task.kernels import KERNELS
 from ..task.task import Task
+from .run import torch_threads
 from .settings import DTYPES, Settings
 
 
-def measure(
-    task: Task, federation: Federation, s: Settings, tries: int = 5
-) -> list[dict[str, Any]]:
-    """The least milliseconds of a few gradients of one cohort of `sample` clients, for each kernel that fits the model."""
-    if s.threads:
-        torch.set_num_threads(s.threads)
+def measure(task: Task, federation: Federation, s: Settings, tries: int = 5) -> list[dict[str, Any]]:
+    """The least milliseconds of a few gradients of one cohort, for each kernel that fits the model."""
+    with torch_threads(s.threads):
+        return _measure(task, federation, s, tries)
+
+
+def _measure(task: Task, federation: Federation, s: Settings, tries: int) -> list[dict[str, Any]]:
     data = federation.to(s.device, DTYPES[s.dtype])
     eligible = (data.sizes("train") > 0).nonzero().flatten()
     clients = eligible[: s.sampled(len(eligible))]
-    chosen = task.to(device=s.device, dtype=DTYPES[s.dtype]).kernel
+    chosen = task.under(s.numerics(s.seed), kernel="auto").kernel
     rows = []
     for kernel in KERNELS[1:]:
         row: dict[str, Any] = {
@@ -38,26 +41,27 @@ def measure(
         }
         rows.append(row)
         try:
-            this = task.to(device=s.device, dtype=DTYPES[s.dtype], kernel=kernel)
+            bound = task.under(s.numerics(s.seed), kernel=kernel)
         except SettingError as error:
             row["error"] = str(error).partition(": ")[2]
             continue
-        names = streams.name_keys(data.names)
-        batches = Batches(
+        here = Here(
             data,
             clients,
+            clients=streams.name_keys(data.names)[clients.numpy()],
             seed=0,
             round=0,
-            names=names,
             batch=s.batch,
             batching=s.batching,
-            dtype=this.dtype,
+            dtype=bound.dtype,
         )
-        x, batch, best = this.x0.repeat(len(clients), 1), batches.draw(), float("inf")
-        this.grad(x, batch)  # compiles, warms caches
+        x = bound.x0.repeat(len(clients), 1)
+        batch = here.draw()
+        bound.grad(x, batch)  # compiles, warms caches
+        best = float("inf")
         for _ in range(tries):
             began = time.perf_counter()
-            this.grad(x, batch)
+            bound.grad(x, batch)
             best = min(best, time.perf_counter() - began)
         row["milliseconds"] = 1000 * best
     return rows

@@ -11,9 +11,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ... import data, models
+from ...core.knobs import build
 from ...data.federation import Federation
 from ...method import Method
-from ...methods import make
+from ...methods import make_method
 from ...run.run import run
 from ...run.settings import Settings
 from ...task.task import Task
@@ -34,7 +35,7 @@ class Competitor:
     rule: str = "mean"  # {f}: the number of malicious clients that the rule is told
 
     def make(self) -> Method:
-        return make(self.method, **self.fields)
+        return make_method(self.method, **self.fields)
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,17 @@ class CellJob:
         heard = heard_per_round(self.clients)
         expected = int(heard * self.share + 1e-9)
         most = max(0, (heard - 3) // 2)  # that Krum can be told: n >= 2 f + 3
-        return Settings(
-            rounds=self.rounds,
-            sample=heard,
-            seed=self.seed,
-            eval_every=min(EVERY, self.rounds),
-            rule=METHODS[self.method].rule.format(f=min(expected, most)),
-            attack=ATTACKS[self.attack].attack if self.share else "none",
-            malicious=self.share,
-            threads=1,
-        ).as_dict()
+        given = {
+            "rounds": self.rounds,
+            "sample": heard,
+            "seed": self.seed,
+            "eval_every": min(EVERY, self.rounds),
+            "rule": METHODS[self.method].rule.format(f=min(expected, most)),
+            "attack": ATTACKS[self.attack].attack if self.share else "none",
+            "malicious": self.share,
+            "threads": 1,
+        }
+        return build(Settings, given, "run").as_dict()
 
     def key(self) -> str:
         competitor = METHODS[self.method]
