@@ -174,7 +174,7 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
             "run fedavg --clients 5 --samples 20 --sample 6 --quiet",
             "sample: 6 is not accepted; at most the 5 clients",
         ),
-        ("run fedavg --data mnits", "data: 'mnits' is unknown; did you mean 'mnist'?"),
+        ("run fedavg --data mnits", "data set: 'mnits' is unknown; did you mean 'mnist'?"),
         ("run fedavg --model mpl", "model: 'mpl' is unknown; did you mean 'mlp'?"),
         ("run fedavg --loss mae", "loss: 'mae' is unknown"),
         ("run fedavg --device gpu", "device: 'gpu' is not available here"),
@@ -485,7 +485,7 @@ def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_resu
 
     def interrupt(self, *args):
         advance(self, *args)
-        if self.round == 4:
+        if self.server.version == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(InProcess, "advance", interrupt)

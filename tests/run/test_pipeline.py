@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect.cli.main import main
 
 STAGES = [
@@ -26,16 +27,13 @@ def task():
 
 def test_a_stage_starts_from_the_shared_model_of_the_one_before():
     first, second, _ = il.pipeline(STAGES, task(), federation(), dtype="float64")
-    assert torch.equal(second.seeds[0].engine.host.task.x0, first.seeds[0].engine.server["w"])
+    assert torch.equal(second.session().contract.task.x0, state_of(first)["w"])
 
 
 def test_the_last_stage_leaves_the_shared_part_alone_and_improves_the_private_one():
     _, second, third = il.pipeline(STAGES, task(), federation(), dtype="float64")
     torch.testing.assert_close(
-        third.seeds[0].engine.server["theta"],
-        second.seeds[0].engine.server["theta"],
-        rtol=1e-12,
-        atol=1e-12,
+        state_of(third)["theta"], state_of(second)["theta"], rtol=1e-12, atol=1e-12
     )
     assert third.over_seeds("loss", "train") < second.over_seeds("loss", "train")
 
@@ -46,9 +44,17 @@ def test_private_rows_pass_to_a_stage_that_keeps_the_same_ones():
         (il.FedAlt(part="output", steps=0, private_steps=0), 1),
     ]
     first, second = il.pipeline(stages, task(), federation())
-    assert torch.equal(
-        first.seeds[0].engine.host.store.rows["w"], second.seeds[0].engine.host.store.rows["w"]
-    )
+    assert torch.equal(private_of(first)["w"], private_of(second)["w"])
+
+
+@pytest.mark.parametrize("settings", [{"hosts": 3}, {"attack": "sign-flip", "malicious": 2}])
+def test_every_host_hands_its_own_rows_over(settings):
+    stages = [
+        (il.FedAlt(part="output"), 3),
+        (il.FedAlt(part="output", steps=0, private_steps=0), 1),
+    ]
+    first, second = il.pipeline(stages, task(), federation(), **settings)
+    assert torch.equal(private_of(first)["w"], private_of(second)["w"])
 
 
 def test_a_stage_without_a_shared_model_can_only_be_the_last():

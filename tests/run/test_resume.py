@@ -1,4 +1,7 @@
-"""A run that was interrupted continues to exactly the result it would have had; what is damaged is named and passed over."""
+"""A run that was interrupted continues to exactly the result it would have had.
+
+What is damaged is named and passed over.
+"""
 
 import errno
 import gc
@@ -19,8 +22,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.methods import make_method
+from idiolect.run import checkpoint
 from idiolect.run.checkpoint import CheckpointError
 from idiolect.run.directory import RunDirectory
 
@@ -70,22 +75,20 @@ def run(
 def same(a: il.Result, b: il.Result) -> None:
     """Everything but the seconds is equal, bit for bit."""
     for one, two in zip(a.seeds, b.seeds, strict=True):
+        ledgers = [r.session(one.seed).server.ledger.save() for r in (a, b)]
         states = [
-            (s.engine.server, s.engine.host.store.save(), s.engine.ledger.save()[0])
-            for s in (one, two)
+            (state_of(r, one.seed), private_of(r, one.seed), ledger[0])
+            for r, ledger in zip((a, b), ledgers, strict=True)
         ]
         for x, y in zip(*states, strict=True):
             assert x.keys() == y.keys()
             for n, t in x.items():
                 assert torch.equal(t.nan_to_num(77), y[n].nan_to_num(77)), n
-        assert one.engine.ledger.save()[1] == two.engine.ledger.save()[1]
+        assert ledgers[0][1] == ledgers[1][1]
         assert repr(one.history) == repr(two.history)
-        assert len(one.by_client) == len(two.by_client)
-        assert all(
-            torch.equal(x.nan_to_num(77), y.nan_to_num(77))
-            for x, y in zip(one.by_client, two.by_client, strict=True)
-        )
+        assert np.array_equal(one.by_client, two.by_client, equal_nan=True)
         assert one.stopped == two.stopped
+        assert repr(one.clients) == repr(two.clients)
     x, y = a.summary(), b.summary()
     assert {k: v for k, v in x.items() if k != "seconds"} == {
         k: v for k, v in y.items() if k != "seconds"
@@ -273,7 +276,8 @@ def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_
         "os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b))
     )
     run(il.FedAvg(), tmp_path / "run")
-    files = {"server.safetensors", "private.safetensors", "history.safetensors", "checkpoint.json"}
+    files = {"server.safetensors", "history.safetensors", "checkpoint.json"}
+    files |= {"host-0", "private.safetensors", "channel.safetensors"}
     at = events.index(f"named {ROUNDS:06d}")
     assert files <= set(events[:at]) and "seed-0" in events[at:]
 
@@ -297,7 +301,7 @@ def test_a_run_directory_says_what_ran_and_what_came_out(tmp_path):
     settings = json.loads((tmp_path / "run" / "settings.json").read_text())
     assert settings["method"]["name"] == "lp-proj-1" and settings["method"]["dim"] == 4
     assert (
-        settings["run"] == result.settings.as_dict()
+        settings["run"] == result.record.settings
         and settings["data"]["sha256"] == FEDERATION.fingerprint()
     )
     assert (
@@ -338,11 +342,11 @@ def edit(path: Path, name: str, value: int) -> None:
 DAMAGE = {
     "a byte of the server": lambda p: flip(p / "server.safetensors", -5),
     "a byte of the header": lambda p: flip(p / "server.safetensors", 3),
-    "a byte of the private rows": lambda p: flip(p / "private.safetensors", 200),
+    "a byte of the private rows": lambda p: flip(p / "host-0/private.safetensors", 200),
     "a byte of the history": lambda p: flip(p / "history.safetensors", -1),
-    "a file cut short": lambda p: os.truncate(p / "private.safetensors", 50),
+    "a file cut short": lambda p: os.truncate(p / "host-0/private.safetensors", 50),
     "an empty file": lambda p: os.truncate(p / "server.safetensors", 0),
-    "a missing file": lambda p: (p / "private.safetensors").unlink(),
+    "a missing file": lambda p: (p / "host-0/private.safetensors").unlink(),
     "no record": lambda p: (p / "checkpoint.json").unlink(),
     "a record cut short": lambda p: os.truncate(p / "checkpoint.json", 40),
     "an empty record": lambda p: os.truncate(p / "checkpoint.json", 0),
@@ -392,6 +396,30 @@ def test_a_run_killed_before_its_first_checkpoint_was_whole_starts_again(tmp_pat
         run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2),
         run(il.FedProxSoft(), checkpoint_every=2),
     )
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip": 0.5}, {"dtype": "float64"}, {"weight_decay": 0.1}, {"hosts": 2}]
+)
+def test_a_changed_computation_is_noticed(change, tmp_path):
+    interrupted(il.FedProxSoft(), tmp_path / "run", (0, 3))
+    (name,) = change
+    with pytest.raises(SettingError, match=f"another run: {name} was"):
+        run(il.FedProxSoft(), tmp_path / "run", **change)
+
+
+@pytest.mark.parametrize("change", [{"threads": 1}, {"memory": 1.0}, {"checkpoint_every": 2}])
+def test_settings_that_change_no_result_may_change(change, tmp_path):
+    interrupted(il.FedProxSoft(), tmp_path / "run", (0, 3))
+    same(run(il.FedProxSoft(), tmp_path / "run", **change), run(il.FedProxSoft(), **change))
+
+
+def test_a_run_of_another_format_is_refused_with_a_word(tmp_path):
+    interrupted(il.FedProxSoft(), tmp_path / "run", (0, 3))
+    path = tmp_path / "run" / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
+    with pytest.raises(SettingError, match="has format 1, made by another version of idiolect"):
+        run(il.FedProxSoft(), tmp_path / "run")
 
 
 # -- only the same run continues ---------------------------------------------------------------------------------------------
@@ -492,7 +520,10 @@ def test_a_run_in_progress_cannot_be_started_again(tmp_path):
 
 def test_a_directory_locked_by_another_process_is_refused_until_it_ends(tmp_path):
     run(il.FedAvg(), tmp_path / "run")
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path / "run" / "lock")],
         stdin=subprocess.PIPE,
@@ -503,7 +534,7 @@ def test_a_directory_locked_by_another_process_is_refused_until_it_ends(tmp_path
             run(il.FedAvg(), tmp_path / "run")
         other.stdin.close()
         other.wait()
-    assert run(il.FedAvg(), tmp_path / "run").seeds[0].engine.round == ROUNDS
+    assert run(il.FedAvg(), tmp_path / "run").seeds[0].rounds == ROUNDS
 
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
@@ -531,7 +562,7 @@ def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkp
 ):
     def progress(seed, round, accuracy):
         if round == 3:
-            monkeypatch.setattr("idiolect.run.checkpoint.save_file", failure)
+            monkeypatch.setattr(checkpoint, "save_file", failure)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
     result = il.run(
@@ -551,13 +582,14 @@ def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, mo
     def progress(seed, round, accuracy):
         if round == 3:
             monkeypatch.setattr(Path, "write_text", full)
+            monkeypatch.setattr(Path, "write_bytes", full)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
     result = il.run(
         il.FedProxSoft(), task(), FEDERATION, directory=tmp_path / "run", progress=progress, **given
     )
     err = capsys.readouterr().err
-    assert "metrics.csv could not be written" in err and "the result could not be written" in err
+    assert "the result could not be written" in err
     assert checkpoints(tmp_path / "run") == ["000002"] and not [
         p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")
     ]
@@ -566,6 +598,6 @@ def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, mo
 
 
 def test_a_disk_that_is_full_from_the_start_is_a_clear_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(SettingError, match="No space left on device"):
         run(il.FedAvg(), tmp_path / "run")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect import SettingError
 from idiolect.host.host import Host
 
@@ -146,12 +147,8 @@ def lopsided() -> il.Federation:
         split = np.where(np.repeat(np.arange(3), 3) == owner, "train", "test")
         data = il.Federation.from_arrays(x, y, np.repeat(np.arange(3), 3), split=split)
         spare = il.Federation.from_arrays(x, y, np.repeat(np.arange(3), 3), split=["train"] * 9)
-        held = (
-            il.run(il.Local(steps=0), linear(), spare, rounds=0, held_out=2)
-            .seeds[0]
-            .held_out.tolist()
-        )
-        if owner in held:
+        rows = il.run(il.Local(), linear(), spare, rounds=0, held_out=2).clients_table()
+        if rows[owner]["held_out"]:
             return data
     raise AssertionError
 
@@ -187,12 +184,8 @@ def test_a_refused_run_leaves_its_directory_free(name, tmp_path):
     arguments, settings = prepared(BAD[name][0])
     with pytest.raises(SettingError):
         il.run(*arguments, directory=tmp_path / "run", **settings)
-    assert (
-        il.run(il.FedAvg(), linear(), FEDERATION, rounds=1, directory=tmp_path / "run")
-        .seeds[0]
-        .engine.round
-        == 1
-    )
+    again = il.run(il.FedAvg(), linear(), FEDERATION, rounds=1, directory=tmp_path / "run")
+    assert again.seeds[0].rounds == 1
 
 
 @pytest.mark.parametrize(
@@ -221,20 +214,27 @@ def test_bad_data_is_a_clear_error(inputs, targets, clients, says):
         il.Federation.from_arrays(inputs, targets, clients)
 
 
+def sent(result):
+    """Bytes of the first seed, both directions."""
+    return result.session().server.ledger.bytes
+
+
 # -- stops -------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "method", [il.FedAvg(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__
 )
 @pytest.mark.parametrize("spare", [0, 1, -1])
 def test_a_byte_budget_stops_before_the_round_that_would_exceed_it(method, spare):
-    a_round = il.run(method, linear(), FEDERATION, rounds=1, sample=3).seeds[0].engine.ledger.bytes
-    one = il.run(
-        method, linear(), FEDERATION, rounds=10, sample=3, bytes=4 * a_round + spare
-    ).seeds[0]
-    assert one.stopped == "bytes" and one.engine.round == (4 if spare >= 0 else 3)
-    assert one.engine.ledger.bytes <= 4 * a_round + spare
+    per_round = sent(il.run(method, linear(), FEDERATION, rounds=1, sample=3))
+    budget = 4 * per_round + spare
+    result = il.run(method, linear(), FEDERATION, rounds=10, sample=3, bytes=budget)
+    assert result.seeds[0].stopped == "bytes"
+    assert result.seeds[0].rounds == (4 if spare >= 0 else 3)
+    assert sent(result) <= budget
     assert (
-        il.run(method, linear(), FEDERATION, rounds=4, sample=3, bytes=4 * a_round).seeds[0].stopped
+        il.run(method, linear(), FEDERATION, rounds=4, sample=3, bytes=4 * per_round)
+        .seeds[0]
+        .stopped
         == "rounds"
     )
 
@@ -251,13 +251,13 @@ def test_a_target_accuracy_stops_at_the_first_round_that_reaches_it():
     one = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30, target_accuracy=target).seeds[
         0
     ]
-    assert one.stopped == "target" and one.engine.round == first and len(one.history) == first
+    assert one.stopped == "target" and one.rounds == first and len(one.history) == first
 
 
 def test_no_rounds_is_the_model_at_the_start():
     result = il.run(il.FedAvg(), linear(), FEDERATION, rounds=0)
     assert (
-        torch.equal(result.seeds[0].engine.server["w"], linear().x0)
+        torch.equal(state_of(result)["w"], linear().x0)
         and result.summary()["gradients_per_client"] == 0
     )
 
@@ -286,7 +286,7 @@ def test_bytes_and_values_are_those_of_the_messages(method):
 
 @every_method
 def test_every_message_asked_for_is_accounted_for(method):
-    ledger = il.run(method, linear(), FEDERATION, rounds=5, sample=3).seeds[0].engine.ledger
+    ledger = il.run(method, linear(), FEDERATION, rounds=5, sample=3).session().server.ledger
     sends = type(method) is not il.Local
     assert ledger.selected == ledger.admitted == 15 * sends and not ledger.rejected
 
@@ -308,19 +308,17 @@ def test_gradients_are_counted_for_training_and_before_use():
     )
     soft = il.run(il.FedProxSoft(steps=3, final_steps=5), linear(), FEDERATION, rounds=2, sample=8)
     assert soft.summary()["gradients_per_client"] == 2 * 3 + 5
-    assert soft.seeds[0].engine.ledger.total("gradients") == 8 * 6
+    assert soft.session().server.ledger.total("gradients") == 8 * 6
 
 
 @every_method
 def test_the_same_command_gives_the_same_bits(method):
     a, b = (il.run(method, linear(), FEDERATION, rounds=4, sample=3, seeds=2) for _ in range(2))
-    for one, two in zip(a.seeds, b.seeds, strict=True):
-        assert one.history == two.history
-        assert all(torch.equal(t, two.engine.server[n]) for n, t in one.engine.server.items())
-        assert all(
-            torch.equal(t, two.engine.host.store.save()[n])
-            for n, t in one.engine.host.store.save().items()
-        )
+    for seed in (0, 1):
+        assert a.seeds[seed].history == b.seeds[seed].history
+        for of in (state_of, private_of):
+            one, two = of(a, seed), of(b, seed)
+            assert all(torch.equal(t, two[n]) for n, t in one.items())
 
 
 @every_method
@@ -330,8 +328,8 @@ def test_chunks_do_not_change_a_run(method, chunk):
         il.run(method, linear(), FEDERATION, rounds=4, sample=3, chunk=c, dtype="float64")
         for c in (0, chunk)
     )
-    for n, t in whole.seeds[0].engine.server.items():
-        torch.testing.assert_close(parts.seeds[0].engine.server[n], t, rtol=1e-12, atol=1e-12)
+    for n, t in state_of(whole).items():
+        torch.testing.assert_close(state_of(parts)[n], t, rtol=1e-12, atol=1e-12)
 
 
 def test_a_client_more_does_not_change_what_the_others_draw():
@@ -352,40 +350,56 @@ def test_a_client_more_does_not_change_what_the_others_draw():
         ),
     )
     a, b = (il.run(il.Local(), linear(), f, rounds=2, dtype="float64") for f in (few, more))
-    x, y = (r.seeds[0].engine.host.store.rows["x"] for r in (a, b))
+    x, y = (private_of(r)["x"] for r in (a, b))
     torch.testing.assert_close(x, y[:8], rtol=1e-12, atol=1e-12)
 
 
-def test_settings_of_the_task_are_kept():
-    """A kernel, a clip or a decay given to the task is not undone by the run's defaults."""
+def test_the_settings_of_the_run_are_what_it_computes_with():
+    """Device, precision, kernel, clip and decay have one owner."""
     module = nn.Linear(FEATURES, CLASSES)
-    assert (
-        il.run(il.FedAvg(), il.Task(module, kernel="rows"), FEDERATION, rounds=1).kernel == "rows"
-    )
+    plain = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=2)
     for given in ({"clip": 1e-3}, {"weight_decay": 0.5}):
-        by_task = il.run(il.FedAvg(), il.Task(module, **given), FEDERATION, rounds=2)
-        by_run = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=2, **given)
-        plain = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=2)
-        w, v, u = (r.seeds[0].engine.server["w"] for r in (by_task, by_run, plain))
-        assert torch.equal(w, v) and not torch.equal(w, u)
+        other = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=2, **given)
+        assert not torch.equal(state_of(other)["w"], state_of(plain)["w"])
+    rows = il.run(il.FedAvg(), il.Task(module), FEDERATION, rounds=1, kernel="rows")
+    assert rows.record.kernel == "rows"
+    for name, dtype in (("float32", torch.float32), ("float64", torch.float64)):
+        result = il.run(il.FedAvg(), il.Task(module.double()), FEDERATION, rounds=1, dtype=name)
+        assert state_of(result)["w"].dtype is dtype and result.record.settings["dtype"] == name
+
+
+@pytest.mark.parametrize(
+    "own", [{"dtype": torch.float64}, {"kernel": "rows"}, {"clip": 0.1}, {"seed": 3}]
+)
+def test_a_task_with_settings_of_its_own_is_refused(own):
+    with pytest.raises(SettingError, match="task: it has .* settings of the run"):
+        il.run(il.FedAvg(), linear().under(**own), FEDERATION, rounds=1)
+    with pytest.raises(TypeError):
+        il.Task(nn.Linear(FEATURES, CLASSES), **own)
+
+
+def test_threads_are_put_back_after_a_run():
+    before = torch.get_num_threads()
+    il.run(il.FedAvg(), linear(), FEDERATION, rounds=1, threads=before + 1)
+    assert torch.get_num_threads() == before
 
 
 # -- held-out clients --------------------------------------------------------------------------------------------------------
 @every_method
 def test_held_out_clients_are_never_trained_and_receive_nothing(method):
-    one = il.run(
-        method, linear(), FEDERATION, rounds=6, sample=3, held_out=3, held_out_rounds=0
-    ).seeds[0]
-    assert len(one.held_out) == 3 and not set(one.held_out.tolist()) & set(one.clients.tolist())
-    for name, counts in one.engine.ledger.counts.items():
-        assert counts[one.held_out].sum() == 0, name
-    if one.engine.host.store.rows:
-        x = one.engine.host.store.rows["x"]
-        assert torch.equal(x[one.held_out], one.engine.host.task.x0.repeat(3, 1))
-        assert (
-            not torch.equal(x[one.clients[:3]], one.engine.host.task.x0.repeat(3, 1))
-            or type(method) is il.FedProxSoft
-        )
+    settings = {"rounds": 6, "sample": 3, "held_out": 3, "held_out_rounds": 0}
+    result = il.run(method, linear(), FEDERATION, **settings)
+    session = result.session()
+    held_out, evaluated = session.people.held_out, session.people.evaluated
+    assert len(held_out) == 3 and not set(held_out.tolist()) & set(evaluated.tolist())
+    for name, counts in session.server.ledger.counts.items():
+        assert counts[held_out].sum() == 0, name
+    rows = private_of(result)
+    if rows:
+        start = session.contract.task.x0.repeat(3, 1)
+        assert torch.equal(rows["x"][held_out], start)
+        trained = not torch.equal(rows["x"][evaluated[:3]], start)
+        assert trained or type(method) is il.FedProxSoft
 
 
 @pytest.mark.parametrize(
@@ -399,18 +413,18 @@ def test_held_out_clients_are_personalised_and_scored_at_the_end(method):
     assert later.summary()["held_out"]["clients"] == 3
     assert later.summary()["held_out"]["loss"]["mean"] < never.summary()["held_out"]["loss"]["mean"]
     assert later.summary()["accuracy"] == never.summary()["accuracy"], "the others are as they were"
-    one = later.seeds[0]
     hits = samples = 0
-    for k in one.held_out.tolist():
+    for k in later.session().people.held_out.tolist():
         x, y = FEDERATION.part(k, "test")
-        hits, samples = hits + int((later.personal(k)(x).argmax(1) == y).sum()), samples + len(y)
+        hits += int((later.personal(k)(x).argmax(1) == y).sum())
+        samples += len(y)
     assert later.summary()["held_out"]["accuracy"]["mean"] == pytest.approx(hits / samples)
 
 
 @every_method
 def test_the_data_of_held_out_clients_do_not_matter(method):
     one = il.run(method, linear(), FEDERATION, rounds=4, sample=3, held_out=3)
-    held = one.seeds[0].held_out
+    held = one.session().people.held_out
     inputs = FEDERATION.inputs.clone()
     for split in ("train", "valid", "test"):
         for k in held.tolist():
@@ -424,31 +438,46 @@ def test_the_data_of_held_out_clients_do_not_matter(method):
         sample=3,
         held_out=3,
     )
-    assert torch.equal(other.seeds[0].held_out, held)
+    assert torch.equal(other.session().people.held_out, held)
     assert other.summary()["accuracy"] == one.summary()["accuracy"]
-    assert all(
-        torch.equal(t, other.seeds[0].engine.server[n])
-        for n, t in one.seeds[0].engine.server.items()
-    )
+    assert all(torch.equal(t, state_of(other)[n]) for n, t in state_of(one).items())
 
 
 def test_the_table_of_clients_shows_the_scores_of_held_out_clients_too():
     result = il.run(il.Local(), linear(), FEDERATION, rounds=6, held_out=3)
-    rows, one = result.clients_table(), result.seeds[0]
-    assert [r["client"] for r in rows if r["held_out"]] == [str(k) for k in one.held_out.tolist()]
-    own = one.held_out_scores["test"].of_clients()[0]
-    assert [rows[k]["test_accuracy"] for k in one.held_out.tolist()] == own[one.held_out].tolist()
+    rows = result.clients_table()
+    held_out = result.session().people.held_out
+    assert [r["client"] for r in rows if r["held_out"]] == held_out.tolist()
+    scores = result.session().engine.evaluate(held_out, ("test",))["test"]
+    own = scores.of_clients()[0]
+    assert [rows[k]["test_accuracy"] for k in held_out.tolist()] == own.tolist()
 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------------
 @every_method
-def test_a_personal_model_by_number_or_name_predicts_with_the_accuracy_reported(method):
+def test_a_personal_model_predicts_with_the_accuracy_reported(method):
     result = il.run(method, linear(), FEDERATION, rounds=4, sample=3)
-    accuracy = result.seeds[0].scores["test"].of_clients()[0]
-    for k, name in enumerate(FEDERATION.names):
+    for k, row in enumerate(result.clients_table()):
         x, y = FEDERATION.part(k, "test")
-        for module in (result.personal(k), result.personal(name)):
-            assert float((module(x).argmax(1) == y).double().mean()) == accuracy[k]
+        for module in (result.personal(row["client"]), result.personal(str(row["client"]))):
+            assert float((module(x).argmax(1) == y).double().mean()) == row["test_accuracy"]
+
+
+def test_a_client_is_called_by_its_own_id():
+    """Client 13 is client 13, not the fourteenth; and a text is a text."""
+    ids = np.repeat([13, 2, 700], 20)
+    rng = np.random.default_rng(0)
+    data = il.Federation.from_arrays(
+        rng.standard_normal((60, FEATURES)), rng.integers(CLASSES, size=60), ids
+    )
+    result = il.run(il.Local(), linear(), data, rounds=2, sample=3)
+    rows = {row["client"]: row for row in result.clients_table()}
+    assert list(rows) == [2, 13, 700]
+    x, y = data.part(data.position(13), "test")
+    right = (result.personal(13)(x).argmax(1) == y).double().mean()
+    assert float(right) == rows[13]["test_accuracy"]
+    with pytest.raises(SettingError, match="client: 1 is unknown; clients are called 2, 13, 700"):
+        result.personal(1)
 
 
 def test_a_client_may_be_given_by_a_number_of_numpy():
@@ -467,10 +496,10 @@ def test_the_model_of_an_unknown_client_is_a_clear_error(client):
 def test_the_other_seeds_models_are_there_too():
     result = il.run(il.Local(), linear(), FEDERATION, rounds=2, seeds=2)
     x, y = FEDERATION.part(3, "test")
-    assert (
-        float((result.personal(3, seed=1)(x).argmax(1) == y).double().mean())
-        == result.seeds[1].scores["test"].of_clients()[0][3]
-    )
+    right = (result.personal(3, seed=1)(x).argmax(1) == y).double().mean()
+    assert float(right) == result.seeds[1].clients[3]["test_accuracy"]
+    with pytest.raises(SettingError, match="seed: 2 is not accepted; one of 0, 1"):
+        result.personal(3, seed=2)
 
 
 def test_a_result_prints_as_a_table():
@@ -496,11 +525,10 @@ def test_a_client_without_training_data_takes_no_part_but_is_scored():
         np.repeat(np.arange(4), 6),
         split=split,
     )
-    one = il.run(il.FedProxSoft(), linear(), data, rounds=5, sample=3).seeds[0]
-    assert one.engine.ledger.counts["bytes_down"].tolist()[3] == 0 and one.scores[
-        "test"
-    ].samples.tolist() == [2, 2, 2, 6]
-    assert torch.isfinite(one.engine.server["w"]).all()
+    result = il.run(il.FedProxSoft(), linear(), data, rounds=5, sample=3)
+    rows = result.clients_table()
+    assert rows[3]["bytes_down"] == 0 and [r["test_samples"] for r in rows] == [2, 2, 2, 6]
+    assert torch.isfinite(state_of(result)["w"]).all()
 
 
 def test_a_run_changes_no_global_generator():
@@ -535,13 +563,14 @@ def test_ten_thousand_clients_with_ten_thousand_parameters(method, memory, tmp_p
     )
     task = il.Task(lambda: nn.Sequential(nn.Linear(90, 100), nn.ReLU(), nn.Linear(100, 10)))
     began = time.perf_counter()
-    one = il.run(
-        method, task, data, rounds=3, sample=100, batch=4, eval_every=0, memory=memory
-    ).seeds[0]
+    settings = {"rounds": 3, "sample": 100, "batch": 4, "eval_every": 0, "memory": memory}
+    result = il.run(method, task, data, **settings)
     assert time.perf_counter() - began < 60
-    assert task.d == 10_110 and one.engine.ledger.admitted == 300
-    assert one.engine.host.store.file_backed is (memory < 1)
-    assert torch.isfinite(one.engine.server["w"]).all() and one.final()["accuracy"] > 0
+    session = result.session()
+    assert task.d == 10_110 and session.server.ledger.admitted == 300
+    assert session.hosts[0].store.file_backed is (memory < 1)
+    assert torch.isfinite(session.server.state["w"]).all()
+    assert result.summary()["accuracy"]["mean"] > 0
 
 
 def test_a_method_that_decides_by_validation_data_says_when_there_are_none():

@@ -137,7 +137,9 @@ def test_settings_from_text_are_settings_from_values():
     assert build(Settings, text, "run") == Settings(
         rounds=30, server_lr=0.5, target_accuracy=0.1, batching="full", seed=7
     )
-    assert make_method("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(fresh=True, p=2.0, dim=10)
+    assert make_method("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(
+        fresh=True, p=2.0, dim=10
+    )
     assert make_method("lp-proj", fresh="no") == LpProj(fresh=False)
 
 

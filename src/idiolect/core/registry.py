@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +79,7 @@ class Table(Mapping[str, T], Generic[T]):
         'pear(size=3)'
         """
         changed = [
-            f"{f.name}={getattr(part, f.name)!r}"
+            f"{f.name}={_literal(getattr(part, f.name))}"
             for f in dataclasses.fields(part)
             if f.init and getattr(part, f.name) != f.default
         ]
@@ -108,6 +109,12 @@ class Table(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _literal(value: Any) -> str:
+    """A value as it is written in a line of text: a word needs no quotes."""
+    bare = isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
+    return str(value) if bare else repr(value)
 
 
 def _imported(kind: str, name: str, module: str, attribute: str) -> Any:

@@ -84,6 +84,6 @@ class _Models:
         session = Session(
             method, self.task, self.federation, settings, seed, run_number(identity, seed)
         )
-        found = checkpoint.load(self.path / "checkpoints" / f"seed-{seed}", warn)
-        session.load(found.states["server"], found.facts["server"], found.path)
+        session.load(checkpoint.load(self.path / "checkpoints" / f"seed-{seed}", warn))
+        session.personalise_held_out(settings.held_out_rounds)
         return session

@@ -84,7 +84,7 @@ def method_spec(text: str) -> tuple[str, dict[str, str]]:
     ('mymodule:MyMethod', {'lr': '0.2'})
     """
     name, _, rest = text.partition(":")
-    if rest and "=" not in rest.partition(":")[0]:  # module:Name
+    if rest and name not in METHODS and "=" not in rest.partition(":")[0]:  # module:Name
         attribute, _, rest = rest.partition(":")
         name = f"{name}:{attribute}"
     pairs = [piece.partition("=") for piece in split_outside(rest, ",") if piece.strip()]

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..core.knobs import SettingError
-from ..core.plain import plain
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
@@ -179,7 +178,7 @@ class Result:
             "server": tensors,
             "history": {"by_client": torch.from_numpy(s.by_client.copy())},
         }
-        facts = {"server": server, "history": plain(s.history), "seconds": s.seconds}
+        facts = {"server": server, "history": s.history, "seconds": s.seconds}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         checkpoint.save(folder.checkpoints(s.seed), s.rounds, states, facts, parts)
 

@@ -129,9 +129,9 @@ class Runner:
                 self._train(one, folder, resume, interrupted, last)
                 self._finish(one)
                 one.session.release()
-                if folder is None:
+                if not one.saved:
                     result.keep(seed, one.session)
-                else:
+                if folder is not None:
                     with on_disk("the result"):
                         result.write(folder)
         return result
@@ -178,8 +178,8 @@ class Runner:
 
         def load(seed: int) -> Session:
             session = self.session(seed, None)
-            found = checkpoint.load(path(seed), warn)
-            session.load(found.states["server"], found.facts["server"], found.path)
+            session.load(checkpoint.load(path(seed), warn))
+            session.personalise_held_out(self.settings.held_out_rounds)
             return session
 
         return load
@@ -256,7 +256,7 @@ class Runner:
         if shared:
             record.shared_model = summarise(shared["test"].only(people.evaluated))
         if len(people.held_out):
-            engine.personalise(people.held_out, self.settings.held_out_rounds)
+            session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.server.version
@@ -277,6 +277,7 @@ class Seed:
     session: Session
     record: SeedRecord
     by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
+    saved: bool = False  # whether the newest checkpoint has everything
 
     def evaluate(self) -> None:
         """Test figures of this round."""
@@ -316,13 +317,14 @@ class Seed:
         }
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
-        with on_disk(f"the checkpoint of round {version}"):
+        with on_disk(f"the checkpoint of round {version}") as write:
             checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
+        self.saved = not write.failed
 
     def restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""
         found = checkpoint.load(path, warn)
-        self.session.load(found.states["server"], found.facts["server"], found.path)
+        self.session.load(found)
         self.by_client = list(found.states["history"]["by_client"])
         self.record.history = found.facts["history"]
         for figures in self.record.history:
@@ -353,14 +355,22 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
     ]
 
 
+class DiskWrite:
+    """What became of something that was to be written."""
+
+    failed = False
+
+
 @contextmanager
-def on_disk(what: str) -> Iterator[None]:
+def on_disk(what: str) -> Iterator[DiskWrite]:
     """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
+    write = DiskWrite()
     try:
-        yield
+        yield write
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
+        write.failed = True
         warn(
             f"{what} could not be written ({error.strerror}); "
             "earlier files are untouched and the run goes on"

@@ -26,6 +26,7 @@ from ..server.roster import Roster
 from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
+from .checkpoint import Checkpoint
 from .settings import Settings
 
 
@@ -135,11 +136,16 @@ class Session:
         """The server's side; hosts save themselves."""
         return self.server.save()
 
-    def load(self, tensors: State, facts: dict[str, Any], hosts: Path) -> None:
+    def load(self, found: Checkpoint) -> None:
         """As it was saved, hosts from their folders."""
-        self.server.load(tensors, facts)
+        self.server.load(found.states["server"], found.facts["server"])
         for number, host in enumerate(self.hosts):
-            host.load(hosts / host_folder(number))
+            host.load(found.path / host_folder(number))
+
+    def personalise_held_out(self, rounds: int) -> None:
+        """The clients kept out of training train towards the finished server, for themselves."""
+        if len(self.people.held_out):
+            self.engine.personalise(self.people.held_out, rounds)
 
     def release(self) -> None:
         """Free what only training and evaluation need."""
