@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.structure import Tree, Use, figures, read_layers
+from benchmarks.structure import ROOT, Tree, Use, figures, read_layers
 
 LAYERS = [{"engine"}, {"host"}, {"wire", "task"}, {"core"}]
 FILES = {
