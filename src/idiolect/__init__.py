@@ -1,7 +1,12 @@
-"""idiolect: personalised federated learning. Every client keeps a model of its own; messages are small."""
+"""idiolect: personalised federated learning. Every client keeps a model of its own.
 
-from . import data, models
-from .core.knobs import SettingError
+The public names are those below and `idiolect.testing`; docs/api.md lists them. Everything else may
+change.
+"""
+
+from . import data, models, solvers
+from .core.allocator import keep as keep_memory
+from .core.knobs import SettingError, knob
 from .data.federation import Federation
 from .method import Method
 from .methods import (
@@ -38,6 +43,7 @@ from .task.task import Task
 
 __all__ = [
     "METHODS",
+    "Comparison",
     "Dichotomy",
     "Ditto",
     "FedAlt",
@@ -66,8 +72,13 @@ __all__ = [
     "Settings",
     "Split",
     "Task",
+    "compare",
     "data",
+    "keep_memory",
+    "knob",
+    "load",
     "models",
     "pipeline",
     "run",
+    "solvers",
 ]
