@@ -23,6 +23,7 @@ from torch import Tensor
 
 from idiolect import projections as package
 from idiolect.adversary.base import Attack
+from idiolect.channels.stage import Stage
 from idiolect.method import Method
 from idiolect.server.rules.rule import Rule, Wrapper
 
@@ -186,6 +187,26 @@ INTERFACES: list[tuple[type, dict[str, Signature]]] = [
                 "keys": UInt64[Array, "S"],
                 "return": Float[Tensor, "S m"],
             }
+        },
+    ),
+    (
+        Stage,
+        {
+            "encode": {"rows": Float[Tensor, "K {form.n}"], "keys": UInt64[Array, "K"]},
+            "decode": {"return": tuple[Float[Tensor, "_ {form.n}"], dict[str, Tensor]]},
+            "acknowledge": {
+                "rows": Float[Tensor, "K {form.n}"],
+                "received": Float[Tensor, "K {form.n}"],
+                "return": dict[str, Float[Tensor, "K _"]],
+            },
+            "finish": {"return": tuple[Float[Tensor, "{form.n}"], dict[str, Tensor]]},
+            "query": {"return": Int[Tensor, "q"]},
+            "answer": {"query": Int[Tensor, "q"], "return": Float[Tensor, "K q"]},
+            "conclude": {
+                "query": Int[Tensor, "q"],
+                "exact": Float[Tensor, "q"],
+                "return": tuple[Float[Tensor, "{form.n}"], Int[Tensor, "k"], dict[str, Tensor]],
+            },
         },
     ),
 ]

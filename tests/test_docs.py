@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,10 @@ def test_the_targets_that_the_pages_name_are_there():
     for page in ("README.md", "CONTRIBUTING.md"):
         named = re.findall(r"\bmake ([\w-]+)", (ROOT / page).read_text())
         assert named and set(named) <= made, page
+
+
+def test_the_version_to_cite_is_the_version_of_the_package():
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {package['version']}\n" in citation
+    assert f"\nlicense: {package['license']}\n" in citation

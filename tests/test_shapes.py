@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import idiolect as il
 from idiolect.adversary import ATTACKS
+from idiolect.channels import CHANNELS
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
 from idiolect.projections import PROJECTIONS
@@ -61,6 +62,13 @@ def test_every_rule_keeps_to_its_shapes(rule):
     with checked() as calls:
         train(make_method("scaffold"), rule=rule, sample=6)
     assert calls["idiolect.server.rules.message:combine_message"]
+
+
+@pytest.mark.parametrize("channel", [*CHANNELS, "sketch(exact=true)", "feedback + sign"])
+def test_every_channel_keeps_to_its_shapes(channel):
+    with checked() as calls:
+        train(make_method("fedavg"), channel=channel)
+    assert any(call.endswith(".encode") for call in calls)
 
 
 @pytest.mark.parametrize("kind", list(PROJECTIONS))
