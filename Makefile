@@ -1,4 +1,5 @@
-# make demo | test | lint | bench: each sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
+# make demo | lint | test | test-all | bench: each sets up what it needs in .venv; bench in
+# .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,18 +7,23 @@ BENCH := .venv-bench
 FEDJAX := .venv-fedjax
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench bench-peers clean
+.PHONY: demo lint test test-all bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
-
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+# without the tests marked "slow" (see addopts in pyproject.toml)
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
 bench: bench-peers
 	$(BENCH)/bin/python -m benchmarks.run
@@ -51,4 +57,5 @@ $(FEDJAX)/.peers: pyproject.toml constraints.txt benchmarks/requirements-fedjax.
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(FEDJAX) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(BENCH) $(FEDJAX) build dist src/*.egg-info
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -2,9 +2,12 @@
 
 import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import idiolect as il
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,8 +27,40 @@ def test_the_examples_of_a_document_run(name):
 
 
 def test_links_between_documents_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), (
                 f"{page.name} links to {target}"
             )
+
+
+def test_the_list_of_public_names_is_complete():
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = set(re.findall(r"`il\.(\w+)", page))
+    assert set(il.__all__) == listed
+
+
+def test_a_run_directory_holds_the_files_that_the_page_lists(tmp_path):
+    federation = il.data.load("synthetic", clients=4, samples=60)
+    task = il.Task(lambda: il.models.make("linear", (60,), 10))
+    il.run(il.Ditto(), task, federation, rounds=1, eval_every=1, directory=tmp_path / "run")
+    files = [p.relative_to(tmp_path / "run") for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    page = (ROOT / "docs" / "api.md").read_text()
+    for path in files:
+        inside = path.parts[0] == "checkpoints"
+        name = Path(*path.parts[3:]) if inside else path  # after checkpoints/seed-0/000001
+        assert f"| `{name.as_posix()}` |" in page, path
+
+
+def test_the_targets_that_the_pages_name_are_there():
+    made = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        named = re.findall(r"\bmake ([\w-]+)", (ROOT / page).read_text())
+        assert named and set(named) <= made, page
+
+
+def test_the_version_to_cite_is_the_version_of_the_package():
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {package['version']}\n" in citation
+    assert f"\nlicense: {package['license']}\n" in citation

@@ -8,7 +8,6 @@ Every run has a process of its own, so that its peak is its own.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -241,6 +240,8 @@ def _resident(reset: bool = False) -> int:
         )
         return int(status["VmRSS" if reset else "VmHWM"].split()[0]) << 10
     except OSError:
+        import resource  # not on Windows
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (
             0 if sys.platform == "darwin" else 10
         )
