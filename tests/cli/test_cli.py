@@ -1,4 +1,7 @@
-"""The command line: one JSON object on stdout, clear errors, settings from flags and files, run directories, resume."""
+"""The command line.
+
+One JSON object on stdout, clear errors, settings from flags and files, run directories, resume.
+"""
 
 import json
 import os
@@ -61,7 +64,7 @@ def error_of(capsys, *argv: str) -> str:
     return got.err
 
 
-# -- run ---------------------------------------------------------------------------------------------------------------------
+# -- run -------------------------------------------------------------------------------------------
 def test_run_prints_one_json_object_with_what_is_promised(capsys):
     flags = split("--p 1 --dim 5 --lam 0.1 --data synthetic --alpha 0 --beta 0 --seeds 2 --json")
     got = json_of(capsys, "run", "lp-proj", *SMALL, *flags)
@@ -143,7 +146,7 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -219,7 +222,7 @@ def test_a_directory_with_a_run_is_not_written_over(capsys):
     )
 
 
-# -- the user's own table ----------------------------------------------------------------------------------------------------
+# -- the user's own table --------------------------------------------------------------------------
 def csv(path: Path, header: str = "client,a,b,target") -> None:
     rng = np.random.default_rng(0)
     rows = [
@@ -258,7 +261,8 @@ def test_a_csv_without_a_client_column_is_a_clear_error(capsys, tmp_path):
     got = json_of(
         capsys,
         *split(
-            "run fedavg --data table --path mine.csv --client hospital --rounds 1 --sample 2 --json --quiet"
+            "run fedavg --data table --path mine.csv --client hospital --rounds 1 --sample 2 "
+            "--json --quiet"
         ),
     )
     assert got["rounds"] == 1
@@ -271,7 +275,7 @@ def test_a_csv_with_text_among_its_features_is_a_clear_error(capsys, tmp_path):
     )
 
 
-# -- compare -----------------------------------------------------------------------------------------------------------------
+# -- compare ---------------------------------------------------------------------------------------
 def test_compare_gives_a_list_with_the_baselines(capsys):
     rows = json_of(capsys, "compare", "fedavg", "lp-proj:p=2,dim=5", *SMALL, "--json")
     assert [r["method"] for r in rows] == ["majority", "fedavg", "lp-proj-2", "local"]
@@ -319,7 +323,7 @@ def test_compare_resumes_to_the_same_list(capsys, tmp_path):
     assert again == rows
 
 
-# -- files -------------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 TOML = """
 [method]
 name = "lp-proj"
@@ -354,7 +358,8 @@ def test_settings_come_from_a_file_and_flags_win(capsys, tmp_path):
     got = json_of(
         capsys,
         *split(
-            "run lp-proj --config s.toml --json --quiet --rounds 1 --dim 6 --seeds=1 --classes 4 --hidden 3 --seed 5"
+            "run lp-proj --config s.toml --json --quiet --rounds 1 --dim 6 --seeds=1 --classes 4 "
+            "--hidden 3 --seed 5"
         ),
     )
     assert got["rounds"] == 1 and got["values"]["up"] == 12 and got["seeds"] == [5]
@@ -386,7 +391,7 @@ def test_a_mistake_in_a_file_is_one_clear_message(text, says, capsys, tmp_path):
     assert says in error_of(capsys, "run", "--config", "s.toml", "--quiet")
 
 
-# -- methods, data, help -----------------------------------------------------------------------------------------------------
+# -- methods, data, help ---------------------------------------------------------------------------
 def test_methods_lists_every_method_with_its_fields(capsys):
     rows = json_of(capsys, "methods", "--json")
     assert [r["name"] for r in rows] == list(METHODS)
@@ -456,7 +461,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip().count(".") == 2
 
 
-# -- resume ------------------------------------------------------------------------------------------------------------------
+# -- resume ----------------------------------------------------------------------------------------
 def result_of(text: str) -> dict:
     got = json.loads(text)
     del got["seconds"]
@@ -531,8 +536,9 @@ def test_a_run_started_from_python_is_resumed_from_python(capsys):
 
 COMMAND = [sys.executable, "-m", "idiolect.cli"]
 LONG = split(
-    "run fedprox-soft --clients 8 --samples 40 --features 6 --classes 3 --rounds 200 --sample 4 --batch 8 --seed 3 "
-    "--steps 2 --final-steps 2 --checkpoint-every 5 --server-options momentum=0.5 --threads 1 --quiet --json"
+    "run fedprox-soft --clients 8 --samples 40 --features 6 --classes 3 --rounds 200 --sample 4 "
+    "--batch 8 --seed 3 --steps 2 --final-steps 2 --checkpoint-every 5 "
+    "--server-options momentum=0.5 --threads 1 --quiet --json"
 )
 
 
@@ -583,7 +589,7 @@ def test_tokens_get_a_model_that_reads_tokens():
     assert any("embed" in name for name in task.layout.names)
 
 
-# -- lists of parts, and what a comparison adds --------------------------------------------------------------------------------
+# -- lists of parts, and what a comparison adds ----------------------------------------------------
 @pytest.mark.parametrize("command", ["channels", "attacks", "rules"])
 def test_the_parts_of_a_run_are_listed_for_people_and_programs(command, capsys):
     rows = json_of(capsys, command, "--json")

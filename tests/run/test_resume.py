@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import private_of, state_of
 from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
-from helpers import private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
@@ -232,7 +232,7 @@ def test_a_diverging_run_resumes_exactly(tmp_path):
     )
 
 
-# -- what lies in a run directory --------------------------------------------------------------------------------------------
+# -- what lies in a run directory ------------------------------------------------------------------
 def checkpoints(directory: Path, seed: int = 0) -> list[str]:
     return sorted(p.name for p in (directory / "checkpoints" / f"seed-{seed}").iterdir())
 
@@ -325,7 +325,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(tmp_path):
     assert not half.exists() and not rows.exists()
 
 
-# -- damage ------------------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10
@@ -422,7 +422,7 @@ def test_a_run_of_another_format_is_refused_with_a_word(tmp_path):
         run(il.FedProxSoft(), tmp_path / "run")
 
 
-# -- only the same run continues ---------------------------------------------------------------------------------------------
+# -- only the same run continues -------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -543,7 +543,7 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
         RunDirectory(tmp_path / "file" / "run", fresh=True)
 
 
-# -- a full disk -------------------------------------------------------------------------------------------------------------
+# -- a full disk -----------------------------------------------------------------------------------
 def full(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -1,4 +1,7 @@
-"""A run: bad input is refused before work starts, it stops when it should, and held-out clients stay outside."""
+"""A run.
+
+Bad input is refused before work starts, it stops when it should, and held-out clients stay outside.
+"""
 
 import inspect
 import time
@@ -6,10 +9,10 @@ import time
 import numpy as np
 import pytest
 import torch
+from helpers import private_of, state_of
 from torch import nn
 
 import idiolect as il
-from helpers import private_of, state_of
 from idiolect import SettingError
 from idiolect.host.host import Host
 
@@ -38,7 +41,7 @@ METHODS = {
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------
 class Image(nn.Module):
     """Reads its input's shape, as many networks do."""
 
@@ -219,7 +222,7 @@ def sent(result):
     return result.session().server.ledger.bytes
 
 
-# -- stops -------------------------------------------------------------------------------------------------------------------
+# -- stops -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "method", [il.FedAvg(), il.LpProj(dim=4), il.FedProxSoft()], ids=lambda m: type(m).__name__
 )
@@ -271,7 +274,7 @@ def test_a_rate_that_has_decayed_to_nothing_does_not_end_the_run():
     )
 
 
-# -- the account -------------------------------------------------------------------------------------------------------------
+# -- the account -----------------------------------------------------------------------------------
 @every_method
 def test_bytes_and_values_are_those_of_the_messages(method):
     d = {"FedAvg": 18, "FedProx": 18, "FedProxSoft": 18, "Local": 0, "LpProj": 4}[
@@ -372,7 +375,7 @@ def test_the_settings_of_the_run_are_what_it_computes_with():
     "own", [{"dtype": torch.float64}, {"kernel": "rows"}, {"clip": 0.1}, {"seed": 3}]
 )
 def test_a_task_with_settings_of_its_own_is_refused(own):
-    with pytest.raises(SettingError, match="task: it has .* settings of the run"):
+    with pytest.raises(SettingError, match=r"task: it has .* settings of the run"):
         il.run(il.FedAvg(), linear().under(**own), FEDERATION, rounds=1)
     with pytest.raises(TypeError):
         il.Task(nn.Linear(FEATURES, CLASSES), **own)
@@ -384,7 +387,7 @@ def test_threads_are_put_back_after_a_run():
     assert torch.get_num_threads() == before
 
 
-# -- held-out clients --------------------------------------------------------------------------------------------------------
+# -- held-out clients ------------------------------------------------------------------------------
 @every_method
 def test_held_out_clients_are_never_trained_and_receive_nothing(method):
     settings = {"rounds": 6, "sample": 3, "held_out": 3, "held_out_rounds": 0}
@@ -453,7 +456,7 @@ def test_the_table_of_clients_shows_the_scores_of_held_out_clients_too():
     assert [rows[k]["test_accuracy"] for k in held_out.tolist()] == own.tolist()
 
 
-# -- what comes out ----------------------------------------------------------------------------------------------------------
+# -- what comes out --------------------------------------------------------------------------------
 @every_method
 def test_a_personal_model_predicts_with_the_accuracy_reported(method):
     result = il.run(method, linear(), FEDERATION, rounds=4, sample=3)
@@ -545,7 +548,7 @@ def test_the_public_names_are_there():
     assert list(inspect.signature(il.run).parameters)[:3] == ["method", "task", "federation"]
 
 
-# -- many clients ------------------------------------------------------------------------------------------------------------
+# -- many clients ----------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "memory"),

@@ -193,7 +193,7 @@ def test_every_method_has_a_name_and_described_fields(name):
     )
 
 
-# -- schedules ---------------------------------------------------------------------------------------------------------------
+# -- schedules -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
@@ -214,7 +214,7 @@ def test_a_schedule_scales_every_learning_rate_of_a_method():
     assert (half.lr, half.personal_lr, half.lam) == (0.1, 0.2, 3)
 
 
-# -- the server's step -------------------------------------------------------------------------------------------------------
+# -- the server's step -----------------------------------------------------------------------------
 @pytest.mark.parametrize("name", sorted(optimizers()))
 def test_the_servers_optimiser_is_torchs_over_several_rounds(name):
     """Its state travels through the server's state as plain tensors."""

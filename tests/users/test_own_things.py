@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused_by_name(folder, capsys, words, says):
     assert says in capsys.readouterr().err
 
 
-# -- an installed package -----------------------------------------------------------------------------
+# -- an installed package --------------------------------------------------------------------------
 ENTRY_POINTS = """\
 [idiolect.methods]
 halfway = installed_things:Halfway

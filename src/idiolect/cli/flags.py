@@ -58,7 +58,8 @@ class Flags:
     def add(self, section: str, cls: type, title: str, skip: dict[str, Any] | None = None) -> None:
         """A flag per field.
 
-        One whose plain name is taken, or means something else for a run, gets the section as prefix.
+        One whose plain name is taken, or means something else for a run, gets the section as
+        prefix.
         """
         group = self.parser.add_argument_group(title)
         kinds = kinds_of(cls)

@@ -106,8 +106,8 @@ def channels(argv: list[str]) -> None:
         _add(table, r, f"{first:,}" if first == again else f"{first:,}, then {again:,}")
     OUT.print(table)
     OUT.print(
-        "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where two "
-        "stand there, the first and the same again. Stages are joined by +: "
+        "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where "
+        "two stand there, the first and the same again. Stages are joined by +: "
         "--channel 'feedback + topk(share=0.01) + half'. Messages down are sent as they are."
     )
 

@@ -5,8 +5,9 @@
         host-0/private.safetensors, ...            written by each host itself
         checkpoint.json                            round, facts, SHA-256 of each file
 
-A checkpoint is written beside the others and renamed; the previous one is kept. Nothing executable is
-ever read. A folder whose hashes do not match is named and passed over for the one before.
+A checkpoint is written beside the others and renamed; the previous one is kept. Nothing
+executable is ever read. A folder whose hashes do not match is named and passed over for the one
+before.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def clear(folder: Path) -> None:
 
 
 def load(folder: Path, warn: Callable[[str], None] | None = None) -> Checkpoint:
-    """The newest sound checkpoint. A damaged one is named through `warn`; the one before is used."""
+    """The newest sound checkpoint; a damaged one is named through `warn` and passed over."""
     problems = []
     for path in found(folder):
         try:

@@ -58,7 +58,8 @@ class Row:
             return cls(method, own, _own_text(own), given.as_dict(), given.method)
         if not isinstance(given, str):
             raise SettingError(
-                f"methods: {given!r} is not accepted; a Method, a Plan or a text like 'fedavg:lr=0.1'"
+                f"methods: {given!r} is not accepted; "
+                "a Method, a Plan or a text like 'fedavg:lr=0.1'"
             )
         name, fields, own = row_spec(given)
         return cls(make_method(name, **fields), own, _own_text(own), name=name)
@@ -174,12 +175,12 @@ def compare(
 ) -> Comparison:
     """Run several methods on the same data; Local with as many gradients stands beside them.
 
-    A method is a `Method`, a text ("lp-proj:p=1,lam=0.1", with run settings of its row alone, such
-    as channel=...), or a `Plan`. The settings `bytes` and `target_accuracy` stop no run here: every
-    summary says in `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
-    `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
-    of the two the table shows). With a directory, every run has a folder there, beside curves.csv
-    and, with matplotlib, curves.png.
+    A method is a `Method`, a text ("lp-proj:p=1,lam=0.1", with run settings of its row alone,
+    such as channel=...), or a `Plan`. The settings `bytes` and `target_accuracy` stop no run
+    here: every summary says in `at_budget` and `to_target` what the method made of them (and
+    `at_budget_values`, `to_target_values`: the same read as 32-bit words, the lp-proj paper's
+    unit; `count` says which of the two the table shows). With a directory, every run has a folder
+    there, beside curves.csv and, with matplotlib, curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)

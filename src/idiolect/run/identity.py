@@ -66,9 +66,10 @@ def check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     """Refuse to resume a run with anything that changes its result."""
     if saved.get("format") != FORMAT:
         raise SettingError(
-            f"resume: {path} has format {saved.get('format')!r}, made by another version of idiolect; "
-            f"this version continues runs of format {FORMAT}. Finish it with the version that began "
-            "it (environment.json names it), or run it anew"
+            f"resume: {path} has format {saved.get('format')!r}, "
+            "made by another version of idiolect; "
+            f"this version continues runs of format {FORMAT}. "
+            "Finish it with the version that began it (environment.json names it), or run it anew"
         )
     for part in ("method", "run", "data", "model", "start"):
         old = saved.get(part) or {}

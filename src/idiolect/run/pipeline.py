@@ -1,8 +1,8 @@
 """Stages as one run: pre-train a shared model, personalise it, fine-tune the private part.
 
 The recipe of the FFGG paper for real data. Each stage is a run of its own in a folder of its own,
-started from the stage before: the shared model always, the private rows where the two methods keep the
-same ones. So an interrupted pipeline resumes exactly where it was.
+started from the stage before: the shared model always, the private rows where the two methods
+keep the same ones. So an interrupted pipeline resumes exactly where it was.
 """
 
 from __future__ import annotations

@@ -141,7 +141,8 @@ class Record:
         """The inverse of `as_dict`; a number that was null is NaN again."""
         if saved.get("format") != FORMAT:
             raise SettingError(
-                f"record: format {saved.get('format')!r} is not accepted; this version reads {FORMAT}"
+                f"record: format {saved.get('format')!r} is not accepted; "
+                f"this version reads {FORMAT}"
             )
         known = {f.name for f in fields(SeedRecord)}
         seeds = [

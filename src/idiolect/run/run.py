@@ -193,7 +193,7 @@ class Runner:
         interrupted: Callable[[], bool],
         last: bool,
     ) -> None:
-        """Rounds until one of the stops; state is complete between rounds: that is where it is saved."""
+        """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
         server = one.session.server
         record = one.record
@@ -333,7 +333,10 @@ class Seed:
 
 
 def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
-    """A row per client: its samples, accuracy and loss on every split, and what it sent and spent."""
+    """A row per client.
+
+    Its samples, accuracy and loss on every split, and what it sent and spent.
+    """
     columns: dict[str, list] = {}
     for split in SPLITS:
         scores = Scores.merge([part[split] for part in parts])

@@ -1,4 +1,4 @@
-"""A run as one frozen object: flags, TOML file, report header and the resume check are the same thing.
+"""A run as one frozen object: flags, TOML file, report header and the resume check all read it.
 
 Every setting has one owner: a field of one of the sections below. Texts (channel, rule, attack,
 schedule) are parsed once, into the objects that the fields hold.
