@@ -172,9 +172,9 @@ def demo(argv: list[str]) -> None:
     _compare_plans(plans, saved, directory, parsed.json, parsed.quiet)
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). "
-        "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per message "
-        "instead of 610. Against Local, look at the row with as many gradients: on these data the "
-        "gain of lp-proj over training alone is compute, not collaboration.",
+        "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per "
+        "message instead of 610. Against Local, look at the row with as many gradients: on these "
+        "data the gain of lp-proj over training alone is compute, not collaboration.",
         highlight=False,
     )
 

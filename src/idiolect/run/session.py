@@ -117,6 +117,7 @@ class Session:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
         self.engine = InProcess(self.server, self.hosts)
+        self.held_out_personalised = False
 
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, id: Id) -> Tensor:  # -> x[d]
@@ -134,18 +135,21 @@ class Session:
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
         """The server's side; hosts save themselves."""
-        return self.server.save()
+        tensors, facts = self.server.save()
+        return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
     def load(self, found: Checkpoint) -> None:
         """As it was saved, hosts from their folders."""
         self.server.load(found.states["server"], found.facts["server"])
+        self.held_out_personalised = found.facts["server"]["held_out_personalised"]
         for number, host in enumerate(self.hosts):
             host.load(found.path / host_folder(number))
 
     def personalise_held_out(self, rounds: int) -> None:
-        """The clients kept out of training train towards the finished server, for themselves."""
-        if len(self.people.held_out):
+        """The clients kept out of training train towards the finished server, once."""
+        if len(self.people.held_out) and not self.held_out_personalised:
             self.engine.personalise(self.people.held_out, rounds)
+            self.held_out_personalised = True
 
     def release(self) -> None:
         """Free what only training and evaluation need."""
