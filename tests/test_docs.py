@@ -12,7 +12,8 @@ import idiolect as il
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_python_example_of_the_readme_runs(capsys):
+def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks
     for block in blocks:
