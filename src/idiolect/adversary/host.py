@@ -1,16 +1,15 @@
 """Malicious clients in simulations: hosts whose messages are tampered with as they leave.
 
-Malicious clients sit at a host of their own, which differs from an honest one only in what leaves it.
-An attack that needs to know the honest messages of the round gets them from an `Observer`, which the
-honest hosts of the simulation are watched by; it must then be asked after them. Any other attack
-tampers with each message by itself, as it is made.
+Malicious clients sit at a host of their own, which differs from an honest one only in what leaves
+it. An attack that needs the honest messages of the round reads them from an `Observer`, to which
+the honest hosts of the simulation show theirs; the malicious host is then asked after the honest
+ones. Any other attack tampers with each message by itself, as it is made.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..core import streams
@@ -28,9 +27,7 @@ class WatchedHost(Host):
         super().__init__(*arguments)
         self.observer = observer
 
-    def leaving(
-        self, exchange: Exchange, rows: Tensor, up: State, reference: State
-    ) -> State:
+    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], up)
         return up
 
@@ -45,11 +42,9 @@ class MaliciousHost(Host):
         self.attack = attack
         self.client_keys = keys  # stream keys of all clients, by wire id
         self.observer = observer  # None where the attack needs no honest message
-        self.gathers = attack.colludes  # type: ignore[misc]
+        self.gathers = attack.colludes
 
-    def leaving(
-        self, exchange: Exchange, rows: Tensor, up: State, reference: State
-    ) -> State:
+    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"
 
         def keys_of(wire_ids: Tensor) -> Keys:

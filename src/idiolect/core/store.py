@@ -65,7 +65,9 @@ class Store:
         self._check(ids, rows)
         new = ids[self.version[ids] != round]
         if not self.keep and len(new) < len(ids):
-            raise RuntimeError(f"round {round} is run again, and this store keeps no rows from before")
+            raise RuntimeError(
+                f"round {round} is run again, and this store keeps no rows from before"
+            )
         if self.keep and len(new):
             old = {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}
             self._before = [b for b in self._before if b[0] == round]
@@ -82,6 +84,8 @@ class Store:
     def grow(self, clients: int) -> None:
         """Room for more clients, at the end."""
         more = clients - self.clients
+        if more < 0:
+            raise ValueError(f"clients: {clients} is not accepted; the store has {self.clients}")
         old = self.rows
         self.clients = clients
         self.version = torch.cat([self.version, _unmet(more)])
@@ -99,6 +103,8 @@ class Store:
         """As it was saved; rows on `device`."""
         self.version = tensors["version"].clone()
         self.made = tensors["made"].clone()
+        self.clients = len(self.version)
+        self.rows = {}
         self._before = []
         saved = {n: t.to(device) if device else t for n, t in under(tensors, "rows.").items()}
         if saved:
