@@ -156,7 +156,7 @@ class Host:
         return join([Ragged.even(heads), bodies]), values
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
-        """The messages as they leave the clients, before the channel: an honest host's as they are."""
+        """The messages as they leave the clients, before the channel; honest ones do not change."""
         return up
 
     def answer(self, query: Query) -> np.ndarray:
