@@ -129,9 +129,9 @@ class Runner:
                 self._train(one, folder, resume, interrupted, last)
                 self._finish(one)
                 one.session.release()
-                if folder is None:
+                if not one.on_disk:
                     result.keep(seed, one.session)
-                else:
+                if folder is not None:
                     with on_disk("the result"):
                         result.write(folder)
         return result
@@ -277,6 +277,7 @@ class Seed:
     session: Session
     record: SeedRecord
     by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
+    on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
         """Test figures of this round."""
@@ -316,8 +317,10 @@ class Seed:
         }
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
+        self.on_disk = False
         with on_disk(f"the checkpoint of round {version}"):
             checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
+            self.on_disk = True
 
     def restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""
