@@ -9,6 +9,7 @@ Faults are hosts behind a `Network` that loses, repeats, delays or alters messag
 server or host is replaced.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -33,10 +34,12 @@ from engine.setting import (
     session,
     with_header,
 )
+from idiolect.adversary.host import WatchedHost
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host
 from idiolect.methods import METHODS
 from idiolect.server.step import ServerStep
+from idiolect.testing import federation
 from idiolect.wire import messages as wire
 
 STATEFUL = "feedback + lbgm(threshold=0.9) + half"  # memories at clients and at the server
@@ -346,6 +349,23 @@ class EngineSuite:
         assert at.ledger.selected == at.ledger.admitted == 4 + 2 * CLIENTS
         assert (at.ledger.counts["bytes_up"] > 0).all()
         assert len(engine.evaluate(EVERYONE, ("test",))["test"].wire_ids) == CLIENTS
+
+    @pytest.mark.parametrize("attack", ["mimic", "alie"])
+    def test_a_client_joins_while_others_collude(self, build, attack):
+        made = session("fedavg", attack=attack, malicious=2, sample=0)
+        at = made.server
+        watched = made.hosts[0]
+        data = replace(federation(seed=1).of([3]), ids=("newcomer",))
+        wire_ids = at.enrol(["newcomer"], data.sizes("train").tolist())
+        at.sample = CLIENTS + 1
+        own = (watched.contract, data, wire_ids, watched.settings)
+        newcomer = WatchedHost(*own, observer=watched.observer)
+        engine = build(at, [watched, newcomer, made.hosts[-1]])
+        for _ in range(2):
+            engine.advance()
+            balanced(engine)
+        assert at.ledger.admitted == 2 * (CLIENTS + 1)
+        assert at.ledger.counts["bytes_up"][-1] > 0
 
     def test_who_has_left_is_not_selected_until_it_comes_back(self, build):
         agreed = contract()

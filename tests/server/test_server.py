@@ -1,6 +1,7 @@
 """The server by itself: messages in any order and number, rounds that end once, checkpoints."""
 
 import json
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -18,6 +19,7 @@ from engine.setting import (
     server,
 )
 from idiolect.engine.inprocess import InProcess
+from idiolect.methods import make_method
 from idiolect.server.step import ServerStep
 
 CHANNELS = (
@@ -126,8 +128,9 @@ def test_joining_and_leaving_count_from_the_next_round_on():
     """The weights of a round under way are those of the clients that could take part in it."""
     results = []
     for changes in (False, True):
-        agreed = contract("fedavg")
-        at = server(agreed, sample=CLIENTS, step=ServerStep(lr=0.5))
+        unbiased = make_method("fedavg", weighting="unbiased")
+        agreed = replace(contract(), method=unbiased)
+        at = server(agreed, sample=CLIENTS)
         (host,) = hosts(agreed, 1)
         round = at.open()
         sent = host.update(round.order)

@@ -26,6 +26,7 @@ class WatchedHost(Host):
     def __init__(self, *arguments: Any, observer: Observer):
         super().__init__(*arguments)
         self.observer = observer
+        observer.introduce(self.wire_ids, self.keys)
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], up)
@@ -35,20 +36,22 @@ class WatchedHost(Host):
 class MaliciousHost(Host):
     """A host of malicious clients only."""
 
-    def __init__(
-        self, *arguments: Any, attack: Attack, keys: Keys, observer: Observer | None = None
-    ):
+    def __init__(self, *arguments: Any, attack: Attack, observer: Observer | None = None):
         super().__init__(*arguments)
         self.attack = attack
-        self.client_keys = keys  # stream keys of all clients, by wire id
         self.observer = observer  # None where the attack needs no honest message
+        if observer is not None:
+            observer.introduce(self.wire_ids, self.keys)
         self.gathers = attack.colludes
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"
 
         def keys_of(wire_ids: Tensor) -> Keys:
-            clients = self.client_keys[wire_ids.numpy()]
+            if self.observer is None:
+                clients = self.keys[self.rows(wire_ids).numpy()]
+            else:
+                clients = self.observer.keys(wire_ids)
             return streams.keys(self.contract.task.seed, purpose, exchange.version, clients)
 
         wire_ids = self.wire_ids[rows]

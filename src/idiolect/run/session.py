@@ -177,7 +177,6 @@ def _hosts(
     if attack is not None:
         wire_ids = people.malicious
         poisoned = attack.poison(federation, wire_ids, contract.task.seed)
-        keys = streams.name_keys(federation.names)
         hosts.append(
             MaliciousHost(
                 contract,
@@ -185,7 +184,6 @@ def _hosts(
                 wire_ids,
                 host_settings,
                 attack=attack,
-                keys=keys,
                 observer=observer,
             )
         )
