@@ -125,6 +125,47 @@ class EngineSuite:
         assert ledger.rejected == {"missing": 9} and ledger.admitted == 9
         assert not ledger.counts["bytes_up"][other.wire_ids].any()
 
+    def test_an_order_that_never_reaches_a_host_is_as_if_its_messages_were_lost(self, build):
+        agreed = contract(channel=STATEFUL)
+        both = []
+
+        class Unreached(Network):
+            def update(self, order):
+                if order.version != 1:
+                    return super().update(order)
+                nobody = replace(order, train=order.train[:0], heard=order.heard[:0])
+                return super().update(nobody)
+
+        def lost(version, messages):
+            return [] if version == 1 else messages
+
+        for make in (Unreached, lambda h: Network(h, lost)):
+            one, other = hosts(agreed, 2)
+            engine = build(server(agreed, sample=CLIENTS), [one, make(other)])
+            engine.advance()
+            engine.advance()
+            assert engine.server.ledger.rejected == {"missing": 3}
+            both.append({**of_server(engine.server), **_of_channel(engine.hosts)})
+        for n, t in both[0].items():
+            assert torch.equal(t, both[1][n]), n
+
+    def test_a_message_beyond_those_asked_for_is_counted_on_top(self, build):
+        """Every message has a fate, and so has every client that was selected."""
+        agreed = contract()
+        one, other = hosts(agreed, 2)
+
+        def three_strangers_for_one_client(version, messages):
+            strangers = [with_header(messages[0], client=k) for k in (70, 71, 72)]
+            return [*strangers, *messages[1:]]
+
+        behind = Network(other, three_strangers_for_one_client)
+        engine = build(server(agreed, sample=CLIENTS), [one, behind])
+        engine.advance()
+        ledger = engine.server.ledger
+        assert ledger.admitted == CLIENTS - 1 and ledger.rejected == {"stranger": 3}
+        assert ledger.admitted + sum(ledger.rejected.values()) == CLIENTS + 2
+        assert ledger.total("bytes_up") == ledger.admitted * agreed.up.length
+
     def test_nobody_answers(self, build):
         agreed = contract(channel=STATEFUL)
         silent = [Network(h, lambda version, messages: []) for h in hosts(agreed, 2)]
