@@ -1,6 +1,7 @@
-"""kill -9 at any point of a round, of a checkpoint or of the end: the run continues to exactly the result it would have had.
+"""kill -9 at any point of a round, of a checkpoint or of the end of a run.
 
-Run as a script, this file kills a forked child at each point and resumes what it left; the tests read what came out.
+The run continues to exactly the result it would have had. Run as a script, this file kills a forked
+child at each point and resumes what it left; the tests read what came out.
 """
 
 import hashlib
@@ -25,12 +26,21 @@ POINTS = {  # what is called, the call at which to die, before or after it
     "before the first round": ("idiolect.host.host:Host.update", 1, "before"),
     "before the clients' work": ("idiolect.host.host:Host.update", 5, "before"),
     "after the clients' work": ("idiolect.host.host:Host.update", 5, "after"),
-    "after the aggregation": ("idiolect.engine.inprocess:InProcess._receive", 5, "after"),
+    "when a client's message has been received": (
+        "idiolect.server.server:Server.receive",
+        5,
+        "after",
+    ),
+    "before the aggregation": ("idiolect.server.server:Server.close", 5, "before"),
+    "after the aggregation": ("idiolect.server.server:Server.close", 5, "after"),
+    "when the clients know the verdict": ("idiolect.host.host:Host.conclude", 5, "after"),
     "in an evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 5, "before"),
     "before a checkpoint": ("idiolect.run.checkpoint:save", 2, "before"),
     "after a checkpoint": ("idiolect.run.checkpoint:save", 2, "after"),
     "in the first checkpoint": ("idiolect.run.checkpoint:save_file", 2, "after"),
-    "between the files of a checkpoint": ("idiolect.run.checkpoint:save_file", 5, "after"),
+    "between the files of a checkpoint": ("idiolect.run.checkpoint:save_file", 3, "after"),
+    "before a host saves its rows": ("idiolect.host.host:Host.save", 2, "before"),
+    "between the files of a host": ("idiolect.host.host:save_file", 3, "after"),
     "before a checkpoint has its name": ("os:replace", "000004", "before"),
     "when a checkpoint has its name": ("os:replace", "000004", "after"),
     "when an old checkpoint is half removed": ("shutil:rmtree", "000002", "before"),
@@ -56,6 +66,7 @@ def run(directory: Path, resume: bool = False, progress=None) -> il.Result:
         "server_options": "momentum=0.9",
         "batching": "epochs",
         "batch": 8,
+        "channel": "feedback + topk(share=0.5)",
     }
     return il.run(
         il.FedProxSoft(steps=3),
@@ -72,14 +83,14 @@ def digest(result: il.Result) -> str:
     """SHA-256 of server, private rows, ledger, history and summary."""
     out = hashlib.sha256()
     for one in result.seeds:
-        for state in (one.engine.server, one.engine.host.store.save(), one.engine.ledger.counts):
+        session = result.session(one.seed)
+        ledger = session.server.ledger
+        (host,) = session.hosts
+        for state in (session.server.state, host.store.save(), host.coder.save(), ledger.counts):
             for name, t in sorted(state.items()):
                 out.update(name.encode() + t.contiguous().view(torch.uint8).numpy().tobytes())
-        out.update(
-            repr(
-                (one.history, one.engine.ledger.save()[1], [x.tolist() for x in one.by_client])
-            ).encode()
-        )
+        facts = (one.history, one.final, ledger.save()[1], one.by_client.tolist())
+        out.update(repr(facts).encode())
     out.update(repr(sorted((k, v) for k, v in result.summary().items() if k != "seconds")).encode())
     return out.hexdigest()
 
@@ -91,7 +102,8 @@ def arm(where: str, at: int | str, side: str) -> None:
     *holders, name = path.split(".")
     for holder in holders:
         owner = getattr(owner, holder)
-    real, calls = getattr(owner, name), [0]
+    real = getattr(owner, name)
+    calls = [0]
 
     def fatal(*args, **kwargs):
         calls[0] += 1
@@ -126,7 +138,7 @@ def kill_and_resume(directory: Path, point: tuple) -> str:
 
 
 def fill_and_resume(directory: Path) -> str:
-    """From the third round on no file can grow: a disk without room, as the operating system shows it."""
+    """From the third round on no file can grow: a full disk, as the operating system shows it."""
 
     def progress(seed: int, round: int, accuracy: float) -> None:
         if round == 3:
@@ -154,9 +166,8 @@ def fill_and_resume(directory: Path) -> str:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    os.fsync = lambda handle: (
-        None
-    )  # a killed process loses nothing that it has written; only a dead machine does
+    # a killed process loses nothing that it has written; only a dead machine does
+    os.fsync = lambda handle: None
     out = {"whole": digest(run(folder / "whole"))}
     for name, point in {**POINTS, FULL: None}.items():
         directory = folder / "run"

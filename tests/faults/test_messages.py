@@ -1,4 +1,7 @@
-"""Bad messages in a whole run: the ledger accounts for each, the server stays finite, and a rejected client is an absent one."""
+"""Bad messages in a whole run.
+
+The ledger accounts for each, the server stays finite, and a rejected client is an absent one.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -38,13 +41,15 @@ def network() -> nn.Module:
 
 
 def tampering(monkeypatch, tamper) -> None:
-    """Every round's messages go through `tamper(round, list of messages)` on their way to the server."""
+    """Every round's messages go through `tamper(round, messages)` on their way to the server."""
     honest = Host.update
 
-    def update(self, round, message, train, send, rate=1.0):
-        sent = honest(self, round, message, train, send, rate)
+    def update(host, order):
+        sent = honest(host, order)
+        if not len(order.heard):
+            return sent
         messages = [sent.messages.row(k) for k in range(len(sent.messages))]
-        return replace(sent, messages=tamper(round, messages)) if len(send) else sent
+        return replace(sent, messages=tamper(order.version, messages), values=None)
 
     monkeypatch.setattr(Host, "update", update)
 
@@ -99,8 +104,13 @@ def bad_in_round_1(monkeypatch, method: il.Method, fault, **settings) -> il.Resu
 
 
 def same_state(a: il.Result, b: il.Result) -> bool:
-    one, two = a.seeds[0].engine, b.seeds[0].engine
-    pairs = [(one.server, two.server), (one.host.store.save(), two.host.store.save())]
+    one = a.session()
+    two = b.session()
+    pairs = [
+        (one.server.state, two.server.state),
+        (one.hosts[0].store.save(), two.hosts[0].store.save()),
+    ]
+    assert len(one.hosts) == len(two.hosts) == 1
     return all(
         x.keys() == y.keys() and all(torch.equal(t, y[n]) for n, t in x.items()) for x, y in pairs
     )
@@ -108,13 +118,12 @@ def same_state(a: il.Result, b: il.Result) -> bool:
 
 def accounted(result: il.Result, rounds: int = 3) -> None:
     """selected = admitted + rejected; bytes up are those of the admitted."""
-    engine = result.seeds[0].engine
-    ledger = engine.ledger
-    assert (
-        ledger.selected == rounds * engine.sample == ledger.admitted + sum(ledger.rejected.values())
-    )
-    assert ledger.total("bytes_up") == ledger.admitted * engine.host.up.length
-    assert ledger.total("values_up") == ledger.admitted * engine.host.up.values
+    server = result.session().server
+    ledger = server.ledger
+    assert ledger.selected == rounds * server.sample
+    assert ledger.selected == ledger.admitted + sum(ledger.rejected.values())
+    assert ledger.total("bytes_up") == ledger.admitted * server.contract.up.length
+    assert ledger.total("values_up") == ledger.admitted * server.contract.up.values
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -125,12 +134,14 @@ def test_a_rejected_message_is_an_absent_client(name, monkeypatch):
     bad = bad_in_round_1(monkeypatch, method, fault, **settings)
     assert same_state(bad, absent_in_round_1(monkeypatch, method, **settings))
     assert not same_state(bad, run(method, **settings))
-    assert bad.seeds[0].engine.ledger.rejected == {reason: 1} and bad.summary()["rejected"] == 1
+    assert bad.session().server.ledger.rejected == {reason: 1} and bad.summary()["rejected"] == 1
     assert bad.summary()["rejected_by_reason"] == {reason: 1}
     accounted(bad)
 
 
-SENDING = [name for name, (cls, _) in METHODS.items() if make_method(name).message(il.Task(network))]
+SENDING = [
+    name for name, (cls, _) in METHODS.items() if make_method(name).message(il.Task(network))
+]
 
 
 @pytest.mark.parametrize("name", SENDING)
@@ -139,7 +150,7 @@ def test_a_rejected_message_is_an_absent_client_for_every_method(name, monkeypat
     bad = bad_in_round_1(monkeypatch, method, FAULTS["NaN"][1])
     assert same_state(bad, absent_in_round_1(monkeypatch, method))
     accounted(bad)
-    assert all(torch.isfinite(t).all() for t in bad.seeds[0].engine.server.values())
+    assert all(torch.isfinite(t).all() for t in bad.session().server.state.values())
 
 
 @pytest.mark.parametrize("name", SENDING)
@@ -147,14 +158,12 @@ def test_a_round_in_which_nobody_is_heard_leaves_the_server_as_it_is(name, monke
     method = make_method(name)
     tampering(monkeypatch, lambda round, messages: [number(m, float("nan")) for m in messages])
     result = run(method)
-    engine = result.seeds[0].engine
-    start = method.server(engine.host.task)
-    assert all(torch.equal(t, start[n]) for n, t in engine.server.items() if n in start)
-    assert (
-        engine.ledger.admitted == 0
-        and engine.ledger.rejected["not finite"] == engine.ledger.selected
-        and engine.ledger.total("bytes_up") == 0
-    )
+    server = result.session().server
+    start = method.server(server.contract.task)
+    assert all(torch.equal(t, start[n]) for n, t in server.state.items() if n in start)
+    ledger = server.ledger
+    assert ledger.admitted == 0 and ledger.rejected["not finite"] == ledger.selected
+    assert ledger.total("bytes_up") == 0
 
 
 def test_a_replayed_round_changes_nothing(monkeypatch):
@@ -170,7 +179,7 @@ def test_a_replayed_round_changes_nothing(monkeypatch):
         tampering(patch, tamper)
         replayed = run(il.FedAvg())
     assert same_state(honest, replayed)
-    assert replayed.seeds[0].engine.ledger.rejected == {"repeated": 12, "round": 8}
+    assert replayed.session().server.ledger.rejected == {"repeated": 12, "round": 8}
 
 
 def test_a_claimed_weight_counts_no_more_than_the_largest_client(monkeypatch):
@@ -199,8 +208,8 @@ def test_the_server_stays_finite_whatever_finite_numbers_are_sent(
     tampering(
         monkeypatch, lambda round, ms: [number(m, value if round % 2 == 0 else -value) for m in ms]
     )
-    server = run(il.FedAvg(weighting=weighting), rounds=4, **settings).seeds[0].engine.server
-    assert torch.isfinite(server["w"]).all()
+    result = run(il.FedAvg(weighting=weighting), rounds=4, **settings)
+    assert torch.isfinite(result.session().server.state["w"]).all()
 
 
 def test_a_client_that_diverges_is_rejected_and_harms_no_other():
@@ -210,40 +219,41 @@ def test_a_client_that_diverges_is_rejected_and_harms_no_other():
     wild = il.Federation(
         inputs, FEDERATION.targets, FEDERATION.offsets, FEDERATION.ids, FEDERATION.classes
     )
-    one = (
-        il.run(il.FedAvg(), il.Task(lambda: nn.Linear(8, 3)), wild, rounds=3, sample=6, batch=8)
-        .seeds[0]
-        .engine
-    )
-    assert (
-        one.ledger.rejected == Counter({"not finite": 3}) and one.ledger.counts["bytes_up"][2] == 0
-    )
-    assert torch.isfinite(one.server["w"]).all()
+    task = il.Task(lambda: nn.Linear(8, 3))
+    result = il.run(il.FedAvg(), task, wild, rounds=3, sample=6, batch=8)
+    server = result.session().server
+    assert server.ledger.rejected == Counter({"not finite": 3})
+    assert server.ledger.counts["bytes_up"][2] == 0
+    assert torch.isfinite(server.state["w"]).all()
 
 
-def test_hosts_take_no_message_of_another_run_or_round():
-    engine = run(il.FedProxSoft(), rounds=1).seeds[0].engine
-    host, everyone = engine.host, torch.arange(6)
+def test_hosts_take_no_message_of_another_run_round_or_contract():
+    session = run(il.FedProxSoft(), rounds=1).session()
+    (host,) = session.hosts
+    contract = host.contract
     before = {n: t.clone() for n, t in host.store.save().items()}
-    down = host.method.broadcast(host.task, engine.server)
+    order = session.server.open().order
+    down = contract.method.broadcast(contract.task, session.server.state)
+    assert wire.pack_down(down, contract.run, 1, contract.checksum) == order.down
     for message in (
-        wire.pack_down(down, host.run + 1, 1),
-        wire.pack_down(down, host.run, 0),
-        wire.pack_down(down, host.run, 1)[:-1],
+        wire.pack_down(down, contract.run + 1, 1, contract.checksum),
+        wire.pack_down(down, contract.run, 0, contract.checksum),
+        wire.pack_down(down, contract.run, 1, contract.checksum + 1),
+        order.down[:-1],
         b"",
     ):
         with pytest.raises(ValueError, match="message down"):
-            host.update(1, message, everyone, everyone)
+            host.update(replace(order, down=message))
     assert all(torch.equal(t, before[n]) for n, t in host.store.save().items())
 
 
 def test_a_round_sent_twice_to_a_host_steps_once():
-    engine = run(il.FedProxSoft(), rounds=2).seeds[0].engine
-    host, everyone = engine.host, torch.arange(6)
+    session = run(il.FedProxSoft(), rounds=2).session()
+    (host,) = session.hosts
     host.store.keep = True  # as for a host across a network
-    first = host.update(2, engine.message(2), everyone, everyone)
+    order = session.server.open().order
+    first = host.update(order)
     rows = {n: t.clone() for n, t in host.store.save().items()}
-    second = host.update(2, engine.message(2), everyone, everyone)
-    assert np.array_equal(first.messages.matrix, second.messages.matrix) and all(
-        torch.equal(t, rows[n]) for n, t in host.store.save().items()
-    )
+    second = host.update(order)
+    assert np.array_equal(first.messages.matrix, second.messages.matrix)
+    assert all(torch.equal(t, rows[n]) for n, t in host.store.save().items())

@@ -1,9 +1,9 @@
 """Malicious clients in simulations: hosts whose messages are tampered with as they leave.
 
-Malicious clients sit at a host of their own, which differs from an honest one only in what leaves it.
-An attack that needs to know the honest messages of the round gets them from an `Observer`, which the
-honest hosts of the simulation are watched by; it must then be asked after them. Any other attack
-tampers with each message by itself, as it is made.
+Malicious clients sit at a host of their own, which differs from an honest one only in what leaves
+it. An attack that needs the honest messages of the round reads them from an `Observer`, to which
+the honest hosts of the simulation show theirs; the malicious host is then asked after the honest
+ones. Any other attack tampers with each message by itself, as it is made.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class WatchedHost(Host):
     def __init__(self, *arguments: Any, observer: Observer):
         super().__init__(*arguments)
         self.observer = observer
+        observer.introduce(self.wire_ids, self.keys)
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], up)
@@ -35,20 +36,22 @@ class WatchedHost(Host):
 class MaliciousHost(Host):
     """A host of malicious clients only."""
 
-    def __init__(
-        self, *arguments: Any, attack: Attack, keys: Keys, observer: Observer | None = None
-    ):
+    def __init__(self, *arguments: Any, attack: Attack, observer: Observer | None = None):
         super().__init__(*arguments)
         self.attack = attack
-        self.client_keys = keys  # stream keys of all clients, by wire id
         self.observer = observer  # None where the attack needs no honest message
-        self.gathers = attack.colludes  # type: ignore[misc]
+        if observer is not None:
+            observer.introduce(self.wire_ids, self.keys)
+        self.gathers = attack.colludes
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"
 
         def keys_of(wire_ids: Tensor) -> Keys:
-            clients = self.client_keys[wire_ids.numpy()]
+            if self.observer is None:
+                clients = self.keys[self.rows(wire_ids).numpy()]
+            else:
+                clients = self.observer.keys(wire_ids)
             return streams.keys(self.contract.task.seed, purpose, exchange.version, clients)
 
         wire_ids = self.wire_ids[rows]

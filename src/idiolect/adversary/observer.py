@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,15 @@ class Observer:
     def __init__(self) -> None:
         self._round = -1
         self._messages: dict[str, list[tuple[Tensor, State]]] = {}  # by purpose
+        self._keys: dict[int, np.uint64] = {}  # stream keys by wire id
+
+    def introduce(self, wire_ids: Tensor, keys: Keys) -> None:
+        """Clients of a host, honest or malicious, and their stream keys."""
+        self._keys.update(zip(wire_ids.tolist(), keys, strict=True))
+
+    def keys(self, wire_ids: Tensor) -> Keys:
+        """The stream keys of these clients."""
+        return np.array([self._keys[k] for k in wire_ids.tolist()], dtype=np.uint64)
 
     def see(self, round: int, purpose: str, wire_ids: Tensor, up: State) -> None:
         """Some honest messages; `purpose` tells the exchanges of a round apart."""

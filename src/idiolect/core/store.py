@@ -84,6 +84,8 @@ class Store:
     def grow(self, clients: int) -> None:
         """Room for more clients, at the end."""
         more = clients - self.clients
+        if more < 0:
+            raise ValueError(f"clients: {clients} is not accepted; the store has {self.clients}")
         old = self.rows
         self.clients = clients
         self.version = torch.cat([self.version, _unmet(more)])
@@ -101,6 +103,8 @@ class Store:
         """As it was saved; rows on `device`."""
         self.version = tensors["version"].clone()
         self.made = tensors["made"].clone()
+        self.clients = len(self.version)
+        self.rows = {}
         self._before = []
         saved = {n: t.to(device) if device else t for n, t in under(tensors, "rows.").items()}
         if saved:

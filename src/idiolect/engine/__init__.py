@@ -1,1 +1,1 @@
-"""Where rounds happen: hosts that own clients, and engines that carry messages between them and the server."""
+"""Engines: they carry bytes between the server and the hosts, and decide when."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,6 +46,7 @@ class HostSettings:
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
     repeats: bool = True  # a round may be asked for twice; then rows take twice the memory
+    validation: bool = True  # whether any client of the run, at whichever host, has validation data
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Exchange:
 class Host:
     """Runs a method's client side for its clients, chunk by chunk."""
 
-    gathers: ClassVar[bool] = (
-        False  # whether all messages of a round must be in one place to be sent
-    )
+    gathers: bool = False  # whether all messages of a round are in one place before any is sent
 
     def __init__(
         self, contract: Contract, data: Federation, wire_ids: Tensor, settings: HostSettings
     ):
+        if len(wire_ids) != data.clients or bool((wire_ids.diff() <= 0).any()):
+            raise ValueError("wire ids: one per client of the data is needed, increasing")
         task = contract.task
         self.contract = contract
         self.settings = settings
@@ -156,23 +156,25 @@ class Host:
         return join([Ragged.even(heads), bodies]), values
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
-        """The messages as they leave the clients, before the channel. An honest host alters nothing."""
+        """The messages as they leave the clients, before the channel; honest ones do not change."""
         return up
 
     def answer(self, query: Query) -> np.ndarray:
-        """The exact values that the server asks for, a byte matrix (a channel's second exchange)."""
+        """The exact values that the server asks for in a second exchange, as a byte matrix."""
         contract = self.contract
         asked = self._asked(query.message, "query", query.version)
         rows = self.rows(query.asked)
         stage = contract.link.aggregate_stage
         assert stage is not None
         prefix, form = self._aggregate_part(query.part, query.version)
+        schema = contract.answer(len(asked))
+        if not len(rows):
+            return np.empty((0, schema.length), dtype=np.uint8)
         kept = under(self.coder.read(rows), prefix)
         values = {"values": stage.answer(kept, asked, form)}
         values = self.leaving(Exchange(query.version, query.part), rows, values, {})
         wire_ids = self.wire_ids[rows].numpy()
         weights = self.samples[rows].numpy()
-        schema = contract.answer(len(asked))
         return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
     def conclude(self, verdict: Verdict) -> None:
@@ -236,7 +238,7 @@ class Host:
         for rows in everyone.split(self.chunk) if len(everyone) else ():
             x, tally = self._personal(version, down, rows)
             spent[rows] = tally
-            if len(rows) > 1 and x.stride(0) == 0:  # one model for all
+            if _is_one_model(x, down):
                 sums = {split: self._evaluator(split).shared(x[0]) for split in splits}
                 break
             for split in splits:
@@ -338,12 +340,12 @@ class Host:
 
     def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""
-        sizes = self.data.sizes("valid")
-        if not int(sizes.sum()):
+        if not self.settings.validation:
             raise SettingError(
                 "data: this method decides by validation data, and no client has any; "
                 "give a validation share"
             )
+        sizes = self.data.sizes("valid")
         sums = self._evaluator("valid").blank()
         self._evaluator("valid").personal(x, rows, sums)
         n = torch.where(sizes > 0, sizes, torch.nan)
@@ -367,8 +369,18 @@ class Host:
             return self.settings.chunk
         size = self.contract.task.dtype.itemsize
         model = self.contract.task.d * size
-        batch = (
-            self.settings.batch * self.data.inputs[0].numel() * size if len(self.data.inputs) else 0
-        )
+        inputs = self.data.inputs
+        batch = self.settings.batch * inputs[0].numel() * size if len(inputs) else 0
         fit = self.settings.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
+
+
+def _is_one_model(x: Tensor, down: State) -> bool:
+    """Whether the rows of x are one model for all clients: then it is evaluated as that.
+
+    Rows of one vector have no stride. A single row has one, and shows by being a vector of the
+    message down itself: so a client alone at its host has the scores it would have among others.
+    """
+    if len(x) > 1:
+        return x.stride(0) == 0
+    return any(x.data_ptr() == t.data_ptr() for t in down.values())

@@ -48,7 +48,7 @@ class Scores:
 
 
 def summarise(scores: Scores) -> dict[str, float]:
-    """The papers' figures: pooled over samples, with their population variance over clients; and more.
+    """The papers' figures: pooled over samples, their population variance over clients, and more.
 
     >>> hits, loss = torch.tensor([1.0, 3.0]), torch.tensor([4.0, 0.0])
     >>> s = Scores(torch.arange(2), hits, loss, torch.tensor([2, 3]), torch.zeros(2))
@@ -75,9 +75,10 @@ def summarise(scores: Scores) -> dict[str, float]:
 
 
 def majority(federation: Federation, split: str = "test") -> Scores:
-    """Each client predicts its own most frequent training class: the least that a method has to beat.
+    """Each client predicts its own most frequent training class: the least to beat.
 
-    The loss is that of the constant distribution of the client's training classes (add-one smoothed).
+    The loss is that of the constant distribution of the client's training classes, smoothed by
+    adding one.
     """
     train = federation.class_counts("train").double()
     held = federation.class_counts(split).double()

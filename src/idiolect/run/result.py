@@ -34,7 +34,8 @@ class Result:
     def __init__(self, record: Record, source: Source | None = None):
         self.record = record
         self._source = source  # where the models of a seed come from, if not from this process
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, Session] = {}  # finished in this process, by seed
+        self._loaded: dict[int, Session] = {}  # read back: one at a time
         self._identity: dict[str, Any] | None = None
 
     # -- figures ---------------------------------------------------------------------------------
@@ -126,14 +127,16 @@ class Result:
         wanted = seeds[0] if seed is None else seed
         if wanted not in seeds:
             raise SettingError(f"seed: {seed} is not accepted; one of {', '.join(map(str, seeds))}")
-        if wanted not in self._sessions:
+        if wanted in self._sessions:
+            return self._sessions[wanted]
+        if wanted not in self._loaded:
             if self._source is None:
                 raise SettingError(
                     "models: this record has none; give idiolect.load(directory, task=..., "
                     "federation=...) the task and the data of the run"
                 )
-            self._sessions = {wanted: self._source(wanted)}  # one at a time
-        return self._sessions[wanted]
+            self._loaded = {wanted: self._source(wanted)}
+        return self._loaded[wanted]
 
     # -- files -----------------------------------------------------------------------------------
     def save(self, directory: str | Path) -> Path:

@@ -129,7 +129,7 @@ class Runner:
                 self._train(one, folder, resume, interrupted, last)
                 self._finish(one)
                 one.session.release()
-                if not one.saved:
+                if not one.on_disk:
                     result.keep(seed, one.session)
                 if folder is not None:
                     with on_disk("the result"):
@@ -277,7 +277,7 @@ class Seed:
     session: Session
     record: SeedRecord
     by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
-    saved: bool = False  # whether the newest checkpoint has everything
+    on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
         """Test figures of this round."""
@@ -317,9 +317,10 @@ class Seed:
         }
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
-        with on_disk(f"the checkpoint of round {version}") as write:
+        self.on_disk = False
+        with on_disk(f"the checkpoint of round {version}"):
             checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
-        self.saved = not write.failed
+            self.on_disk = True
 
     def restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""
@@ -358,22 +359,14 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
     ]
 
 
-class DiskWrite:
-    """What became of something that was to be written."""
-
-    failed = False
-
-
 @contextmanager
-def on_disk(what: str) -> Iterator[DiskWrite]:
+def on_disk(what: str) -> Iterator[None]:
     """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
-    write = DiskWrite()
     try:
-        yield write
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        write.failed = True
         warn(
             f"{what} could not be written ({error.strerror}); "
             "earlier files are untouched and the run goes on"

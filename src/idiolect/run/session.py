@@ -16,6 +16,7 @@ from ..adversary import chosen
 from ..adversary.host import MaliciousHost, WatchedHost
 from ..adversary.observer import Observer
 from ..core import streams
+from ..core.knobs import SettingError
 from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
@@ -111,6 +112,7 @@ class Session:
             finetune_steps=settings.finetune_steps,
             finetune_lr=settings.finetune_lr,
             repeats=False,  # nothing between server and hosts can be lost or come twice here
+            validation=bool(federation.sizes("valid").any()),
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:
@@ -125,8 +127,10 @@ class Session:
         wire_id = self.server.roster.wire_id(id)
         version = self.server.version
         down = self.server.message(version)
-        host = next(h for h in self.hosts if bool(torch.isin(h.wire_ids, wire_id).any()))
-        return host.personal(version, down, wire_id)
+        for host in self.hosts:
+            if bool((host.wire_ids == wire_id).any()):
+                return host.personal(version, down, wire_id)
+        raise SettingError(f"client: {id!r} is at no host of this process")
 
     def module(self, id: Id) -> nn.Module:
         """The same as a torch module."""
@@ -183,7 +187,6 @@ def _hosts(
     if attack is not None:
         wire_ids = people.malicious
         poisoned = attack.poison(federation, wire_ids, contract.task.seed)
-        keys = streams.name_keys(federation.names)
         hosts.append(
             MaliciousHost(
                 contract,
@@ -191,7 +194,6 @@ def _hosts(
                 wire_ids,
                 host_settings,
                 attack=attack,
-                keys=keys,
                 observer=observer,
             )
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Order:
-    """From the server to every host: who trains in this round, who is heard, and the message down."""
+    """From the server to every host: who trains in this round, who is heard, the message down."""
 
     version: int  # of the server's model; in synchronous rounds the number of the round
     down: bytes

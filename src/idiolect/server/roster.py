@@ -18,9 +18,9 @@ from ..core.types import Id, State
 class Roster:
     """The clients a server knows.
 
-    A client has an id of its owner's choosing (a number or a text) and a *wire id*: the number in the
-    headers of its messages, given when it is enrolled and never given again. What the server keeps
-    about clients is indexed by wire id. A client that leaves keeps its wire id.
+    A client has an id of its owner's choosing (a number or a text) and a *wire id*: the number in
+    the headers of its messages, given when it is enrolled and never given again. What the server
+    keeps about clients is indexed by wire id. A client that leaves keeps its wire id.
 
     >>> roster = Roster()
     >>> roster.enrol(["north", "south"], [120, 80]).tolist()
@@ -50,10 +50,12 @@ class Roster:
         if eligible is not None:
             may = torch.as_tensor(list(eligible), dtype=torch.bool)
         if not len(new) == len(counts) == len(may):
-            raise SettingError(f"clients: {len(new)} ids, {len(counts)} sample numbers, {len(may)}")
+            raise SettingError(
+                f"clients: {len(new)} ids, {len(counts)} numbers of samples and {len(may)} marks "
+                "of who may take part; one of each per client is needed"
+            )
+        self._check_new(new)
         for id in new:
-            if id in self._wire_ids:
-                raise SettingError(f"clients: {id!r} is enrolled already; ids are unique")
             self._wire_ids[id] = len(self.ids)
             self.ids.append(id)
         self.samples = torch.cat([self.samples, counts])
@@ -61,9 +63,23 @@ class Roster:
         self.keys = np.concatenate([self.keys, streams.name_keys([str(id) for id in new])])
         return torch.arange(len(self.ids) - len(new), len(self.ids))
 
+    def _check_new(self, ids: list[Id]) -> None:
+        """Refuse all of them if one cannot be told from another client, as text too.
+
+        Random numbers are keyed by the text of an id: 7 and "7" would draw the same.
+        """
+        texts = {str(id) for id in self.ids}
+        for id in ids:
+            if str(id) in texts:
+                raise SettingError(
+                    f"clients: {id!r} is enrolled already; ids are unique, also as texts"
+                )
+            texts.add(str(id))
+
     def leave(self, ids: Iterable[Id]) -> None:
         """These clients take no part from the next round on."""
-        self.eligible[[self.wire_id(id) for id in ids]] = False
+        wire_ids = torch.tensor([self.wire_id(id) for id in ids], dtype=torch.int64)
+        self.eligible[wire_ids] = False
 
     def rejoin(self, ids: Iterable[Id]) -> None:
         """These clients, enrolled before, take part again from the next round on."""

@@ -38,10 +38,15 @@ class Round:
 
     order: Order
     inbox: Inbox
+    # as the roster was when the round was opened: joining and leaving count from the next one on
+    clients: int  # how many may take part
+    mean_samples: float  # training samples of the mean one of them
     # the second exchange of a channel that has one: part of the message -> ...
+    asked: bool = False  # whether `Server.ask` has been called
     queries: dict[str, Tensor] = field(default_factory=dict)  # coordinates asked for
     answers: dict[str, Inbox] = field(default_factory=dict)
     rule_state: State = field(default_factory=dict)  # what the rule keeps after combining sketches
+    closed: bool = False
 
     @property
     def version(self) -> int:
@@ -129,7 +134,8 @@ class Server:
             self._decoder(version) if link.codes else None,
             link.limit(version) if link.codes else 0,
         )
-        return Round(order, inbox)
+        clients = int(self.roster.eligible.sum())
+        return Round(order, inbox, clients, self.roster.mean_samples())
 
     def receive(self, round: Round, messages: Messages, values: np.ndarray | None = None) -> None:
         """Messages of a round: any number of them, at any time before it is closed, in any order.
@@ -149,10 +155,11 @@ class Server:
         stage = contract.link.aggregate_stage
         if stage is None or not stage.second_exchange:
             return []
+        round.asked = True
         got = round.inbox.admitted()
         if len(got.wire_ids) < max(self.quorum, 1):
             return []
-        combine = self._combine(round, self._samples(got), self.rule_state)
+        combine = self._combine(round, self._samples(round, got), self.rule_state)
         try:
             tables = combine(self._sketches(round, self._on_device(got.up)))
         except TooFew:
@@ -183,6 +190,8 @@ class Server:
 
         Whoever does not count is absent: for the server, and for what a channel remembers.
         """
+        self._check_open(round)
+        round.closed = True
         heard = round.order.heard
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
@@ -190,9 +199,9 @@ class Server:
         got = round.inbox.admitted()
         self.ledger.selected += len(heard)
         self.ledger.rejected.update(got.rejected)
-        missing = len(heard) - len(got.wire_ids) - sum(got.rejected.values())
-        if missing > 0:
-            self.ledger.rejected["missing"] += missing
+        silent = len(heard) - len(got.wire_ids) - sum(got.rejected.values())
+        if silent > 0:
+            self.ledger.rejected["missing"] += silent
         counts = self._answered(round, got)
         taken: dict[str, bytes] = {}
         if bool(counts.any()):
@@ -206,6 +215,14 @@ class Server:
             for message in taken.values():
                 self.ledger.sent_down(counted, len(message), 0)
         return Verdict(round.version, counted, heard[~torch.isin(heard, counted)], taken)
+
+    def _check_open(self, round: Round) -> None:
+        """An engine must close a round once, and ask before it does where the channel asks."""
+        if round.closed:
+            raise RuntimeError(f"the round of version {round.version} has been closed before")
+        stage = self.contract.link.aggregate_stage
+        if stage is not None and stage.second_exchange and not round.asked:
+            raise RuntimeError("this channel has a second exchange: call ask() before close()")
 
     def _answered(self, round: Round, got: Admitted) -> Tensor:  # -> bool[S]
         """Which of the admitted took part in every exchange of the round."""
@@ -234,6 +251,8 @@ class Server:
         """Aggregate and step; or say why server and channel stay as they are."""
         if int(counts.sum()) < self.quorum:
             return "too few", {}
+        if round.asked and not round.queries:  # the rule had too few sketches to combine
+            return "too few", {}
         contract = self.contract
         task = contract.task
         method = contract.method.scaled(round.order.rate)
@@ -243,10 +262,10 @@ class Server:
             if contract.link.aggregate_stage is None:
                 up = self._on_device(got.up)
                 channel_state = self.channel_state
-                combine = self._combine(round, self._samples(got), self.rule_state)
+                combine = self._combine(round, self._samples(round, got), self.rule_state)
             else:
                 up, channel_state, round.rule_state, taken = self._changes(round, got, counts)
-                combine = self._combine(round, self._samples(got, counts), {})
+                combine = self._combine(round, self._samples(round, got, counts), {})
             if contract.link.codes:
                 reference = method.reference(task, method.broadcast(task, before))
                 up = contract.link.restore(up, reference)
@@ -281,7 +300,7 @@ class Server:
         taken: dict[str, bytes] = {}
         tables: State = {}
         if not stage.second_exchange:
-            combine = self._combine(round, self._samples(got), self.rule_state)
+            combine = self._combine(round, self._samples(round, got), self.rule_state)
             tables = combine(self._sketches(round, up))
             rule_state = combine.state
         kept = counts.to(self.contract.task.device)
@@ -304,20 +323,20 @@ class Server:
         answers = round.answers[part].admitted()
         kept = torch.isin(answers.wire_ids, got.wire_ids[counts])
         values = self._on_device({"values": answers.up["values"][kept]})
-        return self._combine(round, self._samples(got, counts), {})(values)["values"]
+        combine = self._combine(round, self._samples(round, got, counts), {})
+        return combine(values)["values"]
 
     def _sketches(self, round: Round, up: State) -> State:
         return {part: up[part] for part, _, _ in self.contract.link.aggregate_parts(round.version)}
 
     def _combine(self, round: Round, samples: Tensor, state: State) -> _Combine:
         key = int(streams.keys(self.contract.task.seed, "rule", round.version)[0])
-        clients = int(self.roster.eligible.sum())
-        return _Combine(self.contract, self.rule, samples, clients, key, state)
+        return _Combine(self.contract, self.rule, samples, round.clients, key, state)
 
-    def _samples(self, got: Admitted, counts: Tensor | None = None) -> Tensor:
+    def _samples(self, round: Round, got: Admitted, counts: Tensor | None = None) -> Tensor:
         """Training samples of the clients heard, over the mean client's: m n_i / N."""
         weights = got.weights if counts is None or bool(counts.all()) else got.weights[counts]
-        return (weights / self.roster.mean_samples()).to(self.contract.task.device)
+        return (weights / round.mean_samples).to(self.contract.task.device)
 
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}
@@ -347,7 +366,7 @@ class Server:
         return decode
 
     def round_bytes(self, version: int | None = None) -> int:
-        """What the next round sends, both ways (at most, through a channel): known before it runs."""
+        """What the next round sends both ways, through a channel at most: known before it runs."""
         version = self.version if version is None else version
         contract = self.contract
         up = contract.up.length
@@ -385,7 +404,10 @@ class Server:
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
-        """Everything, for a checkpoint: tensors and plain facts."""
+        """Everything, for a checkpoint: tensors and plain facts.
+
+        The memory of clients is not copied, for it can be large: write it before the next round.
+        """
         roster, clients = self.roster.save()
         counts, fates = self.ledger.save()
         tensors = {
@@ -393,8 +415,8 @@ class Server:
             **prefixed(self.channel_state, "channel."),
             **prefixed(self.rule_state, "rule."),
             **prefixed(self.memory.save(), "memory."),
-            **prefixed(roster, "roster."),
-            **prefixed(counts, "ledger."),
+            **prefixed({n: t.clone() for n, t in roster.items()}, "roster."),
+            **prefixed({n: t.clone() for n, t in counts.items()}, "ledger."),
         }
         facts = {"version": self.version, "clients": clients, "ledger": fates}
         return {n: t.cpu() for n, t in tensors.items()}, facts
@@ -407,4 +429,5 @@ class Server:
         self.rule_state = self._on_device(under(tensors, "rule."))
         self.roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
         self.memory.load(under(tensors, "memory."), self.contract.task.device)
-        self.ledger = Ledger.load(under(tensors, "ledger."), facts["ledger"])
+        counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
+        self.ledger = Ledger.load(counts, facts["ledger"])

@@ -16,8 +16,10 @@ class Ledger:
     """Totals per client, and for the whole run what became of the messages that were asked for.
 
     Every count is a tensor [clients] whose index is the wire id. Bytes and gradients are int64;
-    values are float64, for coded numbers count as fractions of 32-bit words. In every round:
-    selected = admitted + rejected; the sum of admitted bytes is the byte counter.
+    values are float64, for coded numbers count as fractions of 32-bit words. In every round
+    selected = admitted + rejected, where a selected client that no message accounts for is rejected
+    as "missing", and messages beyond those asked for are rejected on top. The sum of admitted bytes
+    is the byte counter.
 
     >>> ledger = Ledger(clients=3)
     >>> ledger.sent_down(torch.tensor([0, 2]), bytes=108, values=21)

@@ -1,9 +1,9 @@
-"""Settings that cannot work are refused before the run, with the name of the field and what would be accepted."""
+"""Settings that cannot work are refused before the run, with the field and what it accepts."""
 
 import pytest
 
 from idiolect import SettingError
-from robust.common import CLIENTS, engine, run
+from run.robust.common import CLIENTS, run, server
 
 REFUSED = [
     ({"attack": "sign-flip"}, r"malicious: 0 is not accepted with an attack"),
@@ -100,7 +100,7 @@ def test_a_sketch_as_large_as_the_model_is_warned_of_and_runs(capsys):
         == 1
         and not said.out
     )
-    assert engine(result).ledger.admitted == 10
+    assert server(result).ledger.admitted == 10
 
 
 def test_a_sketch_that_fits_is_not_warned_of(capsys):
@@ -110,10 +110,10 @@ def test_a_sketch_that_fits_is_not_warned_of(capsys):
 
 def test_a_method_that_sends_little_gets_a_channel_that_fits_its_message():
     """Seven numbers of lp-proj: a hundredth of them is one."""
-    one = engine(run("lp-proj-1", channel="topk(share=0.01)"))
-    assert one.host.link.channel.forms(one.host.link.parts["w"])[-1].n == 1
+    link = run("lp-proj-1", channel="topk(share=0.01)").session().contract.link
+    assert link.channel.forms(link.parts["w"])[-1].n == 1
 
 
 def test_the_largest_f_that_is_accepted_runs():
     result = run("fedavg", rule="krum(f=1)", attack="gaussian", malicious=CLIENTS - 1)
-    assert not engine(result).ledger.rejected
+    assert not server(result).ledger.rejected

@@ -1,4 +1,7 @@
-"""A run with a channel that remembers, with liars and a rule that draws: interrupted, it continues to exactly the same bits."""
+"""Interrupted runs continue to exactly the same bits.
+
+With a channel that remembers, with malicious clients and a rule that draws.
+"""
 
 import json
 import shutil
@@ -10,7 +13,8 @@ from safetensors.torch import load_file
 
 import idiolect as il
 from idiolect import SettingError
-from robust.common import STATEFUL, engine, everything, run
+from idiolect.core.types import prefixed, under
+from run.robust.common import STATEFUL, by_wire_id, everything, run
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +39,13 @@ def same(a: il.Result, b: il.Result) -> None:
         assert torch.equal(t.nan_to_num(77.0), y[n].nan_to_num(77.0)), n
     for one, two in zip(a.seeds, b.seeds, strict=True):
         assert repr(one.history) == repr(two.history) and one.collapsed == two.collapsed
-        assert torch.equal(one.liars, two.liars)
-        assert one.engine.ledger.save()[1] == two.engine.ledger.save()[1]
-        assert all(
-            torch.equal(t, two.engine.ledger.counts[n]) for n, t in one.engine.ledger.counts.items()
-        )
+        before = a.session(one.seed)
+        after = b.session(two.seed)
+        assert torch.equal(before.people.malicious, after.people.malicious)
+        counts, fates = before.server.ledger.save()
+        assert fates == after.server.ledger.save()[1]
+        for n, t in counts.items():
+            assert torch.equal(t, after.server.ledger.counts[n]), n
 
 
 GIVEN = {"rounds": 4, "eval_every": 1, "sample": 4}
@@ -61,12 +67,13 @@ def test_a_run_through_a_channel_continues_exactly(method, channel, tmp_path):
 def test_memories_in_a_file_continue_exactly(channel, tmp_path):
     settings = GIVEN | {"channel": channel, "memory": 1e-7, "chunk": 4}
     resumed = continued(tmp_path / "run", "fedprox-soft", **settings)
-    assert engine(resumed).host.coder.file_backed
+    (host,) = resumed.session().hosts
+    assert host.coder.file_backed
     same(resumed, run("fedprox-soft", checkpoint_every=1, **settings))
 
 
 @pytest.mark.parametrize("attack", ["mimic", "alie", "data-poison", "gaussian"])
-def test_liars_lie_the_same_after_an_interruption(attack, tmp_path):
+def test_malicious_clients_send_the_same_after_an_interruption(attack, tmp_path):
     settings = GIVEN | {
         "attack": attack,
         "malicious": 0.34,
@@ -96,15 +103,32 @@ def test_a_collapsed_run_continues_exactly(tmp_path):
 def test_a_checkpoint_holds_what_the_channel_remembers(channel, tmp_path):
     result = run("fedavg", directory=tmp_path / "run", channel=channel, **GIVEN)
     folder = max((tmp_path / "run" / "checkpoints" / "seed-0").iterdir())
-    saved, now = load_file(folder / "channel.safetensors"), engine(result).save_channel()
-    assert "channel.safetensors" in json.loads((folder / "checkpoint.json").read_text())["sha256"]
+    session = result.session()
+    at_clients = load_file(folder / "host-0" / "channel.safetensors")
+    at_server = load_file(folder / "server.safetensors")
+    hashed = json.loads((folder / "checkpoint.json").read_text())["sha256"]
+    assert {"host-0/channel.safetensors", "server.safetensors"} <= hashed.keys()
+    now = {
+        **prefixed(by_wire_id(session, "coder"), "client."),
+        **prefixed(session.server.channel_state, "server."),
+        **prefixed(session.server.memory.rows, "memory."),
+    }
+    saved = {
+        **prefixed(under(at_clients, "rows."), "client."),
+        **prefixed(under(at_server, "channel."), "server."),
+        **prefixed(under(at_server, "memory.rows."), "memory."),
+    }
     assert saved.keys() == now.keys() and all(torch.equal(t, now[n]) for n, t in saved.items())
-    assert any(t.any() for n, t in saved.items() if ".rows." in n or n.startswith("server."))
+    assert any(t.any() for t in saved.values())
 
 
 def test_a_checkpoint_of_a_run_without_a_channel_holds_nothing_of_one(tmp_path):
     run("fedavg", directory=tmp_path / "run", **GIVEN)
-    assert not list((tmp_path / "run").rglob("channel.safetensors"))
+    for path in (tmp_path / "run").rglob("channel.safetensors"):
+        assert not under(load_file(path), "rows.")
+    for path in (tmp_path / "run").rglob("server.safetensors"):
+        saved = load_file(path)
+        assert not under(saved, "channel.") and not under(saved, "memory.rows.")
 
 
 @pytest.mark.parametrize(

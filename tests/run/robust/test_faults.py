@@ -1,4 +1,4 @@
-"""Bad messages through channels: each is counted, none raises, and a rejected message is an absent client."""
+"""Bad messages through channels: all are counted, none raises; a rejected client is absent."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,17 +8,21 @@ import pytest
 import torch
 
 import idiolect as il
+from idiolect.engine.inprocess import InProcess
 from idiolect.host.host import Host
 from idiolect.wire import messages as wire
-from robust.common import (
+from idiolect.wire.admission import REASONS
+from run.robust.common import (
     CHANNELS,
     CLIENTS,
     STATEFUL,
     accounted,
-    engine,
+    by_wire_id,
+    channel_of,
     everything,
     run,
     same_bits,
+    server,
     sound,
     tampering,
     with_header,
@@ -29,7 +33,7 @@ NAN = np.float32("nan").tobytes()
 
 
 def nan(message: bytes) -> bytes:
-    """The last number of the message is not one: wherever a channel ends in plain numbers, or begins with a norm."""
+    """The last number is not one, where a channel ends in plain numbers or begins with a norm."""
     return message[:-4] + NAN
 
 
@@ -67,9 +71,8 @@ def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
     for name, (reason, fault) in FAULTS.items():
         result = bad(monkeypatch, channel, fault)
         assert same_bits(result, gone), name
-        assert engine(result).ledger.rejected == {reason: 1} and result.summary()[
-            "rejected_by_reason"
-        ] == {reason: 1}, name
+        assert server(result).ledger.rejected == {reason: 1}, name
+        assert result.summary()["rejected_by_reason"] == {reason: 1}, name
         accounted(result)
 
 
@@ -91,7 +94,7 @@ def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
 def test_numbers_that_are_not_finite_are_rejected_as_that(channel, spoil, monkeypatch):
     result = bad(monkeypatch, channel, spoil)
     assert same_bits(result, absent(monkeypatch, channel))
-    assert engine(result).ledger.rejected == {"not finite": 1}
+    assert server(result).ledger.rejected == {"not finite": 1}
     sound(result)
 
 
@@ -103,20 +106,15 @@ def test_a_multiple_that_is_not_finite_makes_no_sense(monkeypatch):
         lengths.append(len(message))
         return nan(message)
 
-    with (
-        monkeypatch.context() as patch
-    ):  # everyone heard in every round, so that all recycle in round 1
+    with monkeypatch.context() as patch:  # all are heard in every round: they recycle in round 1
         tampering(patch, lambda round, ms: [*ms[:-1], fault(ms[-1])] if round == 1 else ms)
         result = run("fedavg", rounds=2, sample=CLIENTS, channel="lbgm(threshold=1)")
-    assert lengths == [24 + 1 + 4] and engine(result).ledger.rejected == {"channel": 1}
+    assert lengths == [24 + 1 + 4] and server(result).ledger.rejected == {"channel": 1}
 
 
 SPOIL = {"truncated": lambda m: m[:-1], "empty": lambda m: b"", "NaN": nan}
-BITS = (
-    "int8(bucket=7)",
-    "sign(layers=True)",
-    "clip + feedback + sign",
-)  # end in bytes that are no numbers: all mean something
+# these end in bytes that are no numbers: all mean something
+BITS = ("int8(bucket=7)", "sign(layers=True)", "clip + feedback + sign")
 
 
 @pytest.mark.parametrize(
@@ -128,19 +126,15 @@ def test_a_run_in_which_nobody_is_heard_leaves_server_and_channel_as_they_are(
 ):
     tampering(monkeypatch, lambda round, ms: [SPOIL[how](m) for m in ms])
     result = run("fedavg", channel=channel)
-    one = engine(result)
-    assert not one.ledger.admitted
-    start = one.host.method.server(one.host.task)
-    assert (
-        all(torch.equal(t, start[n]) for n, t in one.server.items())
-        and one.ledger.total("bytes_up") == 0
-    )
-    kept = [t for n, t in one.save_channel().items() if n.startswith("server.") or ".rows." in n]
-    assert not any(t.any() for t in kept)
+    one = server(result)
+    assert not one.ledger.admitted and one.ledger.total("bytes_up") == 0
+    start = one.contract.method.server(one.contract.task)
+    assert all(torch.equal(t, start[n]) for n, t in one.state.items())
+    assert not any(t.any() for t in channel_of(result.session()).values())
     accounted(result)
 
 
-# -- mutations ---------------------------------------------------------------------------------------------------------------
+# -- mutations -------------------------------------------------------------------------------------
 MUTATED = (
     "int8(bucket=7)",
     "qsgd(levels=5, bucket=10)",
@@ -179,12 +173,12 @@ def test_two_hundred_mutations_raise_nothing_and_are_all_accounted_for(channel, 
     result = run("fedavg", rounds=40, sample=5, channel=channel)
     assert count["messages"] == 200
     sound(result)
-    ledger = engine(result).ledger
-    assert ledger.rejected and set(ledger.rejected) <= {*il.admission.REASONS, "overflow"}
+    ledger = server(result).ledger
+    assert ledger.rejected and set(ledger.rejected) <= {*REASONS, "overflow"}
 
 
 def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
-    """Whatever the order in which they arrive, a message is decoded with the memory of its sender."""
+    """In whatever order they arrive, a message is decoded with the memory of its sender."""
     given = {"rounds": 4, "sample": CLIENTS, "channel": "lbgm(threshold=0.9)"}
     honest = run("fedavg", **given)
     for tamper in (
@@ -197,7 +191,7 @@ def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
             assert same_bits(run("fedavg", **given), honest)
 
 
-# -- what both sides remember ------------------------------------------------------------------------------------------------
+# -- what both sides remember ----------------------------------------------------------------------
 LBGM = (
     "lbgm(threshold=0.5)",
     "lbgm(threshold=0.5, layers=True)",
@@ -207,9 +201,9 @@ LBGM = (
 
 def memories(result: il.Result) -> tuple[torch.Tensor, torch.Tensor]:
     """g at the clients, g at the server."""
-    one = engine(result)
-    (name,) = one.memory.rows
-    return one.host.coder.rows[name], one.memory.rows[name]
+    session = result.session()
+    (name,) = session.server.memory.rows
+    return by_wire_id(session, "coder")[name], session.server.memory.rows[name]
 
 
 @pytest.mark.parametrize("channel", LBGM)
@@ -221,7 +215,7 @@ def test_client_and_server_remember_the_same_message(channel):
 @pytest.mark.parametrize("channel", LBGM)
 @pytest.mark.parametrize("fault", ["truncated", "too long", "another run"])
 def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkeypatch):
-    """Else the multiple that the client sends next would be one of something that the server has never seen."""
+    """Else the client would next send a multiple of what the server has never seen."""
     spoil = FAULTS[fault][1]
     tampering(
         monkeypatch,
@@ -230,7 +224,7 @@ def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkey
     result = run("fedavg", rounds=6, channel=channel)
     ours, theirs = memories(result)
     assert ours.any() and torch.equal(ours, theirs)
-    assert sum(engine(result).ledger.rejected.values()) == 15
+    assert sum(server(result).ledger.rejected.values()) == 15
 
 
 @pytest.mark.parametrize(
@@ -240,47 +234,43 @@ def test_a_client_that_diverges_once_is_heard_again(channel, monkeypatch):
     """What it could not send does not stay in what it remembers."""
     update = il.FedAvg.update
 
-    def diverge(self, task, down, private, batches):
-        up, rows = update(self, task, down, private, batches)
-        if batches.round == 1:
+    def diverge(self, task, down, private, here):
+        up, rows = update(self, task, down, private, here)
+        if here.round == 1:
             up["w"] = up["w"].clone()
             up["w"][2] = torch.inf
         return up, rows
 
     monkeypatch.setattr(il.FedAvg, "update", diverge)
     result = run("fedavg", rounds=4, sample=CLIENTS, channel=channel)
-    assert engine(result).ledger.rejected == {"not finite": 1}
+    assert server(result).ledger.rejected == {"not finite": 1}
     sound(result)
 
 
-# -- rounds that come to nothing -----------------------------------------------------------------------------------------------
+# -- rounds that come to nothing -------------------------------------------------------------------
 @pytest.mark.parametrize(
     "channel",
     ["none", "feedback + topk(share=0.2)", "lbgm", "sketch(columns=5, rows=3, k=4)", EXACT],
 )
 def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, monkeypatch):
-    seen = []
-    advance = il.engine.inprocess.InProcess.advance
+    unchanged = []
+    advance = InProcess.advance
 
     def watched(self, rate=1.0):
-        before = {
-            n: t.clone()
-            for n, t in {**self.server, **self.save_channel()}.items()
-            if not n.endswith((".version", ".made"))
-        }
+        before = {n: t.clone() for n, t in {**self.server.state, **channel_of(self)}.items()}
         advance(self, rate)
-        after = {**self.server, **self.save_channel()}
-        seen.append(all(torch.equal(t, after[n]) for n, t in before.items()))
+        after = {**self.server.state, **channel_of(self)}
+        unchanged.append(all(torch.equal(t, after[n]) for n, t in before.items()))
 
-    monkeypatch.setattr(il.engine.inprocess.InProcess, "advance", watched)
+    monkeypatch.setattr(InProcess, "advance", watched)
     tampering(
         monkeypatch,
         lambda round, ms: [m[:20] if round == 1 and k < 3 else m for k, m in enumerate(ms)],
     )
     result = run("fedavg", rounds=3, sample=CLIENTS, channel=channel, rule="krum(f=1)")
-    one = engine(result)
-    assert one.ledger.rejected == {"size": 3, "too few": 3} and one.ledger.admitted == 2 * CLIENTS
-    assert seen == [False, True, False]
+    ledger = server(result).ledger
+    assert ledger.rejected == {"size": 3, "too few": 3} and ledger.admitted == 2 * CLIENTS
+    assert unchanged == [False, True, False]
     accounted(result)
 
 
@@ -289,27 +279,25 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
 )
 def test_numbers_whose_sum_overflows_do_not_stay_in_the_channel(channel, monkeypatch):
     """Every client sends 3e38 in round 1: finite, but not what becomes of them."""
-    honest = Host._attacked
 
-    def huge(host, round, ids, up, reference, purpose="attack"):
-        up = honest(host, round, ids, up, reference, purpose)
-        return {n: t * 0 + 3e38 if round == 1 else t for n, t in up.items()}
+    def huge(host, exchange, rows, up, reference):
+        return {n: t * 0 + 3e38 if exchange.version == 1 else t for n, t in up.items()}
 
-    monkeypatch.setattr(Host, "_attacked", huge)
+    monkeypatch.setattr(Host, "leaving", huge)
     result = run(il.FedAvg(weighting="unbiased"), rounds=4, sample=CLIENTS, channel=channel)
     sound(result)
-    one = engine(result)
-    assert sum(one.ledger.rejected.values()) == CLIENTS and one.ledger.admitted == 3 * CLIENTS
+    ledger = server(result).ledger
+    assert sum(ledger.rejected.values()) == CLIENTS and ledger.admitted == 3 * CLIENTS
 
 
-# -- the second exchange -----------------------------------------------------------------------------------------------------
+# -- the second exchange ---------------------------------------------------------------------------
 def answering(monkeypatch, change) -> None:
     """The answers of round 1 go through `change(byte matrix)`."""
     honest = Host.answer
 
-    def answer(host, round, part, query, clients, schema):
-        out = honest(host, round, part, query, clients, schema)
-        return change(out.copy()) if round == 1 else out
+    def answer(host, query):
+        out = honest(host, query)
+        return change(out.copy()) if query.version == 1 else out
 
     monkeypatch.setattr(Host, "answer", answer)
 
@@ -333,10 +321,10 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("method", "parts"), [("fedavg", 1), ("scaffold", 2)])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, parts, monkeypatch):
-    """Who does not answer for one part of the message is not asked for the next, where another one fails."""
+def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, monkeypatch):
+    """A client counts only with an answer for every part of its message: SCAFFOLD's has two."""
 
     def result(change):
         with monkeypatch.context() as patch:
@@ -345,41 +333,40 @@ def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, p
 
     spoilt = result(ANSWERS[name])
     sound(spoilt)
-    assert engine(spoilt).ledger.rejected == {"answer": parts}
-    assert same_bits(spoilt, result(ANSWERS["missing"])) and not same_bits(
-        spoilt, result(lambda a: a)
-    )
+    assert server(spoilt).ledger.rejected == {"answer": 1}
+    assert same_bits(spoilt, result(ANSWERS["missing"]))
+    assert not same_bits(spoilt, result(lambda a: a))
 
 
 def test_a_client_whose_answer_is_rejected_remembers_what_it_did_before(monkeypatch):
     answering(monkeypatch, ANSWERS["NaN"])
     given = {"sample": CLIENTS, "channel": EXACT}
     before, after = (
-        engine(run("fedavg", rounds=rounds, **given)).host.coder.rows["w.0.v"] for rounds in (1, 2)
+        by_wire_id(run("fedavg", rounds=rounds, **given).session(), "coder")["w.0.v"]
+        for rounds in (1, 2)
     )
-    assert torch.equal(before[-1], after[-1]) and not any(
-        torch.equal(before[k], after[k]) for k in range(CLIENTS - 1)
-    )
+    assert torch.equal(before[-1], after[-1])
+    assert not any(torch.equal(before[k], after[k]) for k in range(CLIENTS - 1))
 
 
 def test_no_answer_at_all_leaves_the_server_as_it_is(monkeypatch):
     answering(monkeypatch, lambda a: a[:0])
     servers = []
     tampering(monkeypatch, lambda round, ms: ms)
-    advance = il.engine.inprocess.InProcess.advance
+    advance = InProcess.advance
 
     def watched(self, rate=1.0):
         advance(self, rate)
-        servers.append(self.server["w"].clone())
+        servers.append(self.server.state["w"].clone())
 
-    monkeypatch.setattr(il.engine.inprocess.InProcess, "advance", watched)
+    monkeypatch.setattr(InProcess, "advance", watched)
     result = run("fedavg", rounds=3, channel=EXACT, server_options="momentum=0.9")
     assert torch.equal(servers[0], servers[1]) and not torch.equal(servers[1], servers[2])
-    assert engine(result).ledger.rejected == {"answer": 5}
+    assert server(result).ledger.rejected == {"answer": 5}
     sound(result)
 
 
-# -- a message is its sender's alone -----------------------------------------------------------------------------------------
+# -- a message is its sender's alone ---------------------------------------------------------------
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
     """Three rounds of the same numbers, sent among all and among two."""
@@ -387,39 +374,36 @@ def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
     everyone, two = torch.arange(CLIENTS), torch.tensor([2, 4])
 
     def messages(cohort):
-        host = engine(run("fedavg", rounds=0, channel=channel)).host
-        down = {"w": host.task.x0}
+        (host,) = run("fedavg", rounds=0, channel=channel).session().hosts
+        down = {"w": host.contract.task.x0}
         return [
             host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)
         ]
 
     for among, alone in zip(messages(everyone), messages(two), strict=True):
         for k, client in enumerate(two.tolist()):
-            assert (
-                alone.messages.row(k) == among.messages.row(client)
-                and alone.values[k] == among.values[client]
-            )
+            assert alone[0].row(k) == among[0].row(client)  # bytes
+            assert alone[1][k] == among[1][client]  # what they count as
 
 
 def test_a_round_that_a_host_is_sent_twice_is_coded_from_the_same_memory():
     for channel in STATEFUL:
-        one = engine(run("fedavg", rounds=2, sample=CLIENTS, channel=channel))
-        everyone = torch.arange(CLIENTS)
-        first = one.host.update(2, one.message(2), everyone, everyone)
-        rows = {n: t.clone() for n, t in one.host.coder.rows.items()}
-        second = one.host.update(2, one.message(2), everyone, everyone)
-        assert [first.messages.row(k) for k in range(CLIENTS)] == [
-            second.messages.row(k) for k in range(CLIENTS)
-        ]
-        assert all(torch.equal(t, rows[n]) for n, t in one.host.coder.rows.items())
+        session = run("fedavg", rounds=2, sample=CLIENTS, channel=channel).session()
+        (host,) = session.hosts
+        order = session.server.open().order
+        first = host.update(order).messages
+        rows = {n: t.clone() for n, t in host.coder.rows.items()}
+        second = host.update(order).messages
+        assert [first.row(k) for k in range(CLIENTS)] == [second.row(k) for k in range(CLIENTS)]
+        assert all(torch.equal(t, rows[n]) for n, t in host.coder.rows.items())
 
 
-def test_liars_with_a_channel_of_their_own_are_strangers_to_the_server(monkeypatch):
-    """The schema names the channel: a message coded otherwise is not decoded by chance."""
-    plain = engine(run("fedavg", rounds=0)).host
-    other = replace(plain.up, channel="half")
-    assert other.checksum != plain.up.checksum
+def test_a_message_coded_otherwise_is_not_decoded(monkeypatch):
+    """The schema names the channel: nothing is decoded by chance."""
+    plain = run("fedavg", rounds=0).session().contract.up
+    other = replace(plain, channel="half")
+    assert other.checksum != plain.checksum
     tampering(monkeypatch, lambda round, ms: [with_header(ms[0], schema=other.checksum), *ms[1:]])
     result = run("fedavg", channel="half")
-    assert engine(result).ledger.rejected == {"schema": 2} and wire.HEADER.itemsize == 24
+    assert server(result).ledger.rejected == {"schema": 2} and wire.HEADER.itemsize == 24
     assert everything(result)

@@ -5,7 +5,7 @@ import torch
 
 import idiolect as il
 from idiolect import METHODS, testing
-from robust.common import CHANNELS, engine, everything, gap, run
+from run.robust.common import CHANNELS, everything, gap, run, server
 
 LOSSLESS = {  # how far the server may be from the one without a channel, in float64
     "clip(norm=1e6)": 1e-12,
@@ -13,7 +13,8 @@ LOSSLESS = {  # how far the server may be from the one without a channel, in flo
     "randomk(share=1.0)": 1e-12,
     "feedback + topk(share=1.0)": 1e-12,
     "dgc(sparsity=0, momentum=0, warmup=0)": 1e-12,
-    "dgc(sparsity=0, momentum=0.9, warmup=0)": 1e-12,  # masking forgets the momentum of what is sent: all of it
+    # masking forgets the momentum of what is sent: all of it
+    "dgc(sparsity=0, momentum=0.9, warmup=0)": 1e-12,
     "lbgm(threshold=0)": 1e-12,
     "lbgm(threshold=0, layers=True)": 1e-12,
     "qsgd(levels=32768, norm=inf, bucket=8)": 1e-3,
@@ -28,7 +29,7 @@ def test_no_channel_no_attack_and_the_mean_are_what_a_run_is_without_these_setti
     said = run(name, seed=3, channel="none", attack="none", malicious=0, rule="mean")
     x, y = everything(plain), everything(said)
     assert x.keys() == y.keys() and all(torch.equal(t, y[n]) for n, t in x.items())
-    assert engine(said).ledger.save()[1] == engine(plain).ledger.save()[1]
+    assert server(said).ledger.save()[1] == server(plain).ledger.save()[1]
 
 
 @pytest.mark.parametrize("channel", LOSSLESS)
@@ -50,17 +51,15 @@ def test_chunks_change_nothing(channel):
     whole = run("fedavg", **settings)
     for chunk in (1, 4):
         piecewise = run("fedavg", chunk=chunk, **settings)
-        assert (
-            gap(whole, piecewise) < 1e-9
-            and engine(whole).ledger.save()[1] == engine(piecewise).ledger.save()[1]
-        )
-        assert torch.equal(
-            engine(whole).ledger.counts["bytes_up"], engine(piecewise).ledger.counts["bytes_up"]
-        )
+        assert gap(whole, piecewise) < 1e-9
+        one = server(whole).ledger
+        other = server(piecewise).ledger
+        assert one.save()[1] == other.save()[1]
+        assert torch.equal(one.counts["bytes_up"], other.counts["bytes_up"])
 
 
 @pytest.mark.parametrize("attack", ["alie", "min-max", "mimic", "ipm", "data-poison"])
-def test_chunks_change_nothing_for_liars_who_see_the_whole_round(attack):
+def test_chunks_change_nothing_for_colluding_clients(attack):
     settings = {
         "rounds": 3,
         "attack": attack,
@@ -83,16 +82,15 @@ def test_chunks_change_nothing_for_liars_who_see_the_whole_round(attack):
     ],
 )
 def test_no_more_bytes_are_sent_than_the_budget(name, channel):
-    spent = engine(run(name, channel=channel, rounds=6)).ledger.bytes
+    spent = server(run(name, channel=channel, rounds=6)).ledger.bytes
     for budget in (max(1, spent // 2), 2 * spent + 10_000):
-        one = run(name, channel=channel, rounds=6, bytes=budget).seeds[0]
-        assert one.engine.ledger.bytes <= budget
-        enough = one.engine.ledger.bytes + one.engine.round_bytes <= budget
-        assert (
-            one.stopped == "rounds" and one.engine.round == 6
-            if budget > spent or not spent
-            else not enough
-        )
+        result = run(name, channel=channel, rounds=6, bytes=budget)
+        one = server(result)
+        assert one.ledger.bytes <= budget
+        if budget > spent or not spent:
+            assert result.seeds[0].stopped == "rounds" and one.version == 6
+        else:
+            assert one.ledger.bytes + one.round_bytes() > budget
 
 
 def test_every_check_of_the_conformance_suite_holds_through_a_channel_under_attack():

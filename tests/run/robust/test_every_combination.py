@@ -1,4 +1,4 @@
-"""Every method runs through every channel, under every attack, with every rule; and the ledger is exact."""
+"""Every method runs through every channel, under every attack, with every rule; exact ledgers."""
 
 from itertools import combinations, product
 
@@ -7,7 +7,7 @@ import torch
 
 from idiolect import METHODS
 from idiolect.wire import messages as wire
-from robust.common import ATTACKS, CHANNELS, RULES, Spy, engine, run, sound
+from run.robust.common import ATTACKS, CHANNELS, RULES, Spy, run, server, sound
 
 MALICIOUS = 2
 CHOICES = {"channel": ("none", *CHANNELS), "attack": ("none", *ATTACKS), "rule": RULES}
@@ -19,17 +19,15 @@ def test_bytes_are_those_of_the_messages(name, channel, monkeypatch):
     spy = Spy(monkeypatch)
     result = run(name, channel=channel)
     sound(result)
-    one = engine(result)
-    assert not one.ledger.rejected
+    contract = result.session().contract
+    ledger = server(result).ledger
+    assert not ledger.rejected
     for round, sent in spy.sent:
-        assert (sent.messages.lengths <= wire.HEADER.itemsize + one.host.link.limit(round)).all()
-    assert torch.equal(one.ledger.counts["bytes_up"], spy.bytes_up())
-    trained = torch.zeros(len(one.eligible), dtype=torch.int64)
-    for round in range(2):
-        trained[one._trained(round)[0]] += 1
-    assert torch.equal(
-        one.ledger.counts["bytes_down"], trained * one.host.down.length + spy.bytes_told()
-    )
+        limit = wire.HEADER.itemsize + contract.link.limit(round)
+        assert (sent.messages.lengths <= limit).all()
+    assert torch.equal(ledger.counts["bytes_up"], spy.bytes_up())
+    down = spy.trained() * contract.down.length + spy.bytes_told()
+    assert torch.equal(ledger.counts["bytes_down"], down)
 
 
 def settings(channel: str, attack: str, rule: str) -> dict:
@@ -42,7 +40,10 @@ def settings(channel: str, attack: str, rule: str) -> dict:
 
 
 def pairwise() -> list[tuple[str, ...]]:
-    """(method, channel, attack, rule): every pair of two of them is in the list, so every method with every attack and every rule."""
+    """Lines of (method, channel, attack, rule) in which every pair of two of them occurs.
+
+    So every method meets every attack and every rule.
+    """
     factors = [tuple(METHODS), *CHOICES.values()]
     places = tuple(combinations(range(4), 2))
     missing = {(i, a, j, b) for i, j in places for a, b in product(factors[i], factors[j])}
@@ -70,8 +71,9 @@ def test_any_two_of_method_channel_attack_and_rule_go_together(name, cover):
         if method == name:
             result = run(name, **settings(channel, attack, rule))
             sound(result)
-            assert len(result.seeds[0].liars) == (0 if attack == "none" else MALICIOUS)
-            assert not engine(result).ledger.rejected, (channel, attack, rule)
+            malicious = result.session().people.malicious
+            assert len(malicious) == (0 if attack == "none" else MALICIOUS)
+            assert not server(result).ledger.rejected, (channel, attack, rule)
 
 
 SOME = {
