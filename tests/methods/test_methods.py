@@ -1,4 +1,7 @@
-"""The fast methods do what their papers say: each equals its plain NumPy reference; and what every method must keep to."""
+"""The fast methods do what their papers say: each equals its plain NumPy reference.
+
+And what every method must keep to.
+"""
 
 import math
 from dataclasses import fields, replace
@@ -34,14 +37,8 @@ from reference.softmax import Restrained
 N = len(SIZES)
 every_model = pytest.mark.parametrize("model", MODELS)
 every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
-proved = (
-    "local",
-    "fedavg",
-    "fedprox",
-    "fedprox-soft",
-    "lp-proj-1",
-    "lp-proj-2",
-)  # the methods that have a reference here
+# the methods whose reference is compared here
+proved = ("local", "fedavg", "fedprox", "fedprox-soft", "lp-proj-1", "lp-proj-2")
 every_method = pytest.mark.parametrize("name", METHODS)
 every_proved_method = pytest.mark.parametrize("name", proved)
 every_method_and_batching = pytest.mark.parametrize(
@@ -76,7 +73,7 @@ def method_of(name):
     )
 
 
-# -- the references themselves -----------------------------------------------------------------------------------------------
+# -- the references themselves ---------------------------------------------------------------------
 @every_model
 def test_the_gradient_written_by_hand_is_the_slope_of_the_loss(federation, model):
     by_hand, (X, y), x = MODELS[model][1], setting.draws(federation).data[3], setting.start(model)
@@ -104,7 +101,7 @@ def test_mini_batches_with_replacement_are_full_and_reach_every_sample(federatio
         assert len({tuple(b) for b in drawn}) == 60
 
 
-# -- Local -------------------------------------------------------------------------------------------------------------------
+# -- Local -----------------------------------------------------------------------------------------
 @every_model
 @every_batching
 def test_local_is_sgd_at_each_client_alone(federation, model, batching):
@@ -140,7 +137,7 @@ def test_local_passes_over_each_clients_own_data(federation):
     assert_equals(result, expected, federation)
 
 
-# -- FedAvg ------------------------------------------------------------------------------------------------------------------
+# -- FedAvg ----------------------------------------------------------------------------------------
 def fedavg_reference(federation, batching="replace", model="logistic", **changes):
     draws = setting.draws(federation, batching)
     fields = {
@@ -194,7 +191,7 @@ def test_fedavg_with_weight_decay_or_clipped_gradients_is_its_algorithm(federati
         )
 
 
-# -- FedProx -----------------------------------------------------------------------------------------------------------------
+# -- FedProx ---------------------------------------------------------------------------------------
 def fedprox_reference(federation, batching, model="logistic", steps=None, weighting="samples"):
     draws = setting.draws(federation, batching)
     cohorts, rates = draws.cohorts(ROUNDS, SAMPLE), [0.3] * ROUNDS
@@ -267,7 +264,7 @@ def test_soft_fedprox_is_algorithm_3_with_both_stages(federation, model, batchin
         batching=batching,
     )
     assert_equals(result, soft_reference(federation, batching, model), federation, model)
-    assert result.seeds[0].engine.host.deployment.tolist() == [3] * N
+    assert setting.deployment(result).tolist() == [3] * N
 
 
 @pytest.mark.parametrize(
@@ -284,7 +281,7 @@ def test_soft_fedprox_takes_the_aggregation_step_it_is_told(federation, weightin
     )
 
 
-# -- lp-proj -----------------------------------------------------------------------------------------------------------------
+# -- lp-proj ---------------------------------------------------------------------------------------
 def lpproj_reference(federation, batching="replace", model="logistic", **changes):
     draws, start = setting.draws(federation, batching), setting.start(model)
     fields = {
@@ -388,7 +385,7 @@ def test_every_kernel_gives_the_algorithm_where_clients_take_different_numbers_o
     )
 
 
-# -- the server's step and schedules -----------------------------------------------------------------------------------------
+# -- the server's step and schedules ---------------------------------------------------------------
 SERVERS = {
     "sgd at half rate": ({"server_lr": 0.5}, lambda: Momentum(0.5, 0.0)),
     "momentum": ({"server_lr": 0.5, "server_options": "momentum=0.9"}, lambda: Momentum(0.5, 0.9)),
@@ -433,7 +430,7 @@ def test_a_schedule_scales_the_learning_rates_of_each_round(federation, schedule
     assert_equals(result, lpproj_reference(federation, **rates), federation)
 
 
-# -- what every method keeps to ----------------------------------------------------------------------------------------------
+# -- what every method keeps to --------------------------------------------------------------------
 @every_method_and_batching
 def test_chunks_do_not_change_the_result(federation, name, batching):
     whole, ones, threes = (
@@ -532,28 +529,26 @@ def test_clients_spend_the_gradients_that_their_method_names(federation):
         assert result.summary()["gradients_per_client"] == pytest.approx(spent.mean() + stage_two)
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 def test_lpproj_sends_21_numbers_to_every_client_and_21_from_each_sampled_one(monkeypatch):
-    packed, pack = [], wire.pack
+    up, down = [], []
+    update = Host.update
 
-    def noting(schema, run, round, clients, weights, rows):
-        out = pack(schema, run, round, clients, weights, rows)
-        packed.append((round, clients.tolist() == [wire.FROM_SERVER], out))
-        return out
+    def noting(self, order):
+        sent = update(self, order)
+        down.append(len(order.down))
+        up.extend(len(sent.messages.row(k)) for k in range(len(order.heard)))
+        return sent
 
-    monkeypatch.setattr(wire, "pack", noting)
+    monkeypatch.setattr(Host, "update", noting)
     federation = il.data.load("synthetic", clients=100)
     task = il.Task(lambda: torch.nn.Linear(60, 10))
-    result = il.run(
-        il.LpProj(p=1, dim=21, steps=1), task, federation, rounds=3, sample=10, eval_every=0
-    )
-    summary = result.summary()
+    method = il.LpProj(p=1, dim=21, steps=1)
+    summary = il.run(method, task, federation, rounds=3, sample=10, eval_every=0).summary()
     assert summary["values"] == {"up": 3 * 21 * 10, "down": 3 * 21 * 100}
     assert summary["bytes"] == {"up": 3 * 10 * (4 * 21 + 24), "down": 3 * 100 * (4 * 21 + 24)}
-    up = [out for round, from_server, out in packed if not from_server]
-    down = {round: out for round, from_server, out in packed if from_server and round < 3}
-    assert summary["bytes"]["up"] == sum(out.nbytes for out in up)
-    assert summary["bytes"]["down"] == sum(100 * out.nbytes for out in down.values())
+    assert summary["bytes"] == {"up": sum(up), "down": 100 * sum(down)}
+    assert len(up) == 3 * 10 and len(down) == 3
 
 
 def test_fedavg_sends_the_model_both_ways_and_local_sends_nothing(federation):
@@ -592,30 +587,29 @@ def spoil(message, reason):
 def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason, kind):
     draws = setting.draws(federation)
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
-    liar = cohorts[1][1]
-    honest = [[i for i in cohort if (t, i) != (1, liar)] for t, cohort in enumerate(cohorts)]
+    faulty = cohorts[1][1]
+    admitted = [[i for i in cohort if (t, i) != (1, faulty)] for t, cohort in enumerate(cohorts)]
     update = Host.update
 
-    def spoiled(self, round, message, train, send, *rest):
-        sent = update(self, round, message, train, send, *rest)
-        messages = [sent.messages.row(k) for k in range(len(send))]
-        altered = [
-            spoil(m, reason) if (round, i) == (1, liar) else m
-            for i, m in zip(send.tolist(), messages, strict=True)
+    def spoiled(self, order):
+        sent = update(self, order)
+        messages = [
+            spoil(sent.messages.row(k), reason)
+            if (order.version, i) == (1, faulty)
+            else sent.messages.row(k)
+            for k, i in enumerate(order.heard.tolist())
         ]
-        return replace(sent, messages=altered)
+        return replace(sent, messages=messages)
 
     monkeypatch.setattr(Host, "update", spoiled)
     if kind == "lp-proj":
-        result, expected = (
-            run(an_lpproj(p=2), federation),
-            lpproj_reference(federation, p=2, cohorts=honest),
-        )
+        result = run(an_lpproj(p=2), federation)
+        expected = lpproj_reference(federation, p=2, cohorts=admitted)
     else:  # the weighting that depends on how many are heard
         result = run(il.FedAvg(lr=0.3, steps=4, weighting="unbiased"), federation)
-        expected = fedavg_reference(federation, weighting="unbiased", cohorts=honest)
-        expected["gradients"][liar] += 4  # the client did its work; only its message was refused
+        expected = fedavg_reference(federation, weighting="unbiased", cohorts=admitted)
+        expected["gradients"][faulty] += 4  # the client did its work; only its message was refused
     assert_equals(result, expected, federation)
-    ledger = result.seeds[0].engine.ledger
+    ledger = result.session().server.ledger
     assert dict(ledger.rejected) == {reason: 1}
     assert (ledger.selected, ledger.admitted) == (ROUNDS * SAMPLE, ROUNDS * SAMPLE - 1)

@@ -1,4 +1,7 @@
-"""The methods of other papers do what those papers say: each equals its plain NumPy reference, written from its pseudo-code."""
+"""The methods of other papers do what those papers say.
+
+Each equals its plain NumPy reference, written from the paper's pseudo-code.
+"""
 
 import json
 from itertools import chain, islice
@@ -8,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import helpers
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core import streams
@@ -72,7 +76,7 @@ def assert_equals(result, reference, federation, model="logistic", tolerance=1e-
         "accuracy": setting.pooled_accuracy(MODELS[model][1], reference["personal"], federation)
     }
     assert_same(outcome(result), expected, tolerance)
-    np.testing.assert_array_equal(result.seeds[0].engine.host.deployment, deployment)
+    np.testing.assert_array_equal(setting.deployment(result), deployment)
 
 
 class Case:
@@ -108,7 +112,7 @@ def trials(u, p):
     return k
 
 
-# -- the references themselves -----------------------------------------------------------------------------------------------
+# -- the references themselves ---------------------------------------------------------------------
 def test_the_hessian_written_by_hand_is_the_slope_of_the_gradient(federation):
     (X, y), x = setting.draws(federation).data[3], setting.start()
     rng = np.random.default_rng(0)
@@ -135,7 +139,7 @@ def test_shared_coins_are_uniform_and_their_waiting_times_geometric():
         )
 
 
-# -- Ditto -------------------------------------------------------------------------------------------------------------------
+# -- Ditto -----------------------------------------------------------------------------------------
 @every_model
 @every_batching
 @pytest.mark.parametrize("who", ["everyone", "sampled"])
@@ -156,7 +160,7 @@ def test_ditto_weighs_the_shared_models_as_it_is_told(federation, weighting):
     assert_equals(run(method, federation), expected, federation)
 
 
-# -- pFedMe ------------------------------------------------------------------------------------------------------------------
+# -- pFedMe ----------------------------------------------------------------------------------------
 def a_pfedme(**fields):
     return il.PFedMe(
         **({"lr": 0.3, "personal_lr": 0.2, "lam": 0.8, "steps": 4, "nu": 0.0} | fields)
@@ -214,7 +218,7 @@ def test_pfedme_stops_each_envelope_where_its_squared_gradient_is_small(federati
     )
 
 
-# -- Per-FedAvg --------------------------------------------------------------------------------------------------------------
+# -- Per-FedAvg ------------------------------------------------------------------------------------
 def check_perfedavg(federation, model, hessian, batching="replace", weighting="samples"):
     case = Case(federation, model, batching)
     method = il.PerFedAvg(
@@ -278,7 +282,7 @@ def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_th
         assert spent[np.argmax(SIZES)] > spent[np.argmin(SIZES)]  # 4 batches a pass, and 1
 
 
-# -- LG-FedAvg ---------------------------------------------------------------------------------------------------------------
+# -- LG-FedAvg -------------------------------------------------------------------------------------
 @every_part
 @every_batching
 def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(
@@ -305,7 +309,7 @@ def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting)
     assert_equals(result, expected, federation, "network")
 
 
-# -- RSA ---------------------------------------------------------------------------------------------------------------------
+# -- RSA -------------------------------------------------------------------------------------------
 def check_rsa(federation, factors=(1,) * ROUNDS, model="logistic", **fields):
     fields = {"p": 1, "lam": 0.05, "steps": 4, "decay": 0.0, "server_step": "sum"} | fields
     settings = {} if set(factors) == {1} else {"schedule": "exp:0.5"}
@@ -339,7 +343,7 @@ def test_a_schedule_scales_the_rate_of_rsa_at_clients_and_server(federation, ser
     check_rsa(federation, factors=[0.5**t for t in range(ROUNDS)], server_step=server_step)
 
 
-# -- L2GD --------------------------------------------------------------------------------------------------------------------
+# -- L2GD ------------------------------------------------------------------------------------------
 def check_l2gd(federation, p, model="logistic", sample=SAMPLE, literal=False, weighting="equal"):
     case = Case(federation, model, sample=sample)
     u = [coins("l2gd", t, 2) for t in range(ROUNDS)]
@@ -378,7 +382,7 @@ def test_l2gd_with_everyone_heard_is_algorithm_1_to_the_letter(federation, p):
     assert max(mean_steps) > 1 or max(gradient_steps) > 1
 
 
-# -- SCAFFOLD ----------------------------------------------------------------------------------------------------------------
+# -- SCAFFOLD --------------------------------------------------------------------------------------
 @every_model
 @every_batching
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -402,7 +406,7 @@ def test_scaffold_takes_the_global_step_it_is_told_whoever_is_heard(federation, 
     assert_equals(result, expected, federation)
 
 
-# -- Scaffnew ----------------------------------------------------------------------------------------------------------------
+# -- Scaffnew --------------------------------------------------------------------------------------
 def check_scaffnew(federation, p, model="logistic", batching="replace", factor=1.0):
     case = Case(federation, model, batching)
     steps = [trials(coins("scaffnew", t, 1)[0], p) for t in range(ROUNDS)]
@@ -429,7 +433,7 @@ def test_scaffnew_takes_each_control_variate_with_the_rate_of_the_steps_it_corre
     check_scaffnew(federation, 0.5, factor=0.5)
 
 
-# -- FedDeper ----------------------------------------------------------------------------------------------------------------
+# -- FedDeper --------------------------------------------------------------------------------------
 @every_model
 @every_batching
 @pytest.mark.parametrize("same_batch", [True, False])
@@ -446,10 +450,10 @@ def test_feddeper_is_algorithm_1(federation, model, batching, same_batch):
     assert_equals(run(method, federation, model, batching=batching), expected, federation, model)
 
 
-# -- FFGG --------------------------------------------------------------------------------------------------------------------
+# -- FFGG ------------------------------------------------------------------------------------------
 def starts_of(case, model, private, how):
     """starts(t, i): where the private part of client i starts in round t."""
-    task = il.Task(MODELS[model][0], seed=SEED, dtype=torch.float64)
+    task = setting.task(model).under(seed=SEED, dtype=torch.float64)
     if how != "random":
         return lambda t, i: case.start[private]
     return lambda t, i: task.draw(streams.keys(SEED, "private start", t, case.draws.keys[[i]]))[
@@ -535,7 +539,7 @@ def test_local_ffgg_is_algorithm_4_for_every_batching(federation, batching):
     check_ffgg(federation, "network", "input", "gd", batching=batching, local_steps=3)
 
 
-# -- FFGG with exact solvers -------------------------------------------------------------------------------------------------
+# -- FFGG with exact solvers -----------------------------------------------------------------------
 OWN = np.arange(3, 7)  # own.weight and own.bias; shared.weight comes first
 
 
@@ -562,29 +566,21 @@ def regression(sizes):
     )
 
 
+def regressor():
+    return il.Task(Regressor, "half_squared")
+
+
 def run_regression(federation, **fields):
-    """(theta, personal models) of FFGG on linear regression with half the squared error, all data in every batch."""
+    """(theta, personal models) of FFGG with half the squared error, all data in every batch."""
     method = il.Ffgg(**({"part": "own.*", "lr": 0.3} | fields))
-    settings = {
-        "rounds": ROUNDS,
-        "sample": 3,
-        "seed": SEED,
-        "batching": "full",
-        "dtype": "float64",
-        "eval_every": 0,
-    }
-    engine = (
-        il.run(method, il.Task(Regressor, "half_squared"), federation, **settings).seeds[0].engine
-    )
-    message = engine.message(engine.round)
-    personal = [
-        engine.host.personal(engine.round, message, k).numpy() for k in range(federation.clients)
-    ]
-    return engine.server["theta"].numpy(), np.stack(personal)
+    settings = {"rounds": ROUNDS, "sample": 3, "seed": SEED, "batching": "full"}
+    session = helpers.run(method, federation, regressor(), **settings).session()
+    personal = [session.personal(id).numpy() for id in federation.ids]
+    return session.server.state["theta"].numpy(), np.stack(personal)
 
 
 def regression_start():
-    return il.Task(Regressor, "half_squared", seed=SEED, dtype=torch.float64).x0.numpy()
+    return regressor().under(seed=SEED, dtype=torch.float64).x0.numpy()
 
 
 @pytest.mark.parametrize("solver", ["cg", "newton"])
@@ -662,17 +658,13 @@ def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part
 
     def losses(steps):
         method = il.Ffgg(part=part, solver="cg", start="common", steps=steps)
-        return (
-            run(method, federation, "network", batching="full", rounds=0)
-            .seeds[0]
-            .scores["train"]
-            .loss
-        )
+        session = run(method, federation, "network", batching="full", rounds=0).session()
+        return session.engine.evaluate(torch.arange(N), ("train",))["train"].loss
 
     np.testing.assert_allclose(losses(60), losses(25), atol=1e-6)
 
 
-# -- FedAlt and FedSim -------------------------------------------------------------------------------------------------------
+# -- FedAlt and FedSim -----------------------------------------------------------------------------
 def check_pillutla(
     federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"
 ):
@@ -715,7 +707,7 @@ def test_fedalt_and_fedsim_are_their_algorithms_for_every_batching_and_weighting
         check_pillutla(federation, simultaneous, "network", "output", True, batching, weighting)
 
 
-# -- fine-tuning -------------------------------------------------------------------------------------------------------------
+# -- fine-tuning -----------------------------------------------------------------------------------
 def fedavg_reference(case):
     return fedavg(*case.first, [0.3] * ROUNDS, [4] * N, "samples")
 
@@ -768,7 +760,7 @@ def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not
     assert_equals(result, expected | {"deployment": np.full(N, 5)}, federation)
 
 
-# -- the dichotomous strategy ------------------------------------------------------------------------------------------------
+# -- the dichotomous strategy ----------------------------------------------------------------------
 def with_validation(empty=()):
     """The federation, with 6 + k of client k's test samples drawn anew as validation data; none for the clients in `empty`."""
     whole = setting.make_federation(sizes=[n + 6 + k for k, n in enumerate(SIZES)])
@@ -830,7 +822,7 @@ def test_a_client_without_validation_data_has_no_vote_in_the_dichotomy(level):
     check_dichotomy(with_validation(empty=(1, 3)), "logistic", level, 0.02)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 def test_every_method_of_the_table_says_who_trains(capsys):
     assert main(["methods", "--json"]) in (None, 0)
     trains = {row["name"]: row["trains"] for row in json.loads(capsys.readouterr().out)}

@@ -14,6 +14,7 @@ from reference.lpproj import pfedme
 from reference.setting import MODELS, ROUNDS, SAMPLE, SIZES, assert_same, outcome, run
 
 N = len(SIZES)
+CPU = torch.device("cpu")
 LOGISTIC = MODELS["logistic"][1]
 every_model = pytest.mark.parametrize("model", MODELS)
 every_p = pytest.mark.parametrize("p", [1, 1.5, 2, 3])
@@ -28,7 +29,7 @@ def close(a, b):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-# -- to Local ----------------------------------------------------------------------------------------------------------------
+# -- to Local --------------------------------------------------------------------------------------
 @every_p
 @every_model
 def test_lpproj_with_lambda_zero_has_the_personal_models_of_local(federation, p, model):
@@ -61,7 +62,7 @@ def test_soft_fedprox_with_lambda_zero_leaves_clients_that_were_not_sampled_wher
     )
 
 
-# -- to FedAvg, to SGD, to gradient descent ----------------------------------------------------------------------------------
+# -- to FedAvg, to SGD, to gradient descent --------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("amount", [{"steps": 4}, {"epochs": 2}])
 def test_fedprox_with_mu_zero_is_fedavg(federation, model, amount):
@@ -131,7 +132,7 @@ def test_lpproj_with_clients_of_equal_size_weighs_them_alike(federation):
         assert (np.abs(samples - equal).max() > 1e-9) == apart
 
 
-# -- lp-proj and its relatives -----------------------------------------------------------------------------------------------
+# -- lp-proj and its relatives ---------------------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("beta", [1.0, 0.7])
 def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_pfedme(
@@ -177,11 +178,13 @@ def messages_and_w(method, federation, monkeypatch):
     """(message[client], w as the server sent it) of every round."""
     seen, update = [], Host.update
 
-    def noting(self, round, message, *rest):
-        out = update(self, round, message, *rest)
-        down = wire.open_down(self.down, message, self.run, round, self.task.device)["w"]
-        seen.append((wire.unpack(self.up, out.messages.matrix)["w"].numpy(), down.numpy()))
-        return out
+    def noting(self, order):
+        sent = update(self, order)
+        contract = self.contract
+        down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
+        up = wire.unpack(contract.up, sent.messages.matrix)
+        seen.append((up["w"].numpy(), down["w"].numpy()))
+        return sent
 
     monkeypatch.setattr(Host, "update", noting)
     run(method, federation)
@@ -248,7 +251,7 @@ def test_at_p_2_the_public_codes_w_step_has_length_lr_lambda(federation, monkeyp
         np.testing.assert_allclose(np.linalg.norm(up - w, axis=1), 0.3 * 0.5, atol=1e-12)
 
 
-# -- the server's step -------------------------------------------------------------------------------------------------------
+# -- the server's step -----------------------------------------------------------------------------
 def test_server_sgd_with_rate_one_is_the_plain_step_bit_for_bit():
     w, target = torch.tensor([1e-9, 1.0, 3.0]), torch.tensor([0.1, 1e-9, 0.7])
     assert not torch.equal(w - (w - target), target)  # a step along the difference would round
