@@ -39,7 +39,7 @@ def selected(task: il.Task, part: str) -> list[str]:
 
 def same_gradients(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
     """vmap and rows against plain autograd, two different models, uneven weights."""
-    task = il.Task(module, dtype=torch.float64)
+    task = il.Task(module).under(dtype=torch.float64)
     rows = len(inputs)
     x = task.x0 + 0.02 * torch.randn(rows, task.d, dtype=torch.float64)
     weights = torch.rand(inputs.shape[:2], dtype=torch.float64)
@@ -62,7 +62,7 @@ def same_gradients(module: nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     for kernel in ("vmap", "rows"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where an operation cannot be mapped
-            g = task.to(kernel=kernel).grad(x, batch)
+            g = task.under(kernel=kernel).grad(x, batch)
         torch.testing.assert_close(g, torch.stack(expected), rtol=0, atol=1e-10)
     assert all(part.abs().sum() > 0 for part in task.layout.unflatten(g[0]).values())
 
@@ -230,7 +230,7 @@ def test_tied_weights_are_one_parameter_that_learns_from_both_ends():
 
 @pytest.mark.parametrize("kernel", ["vmap", "rows"])
 def test_tied_weights_stay_tied_in_every_row_of_a_cohort(kernel):
-    task = il.Task(tiny(), dtype=torch.float64, kernel=kernel)
+    task = il.Task(tiny()).under(dtype=torch.float64, kernel=kernel)
     x = task.x0.repeat(2, 1)
     low, high = task.layout.span("embed.tokens.weight")
     x[1, low:high] = 0  # the outputs are then the bias
@@ -250,7 +250,7 @@ def test_transformer_gradients_are_those_of_one_model_at_a_time(options):
 
 
 def test_a_transformer_has_exact_second_derivatives():
-    task = il.Task(tiny(blocks=1), dtype=torch.float64)
+    task = il.Task(tiny(blocks=1)).under(dtype=torch.float64)
     x, v = task.x0.repeat(2, 1), torch.randn(2, task.d, dtype=torch.float64)
     batch = Batch(
         inputs=torch.randint(V, (2, 3, T)),
@@ -294,7 +294,7 @@ def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
 
 
 def test_a_transformer_drawn_anew_starts_at_the_scale_of_a_new_one():
-    task = il.Task(tiny(width=64), dtype=torch.float64)
+    task = il.Task(tiny(width=64)).under(dtype=torch.float64)
     x = task.draw(np.array([3, 4], dtype=np.uint64))
     assert not torch.equal(x[0], x[1])
     drawn, built = task.layout.unflatten(x[0]), task.layout.unflatten(task.x0)
@@ -329,7 +329,7 @@ def test_fedavg_trains_a_transformer_on_a_federation_of_tokens():
         result = il.run(
             il.FedAvg(lr=0.5, steps=10), task, federation, rounds=rounds, sample=4, batch=16
         )
-        assert result.kernel == "vmap"
+        assert result.record.kernel == "vmap"
         summary = result.summary()
         losses.append(summary["loss"]["mean"])
         accuracies.append(summary["accuracy"]["mean"])
@@ -364,7 +364,7 @@ def test_what_a_transformer_cannot_take_is_refused(inputs, outputs, options, say
 
 @pytest.mark.parametrize("kernel", ["vmap", "rows"])
 def test_inputs_that_are_no_tokens_are_refused_at_the_first_batch(kernel):
-    task = il.Task(tiny(), dtype=torch.float64, kernel=kernel)
+    task = il.Task(tiny()).under(dtype=torch.float64, kernel=kernel)
     x = task.x0.repeat(2, 1)
     with pytest.raises(
         SettingError, match=r"^inputs: torch.float64 is not accepted; transformer takes tokens"

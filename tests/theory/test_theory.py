@@ -9,6 +9,7 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 
 import idiolect as il
+from helpers import run, state_of
 from idiolect import projections
 from idiolect.data.regression import Linear
 from idiolect.methods import make_method
@@ -48,18 +49,9 @@ def known(federation):
 def trained(method, federation, rounds):
     """(shared model or None, personal models) after a run on all data with all clients heard."""
     task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
-    result = il.run(
-        method,
-        task,
-        federation,
-        rounds=rounds,
-        sample=N,
-        batching="full",
-        dtype="float64",
-        eval_every=0,
-    )
+    result = run(method, federation, task, rounds=rounds, sample=N, batching="full")
     personal = torch.stack([result.personal(k).weight.detach()[0] for k in range(N)])
-    return result.seeds[0].engine.server.get("w"), personal
+    return state_of(result).get("w"), personal
 
 
 def projection_of(kind, dim):
