@@ -77,11 +77,11 @@ def rows(task: Task) -> torch.Tensor:
 
 def same(module: nn.Module, batch: Batch, kernels: tuple[str, ...], loss="cross_entropy") -> Task:
     """Check that the kernels agree with `plain`."""
-    task = Task(module, loss, dtype=torch.float64)
+    task = Task(module, loss).under(dtype=torch.float64)
     x = rows(task)
     losses, gradients = plain(task, x, batch)
     for kernel in kernels:
-        t = task.to(kernel=kernel)
+        t = task.under(kernel=kernel)
         torch.testing.assert_close(t.loss(x, batch), losses, rtol=0, atol=1e-10)
         torch.testing.assert_close(t.grad(x, batch), gradients, rtol=0, atol=1e-10)
     return task

@@ -1,6 +1,7 @@
 """The fixed rule that chooses a kernel, and what is taken for a chain of layers."""
 
 import pytest
+import torch
 from torch import nn
 
 from idiolect import Task, models
@@ -72,11 +73,12 @@ def test_the_rule_is_fixed():
     assert Task(Skip()).kernel == "vmap"
     assert Task(DependsOnData()).kernel == "vmap"
     for kernel in ("vmap", "rows", "compiled"):
-        assert Task(mlp, kernel=kernel).kernel == kernel
+        assert Task(mlp).under(kernel=kernel).kernel == kernel
 
 
 def test_convolutions_away_from_the_cpu_take_vmap():
-    assert Task(models.make("lenet", (1, 16, 16), 3), device="meta").kernel == "vmap"
+    lenet = Task(models.make("lenet", (1, 16, 16), 3))
+    assert lenet.under(device=torch.device("meta")).kernel == "vmap"
 
 
 @pytest.mark.parametrize(
@@ -90,4 +92,4 @@ def test_convolutions_away_from_the_cpu_take_vmap():
 )
 def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
     with pytest.raises(SettingError, match=says):
-        Task(module, kernel=kernel)
+        Task(module).under(kernel=kernel)

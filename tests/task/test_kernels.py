@@ -123,13 +123,14 @@ def test_the_compiled_kernel_agrees_with_autograd():
 
 
 def test_masked_samples_do_not_matter():
-    task, batch = Task(Own(), dtype=torch.float64), a_batch((2, 3))
+    task = Task(Own()).under(dtype=torch.float64)
+    batch = a_batch((2, 3))
     other = batch.inputs.clone()
     other[0, 3:] = 1e6
     other[1, 1:] = -1e6
     moved = Batch(other, batch.targets, batch.weights, batch.tally)
     for kernel in ("stacked", "vmap", "rows"):
-        t = task.to(kernel=kernel)
+        t = task.under(kernel=kernel)
         assert torch.equal(t.grad(rows(task), batch), t.grad(rows(task), moved)), kernel
 
 
@@ -211,9 +212,10 @@ def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
         def forward(self, x):
             return self.a(x)
 
-    task, batch = Task(Spare(), dtype=torch.float64), a_batch((6,))
+    task = Task(Spare()).under(dtype=torch.float64)
+    batch = a_batch((6,))
     for kernel in ("auto", "vmap", "rows"):
-        assert not task.to(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel
+        assert not task.under(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel
 
 
 def test_rows_on_two_threads_are_the_rows_on_one():

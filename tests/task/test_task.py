@@ -1,4 +1,4 @@
-"""A model is a vector: flat round trips, what is refused, what is shared and what is private, clipping and decay."""
+"""A model is a vector: flat round trips, what is refused, splits, clipping and decay."""
 
 import copy
 
@@ -11,6 +11,7 @@ from idiolect import Task
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import keys, name_keys
 from idiolect.task.batches import Batch
+from idiolect.task.numerics import Numerics
 
 
 def mlp() -> nn.Module:
@@ -44,11 +45,9 @@ def test_vector_to_module_and_back_is_exact():
 
 
 def test_the_module_of_a_vector_gives_the_tasks_outputs():
-    task = Task(mlp(), dtype=torch.float64)
-    x, inputs = (
-        torch.randn(3, task.d, dtype=torch.float64),
-        torch.randn(3, 7, 4, dtype=torch.float64),
-    )
+    task = Task(mlp()).under(dtype=torch.float64)
+    x = torch.randn(3, task.d, dtype=torch.float64)
+    inputs = torch.randn(3, 7, 4, dtype=torch.float64)
     outputs = task.outputs(x, inputs)
     for k in range(3):
         module = task.module_of(x[k])
@@ -60,7 +59,7 @@ def test_the_module_of_a_vector_gives_the_tasks_outputs():
 def test_the_users_module_is_never_changed():
     module = mlp()
     before = copy.deepcopy(module.state_dict())
-    task = Task(module, dtype=torch.float64)
+    task = Task(module).under(dtype=torch.float64)
     task.module_of(torch.zeros(task.d, dtype=torch.float64))
     task.grad(torch.zeros(2, task.d, dtype=torch.float64), replace_inputs(a_batch(2)))
     assert all(
@@ -114,7 +113,7 @@ def test_what_cannot_be_trained_is_refused(model, says):
 def test_frozen_parameters_stay_out_and_stay_as_they_are():
     module = mlp()
     module[0].requires_grad_(False)
-    task = Task(module, kernel="vmap")
+    task = Task(module).under(kernel="vmap")
     assert task.layout.names == ("2.weight", "2.bias", "4.weight", "4.bias") and task.d == 32
     out = task.module_of(torch.zeros(task.d))
     assert torch.equal(out[0].weight, module[0].weight) and not out[2].weight.any()
@@ -123,7 +122,7 @@ def test_frozen_parameters_stay_out_and_stay_as_they_are():
 def test_a_tied_parameter_is_counted_once_and_stays_tied():
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
     module[2].weight = module[0].weight
-    task = Task(module, kernel="vmap")
+    task = Task(module).under(kernel="vmap")
     assert task.d == 16
     out = task.module_of(torch.arange(16.0))
     assert out[2].weight is out[0].weight and torch.equal(
@@ -138,24 +137,24 @@ def test_a_function_is_called_anew_under_each_seed():
         made.append(mlp())
         return made[-1]
 
-    a, b = Task(model, seed=1), Task(model, seed=2)
-    assert len(made) == 2 and not torch.equal(a.x0, b.x0)
-    assert torch.equal(a.to(seed=2).x0, b.x0) and torch.equal(Task(model, seed=1).x0, a.x0)
+    task = Task(model)
+    a, b = (task.under(seed=seed) for seed in (1, 2))
+    assert len(made) == 3 and not torch.equal(a.x0, b.x0)
+    assert torch.equal(a.under(seed=2).x0, b.x0) and torch.equal(task.under(seed=1).x0, a.x0)
 
 
 def test_making_a_model_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    task = Task(mlp, seed=3)
+    task = Task(mlp).under(seed=3)
     task.draw(keys(0, "init", 0, name_keys(["a", "b"])))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_given_module_keeps_its_weights_under_every_seed():
     module = mlp()
-    assert torch.equal(Task(module, seed=1).x0, Task(module, seed=2).x0)
-    assert torch.equal(
-        Task(module, seed=1).x0, nn.utils.parameters_to_vector(module.parameters()).detach()
-    )
+    given = nn.utils.parameters_to_vector(module.parameters()).detach()
+    for seed in (1, 2):
+        assert torch.equal(Task(module).under(seed=seed).x0, given)
 
 
 @pytest.mark.parametrize("model", [mlp, mlp()], ids=["function", "module"])
@@ -172,7 +171,7 @@ def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
     assert rows[:, :15].abs().max() <= bound
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------------
+# -- splits ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
@@ -243,24 +242,23 @@ def test_a_parameter_of_the_whole_module_does_not_make_everything_the_first_laye
     )
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", ["stacked", "vmap", "rows"])
 def test_clipping_bounds_each_row_and_keeps_its_direction(kernel):
-    task = Task(nn.Linear(4, 2), kernel=kernel)
+    task = Task(nn.Linear(4, 2)).under(kernel=kernel)
     x = torch.stack([task.x0, 50 * torch.ones(task.d)])
     free = task.grad(x, a_batch(2))
     bound = float(free.norm(dim=1).mean())
-    held = task.to(clip=bound).grad(x, a_batch(2))
+    held = task.under(clip=bound).grad(x, a_batch(2))
     small, large = free.norm(dim=1).argsort().tolist()
     assert torch.equal(held[small], free[small])
     torch.testing.assert_close(held[large], free[large] * bound / free[large].norm())
-    assert torch.equal(
-        task.to(clip=1e-3).grad(x, a_batch(2)).norm(dim=1) <= 1.0001e-3, torch.tensor([True, True])
-    )
+    tiny = task.under(clip=1e-3).grad(x, a_batch(2)).norm(dim=1)
+    assert bool((tiny <= 1.0001e-3).all())
 
 
 def test_clipping_a_zero_gradient_leaves_it_zero():
-    task = Task(nn.Linear(4, 1, bias=False), "mse", clip=1.0)
+    task = Task(nn.Linear(4, 1, bias=False), "mse").under(clip=1.0)
     batch = Batch(
         torch.ones(1, 2, 4),
         torch.zeros(1, 2),
@@ -274,7 +272,7 @@ def test_weight_decay_adds_the_model_itself():
     task = Task(nn.Linear(4, 2))
     x = torch.randn(3, task.d)
     torch.testing.assert_close(
-        task.to(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x
+        task.under(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x
     )
 
 
@@ -299,3 +297,19 @@ def test_an_unknown_loss_suggests_the_nearest():
 def test_numpy_keys_of_any_size_draw_a_model():
     rows = Task(mlp).draw(np.array([0, 2**64 - 1], dtype=np.uint64))
     assert torch.isfinite(rows).all()
+
+
+# -- the settings of a run -------------------------------------------------------------------------
+def test_under_leaves_the_task_itself_as_it_was_and_adds_up():
+    task = Task(nn.Linear(4, 2))
+    bound = task.under(dtype=torch.float64).under(clip=0.5)
+    assert task.numerics == Numerics() and task.x0.dtype == torch.float32
+    assert bound.numerics == Numerics(dtype=torch.float64, clip=0.5)
+    assert torch.equal(task.under(bound.numerics).x0, bound.x0)
+    with pytest.raises(TypeError, match="dtyp"):
+        task.under(dtyp=torch.float64)
+
+
+def test_a_task_says_nothing_of_how_it_is_computed():
+    with pytest.raises(TypeError):
+        Task(nn.Linear(4, 2), dtype=torch.float64)
