@@ -25,6 +25,11 @@ def test_a_partial_method_passes_with_other_splits(name, fields):
     check_method(make_method(name, **fields))
 
 
+@pytest.mark.parametrize("weighting", ["equal", "unbiased"])
+def test_the_dichotomy_passes_with_other_weightings(weighting):
+    check_method(make_method("dichotomy", weighting=weighting))
+
+
 def test_the_suite_tells_every_check_it_makes():
     from idiolect import testing
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
+from ..method import Combine
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -43,6 +44,10 @@ class Dichotomy(FedAvg):
     def trains(self) -> str:
         return "everyone"
 
+    @property
+    def linear(self) -> bool:
+        return self.weighting != "equal"  # else models and errors are weighed differently
+
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "votes": 2}
 
@@ -59,6 +64,12 @@ class Dichotomy(FedAvg):
         up, _ = super().update(task, down, {}, here)
         votes = torch.stack([of_shared, of_local], dim=1).to(task.x0)
         return {**up, "votes": votes}, {"x": x}
+
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        if self.weighting != "samples":  # of the models; errors are weighed by samples in any case
+            share = (rule.samples / rule.samples.mean()).to(up["votes"].dtype)
+            up = up | {"votes": share.unsqueeze(1) * up["votes"]}
+        return super().aggregate(task, server, up, rule)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)
