@@ -1,4 +1,4 @@
-"""Private rows: made when a client is first met, versioned by round, the same in memory and in a file."""
+"""Private rows: made when a client is first met, versioned by round, in memory or in a file."""
 
 import gc
 import os

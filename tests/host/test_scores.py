@@ -1,4 +1,7 @@
-"""The figures: pooled over samples, spread over clients, intervals over seeds; equal to a loop by hand."""
+"""The figures: pooled over samples, spread over clients, intervals over seeds.
+
+They equal those of a loop by hand.
+"""
 
 import math
 

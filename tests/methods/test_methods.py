@@ -61,7 +61,7 @@ def assert_equals(result, reference, federation, model="logistic"):
 
 
 def method_of(name):
-    """A method by name, with few steps and, where it has one, a subspace that fits the small model."""
+    """A method by name, with few steps and a subspace that fits the small model."""
     small = {"steps": 4, "dim": 5, "lam": 0.5}
     return make_method(
         name,

@@ -69,7 +69,7 @@ def federation():
 
 
 def assert_equals(result, reference, federation, model="logistic", tolerance=1e-10):
-    """All that a run leaves behind is what the reference says, and so is what each client spent before use."""
+    """A run leaves behind what the reference says, and clients spent as much before use."""
     reference = dict(reference)
     deployment = reference.pop("deployment", np.zeros(N, dtype=int))
     expected = reference | {
@@ -80,12 +80,18 @@ def assert_equals(result, reference, federation, model="logistic", tolerance=1e-
 
 
 class Case:
-    """What a reference takes first: model, data, start, cohorts, batches; and what clients draw before use."""
+    """What a reference takes first: model, data, start, cohorts, batches.
+
+    And the mini-batches that clients draw before use.
+    """
 
     def __init__(self, federation, model="logistic", batching="replace", sample=SAMPLE):
         self.draws = setting.draws(federation, batching)
-        self.model, self.data, self.start = MODELS[model][1], self.draws.data, setting.start(model)
-        self.cohorts, self.batches = self.draws.cohorts(ROUNDS, sample), self.draws.batches
+        self.model = MODELS[model][1]
+        self.data = self.draws.data
+        self.start = setting.start(model)
+        self.cohorts = self.draws.cohorts(ROUNDS, sample)
+        self.batches = self.draws.batches
         self.first = (self.model, self.data, self.start, self.cohorts, self.batches)
         self.about = (self.model, self.data, self.start)
 
@@ -105,7 +111,7 @@ def coins(purpose, t, count):
 
 
 def trials(u, p):
-    """How many trials until the first success, read from one uniform number: k with chance p (1 - p)^(k - 1)."""
+    """Trials until the first success, read from one uniform number: k with p (1 - p)^(k - 1)."""
     k, so_far = 1, p
     while u >= so_far:
         k, so_far = k + 1, so_far + p * (1 - p) ** k
@@ -246,7 +252,10 @@ def test_per_fedavg_is_algorithm_1_with_the_exact_hessian(federation, weighting)
 
 
 def test_per_fedavgs_exact_meta_gradient_is_the_slope_of_the_loss_after_a_step(federation):
-    """With full batches and one client: the derivative of F(w) = f(w - alpha grad f(w)), by differences of F itself."""
+    """With full batches and one client: the derivative of F(w) = f(w - alpha grad f(w)).
+
+    By differences of F itself.
+    """
     alone = setting.make_federation(sizes=(15,))
     result = outcome(
         run(
@@ -279,7 +288,7 @@ def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_th
     except il.SettingError as refused:
         assert "epochs" in str(refused)
     else:
-        assert spent[np.argmax(SIZES)] > spent[np.argmin(SIZES)]  # 4 batches a pass, and 1
+        assert spent[np.argmax(SIZES)] > spent[np.argmin(SIZES)]  # 4 batches per pass, and 1
 
 
 # -- LG-FedAvg -------------------------------------------------------------------------------------
@@ -300,9 +309,9 @@ def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(
 @every_weighting
 def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting):
     case = Case(federation, "network", "epochs")
-    expected = lgfedavg(
-        *case.about, PARTS["network", "output"], case.cohorts, case.batches, 0.3, case.draws.passes(2), weighting
-    )  # fmt: skip
+    shared = PARTS["network", "output"]
+    steps = case.draws.passes(2)
+    expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, steps, weighting)
     result = run(
         il.LgFedAvg(lr=0.3, epochs=2, weighting=weighting), federation, "network", batching="epochs"
     )
@@ -333,7 +342,7 @@ def test_rsa_steps_along_the_gradient_of_the_norm_at_clients_and_server(
 
 
 @pytest.mark.parametrize("p", [1, 1.5, 2])
-def test_rsa_is_its_algorithm_for_a_network_and_for_a_single_step_a_round(federation, p):
+def test_rsa_is_its_algorithm_for_a_network_and_for_a_single_step_per_round(federation, p):
     check_rsa(federation, model="network", p=p)
     check_rsa(federation, p=p, steps=1)
 
@@ -462,14 +471,33 @@ def starts_of(case, model, private, how):
 
 
 def check_ffgg(
-    federation, model, part, solver="sgd", start="random", batching="replace", steps=4, local_steps=None, product=None
-):  # fmt: skip
+    federation,
+    model,
+    part,
+    solver="sgd",
+    start="random",
+    batching="replace",
+    steps=4,
+    local_steps=None,
+    product=None,
+):
     case, private = Case(federation, model, batching), PARTS[model, part]
     extra = {} if local_steps is None else {"local_steps": local_steps}
     expected = ffgg(
-        *case.about, private, case.cohorts, case.batches, case.last_batches, starts_of(case, model, private, start),
-        [0.3] * ROUNDS, 0.2, steps, solver, start == "kept", product=product, **extra,
-    )  # fmt: skip
+        *case.about,
+        private,
+        case.cohorts,
+        case.batches,
+        case.last_batches,
+        starts_of(case, model, private, start),
+        rates=[0.3] * ROUNDS,
+        private_lr=0.2,
+        steps=steps,
+        solver=solver,
+        kept=start == "kept",
+        product=product,
+        **extra,
+    )
     method = (il.Ffgg if local_steps is None else il.LocalFfgg)(
         part=part, lr=0.3, private_lr=0.2, steps=steps, solver=solver, start=start, **extra
     )
@@ -544,7 +572,7 @@ OWN = np.arange(3, 7)  # own.weight and own.bias; shared.weight comes first
 
 
 class Regressor(nn.Module):
-    """Three features belong to everyone, the other three and the constant to the client: y = shared(a) + own(b)."""
+    """y = shared(a) + own(b): three features for everyone; three and the constant per client."""
 
     def __init__(self):
         super().__init__()
@@ -608,9 +636,20 @@ def test_ffgg_with_few_conjugate_gradient_steps_takes_just_those(steps):
     draws, model, x = setting.draws(federation, "full"), Linear(), regression_start()
     cohorts, batches = draws.cohorts(ROUNDS, 3), draws.batches
     expected = ffgg(
-        model, draws.data, x, OWN, cohorts, batches, lambda i: batches(ROUNDS, i, "personal"), lambda t, i: x[OWN], [0.3] * ROUNDS, 0,
-        steps, "cg", product=model.hessian_product,
-    )  # fmt: skip
+        model,
+        draws.data,
+        x,
+        OWN,
+        cohorts,
+        batches,
+        last_batches=lambda i: batches(ROUNDS, i, "personal"),
+        starts=lambda t, i: x[OWN],
+        rates=[0.3] * ROUNDS,
+        private_lr=0,
+        steps=steps,
+        solver="cg",
+        product=model.hessian_product,
+    )
     theta, personal = run_regression(federation, solver="cg", start="common", steps=steps)
     np.testing.assert_allclose(theta, expected["server theta"], atol=1e-10)
     np.testing.assert_allclose(personal, expected["personal"], atol=1e-10)
@@ -618,7 +657,10 @@ def test_ffgg_with_few_conjugate_gradient_steps_takes_just_those(steps):
 
 @pytest.mark.parametrize("solver", ["cg", "newton"])
 def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_the_start(solver):
-    """Two samples, four private coordinates: the Hessian has rank two, and whatever lies in its kernel must stay as it is."""
+    """Two samples, four private coordinates: the Hessian has rank two.
+
+    Whatever lies in its kernel must stay as it is.
+    """
     federation = regression((2, 25, 2, 40, 2))
     draws, start = setting.draws(federation, "full"), regression_start()
     theta, personal = run_regression(federation, solver=solver, start="common", steps=12)
@@ -632,7 +674,10 @@ def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_th
 
 
 def test_ffggs_newton_step_is_defined_for_a_softmax_whose_hessian_is_singular(federation):
-    """A constant added to all biases changes nothing, so the Hessian has a kernel; the probabilities after the step have not."""
+    """A constant added to all biases changes nothing, so the Hessian has a kernel.
+
+    The probabilities after the step are defined all the same.
+    """
     personal = outcome(
         run(
             il.Ffgg(part="bias", solver="newton", start="common"),
@@ -654,7 +699,10 @@ def test_ffggs_newton_step_is_defined_for_a_softmax_whose_hessian_is_singular(fe
 
 @pytest.mark.parametrize("part", ["input", "output"])
 def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part):
-    """At most 15 coordinates: 25 steps are enough, and 60 must not wander off along directions without curvature."""
+    """At most 15 coordinates: 25 steps are enough.
+
+    60 must not wander off along directions without curvature.
+    """
 
     def losses(steps):
         method = il.Ffgg(part=part, solver="cg", start="common", steps=steps)
@@ -670,8 +718,18 @@ def check_pillutla(
 ):
     case, private = Case(federation, model, batching), PARTS[model, part]
     expected = pillutla(
-        *case.about, private, case.cohorts, case.batches, 0.3, 0.2, 3, 4, stateful, weighting, simultaneous
-    )  # fmt: skip
+        *case.about,
+        private,
+        case.cohorts,
+        case.batches,
+        lr=0.3,
+        private_lr=0.2,
+        steps=3,
+        private_steps=4,
+        stateful=stateful,
+        weighting=weighting,
+        simultaneous=simultaneous,
+    )
     fields = {
         "part": part,
         "lr": 0.3,
@@ -753,8 +811,13 @@ def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not
     case = Case(federation)
     expected = perfedavg(*case.first, case.last_batches, 0.3, 0.2, 3, 2, "samples", "first-order")
     expected["personal"] = finetune(
-        case.model, case.data, expected["personal"], lambda i: islice(case.last_batches(i), 2, None), 0.15, 3
-    )  # fmt: skip
+        case.model,
+        case.data,
+        expected["personal"],
+        lambda i: islice(case.last_batches(i), 2, None),
+        lr=0.15,
+        steps=3,
+    )
     method = il.PerFedAvg(lr=0.3, personal_lr=0.2, steps=3, adapt_steps=2, weighting="samples")
     result = run(method, federation, finetune_steps=3, finetune_lr=0.15)
     assert_equals(result, expected | {"deployment": np.full(N, 5)}, federation)
@@ -762,7 +825,10 @@ def test_a_run_fine_tunes_after_the_methods_own_adaptation_with_mini_batches_not
 
 # -- the dichotomous strategy ----------------------------------------------------------------------
 def with_validation(empty=()):
-    """The federation, with 6 + k of client k's test samples drawn anew as validation data; none for the clients in `empty`."""
+    """The federation, with 6 + k samples of client k drawn anew as validation data.
+
+    None for the clients in `empty`.
+    """
     whole = setting.make_federation(sizes=[n + 6 + k for k, n in enumerate(SIZES)])
     inputs, targets, clients, split = [], [], [], []
     for k, n in enumerate(SIZES):

@@ -1,4 +1,7 @@
-"""Where one method becomes another, or a known recursion; bit for bit where no rounding stands between them."""
+"""Where one method becomes another, or a known recursion.
+
+Bit for bit where no rounding stands between them.
+"""
 
 import numpy as np
 import pytest
@@ -204,7 +207,10 @@ def test_a_message_of_lpproj_1_moves_by_at_most_lr_lambda_per_coordinate_and_alt
 @every_p
 @pytest.mark.parametrize("w_step", ["paper", "code"])
 def test_at_p_x_equal_to_w_nothing_pulls(federation, p, w_step):
-    """x0 = 0 and w = 0, so that P x = w exactly: the personal step is the plain one, and w stays if x does."""
+    """x0 = 0 and w = 0, so that P x = w exactly.
+
+    The personal step is the plain one, and w stays if x does.
+    """
 
     def zero():
         layer = nn.Linear(setting.FEATURES, setting.CLASSES)

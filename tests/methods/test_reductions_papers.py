@@ -175,7 +175,7 @@ def test_with_everything_shared_lg_fedavg_fedsim_and_fedalt_are_fedavg(
 
 @every_model
 def test_local_ffgg_with_nothing_private_is_fedavg_with_equal_weights(federation, model):
-    """Full batches: Algorithm 4 spends a gradient on line 6 even where there is nothing for it to move."""
+    """Full batches: Algorithm 4 spends a gradient on line 6 even with nothing for it to move."""
     method = il.LocalFfgg(part="none", lr=0.3, local_steps=4)
     fedavg = il.FedAvg(lr=0.3, steps=4, weighting="equal")
     close(*(global_model(m, federation, model, batching="full") for m in (method, fedavg)))
@@ -276,7 +276,7 @@ def test_the_dichotomy_without_local_steps_has_fedavgs_model():
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 @pytest.mark.parametrize("same_batch", [True, False])
 def test_feddeper_with_one_step_and_lambda_1_is_centralised_sgd(federation, model, rho, same_batch):
-    """Its Remark 3: with everyone heard, the mean of the v's is x, so that the penalty has no effect on it."""
+    """Its Remark 3: with everyone heard, the mean of the v's is x; the penalty has no effect."""
     method = il.FedDeper(lr=0.2, steps=1, rho=rho, lam=1, same_batch=same_batch)
     close(
         global_model(method, federation, model, batching="full", sample=N),
@@ -314,7 +314,7 @@ def test_scaffnew_that_always_communicates_is_gradient_descent_on_the_mean_loss(
 def test_scaffnew_and_scaffold_with_all_data_reach_the_minimum_of_the_mean_loss_where_fedavg_drifts(
     method,
 ):
-    """Their fixed point is that of gradient descent, however many local steps: the gradient there is zero."""
+    """Their fixed point is that of gradient descent, however many local steps: no gradient."""
     federation, by_hand = setting.make_federation(sizes=(30,) * 4), MODELS["logistic"][1]
     parts, settings = (
         setting.draws(federation).data,
@@ -434,7 +434,10 @@ def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fe
 
 
 def test_a_personal_model_of_ffgg_is_solved_anew_and_not_kept(federation):
-    """Stateless: a client that was never sampled has a model as good as any, and asking twice gives the same one."""
+    """Stateless: a client that was never sampled has a model as good as any.
+
+    Asking twice gives the same one.
+    """
     result = run(il.Ffgg(part="output", steps=30), federation, "network")
     heard = {i for cohort in setting.draws(federation).cohorts(ROUNDS, SAMPLE) for i in cohort}
     stranger = next(k for k in range(N) if k not in heard)

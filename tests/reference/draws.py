@@ -1,4 +1,4 @@
-"""What a run drew at random, as arguments for the references: mini-batches, cohorts, the projection.
+"""What a run drew at random, as arguments for the references: batches, cohorts, the projection.
 
 Each client is asked alone, so a reference equals the run only if a client's draws do not depend on
 the cohort.

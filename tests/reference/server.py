@@ -1,4 +1,7 @@
-"""Server optimisers (Reddi et al. 2021): the change w - target, from the clients' mean, taken for a gradient."""
+"""Server optimisers (Reddi et al. 2021): the change w - target is taken for a gradient.
+
+The target is what the clients' mean asks for.
+"""
 
 import numpy as np
 

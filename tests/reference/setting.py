@@ -1,4 +1,4 @@
-"""The small federation on which methods are compared, and the outcome of a run in comparable form."""
+"""The small federation on which methods are compared, and the outcome of a run as arrays."""
 
 import numpy as np
 import torch

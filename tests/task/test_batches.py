@@ -1,4 +1,4 @@
-"""What clients draw: keyed by client and round, whatever the cohort; every way does what it says."""
+"""What clients draw: keyed by client and round, whatever the cohort, as the settings say."""
 
 from itertools import chain
 

@@ -176,15 +176,10 @@ def test_the_step_size_that_makes_one_alternation_infinitely_many_gives_the_pape
 def test_ditto_and_pfedme_end_the_papers_round_with_the_same_models():
     federation, b = SETTING.load(), SETTING.b
     _, found = known(federation)
-    ditto = trained(
-        make_method("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1),
-        federation,
-        2,
-    )
-    pfedme = trained(
-        make_method("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2
-    )
-    for got in (ditto, pfedme):
+    rate = 1 / (b + LAM)
+    ditto = il.Ditto(lam=LAM, lr=1 / b, steps=1, personal_lr=rate, personal_steps=1)
+    pfedme = il.PFedMe(lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=rate)
+    for got in (trained(method, federation, 2) for method in (ditto, pfedme)):
         assert_near(got[0], found.mean(0))
         assert_near(got[1], (b * found + LAM * found.mean(0)) / (b + LAM))
 

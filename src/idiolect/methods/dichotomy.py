@@ -1,8 +1,9 @@
 """Dichotomy: train FedAvg's model and local ones, use what does better on validation data.
 
-Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when nobody knows whether the
-clients should learn together: up to constants it is minimax optimal. Costs per round: d + 2 numbers up
-from and d + 2 down to everyone heard; FedAvg's gradients and Local's. Keeps: the local model.
+Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when nobody knows whether
+the clients should learn together: up to constants it is minimax optimal. Costs per round: d + 2
+numbers down to everyone and up from each sampled client; FedAvg's gradients and Local's. Keeps: the
+local model.
 """
 
 from __future__ import annotations
