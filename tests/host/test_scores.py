@@ -46,7 +46,9 @@ def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[st
             hits.append(int((out.argmax(1) == y).sum()))
             losses.append(float(nn.functional.cross_entropy(out.double(), y, reduction="sum")))
             samples.append(len(y))
-    h, s, n = np.array(hits), np.array(losses), np.array(samples)
+    h = np.array(hits)
+    s = np.array(losses)
+    n = np.array(samples)
     worst = math.ceil(len(n) / 10)
     return {
         "accuracy": h.sum() / n.sum(),
@@ -92,7 +94,8 @@ def test_shared_and_personal_evaluation_agree():
     data = federation()
     task = il.Task(nn.Linear(4, 3)).under(dtype=torch.float64)
     evaluator = Evaluator(task, data.to("cpu", torch.float64), "test")
-    shared, personal = evaluator.shared(task.x0), evaluator.blank()
+    shared = evaluator.shared(task.x0)
+    personal = evaluator.blank()
     evaluator.personal(task.x0.repeat(data.clients, 1), torch.arange(data.clients), personal)
     torch.testing.assert_close(shared.loss, personal.loss)
     assert torch.equal(shared.hits, personal.hits)
@@ -100,7 +103,8 @@ def test_shared_and_personal_evaluation_agree():
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_chunks_do_not_change_the_figures(chunk):
-    data, task = federation(), il.Task(nn.Linear(4, 3))
+    data = federation()
+    task = il.Task(nn.Linear(4, 3))
     for method in (il.FedAvg(), il.LpProj(dim=5)):
         whole, parts = (
             il.run(method, task, data, rounds=3, sample=3, chunk=c, dtype="float64")

@@ -76,7 +76,9 @@ def method_of(name):
 # -- the references themselves ---------------------------------------------------------------------
 @every_model
 def test_the_gradient_written_by_hand_is_the_slope_of_the_loss(federation, model):
-    by_hand, (X, y), x = MODELS[model][1], setting.draws(federation).data[3], setting.start(model)
+    by_hand = MODELS[model][1]
+    X, y = setting.draws(federation).data[3]
+    x = setting.start(model)
     slope = [
         (by_hand.loss(x + e, X, y) - by_hand.loss(x - e, X, y)) / 2e-6
         for e in 1e-6 * np.eye(len(x))
@@ -194,8 +196,10 @@ def test_fedavg_with_weight_decay_or_clipped_gradients_is_its_algorithm(federati
 # -- FedProx ---------------------------------------------------------------------------------------
 def fedprox_reference(federation, batching, model="logistic", steps=None, weighting="samples"):
     draws = setting.draws(federation, batching)
-    cohorts, rates = draws.cohorts(ROUNDS, SAMPLE), [0.3] * ROUNDS
-    by_hand, start = MODELS[model][1], setting.start(model)
+    cohorts = draws.cohorts(ROUNDS, SAMPLE)
+    rates = [0.3] * ROUNDS
+    by_hand = MODELS[model][1]
+    start = setting.start(model)
     return fedprox(
         by_hand,
         draws.data,
@@ -283,7 +287,8 @@ def test_soft_fedprox_takes_the_aggregation_step_it_is_told(federation, weightin
 
 # -- lp-proj ---------------------------------------------------------------------------------------
 def lpproj_reference(federation, batching="replace", model="logistic", **changes):
-    draws, start = setting.draws(federation, batching), setting.start(model)
+    draws = setting.draws(federation, batching)
+    start = setting.start(model)
     fields = {
         "p": 1,
         "lam": 0.5,

@@ -112,20 +112,26 @@ def coins(purpose, t, count):
 
 def trials(u, p):
     """Trials until the first success, read from one uniform number: k with p (1 - p)^(k - 1)."""
-    k, so_far = 1, p
+    k = 1
+    so_far = p
     while u >= so_far:
-        k, so_far = k + 1, so_far + p * (1 - p) ** k
+        so_far += p * (1 - p) ** k
+        k += 1
     return k
 
 
 # -- the references themselves ---------------------------------------------------------------------
 def test_the_hessian_written_by_hand_is_the_slope_of_the_gradient(federation):
-    (X, y), x = setting.draws(federation).data[3], setting.start()
+    X, y = setting.draws(federation).data[3]
+    x = setting.start()
     rng = np.random.default_rng(0)
-    v, target = rng.normal(size=len(x)), rng.normal(size=len(y))
+    v = rng.normal(size=len(x))
+    target = rng.normal(size=len(y))
     slope = (LOGISTIC.gradient(x + 1e-5 * v, X, y) - LOGISTIC.gradient(x - 1e-5 * v, X, y)) / 2e-5
     np.testing.assert_allclose(hessian_product(LOGISTIC, x, v, X, y), slope, atol=1e-8)
-    model, x, v = Linear(), x[: FEATURES + 1], v[: FEATURES + 1]
+    model = Linear()
+    x = x[: FEATURES + 1]
+    v = v[: FEATURES + 1]
     slope = [
         (model.loss(x + e, X, target) - model.loss(x - e, X, target)) / 2e-5
         for e in 1e-5 * np.eye(len(x))
@@ -266,7 +272,8 @@ def test_per_fedavgs_exact_meta_gradient_is_the_slope_of_the_loss_after_a_step(f
             rounds=1,
         )
     )
-    (X, y), w = setting.draws(alone).data[0], setting.start()
+    X, y = setting.draws(alone).data[0]
+    w = setting.start()
 
     def after(w):
         return LOGISTIC.loss(w - 0.2 * LOGISTIC.gradient(w, X, y), X, y)
@@ -297,7 +304,8 @@ def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_th
 def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(
     federation, model, part, batching
 ):
-    case, shared = Case(federation, model, batching), PARTS[model, part]
+    case = Case(federation, model, batching)
+    shared = PARTS[model, part]
     expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, [4] * N, "samples")
     result = run(
         il.LgFedAvg(lr=0.3, steps=4, shared_part=part), federation, model, batching=batching
@@ -322,7 +330,8 @@ def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting)
 def check_rsa(federation, factors=(1,) * ROUNDS, model="logistic", **fields):
     fields = {"p": 1, "lam": 0.05, "steps": 4, "decay": 0.0, "server_step": "sum"} | fields
     settings = {} if set(factors) == {1} else {"schedule": "exp:0.5"}
-    rates, personal_rates = [0.3 * f for f in factors], [0.2 * f for f in factors]
+    rates = [0.3 * f for f in factors]
+    personal_rates = [0.2 * f for f in factors]
     expected = rsa(*Case(federation, model).first, rates, personal_rates, **fields)
     assert_equals(
         run(il.Rsa(lr=0.3, personal_lr=0.2, **fields), federation, model, **settings),
@@ -481,7 +490,8 @@ def check_ffgg(
     local_steps=None,
     product=None,
 ):
-    case, private = Case(federation, model, batching), PARTS[model, part]
+    case = Case(federation, model, batching)
+    private = PARTS[model, part]
     extra = {} if local_steps is None else {"local_steps": local_steps}
     expected = ffgg(
         *case.about,
@@ -532,11 +542,10 @@ def test_ffgg_with_conjugate_gradients_on_a_logistic_loss_takes_newtons_directio
 
 
 def test_a_schedule_scales_the_rate_of_ffggs_step_at_the_server(federation):
-    case, private = Case(federation, "network"), PARTS["network", "output"]
-    starts, rates = (
-        starts_of(case, "network", private, "common"),
-        [0.3 * 0.5**t for t in range(ROUNDS)],
-    )
+    case = Case(federation, "network")
+    private = PARTS["network", "output"]
+    starts = starts_of(case, "network", private, "common")
+    rates = [0.3 * 0.5**t for t in range(ROUNDS)]
     expected = ffgg(
         *case.about,
         private,
@@ -576,7 +585,8 @@ class Regressor(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.shared, self.own = nn.Linear(3, 1, bias=False), nn.Linear(3, 1)
+        self.shared = nn.Linear(3, 1, bias=False)
+        self.own = nn.Linear(3, 1)
 
     def forward(self, x):
         return self.shared(x[..., :3]) + self.own(x[..., 3:])
@@ -615,7 +625,8 @@ def regression_start():
 @pytest.mark.parametrize("start", ["random", "common", "kept"])
 def test_ffgg_with_an_exact_solver_fits_the_private_part_by_least_squares(solver, start):
     federation = regression((12, 25, 9, 40, 17))
-    draws, x = setting.draws(federation, "full"), regression_start()
+    draws = setting.draws(federation, "full")
+    x = regression_start()
     for cohort in draws.cohorts(
         ROUNDS, 3
     ):  # theta <- theta - lr mean of grad_theta f_i(theta, w_i*(theta))
@@ -633,8 +644,11 @@ def test_ffgg_with_an_exact_solver_fits_the_private_part_by_least_squares(solver
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_ffgg_with_few_conjugate_gradient_steps_takes_just_those(steps):
     federation = regression((12, 25, 9, 40, 17))
-    draws, model, x = setting.draws(federation, "full"), Linear(), regression_start()
-    cohorts, batches = draws.cohorts(ROUNDS, 3), draws.batches
+    draws = setting.draws(federation, "full")
+    model = Linear()
+    x = regression_start()
+    cohorts = draws.cohorts(ROUNDS, 3)
+    batches = draws.batches
     expected = ffgg(
         model,
         draws.data,
@@ -662,7 +676,8 @@ def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_th
     Whatever lies in its kernel must stay as it is.
     """
     federation = regression((2, 25, 2, 40, 2))
-    draws, start = setting.draws(federation, "full"), regression_start()
+    draws = setting.draws(federation, "full")
+    start = regression_start()
     theta, personal = run_regression(federation, solver=solver, start="common", steps=12)
     x = np.concatenate([theta, start[OWN]])
     for i, (X, y) in enumerate(draws.data):
@@ -686,7 +701,8 @@ def test_ffggs_newton_step_is_defined_for_a_softmax_whose_hessian_is_singular(fe
             rounds=0,
         )
     )["personal"]
-    x, private = setting.start(), PARTS["logistic", "bias"]
+    x = setting.start()
+    private = PARTS["logistic", "bias"]
     for i, (X, y) in enumerate(setting.draws(federation).data):
         columns = [hessian_product(LOGISTIC, x, np.eye(len(x))[j], X, y)[private] for j in private]
         step = (
@@ -716,7 +732,8 @@ def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part
 def check_pillutla(
     federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"
 ):
-    case, private = Case(federation, model, batching), PARTS[model, part]
+    case = Case(federation, model, batching)
+    private = PARTS[model, part]
     expected = pillutla(
         *case.about,
         private,
@@ -789,7 +806,8 @@ def test_finetune_is_fedavg_and_then_steps_of_ones_own(federation, model, batchi
 
 @every_model
 def test_a_run_can_fine_tune_any_method_before_use(federation, model):
-    case, tuning = Case(federation, model), {"finetune_steps": 3, "finetune_lr": 0.15}
+    case = Case(federation, model)
+    tuning = {"finetune_steps": 3, "finetune_lr": 0.15}
     tuned = {"deployment": np.full(N, 3)}
     for method, expected in (
         (il.FedAvg(lr=0.3, steps=4), fedavg_reference(case)),

@@ -87,7 +87,8 @@ def test_fedavg_with_one_client_is_centralised_sgd(weighting):
     alone = setting.make_federation(sizes=(40,))
     result = outcome(run(il.FedAvg(lr=0.2, steps=5, weighting=weighting), alone, sample=1))
     draws = setting.draws(alone)
-    w, (X, y) = setting.start(), draws.data[0]
+    w = setting.start()
+    X, y = draws.data[0]
     for t in range(ROUNDS):
         batches = draws.batches(t, 0)
         for _ in range(5):
@@ -153,11 +154,9 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
         nu=0,
         server_rate=beta,
     )
-    result, draws, start = (
-        outcome(run(method, federation, model)),
-        setting.draws(federation),
-        setting.start(model),
-    )
+    result = outcome(run(method, federation, model))
+    draws = setting.draws(federation)
+    start = setting.start(model)
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
     expected = pfedme(
         MODELS[model][1],
@@ -179,7 +178,8 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
 
 def messages_and_w(method, federation, monkeypatch):
     """(message[client], w as the server sent it) of every round."""
-    seen, update = [], Host.update
+    seen = []
+    update = Host.update
 
     def noting(self, order):
         sent = update(self, order)
@@ -259,7 +259,8 @@ def test_at_p_2_the_public_codes_w_step_has_length_lr_lambda(federation, monkeyp
 
 # -- the server's step -----------------------------------------------------------------------------
 def test_server_sgd_with_rate_one_is_the_plain_step_bit_for_bit():
-    w, target = torch.tensor([1e-9, 1.0, 3.0]), torch.tensor([0.1, 1e-9, 0.7])
+    w = torch.tensor([1e-9, 1.0, 3.0])
+    target = torch.tensor([0.1, 1e-9, 0.7])
     assert not torch.equal(w - (w - target), target)  # a step along the difference would round
     assert torch.equal(ServerStep("sgd", 1.0)({"w": w}, {"w": target}, "w")["w"], target)
 

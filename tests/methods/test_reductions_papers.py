@@ -48,7 +48,9 @@ def global_model(method, federation, model="logistic", **settings):
 
 def mean_loss_descent(federation, model, lr, rounds=ROUNDS):
     """Gradient descent on (1/N) sum_i f_i, each f_i the mean loss of a client."""
-    by_hand, data, w = MODELS[model][1], setting.draws(federation).data, setting.start(model)
+    by_hand = MODELS[model][1]
+    data = setting.draws(federation).data
+    w = setting.start(model)
     for _ in range(rounds):
         w = w - lr * sum(by_hand.gradient(w, X, y) for X, y in data) / len(data)
     return w
@@ -123,7 +125,8 @@ def test_l2gd_with_lambda_zero_is_local_with_the_same_number_of_steps(federation
         "batching": "replace",
         "dtype": torch.float64,
     }
-    x, steps = {"x": task.x0.repeat(N, 1)}, []
+    x = {"x": task.x0.repeat(N, 1)}
+    steps = []
     for t in range(5):
         u = streams.uniform(streams.keys(SEED, "l2gd", t), 2)[0, 1]
         steps.append(next(k for k in range(1, 1000) if u < 1 - (1 - p) ** k))
@@ -200,17 +203,16 @@ def test_scaffold_with_one_step_of_everyone_is_fedavg_with_one_step(
 @every_model
 @every_batching
 def test_feddeper_with_rho_zero_has_the_global_model_of_fedavg(federation, model, batching):
-    deper, fedavg = (
-        il.FedDeper(lr=0.2, rho=0, steps=4),
-        il.FedAvg(lr=0.2, steps=4, weighting="equal"),
-    )
+    deper = il.FedDeper(lr=0.2, rho=0, steps=4)
+    fedavg = il.FedAvg(lr=0.2, steps=4, weighting="equal")
     close(*(global_model(m, federation, model, batching=batching) for m in (deper, fedavg)))
 
 
 @every_model
 @every_batching
 def test_scaffnew_that_always_communicates_is_fedavg_with_one_step(federation, model, batching):
-    scaffnew, fedavg = il.Scaffnew(lr=0.3, p=1), il.FedAvg(lr=0.3, steps=1, weighting="equal")
+    scaffnew = il.Scaffnew(lr=0.3, p=1)
+    fedavg = il.FedAvg(lr=0.3, steps=1, weighting="equal")
     close(
         *(
             global_model(m, federation, model, batching=batching, sample=N)
@@ -259,7 +261,8 @@ def test_per_fedavg_without_adaptation_is_fedavg(federation, model, hessian):
 
 
 def test_the_dichotomy_without_local_steps_has_fedavgs_model():
-    data, task = testing.federation(), testing.task()  # with validation data
+    data = testing.federation()  # with validation data
+    task = testing.task()
     close(
         *(
             state_of(helpers.run(method, data, task))["w"]
@@ -315,11 +318,10 @@ def test_scaffnew_and_scaffold_with_all_data_reach_the_minimum_of_the_mean_loss_
     method,
 ):
     """Their fixed point is that of gradient descent, however many local steps: no gradient."""
-    federation, by_hand = setting.make_federation(sizes=(30,) * 4), MODELS["logistic"][1]
-    parts, settings = (
-        setting.draws(federation).data,
-        {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5},
-    )
+    federation = setting.make_federation(sizes=(30,) * 4)
+    by_hand = MODELS["logistic"][1]
+    parts = setting.draws(federation).data
+    settings = {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5}
 
     def slope(method):
         w = global_model(method, federation, **settings)
@@ -340,8 +342,10 @@ def test_with_one_client_the_global_model_is_centralised_sgd(model, name):
         "scaffold II": il.Scaffold(**fields),
         "finetune": il.Finetune(**fields),
     }[name]
-    alone, by_hand = setting.make_federation(sizes=(40,)), MODELS[model][1]
-    draws, w = setting.draws(alone), setting.start(model)
+    alone = setting.make_federation(sizes=(40,))
+    by_hand = MODELS[model][1]
+    draws = setting.draws(alone)
+    w = setting.start(model)
     X, y = draws.data[0]
     for t in range(ROUNDS):
         batches = draws.batches(t, 0)
@@ -354,7 +358,8 @@ def test_with_one_client_the_global_model_is_centralised_sgd(model, name):
 # -- what RSA bounds -------------------------------------------------------------------------------
 def shared_models(method, federation, monkeypatch, **settings):
     """w as the server sent it in every round, and after the last."""
-    seen, update = [], Host.update
+    seen = []
+    update = Host.update
 
     def noting(self, order):
         contract = self.contract
@@ -415,7 +420,8 @@ def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fe
         federation,
         model,
     )
-    after, by_hand = outcome(result), MODELS[model][1]
+    after = outcome(result)
+    by_hand = MODELS[model][1]
 
     def errors(models):
         parts = [federation.part(k, "valid") for k in range(8)]
@@ -448,6 +454,7 @@ def test_a_personal_model_of_ffgg_is_solved_anew_and_not_kept(federation):
         for _ in range(2)
     )
     same(once, twice)
-    by_hand, (X, y) = MODELS["network"][1], setting.draws(federation).data[stranger]
+    by_hand = MODELS["network"][1]
+    X, y = setting.draws(federation).data[stranger]
     assert by_hand.loss(once, X, y) < by_hand.loss(setting.start("network"), X, y)
     assert outcome(result)["private w"].shape == (N, 0)

@@ -185,7 +185,8 @@ def test_vmapped_and_row_by_row_gradients_agree(case):
     stirred(adapted)
     task = il.Task(adapted).under(dtype=torch.float64)
     a, b = (task.under(kernel=kernel) for kernel in ("vmap", "rows"))
-    rows, batch = a.x0 + 0.01 * torch.randn(2, a.d, dtype=torch.float64), a_batch(x)
+    rows = a.x0 + 0.01 * torch.randn(2, a.d, dtype=torch.float64)
+    batch = a_batch(x)
     torch.testing.assert_close(a.grad(rows, batch), b.grad(rows, batch), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(
         a.outputs(rows, batch.inputs), b.outputs(rows, batch.inputs), rtol=1e-10, atol=1e-10
@@ -294,7 +295,8 @@ def test_attention_by_itself_is_passed_over_because_it_would_not_call_its_layers
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_padded_tokens_do_not_reach_the_others_of_an_adapted_transformer():
     encoder = Words().encoder.double()
-    adapted, x = adapt(encoder), torch.randn(2, 5, 8, dtype=torch.float64)
+    adapted = adapt(encoder)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
     padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
 
     def kept(module: nn.Module) -> torch.Tensor:
@@ -308,7 +310,8 @@ def test_padded_tokens_do_not_reach_the_others_of_an_adapted_transformer():
 
 def test_a_whole_transformer_with_decoder_starts_as_the_same_function():
     module = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True).double()
-    x, y = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    y = torch.randn(2, 3, 8, dtype=torch.float64)
     adapted = adapt(module)
     assert torch.equal(adapted(x, y), module(x, y))
     assert size(adapted) == size(module) + 2 * 4 * 16

@@ -19,7 +19,8 @@ from idiolect.models.transformer import Tied
 from idiolect.task.batches import Batch
 
 TINY = {"blocks": 2, "heads": 2, "width": 8, "hidden": 12}  # a transformer for tests
-T, V = 6, 11
+T = 6
+V = 11
 
 
 def size(module: nn.Module) -> int:
@@ -157,7 +158,8 @@ def test_a_resnet_takes_adapters_and_starts_as_the_same_function():
     torch.manual_seed(0)
     plain = make("resnet18", (1, 9, 9), 3)
     torch.manual_seed(0)
-    adapted, x = make("resnet18", (1, 9, 9), 3, adapter_rank=1), torch.randn(2, 1, 9, 9)
+    adapted = make("resnet18", (1, 9, 9), 3, adapter_rank=1)
+    x = torch.randn(2, 1, 9, 9)
     assert torch.equal(adapted(x), plain(x)) and size(adapted) > size(plain)
 
 
@@ -203,10 +205,12 @@ def test_outputs_are_scores_of_every_token_at_every_position_and_of_shorter_text
 
 @pytest.mark.parametrize("at", range(T))
 def test_a_token_changes_no_score_before_it_and_every_score_from_it_on(at):
-    module, tokens = tiny(), torch.randint(V, (1, T))
+    module = tiny()
+    tokens = torch.randint(V, (1, T))
     other = tokens.clone()
     other[0, at] = (other[0, at] + 1) % V
-    before, after = module(tokens)[0], module(other)[0]
+    before = module(tokens)[0]
+    after = module(other)[0]
     assert torch.equal(before[:at], after[:at])
     assert (before[at:] - after[at:]).abs().amax(-1).min() > 1e-9
 
@@ -251,7 +255,8 @@ def test_transformer_gradients_are_those_of_one_model_at_a_time(options):
 
 def test_a_transformer_has_exact_second_derivatives():
     task = il.Task(tiny(blocks=1)).under(dtype=torch.float64)
-    x, v = task.x0.repeat(2, 1), torch.randn(2, task.d, dtype=torch.float64)
+    x = task.x0.repeat(2, 1)
+    v = torch.randn(2, task.d, dtype=torch.float64)
     batch = Batch(
         inputs=torch.randint(V, (2, 3, T)),
         targets=torch.randint(V, (2, 3, T)),
@@ -270,7 +275,8 @@ def test_a_transformer_has_exact_second_derivatives():
 
 
 def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
-    tied, free = il.Task(tiny()), il.Task(tiny(tied=False))
+    tied = il.Task(tiny())
+    free = il.Task(tiny(tied=False))
     assert selected(tied, "input") == selected(free, "input") == ["embed.tokens.weight"]
     assert selected(tied, "output") == ["head.bias"]
     assert selected(free, "output") == ["head.weight", "head.bias"]
@@ -279,10 +285,12 @@ def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
-    plain, tokens = tiny(tied=tied), torch.randint(V, (2, T))
+    plain = tiny(tied=tied)
+    tokens = torch.randint(V, (2, T))
     adapted = tiny(tied=tied, adapter_rank=2)
     assert torch.equal(adapted(tokens), plain(tokens))
-    w, h = TINY["width"], TINY["hidden"]
+    w = TINY["width"]
+    h = TINY["hidden"]
     count = 2 * (TINY["blocks"] * (4 * w + 2 * w + 2 * (w + h)) + w + V)
     assert size(adapted) == size(plain) + count
     assert len(il.Task(adapted).split("adapter").w) == count
@@ -297,7 +305,8 @@ def test_a_transformer_drawn_anew_starts_at_the_scale_of_a_new_one():
     task = il.Task(tiny(width=64)).under(dtype=torch.float64)
     x = task.draw(np.array([3, 4], dtype=np.uint64))
     assert not torch.equal(x[0], x[1])
-    drawn, built = task.layout.unflatten(x[0]), task.layout.unflatten(task.x0)
+    drawn = task.layout.unflatten(x[0])
+    built = task.layout.unflatten(task.x0)
     assert all(
         0.8 * built[n].std() < drawn[n].std() < 1.25 * built[n].std()
         for n in drawn

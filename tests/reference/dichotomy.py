@@ -41,7 +41,8 @@ def dichotomy(
     for t, cohort in enumerate(cohorts):
         local_w = []
         for i, (X, y) in enumerate(data):
-            batch, w_i = batches(t, i), w.copy()
+            batch = batches(t, i)
+            w_i = w.copy()
             for _ in range(personal_steps):
                 I = next(batch)
                 x[i] = x[i] - personal_lr * model.gradient(x[i], X[I], y[I])

@@ -125,7 +125,8 @@ def assert_same(a, b, tolerance=0.0):
     """Two outcomes hold the same things; bit for bit unless a tolerance is given."""
     assert a.keys() == b.keys()
     for name in a:
-        got, want = np.asarray(a[name]), np.asarray(b[name])
+        got = np.asarray(a[name])
+        want = np.asarray(b[name])
         assert got.shape == want.shape, name
         assert np.isfinite(got).all(), name
         error = np.abs(got - want).max(initial=0)

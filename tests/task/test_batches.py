@@ -117,10 +117,8 @@ def test_an_epoch_visits_every_sample_once_and_its_last_batch_may_be_smaller(bat
     assert passes == [3 * -(-n // batch) for n in SIZES]
     steps = drawn(here, max(passes))
     for k, n in enumerate(SIZES):
-        own, each = (
-            range(int(data.offsets["train"][k]), int(data.offsets["train"][k + 1])),
-            -(-n // batch),
-        )
+        own = range(int(data.offsets["train"][k]), int(data.offsets["train"][k + 1]))
+        each = -(-n // batch)
         for e in range(3):
             pieces = [steps[e * each + j][k] for j in range(each)]
             assert sorted(chain.from_iterable(pieces)) == list(own)

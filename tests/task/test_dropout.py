@@ -43,7 +43,8 @@ class DropsInForward(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.head = nn.Conv1d(1, 4, 3), nn.Linear(16, 3)
+        self.conv = nn.Conv1d(1, 4, 3)
+        self.head = nn.Linear(16, 3)
 
     def forward(self, x):
         return self.head(F.dropout(self.conv(x.unsqueeze(1)).flatten(1), 0.5, self.training))
@@ -68,7 +69,9 @@ def test_a_clients_dropout_does_not_depend_on_the_cohort(kind):
 @pytest.mark.parametrize("kind", DROPOUT)
 def test_dropout_is_new_in_every_step_and_round(kind):
     task = Task(DROPOUT[kind]).under(dtype=torch.float64)
-    x, first, later = rows(task), drawn([0, 1, 2]), drawn([0, 1, 2], round=1)
+    x = rows(task)
+    first = drawn([0, 1, 2])
+    later = drawn([0, 1, 2], round=1)
     on_the_same_data = replace(later, inputs=first.inputs, targets=first.targets)
     assert not torch.equal(task.grad(x, first), task.grad(x, on_the_same_data))
 
@@ -84,7 +87,8 @@ def test_dropout_leaves_the_global_generator_alone(kind):
 @pytest.mark.parametrize("kind", DROPOUT)
 def test_dropout_is_off_when_a_model_is_used(kind):
     task = Task(DROPOUT[kind]).under(dtype=torch.float64)
-    batch, x = drawn([0, 1, 2]), rows(task)
+    batch = drawn([0, 1, 2])
+    x = rows(task)
     task.grad(x, batch)
     together = task.outputs(x, batch.inputs)
     for k in range(K):
@@ -98,7 +102,8 @@ def test_dropout_in_the_forward_of_linear_layers_is_refused_or_trains():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b = nn.Linear(6, 20), nn.Linear(20, 3)
+            self.a = nn.Linear(6, 20)
+            self.b = nn.Linear(20, 3)
 
         def forward(self, x):
             return self.b(F.dropout(torch.relu(self.a(x)), 0.5, self.training))

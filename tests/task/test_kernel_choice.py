@@ -26,7 +26,8 @@ class Twice(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 6)
 
     def forward(self, x):
         return self.a(x) * self.b(x)

@@ -18,7 +18,9 @@ class Own(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(6, 5), nn.Linear(5, 4, bias=False), nn.Linear(4, 3)
+        self.a = nn.Linear(6, 5)
+        self.b = nn.Linear(5, 4, bias=False)
+        self.c = nn.Linear(4, 3)
 
     def forward(self, x):
         x = F.relu(self.a(x.view(x.size(0), -1)))
@@ -153,7 +155,8 @@ def test_any_chain_stacked_equals_vmap(kinds, width, square):
         "silu": nn.SiLU,
         "nothing": nn.Identity,
     }
-    now, layers = 4, [nn.Flatten()]
+    now = 4
+    layers = [nn.Flatten()]
     for kind in kinds:
         if kind.startswith("linear"):
             layers.append(nn.Linear(now, width, bias=kind == "linear"))
@@ -207,7 +210,8 @@ def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
     class Spare(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.spare = nn.Linear(6, 3), nn.Linear(40, 40)
+            self.a = nn.Linear(6, 3)
+            self.spare = nn.Linear(40, 40)
 
         def forward(self, x):
             return self.a(x)

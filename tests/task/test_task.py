@@ -20,7 +20,8 @@ def mlp() -> nn.Module:
 
 def a_batch(rows: int, active: list[bool] | None = None) -> Batch:
     g = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(rows, 6, 4, generator=g), torch.randint(2, (rows, 6), generator=g)
+    inputs = torch.randn(rows, 6, 4, generator=g)
+    targets = torch.randint(2, (rows, 6), generator=g)
     on = None if active is None else torch.tensor(active)
     return Batch(
         inputs, targets, torch.full((rows, 6), 1 / 6), torch.zeros(rows, dtype=torch.int64), on
@@ -159,7 +160,8 @@ def test_a_given_module_keeps_its_weights_under_every_seed():
 
 @pytest.mark.parametrize("model", [mlp, mlp()], ids=["function", "module"])
 def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
-    task, key = Task(model), keys(0, "init", 0, name_keys(["a", "b", "c"]))
+    task = Task(model)
+    key = keys(0, "init", 0, name_keys(["a", "b", "c"]))
     rows = task.draw(key)
     assert (
         rows.shape == (3, task.d)
@@ -185,7 +187,8 @@ def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
 )
 def test_a_split_takes_the_named_parameters_and_join_undoes_it(pattern, names):
     task = Task(mlp())
-    split, x = task.split(pattern), torch.randn(3, task.d)
+    split = task.split(pattern)
+    x = torch.randn(3, task.d)
     assert split.w.tolist() == [
         i for n in task.layout.names if n in names for i in range(*task.layout.span(n))
     ]
@@ -196,7 +199,8 @@ def test_a_split_takes_the_named_parameters_and_join_undoes_it(pattern, names):
 
 def test_join_spreads_one_shared_part_over_private_rows():
     task = Task(mlp())
-    split, x = task.split("output"), torch.randn(3, task.d)
+    split = task.split("output")
+    x = torch.randn(3, task.d)
     joined = split.join(split.parts(x[0])[0], split.parts(x)[1])
     assert joined.shape == (3, task.d) and torch.equal(joined[0], x[0])
     assert torch.equal(joined[:, : split.w[0]], x[0, : split.w[0]].expand(3, -1))
@@ -229,7 +233,8 @@ class Scale(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
-        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.body = nn.Linear(4, 3)
+        self.head = nn.Linear(3, 2)
 
     def forward(self, x):
         return self.head(self.body(x) * self.scale)
@@ -278,7 +283,8 @@ def test_weight_decay_adds_the_model_itself():
 
 def test_every_gradient_is_counted_for_the_rows_at_work():
     task = Task(nn.Linear(4, 2))
-    x, batch = task.x0.repeat(3, 1), a_batch(3)
+    x = task.x0.repeat(3, 1)
+    batch = a_batch(3)
     task.grad(x, batch)
     task.grad(x, batch.only(torch.tensor([True, False, True])))
     task.grad(

@@ -48,7 +48,8 @@ class FedDeper(Method):
         return {"v": task.x0.repeat(len(clients), 1)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x, v = down["w"], private["v"]
+        x = down["w"]
+        v = private["v"]
         y = x.expand(here.rows, -1)
         for _ in range(self.steps):
             batch = here.draw()

@@ -51,7 +51,8 @@ class Scaffold(Method):
         return {"c": task.x0.new_zeros(len(clients), task.d)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        w, c = down["w"], down["c"]
+        w = down["w"]
+        c = down["c"]
         mine = private["c"]
         x = w.expand(here.rows, -1)
         # y <- y - η_l (g_i(y) - c_i + c)
