@@ -3,6 +3,7 @@
 A method that breaks one is caught.
 """
 
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from idiolect import FedAvg, testing
+from idiolect.cli.main import main
 from idiolect.methods import METHODS, make_method
 from idiolect.testing import CHECKS, check_method
 
@@ -167,3 +169,9 @@ def test_a_method_that_is_never_trained_is_caught():
             return server
 
     caught(Asleep(), "trained")
+
+
+def test_every_method_of_the_table_says_who_trains(capsys):
+    assert main(["methods", "--json"]) in (None, 0)
+    trains = {row["name"]: row["trains"] for row in json.loads(capsys.readouterr().out)}
+    assert set(trains.values()) == {"sampled", "everyone"} and trains["ditto"] == "everyone"

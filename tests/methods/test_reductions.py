@@ -12,20 +12,13 @@ import idiolect as il
 from idiolect.host.host import Host
 from idiolect.server.step import ServerStep
 from idiolect.wire import messages as wire
+from methods.common import LOGISTIC, N, every_model
 from reference import setting
 from reference.lpproj import pfedme
-from reference.setting import MODELS, ROUNDS, SAMPLE, SIZES, assert_same, outcome, run
+from reference.setting import MODELS, ROUNDS, SAMPLE, assert_same, outcome, run
 
-N = len(SIZES)
 CPU = torch.device("cpu")
-LOGISTIC = MODELS["logistic"][1]
-every_model = pytest.mark.parametrize("model", MODELS)
 every_p = pytest.mark.parametrize("p", [1, 1.5, 2, 3])
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return setting.make_federation()
 
 
 def close(a, b):

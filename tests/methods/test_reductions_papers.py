@@ -18,19 +18,11 @@ from idiolect.core import streams
 from idiolect.host.host import Host
 from idiolect.task.here import Here
 from idiolect.wire import messages as wire
+from methods.common import N, every_batching, every_model, every_weighting
 from reference import setting
-from reference.setting import BATCH, CLASSES, MODELS, ROUNDS, SAMPLE, SEED, SIZES, outcome, run
+from reference.setting import BATCH, CLASSES, MODELS, ROUNDS, SAMPLE, SEED, outcome, run
 
-N = len(SIZES)
 CPU = torch.device("cpu")
-every_model = pytest.mark.parametrize("model", MODELS)
-every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
-every_weighting = pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return setting.make_federation()
 
 
 def same(a, b):
