@@ -74,7 +74,7 @@ def task() -> Task:
     return Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlainMean:
     """A weighted mean in place of a run's rule: what `Method.aggregate` is given as `rule`."""
 

@@ -1,9 +1,17 @@
 """Local, FedAvg and FedProx are their algorithms."""
 
+import numpy as np
 import pytest
 
 import idiolect as il
-from methods.common import N, assert_equals, every_batching, every_model, fedavg_reference
+from methods.common import (
+    Case,
+    N,
+    assert_equals,
+    every_batching,
+    every_model,
+    fedavg_reference,
+)
 from reference import setting
 from reference.fedprox import fedprox, fedprox_soft
 from reference.local import local
