@@ -168,7 +168,8 @@ def pure(method: Method, settings: Settings) -> None:
 
 def weigh(method: Method, settings: Settings) -> None:
     """Weights are a function of the sample numbers alone: finite, one per client."""
-    samples = torch.tensor(SIZES, dtype=torch.float64) / np.mean(SIZES)
+    numbers = torch.tensor(SIZES, dtype=torch.float64)
+    samples = numbers / numbers.mean()
     before = samples.clone()
     weights = method.weigh(samples)
     assert torch.equal(samples, before), "weigh changed the sample numbers in place"
