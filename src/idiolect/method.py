@@ -39,16 +39,18 @@ class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
     # -- what is declared ------------------------------------------------------------------------
-    sends: ClassVar[str] = "d"  # numbers a message holds, in words
-    shared_name: ClassVar[str] = (
-        "w"  # the part of the server's state that server optimisers step on
-    )
-    hears_all: ClassVar[bool] = False  # it makes sense only if every client is heard in every round
-    rates: ClassVar[tuple[str, ...]] = ("lr",)  # the fields that a learning-rate schedule scales
-    changes: ClassVar[
-        tuple[str, ...]
-    ] = ()  # message parts that are changes or gradients, not models
-    plain: ClassVar[tuple[str, ...]] = ()  # message parts that no channel may alter
+    # how many numbers a message holds, in words
+    sends: ClassVar[str] = "d"
+    # the part of the server's state that server optimisers step on
+    shared_name: ClassVar[str] = "w"
+    # whether it makes sense only if every client is heard in every round
+    hears_all: ClassVar[bool] = False
+    # the fields that a learning-rate schedule scales
+    rates: ClassVar[tuple[str, ...]] = ("lr",)
+    # the parts of the message that are changes or gradients, not models
+    changes: ClassVar[tuple[str, ...]] = ()
+    # the parts of the message that no channel may alter
+    plain: ClassVar[tuple[str, ...]] = ()
 
     @property
     def trains(self) -> str:
@@ -57,7 +59,7 @@ class Method(Knobs):
 
     @property
     def linear(self) -> bool:
-        """Whether `aggregate` is linear in the messages, so that it could be given their sum."""
+        """Whether `aggregate` needs no more of the messages than their weighted mean."""
         return True
 
     def check(self, task: Task) -> None:
@@ -81,12 +83,15 @@ class Method(Knobs):
         return server
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        """The server's step, from the messages up (rows[S, m], sorted by client) to its new state."""
+        """The server's step: from its state and the messages (rows[S, m]) to its new state.
+
+        Rows of clients are combined through `rule` only, so that robust rules can act.
+        """
         return server | rule(up)
 
     # -- the clients' side -----------------------------------------------------------------------
     def private(self, task: Task, clients: np.ndarray) -> State:
-        """Private rows of clients met for the first time (`clients`: their stream keys, uint64[K])."""
+        """Private rows of clients met for the first time (their stream keys, uint64[K])."""
         return {}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:

@@ -1,8 +1,8 @@
 """The local loops, once. Methods say what is minimised; these say how.
 
-Rows of large models are what memory is made of, so a step makes no more of them than it must: the
-first step leaves the rows it is given alone (they may be the store's own) and makes new ones, later
-steps work in place, and a gradient is gone before the next one is made.
+Rows of large models fill the memory, so a step allocates no more of them than it must: the first
+step leaves the rows it is given alone (they may be the store's own) and makes new ones, later steps
+work in place, and a gradient is freed before the next one is computed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sgd(
     least = int(todo.min())
     for j in range(most):
         batch = here.draw()
-        if j >= least:  # some rows are through: they stay where they are
+        if j >= least:  # some rows have taken all their steps: they stay where they are
             batch = batch.only((todo > j).to(x.device))
         g = task.grad(x, batch)
         if pull is not None:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import idiolect as il
+from helpers import state_of
 from idiolect.core.knobs import SettingError
 from idiolect.methods import FedAlt
 from idiolect.models import PAPERS, adapt, make
@@ -161,7 +162,7 @@ def test_the_gradient_reaches_b_first_and_a_once_b_has_moved(case):
 
 def test_the_split_called_adapter_selects_all_and_only_the_adapters(case):
     module, adapted, _, count = case
-    task = il.Task(adapted, dtype=torch.float64)
+    task = il.Task(adapted).under(dtype=torch.float64)
     theta, w = task.split("adapter").parts(task.x0)
     assert len(w) == count
     assert torch.equal(theta, nn.utils.parameters_to_vector(module.parameters()).detach())
@@ -170,7 +171,7 @@ def test_the_split_called_adapter_selects_all_and_only_the_adapters(case):
 @pytest.mark.parametrize("part", ["input", "output"])
 def test_the_first_and_the_last_layer_are_those_of_the_model_before(case, part):
     module, adapted, _, _ = case
-    before, after = il.Task(module, dtype=torch.float64), il.Task(adapted, dtype=torch.float64)
+    before, after = (il.Task(m).under(dtype=torch.float64) for m in (module, adapted))
     assert torch.equal(before.split(part).parts(before.x0)[1], after.split(part).parts(after.x0)[1])
 
 
@@ -182,8 +183,10 @@ def test_a_layers_name_takes_its_adapter_along():
 def test_vmapped_and_row_by_row_gradients_agree(case):
     _, adapted, x, _ = case
     stirred(adapted)
-    a, b = (il.Task(adapted, dtype=torch.float64, kernel=kernel) for kernel in ("vmap", "rows"))
-    rows, batch = a.x0 + 0.01 * torch.randn(2, a.d, dtype=torch.float64), a_batch(x)
+    task = il.Task(adapted).under(dtype=torch.float64)
+    a, b = (task.under(kernel=kernel) for kernel in ("vmap", "rows"))
+    rows = a.x0 + 0.01 * torch.randn(2, a.d, dtype=torch.float64)
+    batch = a_batch(x)
     torch.testing.assert_close(a.grad(rows, batch), b.grad(rows, batch), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(
         a.outputs(rows, batch.inputs), b.outputs(rows, batch.inputs), rtol=1e-10, atol=1e-10
@@ -197,7 +200,7 @@ def test_an_adapted_chain_is_not_taken_for_a_plain_one():
 
 def test_a_model_drawn_anew_has_a_new_a_and_a_zero_b(case):
     _, adapted, _, _ = case
-    task = il.Task(stirred(adapted), dtype=torch.float64)
+    task = il.Task(stirred(adapted)).under(dtype=torch.float64)
     x = task.draw(np.array([3, 4], dtype=np.uint64))
     for name, value in task.layout.unflatten(x).items():
         if name.endswith("adapter.up"):
@@ -214,7 +217,7 @@ def test_fedalt_with_private_adapters_moves_the_shared_part_and_improves_accurac
         for n in (0, 8)
     }
     before, after = (runs[n].summary()["accuracy"]["mean"] for n in (0, 8))
-    theta = [runs[n].seeds[0].engine.server["theta"] for n in (0, 8)]
+    theta = [state_of(runs[n])["theta"] for n in (0, 8)]
     assert after > before + 0.3
     assert len(theta[0]) == 64 * 20 + 20 + 20 * 10 + 10 and not torch.allclose(*theta)
     ups = [runs[8].personal(k).get_parameter("head.adapter.up") for k in (0, 1)]
@@ -227,7 +230,7 @@ def test_adapters_alone_improve_accuracy_while_the_shared_part_stands_still():
     method = FedAlt(part="adapter", steps=0, private_steps=10)
     runs = [il.run(method, task, federation, rounds=n, sample=6) for n in (0, 5)]
     # The shared part is a mean of equal rows, which is exact up to rounding.
-    torch.testing.assert_close(*(r.seeds[0].engine.server["theta"] for r in runs))
+    torch.testing.assert_close(*(state_of(r)["theta"] for r in runs))
     assert runs[1].summary()["accuracy"]["mean"] > runs[0].summary()["accuracy"]["mean"] + 0.3
 
 
@@ -292,7 +295,8 @@ def test_attention_by_itself_is_passed_over_because_it_would_not_call_its_layers
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_padded_tokens_do_not_reach_the_others_of_an_adapted_transformer():
     encoder = Words().encoder.double()
-    adapted, x = adapt(encoder), torch.randn(2, 5, 8, dtype=torch.float64)
+    adapted = adapt(encoder)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
     padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
 
     def kept(module: nn.Module) -> torch.Tensor:
@@ -306,7 +310,8 @@ def test_padded_tokens_do_not_reach_the_others_of_an_adapted_transformer():
 
 def test_a_whole_transformer_with_decoder_starts_as_the_same_function():
     module = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True).double()
-    x, y = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    y = torch.randn(2, 3, 8, dtype=torch.float64)
     adapted = adapt(module)
     assert torch.equal(adapted(x, y), module(x, y))
     assert size(adapted) == size(module) + 2 * 4 * 16

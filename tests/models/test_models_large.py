@@ -19,7 +19,8 @@ from idiolect.models.transformer import Tied
 from idiolect.task.batches import Batch
 
 TINY = {"blocks": 2, "heads": 2, "width": 8, "hidden": 12}  # a transformer for tests
-T, V = 6, 11
+T = 6
+V = 11
 
 
 def size(module: nn.Module) -> int:
@@ -39,7 +40,7 @@ def selected(task: il.Task, part: str) -> list[str]:
 
 def same_gradients(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
     """vmap and rows against plain autograd, two different models, uneven weights."""
-    task = il.Task(module, dtype=torch.float64)
+    task = il.Task(module).under(dtype=torch.float64)
     rows = len(inputs)
     x = task.x0 + 0.02 * torch.randn(rows, task.d, dtype=torch.float64)
     weights = torch.rand(inputs.shape[:2], dtype=torch.float64)
@@ -62,7 +63,7 @@ def same_gradients(module: nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     for kernel in ("vmap", "rows"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where an operation cannot be mapped
-            g = task.to(kernel=kernel).grad(x, batch)
+            g = task.under(kernel=kernel).grad(x, batch)
         torch.testing.assert_close(g, torch.stack(expected), rtol=0, atol=1e-10)
     assert all(part.abs().sum() > 0 for part in task.layout.unflatten(g[0]).values())
 
@@ -157,7 +158,8 @@ def test_a_resnet_takes_adapters_and_starts_as_the_same_function():
     torch.manual_seed(0)
     plain = make("resnet18", (1, 9, 9), 3)
     torch.manual_seed(0)
-    adapted, x = make("resnet18", (1, 9, 9), 3, adapter_rank=1), torch.randn(2, 1, 9, 9)
+    adapted = make("resnet18", (1, 9, 9), 3, adapter_rank=1)
+    x = torch.randn(2, 1, 9, 9)
     assert torch.equal(adapted(x), plain(x)) and size(adapted) > size(plain)
 
 
@@ -203,10 +205,12 @@ def test_outputs_are_scores_of_every_token_at_every_position_and_of_shorter_text
 
 @pytest.mark.parametrize("at", range(T))
 def test_a_token_changes_no_score_before_it_and_every_score_from_it_on(at):
-    module, tokens = tiny(), torch.randint(V, (1, T))
+    module = tiny()
+    tokens = torch.randint(V, (1, T))
     other = tokens.clone()
     other[0, at] = (other[0, at] + 1) % V
-    before, after = module(tokens)[0], module(other)[0]
+    before = module(tokens)[0]
+    after = module(other)[0]
     assert torch.equal(before[:at], after[:at])
     assert (before[at:] - after[at:]).abs().amax(-1).min() > 1e-9
 
@@ -230,7 +234,7 @@ def test_tied_weights_are_one_parameter_that_learns_from_both_ends():
 
 @pytest.mark.parametrize("kernel", ["vmap", "rows"])
 def test_tied_weights_stay_tied_in_every_row_of_a_cohort(kernel):
-    task = il.Task(tiny(), dtype=torch.float64, kernel=kernel)
+    task = il.Task(tiny()).under(dtype=torch.float64, kernel=kernel)
     x = task.x0.repeat(2, 1)
     low, high = task.layout.span("embed.tokens.weight")
     x[1, low:high] = 0  # the outputs are then the bias
@@ -250,8 +254,9 @@ def test_transformer_gradients_are_those_of_one_model_at_a_time(options):
 
 
 def test_a_transformer_has_exact_second_derivatives():
-    task = il.Task(tiny(blocks=1), dtype=torch.float64)
-    x, v = task.x0.repeat(2, 1), torch.randn(2, task.d, dtype=torch.float64)
+    task = il.Task(tiny(blocks=1)).under(dtype=torch.float64)
+    x = task.x0.repeat(2, 1)
+    v = torch.randn(2, task.d, dtype=torch.float64)
     batch = Batch(
         inputs=torch.randint(V, (2, 3, T)),
         targets=torch.randint(V, (2, 3, T)),
@@ -270,7 +275,8 @@ def test_a_transformer_has_exact_second_derivatives():
 
 
 def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
-    tied, free = il.Task(tiny()), il.Task(tiny(tied=False))
+    tied = il.Task(tiny())
+    free = il.Task(tiny(tied=False))
     assert selected(tied, "input") == selected(free, "input") == ["embed.tokens.weight"]
     assert selected(tied, "output") == ["head.bias"]
     assert selected(free, "output") == ["head.weight", "head.bias"]
@@ -279,10 +285,12 @@ def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
-    plain, tokens = tiny(tied=tied), torch.randint(V, (2, T))
+    plain = tiny(tied=tied)
+    tokens = torch.randint(V, (2, T))
     adapted = tiny(tied=tied, adapter_rank=2)
     assert torch.equal(adapted(tokens), plain(tokens))
-    w, h = TINY["width"], TINY["hidden"]
+    w = TINY["width"]
+    h = TINY["hidden"]
     count = 2 * (TINY["blocks"] * (4 * w + 2 * w + 2 * (w + h)) + w + V)
     assert size(adapted) == size(plain) + count
     assert len(il.Task(adapted).split("adapter").w) == count
@@ -294,10 +302,11 @@ def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
 
 
 def test_a_transformer_drawn_anew_starts_at_the_scale_of_a_new_one():
-    task = il.Task(tiny(width=64), dtype=torch.float64)
+    task = il.Task(tiny(width=64)).under(dtype=torch.float64)
     x = task.draw(np.array([3, 4], dtype=np.uint64))
     assert not torch.equal(x[0], x[1])
-    drawn, built = task.layout.unflatten(x[0]), task.layout.unflatten(task.x0)
+    drawn = task.layout.unflatten(x[0])
+    built = task.layout.unflatten(task.x0)
     assert all(
         0.8 * built[n].std() < drawn[n].std() < 1.25 * built[n].std()
         for n in drawn
@@ -329,7 +338,7 @@ def test_fedavg_trains_a_transformer_on_a_federation_of_tokens():
         result = il.run(
             il.FedAvg(lr=0.5, steps=10), task, federation, rounds=rounds, sample=4, batch=16
         )
-        assert result.kernel == "vmap"
+        assert result.record.kernel == "vmap"
         summary = result.summary()
         losses.append(summary["loss"]["mean"])
         accuracies.append(summary["accuracy"]["mean"])
@@ -364,7 +373,7 @@ def test_what_a_transformer_cannot_take_is_refused(inputs, outputs, options, say
 
 @pytest.mark.parametrize("kernel", ["vmap", "rows"])
 def test_inputs_that_are_no_tokens_are_refused_at_the_first_batch(kernel):
-    task = il.Task(tiny(), dtype=torch.float64, kernel=kernel)
+    task = il.Task(tiny()).under(dtype=torch.float64, kernel=kernel)
     x = task.x0.repeat(2, 1)
     with pytest.raises(
         SettingError, match=r"^inputs: torch.float64 is not accepted; transformer takes tokens"

@@ -134,7 +134,7 @@ def test_a_run_can_train_a_model_by_name(own):
     federation = il.data.load("synthetic", clients=3)
     task = il.Task(partial(make, f"{own}:Net", (60,), 10, width=3))
     assert task.d == 60 * 3 + 3 + 3 * 10 + 10
-    il.run(il.methods.make("fedavg"), task, federation, rounds=1)
+    il.run(il.FedAvg(), task, federation, rounds=1)
 
 
 # -- the thing itself ----------------------------------------------------------------------------

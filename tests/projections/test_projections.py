@@ -12,7 +12,8 @@ from idiolect.cli.main import main
 from idiolect.projections import PROJECTIONS, Spec
 from idiolect.projections.report import singular_values
 
-CPU, F64 = torch.device("cpu"), torch.float64
+CPU = torch.device("cpu")
+F64 = torch.float64
 STARTS = (0, 300, 310, 401, 1003)
 SPECS = {
     "gaussian": Spec("gaussian", 21),
@@ -47,11 +48,10 @@ def test_every_kind_of_the_table_is_tested():
 
 @every_kind
 def test_down_and_up_are_adjoint(name):
-    P, g = make(name), torch.Generator().manual_seed(1)
-    x, u = (
-        torch.randn(5, 1003, generator=g, dtype=F64),
-        torch.randn(5, P.dim, generator=g, dtype=F64),
-    )
+    P = make(name)
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(5, 1003, generator=g, dtype=F64)
+    u = torch.randn(5, P.dim, generator=g, dtype=F64)
     torch.testing.assert_close((P.down(x) * u).sum(1), (x * P.up(u)).sum(1), rtol=1e-12, atol=1e-12)
 
 
@@ -65,11 +65,10 @@ def test_up_is_the_transpose_of_down(name):
 
 @every_kind
 def test_adding_what_comes_up_is_adding_it(name):
-    P, g = make(name), torch.Generator().manual_seed(3)
-    x, u = (
-        torch.randn(4, 1003, generator=g, dtype=F64),
-        torch.randn(4, P.dim, generator=g, dtype=F64),
-    )
+    P = make(name)
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 1003, generator=g, dtype=F64)
+    u = torch.randn(4, P.dim, generator=g, dtype=F64)
     torch.testing.assert_close(P.add_up(x.clone(), u), x + P.up(u), rtol=1e-12, atol=1e-12)
 
 
@@ -118,19 +117,22 @@ def test_single_precision_is_the_same_matrix(name):
 
 @every_kind
 def test_the_order_of_entries_in_memory_does_not_matter(name):
-    P, x = make(name), torch.randn(4, 1003, dtype=F64)
+    P = make(name)
+    x = torch.randn(4, 1003, dtype=F64)
     torch.testing.assert_close(P.down(x.T.contiguous().T), P.down(x), rtol=1e-12, atol=1e-14)
 
 
 def test_a_block_of_the_diagonal_touches_its_own_columns_only():
     M = matrix(make("block, uneven"), 1003)
-    rows, columns = [6, 5, 5, 5], [251, 251, 251, 250]
+    rows = [6, 5, 5, 5]
+    columns = [251, 251, 251, 250]
     r = c = 0
     for h, w in zip(rows, columns, strict=True):
         block = torch.zeros_like(M, dtype=torch.bool)
         block[r : r + h, c : c + w] = True
         assert (M[block] != 0).all() and not M[r : r + h][:, ~block[r]].any()
-        r, c = r + h, c + w
+        r += h
+        c += w
 
 
 def test_layers_have_the_rows_that_were_given():
@@ -149,7 +151,8 @@ def test_a_layer_may_get_no_row_at_all(blocks):
 
 
 def test_one_block_per_layer_is_dense_and_many_are_disjoint():
-    dense, sliced = matrix(make("layers, dense"), 1003), matrix(make("layers"), 1003)
+    dense = matrix(make("layers, dense"), 1003)
+    sliced = matrix(make("layers"), 1003)
     rows_per_column = (dense[:, :300] != 0).sum(0)
     assert rows_per_column.unique().tolist() == [6]  # all rows of the layer
     assert ((sliced != 0).sum(0) == 1).all()
@@ -157,11 +160,13 @@ def test_one_block_per_layer_is_dense_and_many_are_disjoint():
 
 @pytest.mark.parametrize("per_column", [1, 2])
 def test_sparse_places_repeat_in_a_large_model_and_signs_do_not(per_column):
-    d, dim = 10_007, 50
+    d = 10_007
+    dim = 50
     P = projections.make_projection(Spec("sparse", dim, per_column=per_column), (0, d), 0, F64, CPU)
     assert P.tile == 4100 and d > 2 * P.tile
     M = P.up(torch.eye(dim, dtype=F64))
-    first, second = M[:, :4100], M[:, 4100:8200]
+    first = M[:, :4100]
+    second = M[:, 4100:8200]
     assert not torch.equal(first.sign(), second.sign())
     if per_column == 1:  # else two entries of a column may meet in one row and cancel
         assert torch.equal(first != 0, second != 0)
@@ -315,5 +320,6 @@ def test_a_run_warns_of_a_projection_outside_the_theory(capsys):
     ],
 )
 def test_singular_values_need_no_pass_where_the_form_says_them(name):
-    P, s = make(name), torch.linalg.svdvals(matrix(make(name), 1003))
+    P = make(name)
+    s = torch.linalg.svdvals(matrix(P, 1003))
     assert singular_values(P, F64, CPU) == pytest.approx((float(s[-1]), float(s[0])), abs=1e-9)

@@ -1,7 +1,8 @@
 """A client's row does not depend on the rest of the cohort.
 
 With a dense P, the default, and a sparse one it has the same bits in a cohort of any size (on one
-thread); the other kinds agree to rounding, since one product over all rows is what makes them cheap.
+thread); the other kinds agree to rounding, since one product over all rows is what makes them
+cheap.
 """
 
 import pytest

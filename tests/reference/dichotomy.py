@@ -1,4 +1,7 @@
-"""The dichotomous strategy after Corollary 3.1 of the alternative paper: run FedAvg and PureLocalTraining, use the better one."""
+"""The dichotomous strategy after Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021).
+
+Run FedAvg and PureLocalTraining, and use the better one.
+"""
 
 import numpy as np
 
@@ -19,15 +22,17 @@ def dichotomy(
     weighting,
     level,
 ):
-    """`valid[i]`: the validation data of client i. `level` "federation": the error over those heard in the last round, weighted by
-    samples, of the model they received and of their local ones; "client": each client compares for itself, at the end."""
+    """`valid[i]`: the validation data of client i.
+
+    `level` "federation": the error over those heard in the last round, weighted by samples, of the
+    model they received and of their local ones. "client": each client compares for itself, at the
+    end.
+    """
     n = [len(y) for _, y in data]
-    w, x, votes, spent = (
-        start,
-        [start.copy() for _ in data],
-        np.zeros(2),
-        np.zeros(len(data), dtype=int),
-    )
+    w = start
+    x = [start.copy() for _ in data]
+    votes = np.zeros(2)
+    spent = np.zeros(len(data), dtype=int)
 
     def error(model_, i):
         X, y = valid[i]
@@ -36,7 +41,8 @@ def dichotomy(
     for t, cohort in enumerate(cohorts):
         local_w = []
         for i, (X, y) in enumerate(data):
-            batch, w_i = batches(t, i), w.copy()
+            batch = batches(t, i)
+            w_i = w.copy()
             for _ in range(personal_steps):
                 I = next(batch)
                 x[i] = x[i] - personal_lr * model.gradient(x[i], X[I], y[I])
@@ -46,9 +52,8 @@ def dichotomy(
             spent[i] += personal_steps + steps
             local_w.append(w_i)
         errors = np.array([[error(w, i), error(x[i], i)] for i in cohort])
-        votes = sum(n[i] * e for i, e in zip(cohort, errors, strict=True)) / sum(
-            n[i] for i in cohort
-        )
+        weighed = sum(n[i] * e for i, e in zip(cohort, errors, strict=True))
+        votes = weighed / sum(n[i] for i in cohort)
         w = mean(w, {i: local_w[i] for i in cohort}, data, weighting)
     together = [
         votes[0] < votes[1] if level == "federation" else error(w, i) < error(x[i], i)

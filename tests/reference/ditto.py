@@ -19,18 +19,24 @@ def ditto(
     who,
     weighting="equal",
 ):
-    """`who` trains: the sampled clients (the paper), or everyone (the lp-proj code). The global part of a client draws first."""
-    w, v, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
+    """`who` trains: the sampled clients (the paper), or everyone (the lp-proj code).
+
+    A client draws for its shared model first.
+    """
+    w = start
+    v = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         local_w = {}
         for k in cohort if who == "sampled" else range(len(data)):
-            (X, y), batch, x = data[k], batches(t, k), w.copy()
+            X, y = data[k]
+            batch = batches(t, k)
+            x = w.copy()
             for _ in range(steps):  # UPDATE_GLOBAL(w, grad F_k(w))
                 I = next(batch)
                 x = x - lr * model.gradient(x, X[I], y[I])
-            for _ in range(
-                personal_steps
-            ):  # v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w)), w as received
+            for _ in range(personal_steps):
+                # v_k <- v_k - eta (grad F_k(v_k) + lam (v_k - w)), w as received
                 I = next(batch)
                 v[k] = v[k] - personal_lr * (model.gradient(v[k], X[I], y[I]) + lam * (v[k] - w))
             spent[k] += steps + personal_steps

@@ -1,6 +1,7 @@
-"""What a run drew at random, as arguments for the references: mini-batches, sampled clients, the projection.
+"""What a run drew at random, as arguments for the references: batches, cohorts, the projection.
 
-Each client is asked alone, so a reference equals the run only if a client's draws do not depend on the cohort.
+Each client is asked alone, so a reference equals the run only if a client's draws do not depend on
+the cohort.
 """
 
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ import torch
 from idiolect import projections
 from idiolect.core import streams
 from idiolect.data.federation import Federation
-from idiolect.engine.inprocess import select
-from idiolect.task.batches import Batches
+from idiolect.server.selection import select
+from idiolect.task.here import Here
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,24 @@ class Draws:
         return [select(self.seed, t, self.keys, everyone, sample).tolist() for t in range(rounds)]
 
     def batches(self, t, i, purpose="batch"):
-        """The mini-batches of client i in round t: the run's own, drawn from data that hold nothing but their positions."""
-        positions = replace(
-            self.federation, inputs=torch.arange(len(self.federation.inputs)).unsqueeze(1)
+        """The mini-batches of client i in round t, as positions in its data.
+
+        They are the run's own, drawn from data that hold nothing but positions.
+        """
+        samples = torch.arange(len(self.federation.inputs)).unsqueeze(1)
+        here = Here(
+            replace(self.federation, inputs=samples),
+            torch.tensor([i]),
+            clients=self.keys[[i]],
+            seed=self.seed,
+            round=t,
+            batch=self.batch,
+            batching=self.batching,
+            purpose=purpose,
         )
-        of_run = {
-            "seed": self.seed,
-            "batch": self.batch,
-            "batching": self.batching,
-            "names": self.keys,
-        }
-        drawn = Batches(positions, torch.tensor([i]), round=t, purpose=purpose, **of_run)
         start = int(self.federation.offsets["train"][i])
         while True:
-            b = drawn.draw()
+            b = here.draw()
             yield (b.inputs[0, :, 0] - start)[b.weights[0] > 0].numpy()
 
     def passes(self, epochs):

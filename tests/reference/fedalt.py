@@ -6,23 +6,43 @@ from .fedavg import mean
 
 
 def pillutla(
-    model, data, start, private, cohorts, batches, lr, private_lr, steps, private_steps, stateful, weighting, simultaneous
-):  # fmt: skip
-    """`private`: the coordinates of v; the rest, u, is shared. `simultaneous`: FedSim, whose `steps` move both. Without state, training
-    starts at the initial v every round; what is used is the last v (their public code)."""
+    model,
+    data,
+    start,
+    private,
+    cohorts,
+    batches,
+    lr,
+    private_lr,
+    steps,
+    private_steps,
+    stateful,
+    weighting,
+    simultaneous,
+):
+    """`private`: the coordinates of v; the rest, u, is shared.
+
+    `simultaneous`: FedSim, whose `steps` move both. Without state, training starts at the initial v
+    in every round; what is used is the last v (their public code).
+    """
     shared = np.setdiff1d(np.arange(len(start)), private)
-    u, v, spent = start[shared], [start[private] for _ in data], np.zeros(len(data), dtype=int)
+    u = start[shared]
+    v = [start[private] for _ in data]
+    spent = np.zeros(len(data), dtype=int)
 
     def join(u, v):
         x = np.empty(len(start))
-        x[shared], x[private] = u, v
+        x[shared] = u
+        x[private] = v
         return x
 
     for t, cohort in enumerate(cohorts):
         received = {}
         for i in cohort:
-            (X, y), batch = data[i], batches(t, i)
-            u_i, v_i = u, v[i] if stateful else start[private]
+            X, y = data[i]
+            batch = batches(t, i)
+            u_i = u
+            v_i = v[i] if stateful else start[private]
 
             def gradient(u, v, X=X, y=y, i=i, batch=batch):
                 I = next(batch)
@@ -32,13 +52,15 @@ def pillutla(
             if simultaneous:  # LocalSim
                 for _ in range(steps):
                     g = gradient(u_i, v_i)
-                    u_i, v_i = u_i - lr * g[shared], v_i - private_lr * g[private]
+                    u_i = u_i - lr * g[shared]
+                    v_i = v_i - private_lr * g[private]
             else:  # LocalAlt: v first, then u at the new v
                 for _ in range(private_steps):
                     v_i = v_i - private_lr * gradient(u_i, v_i)[private]
                 for _ in range(steps):
                     u_i = u_i - lr * gradient(u_i, v_i)[shared]
-            received[i], v[i] = u_i, v_i
+            received[i] = u_i
+            v[i] = v_i
         u = mean(u, received, data, weighting)
     return {
         "server theta": u,

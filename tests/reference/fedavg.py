@@ -1,5 +1,7 @@
-"""FedAvg: McMahan et al. 2017, Algorithm 1 (weighting "samples"), its plain mean ("equal"), and Algorithm 1 of the alternative
-paper ("unbiased")."""
+"""FedAvg: McMahan et al. 2017, Algorithm 1 (weighting "samples"), and its plain mean ("equal").
+
+And Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021) ("unbiased").
+"""
 
 import numpy as np
 
@@ -8,12 +10,14 @@ def fedavg(
     model, data, start, cohorts, batches, rates, steps, weighting, server=lambda w, target: target
 ):
     """`server` turns the model and the clients' mean into the next model; plainly, that mean."""
-    w, spent = start, np.zeros(len(data), dtype=int)
+    w = start
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         received = {}
         for i in cohort:
             X, y = data[i]
-            batch, x = batches(t, i), w.copy()
+            batch = batches(t, i)
+            x = w.copy()
             for _ in range(steps[i]):
                 I = next(batch)
                 x = x - rates[t] * model.gradient(x, X[I], y[I])
@@ -25,7 +29,9 @@ def fedavg(
 
 def mean(w, received, data, weighting):
     n = [len(y) for _, y in data]
-    m, N, C = len(data), sum(n), list(received)
+    m = len(data)
+    N = sum(n)
+    C = list(received)
     if weighting == "samples":  # sum_i (n_i / n) w_i, n over those that were heard
         return sum(n[i] * received[i] for i in C) / sum(n[i] for i in C)
     if weighting == "equal":

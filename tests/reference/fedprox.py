@@ -1,4 +1,8 @@
-"""FedProx in its two meanings: one global model (Li et al. 2020), and the alternative paper's Algorithms 2 and 3."""
+"""FedProx in its two meanings.
+
+One global model (Li et al. 2020), and Algorithms 2 and 3 of the paper of Chen, Zheng, Long and Su
+(2021).
+"""
 
 import numpy as np
 
@@ -7,12 +11,14 @@ from .fedavg import mean
 
 def fedprox(model, data, start, cohorts, batches, rates, steps, weighting, mu):
     """Each sampled client takes SGD steps on f_i(x) + mu/2 ||x - w||^2; the server averages."""
-    w, spent = start, np.zeros(len(data), dtype=int)
+    w = start
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         received = {}
         for i in cohort:
             X, y = data[i]
-            batch, x = batches(t, i), w.copy()
+            batch = batches(t, i)
+            x = w.copy()
             for _ in range(steps[i]):
                 I = next(batch)
                 x = x - rates[t] * (model.gradient(x, X[I], y[I]) + mu * (x - w))
@@ -37,8 +43,14 @@ def fedprox_soft(
     lam,
     eta,
 ):
-    """Algorithm 3. `eta` is its aggregation step size (lambda times the global one, there); `last_*` belong to Stage II."""
-    w, x, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
+    """Algorithm 3 of Chen et al.
+
+    `eta` is its aggregation step size (lambda times the global one, there); `last_*` belong to
+    Stage II.
+    """
+    w = start
+    x = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
 
     def soft_local_sgd(x, w, X, y, K, batch, lr):
         for _ in range(K):
@@ -47,7 +59,8 @@ def fedprox_soft(
         return x
 
     for t, cohort in enumerate(cohorts):  # Stage I
-        for i in cohort:  # the paper's "if i in C_t" stands at the wrong branch: the sampled clients are those that train
+        # the paper's "if i in C_t" stands at the wrong branch: the sampled clients train
+        for i in cohort:
             x[i] = soft_local_sgd(x[i], w, *data[i], steps, batches(t, i), rates[t])
             spent[i] += steps
         target = mean(w, {i: x[i] for i in cohort}, data, weighting)

@@ -4,17 +4,33 @@ import numpy as np
 
 
 def ffgg(
-    model, data, start, private, cohorts, batches, last_batches, starts, rates, private_lr, steps, solver, kept=False, local_steps=None,
+    model,
+    data,
+    start,
+    private,
+    cohorts,
+    batches,
+    last_batches,
+    starts,
+    rates,
+    private_lr,
+    steps,
+    solver,
+    kept=False,
+    local_steps=None,
     product=None,
-):  # fmt: skip
-    """`private`: the coordinates of w; the rest is theta. `starts(t, i)`: where w starts in round t, random or not; `kept`: where it
-    was. `local_steps`: K of Algorithm 4, None for Algorithm 1. `product(x, v, X, y)`: the Hessian times v, for cg and newton."""
-    shared, rounds = np.setdiff1d(np.arange(len(start)), private), len(cohorts)
-    theta, own, spent = (
-        start[shared],
-        [start[private] for _ in data],
-        np.zeros(len(data), dtype=int),
-    )
+):
+    """`private`: the coordinates of w; the rest is theta.
+
+    `starts(t, i)`: where w starts in round t, random or not; `kept`: it starts where it was.
+    `local_steps`: K of Algorithm 4, None for Algorithm 1. `product(x, v, X, y)`: the Hessian times
+    v, for cg and newton.
+    """
+    shared = np.setdiff1d(np.arange(len(start)), private)
+    rounds = len(cohorts)
+    theta = start[shared]
+    own = [start[private] for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     count = spent
 
     def gradient(i, theta, w, I):
@@ -24,7 +40,8 @@ def ffgg(
 
     def join(theta, w):
         x = np.empty(len(start))
-        x[shared], x[private] = theta, w
+        x[shared] = theta
+        x[private] = w
         return x
 
     def hessian(i, theta, w, I):
@@ -40,18 +57,16 @@ def ffgg(
         w = own[i] if kept else starts(t, i)
         if solver in ("cg", "newton"):
             I = next(batch)
-            g, H = gradient(i, theta, w, I)[private], hessian(i, theta, w, I)
-            return w - (
-                conjugate_gradients(H, g, steps)
-                if solver == "cg"
-                else np.linalg.solve(matrix(H, len(g)), g)
-            )
+            g = gradient(i, theta, w, I)[private]
+            H = hessian(i, theta, w, I)
+            if solver == "cg":
+                return w - conjugate_gradients(H, g, steps)
+            return w - np.linalg.solve(matrix(H, len(g)), g)
         optimise = {"sgd": plain, "gd": plain, "adam": adam}[solver](private_lr)
         I = None
         for _ in range(steps):
-            I = (
-                next(batch) if I is None or solver != "gd" else I
-            )  # Algorithm 2 on one mini-batch; sgd and adam draw anew
+            # Algorithm 2 works on one mini-batch; sgd and adam draw anew
+            I = next(batch) if I is None or solver != "gd" else I
             w = optimise(w, gradient(i, theta, w, I)[private])
         return w
 
@@ -65,10 +80,9 @@ def ffgg(
             else:
                 mine = theta
                 for _ in range(local_steps):
-                    w = (
-                        w - private_lr * gradient(i, mine, w, next(batch))[private]
-                    )  # Algorithm 4, line 6
-                    mine = mine - rates[t] * gradient(i, mine, w, next(batch))[shared]  # line 7
+                    # Algorithm 4, lines 6 and 7
+                    w = w - private_lr * gradient(i, mine, w, next(batch))[private]
+                    mine = mine - rates[t] * gradient(i, mine, w, next(batch))[shared]
                 delta[i] = theta - mine  # line 9
             if kept:
                 own[i] = w
@@ -92,12 +106,14 @@ def plain(lr):
 
 def adam(lr, b1=0.9, b2=0.999, eps=1e-8):
     """Kingma and Ba 2015, Algorithm 1."""
-    m, v, t = 0.0, 0.0, 0
+    m = v = 0.0
+    t = 0
 
     def step(w, g):
         nonlocal m, v, t
         t += 1
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        m = b1 * m + (1 - b1) * g
+        v = b2 * v + (1 - b2) * g**2
         return w - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
 
     return step
@@ -105,12 +121,15 @@ def adam(lr, b1=0.9, b2=0.999, eps=1e-8):
 
 def conjugate_gradients(H, b, steps):
     """Hestenes and Stiefel 1952 on H z = b, from z = 0."""
-    z, r, p = np.zeros_like(b), b, b
+    z = np.zeros_like(b)
+    r = p = b
     for _ in range(steps):
         Hp = H(p)
         alpha = r @ r / (p @ Hp)
-        z, new = z + alpha * p, r - alpha * Hp
-        p, r = new + (new @ new) / (r @ r) * p, new
+        z = z + alpha * p
+        new = r - alpha * Hp
+        p = new + (new @ new) / (r @ r) * p
+        r = new
     return z
 
 

@@ -5,7 +5,8 @@ def finetune(model, data, personal, batches, lr, steps):
     """`batches(i)`: the mini-batches that client i draws before use."""
     tuned = []
     for i, (X, y) in enumerate(data):
-        batch, x = batches(i), personal[i].copy()
+        batch = batches(i)
+        x = personal[i].copy()
         for _ in range(steps):
             I = next(batch)
             x = x - lr * model.gradient(x, X[I], y[I])

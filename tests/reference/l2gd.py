@@ -6,11 +6,18 @@ from .fedavg import mean
 
 
 def l2gd(model, data, start, coins, heard, batches, lr, lam, p, weighting="equal", literal=False):
-    """`coins[k]` is xi_k; `lr` is alpha / n. The master computes the mean over `heard[j]` when the j-th run of gradient steps is
-    over: a run of mean steps needs one message only, as it leaves the mean of all models where it is. `literal`: the mean over
-    everyone, anew in every mean step. `batches(i)`: the mini-batches of client i over the whole run."""
-    x, draws = [start.copy() for _ in data], [batches(i) for i in range(len(data))]
-    run, before, centre, spent = 0, 0, start, np.zeros(len(data), dtype=int)
+    """`coins[k]` is xi_k; `lr` is alpha / n.
+
+    The master computes the mean over `heard[j]` when the j-th run of gradient steps is over: a run
+    of mean steps needs one message only, as it leaves the mean of all models where it is.
+    `literal`: the mean over everyone, anew in every mean step. `batches(i)`: the mini-batches of
+    client i over the whole run.
+    """
+    x = [start.copy() for _ in data]
+    draws = [batches(i) for i in range(len(data))]
+    run = before = 0
+    centre = start
+    spent = np.zeros(len(data), dtype=int)
 
     def of_those_heard():
         return mean(centre, {i: x[i] for i in heard[run]}, data, weighting)
@@ -25,7 +32,8 @@ def l2gd(model, data, start, coins, heard, batches, lr, lam, p, weighting="equal
             if literal:
                 centre = sum(x) / len(x)
             elif before == 0:
-                centre, run = of_those_heard(), run + 1
+                centre = of_those_heard()
+                run += 1
             x = [(1 - lr * lam / p) * x_i + lr * lam / p * centre for x_i in x]
         before = xi
     return {"server w": of_those_heard(), "private x": x, "personal": x, "gradients": spent}

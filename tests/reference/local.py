@@ -1,10 +1,14 @@
-"""PureLocalTraining, eq. (1.3) of the alternative paper: each client runs SGD on its own loss, alone."""
+"""PureLocalTraining, eq. (1.3) of the paper of Chen, Zheng, Long and Su (2021).
+
+Each client runs SGD on its own loss, alone.
+"""
 
 import numpy as np
 
 
 def local(model, data, start, batches, rates, steps):
-    x, spent = [start.copy() for _ in data], np.zeros(len(data), dtype=int)
+    x = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     for t, lr in enumerate(rates):
         for i, (X, y) in enumerate(data):
             batch = batches(t, i)

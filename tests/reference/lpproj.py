@@ -1,4 +1,7 @@
-"""lp-proj: Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1, eqs. (3) and (4); and the public code's two departures from it."""
+"""lp-proj: Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1, eqs. (3) and (4).
+
+And the two departures of the public code from it.
+"""
 
 import numpy as np
 
@@ -6,26 +9,43 @@ from .fedavg import mean
 
 
 def lpproj(
-    model, data, start, P, cohorts, batches, rates, personal_rates, p, lam, R, steps, nu, beta, fresh=False, w_step="paper",
-    weighting="equal", server=lambda w, target: target,
-):  # fmt: skip
-    """At most `steps` gradients for each (3). `fresh`: a new mini-batch every step and no stop at nu, as in the public code."""
-    w, x, spent = (
-        np.zeros(len(P)),
-        [start.copy() for _ in data],
-        np.zeros(len(data), dtype=int),
-    )  # line 1
+    model,
+    data,
+    start,
+    P,
+    cohorts,
+    batches,
+    rates,
+    personal_rates,
+    p,
+    lam,
+    R,
+    steps,
+    nu,
+    beta,
+    fresh=False,
+    w_step="paper",
+    weighting="equal",
+    server=lambda w, target: target,
+):
+    """At most `steps` gradients for each (3).
+
+    `fresh`: a new mini-batch every step and no stop at nu, as in the public code.
+    """
+    w = np.zeros(len(P))  # line 1
+    x = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):  # line 2
         local_w = []
         for k, (X, y) in enumerate(data):  # line 4
-            batch, w_k = batches(t, k), w.copy()  # line 5
+            batch = batches(t, k)
+            w_k = w.copy()  # line 5
             for _ in range(R):  # line 6
                 I = None
                 for _ in range(steps):  # line 7
                     I = next(batch) if I is None or fresh else I
-                    g = model.gradient(x[k], X[I], y[I]) - lam * P.T @ derivative(
-                        w_k - P @ x[k], p
-                    )  # of (3)
+                    pull = P.T @ derivative(w_k - P @ x[k], p)
+                    g = model.gradient(x[k], X[I], y[I]) - lam * pull  # of (3)
                     spent[k] += 1
                     if not fresh and g @ g <= nu:
                         break
@@ -40,7 +60,7 @@ def lpproj(
 
 
 def derivative(gap, p):
-    """Of (1/p) ||gap||_p^p: |c|^(p-1) sign(c), coordinate by coordinate; 0 is the subgradient taken at 0."""
+    """Of (1/p) ||gap||_p^p: |c|^(p-1) sign(c), coordinate by coordinate; 0 at 0."""
     return np.array([0.0 if c == 0 else np.sign(c) * abs(c) ** (p - 1) for c in gap])
 
 
@@ -51,20 +71,22 @@ def derivative_of_norm(gap, p):
 
 
 def pfedme(model, data, start, w, cohorts, batches, lr, personal_lr, lam, R, steps, beta):
-    """pFedMe (Dinh et al. 2020, Algorithm 1): local steps along the gradient lam (w - theta(w)) of the Moreau envelope."""
+    """pFedMe (Dinh et al. 2020, Algorithm 1).
+
+    Local steps along the gradient lam (w - theta(w)) of the Moreau envelope.
+    """
     theta = [start.copy() for _ in data]
     for t, cohort in enumerate(cohorts):
         local_w = []
         for i, (X, y) in enumerate(data):
-            batch, w_i = batches(t, i), w.copy()
+            batch = batches(t, i)
+            w_i = w.copy()
             for _ in range(R):
                 I = next(batch)
-                for _ in range(
-                    steps
-                ):  # theta(w) = argmin f(theta; D) + lam/2 ||theta - w||^2, approximately
-                    theta[i] = theta[i] - personal_lr * (
-                        model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
-                    )
+                for _ in range(steps):
+                    # theta(w) = argmin f(theta; D) + lam/2 ||theta - w||^2, approximately
+                    g = model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
+                    theta[i] = theta[i] - personal_lr * g
                 w_i = w_i - lr * lam * (w_i - theta[i])
             local_w.append(w_i)
         w = (1 - beta) * w + beta * sum(local_w[i] for i in cohort) / len(cohort)

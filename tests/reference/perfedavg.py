@@ -1,4 +1,7 @@
-"""Per-FedAvg: Fallah, Mokhtari and Ozdaglar 2020, Algorithm 1, with its two ways round the Hessian (their section 5)."""
+"""Per-FedAvg: Fallah, Mokhtari and Ozdaglar 2020, Algorithm 1.
+
+With its two ways round the Hessian (their section 5).
+"""
 
 import numpy as np
 
@@ -21,15 +24,22 @@ def perfedavg(
     hessian,
     delta=1e-3,
 ):
-    """Each of the `steps` local iterations takes mini-batches D, D' and, where it needs it, D''. `hessian`: "first-order" (FO),
-    "finite" (HF) or "exact". Before use a client takes `adapt_steps` steps of size alpha."""
-    w, spent = start, np.zeros(len(data), dtype=int)
+    """Each of the `steps` local iterations takes mini-batches D, D' and, where it needs it, D''.
+
+    `hessian`: "first-order" (FO), "finite" (HF) or "exact". Before use a client takes `adapt_steps`
+    steps of size alpha.
+    """
+    w = start
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         received = {}
         for i in cohort:
-            (X, y), batch, x = data[i], batches(t, i), w.copy()
+            X, y = data[i]
+            batch = batches(t, i)
+            x = w.copy()
             for _ in range(steps):
-                D, D1 = next(batch), next(batch)
+                D = next(batch)
+                D1 = next(batch)
                 adapted = x - alpha * model.gradient(x, X[D], y[D])
                 g = model.gradient(adapted, X[D1], y[D1])
                 spent[i] += 2
@@ -45,14 +55,14 @@ def perfedavg(
                             model.gradient(x + s * delta * g, X[D2], y[D2]) for s in (1, -1)
                         )
                         product = (ahead - behind) / (2 * delta)
-                x = x - beta * (
-                    g - alpha * product
-                )  # (I - alpha H(x; D'')) grad f(x - alpha grad f(x; D); D')
+                # (I - alpha H(x; D'')) grad f(x - alpha grad f(x; D); D')
+                x = x - beta * (g - alpha * product)
             received[i] = x
         w = mean(w, received, data, weighting)
     personal = []
     for i, (X, y) in enumerate(data):
-        batch, x = last_batches(i), w.copy()
+        batch = last_batches(i)
+        x = w.copy()
         for _ in range(adapt_steps):
             I = next(batch)
             x = x - alpha * model.gradient(x, X[I], y[I])
@@ -61,7 +71,10 @@ def perfedavg(
 
 
 def hessian_product(model, x, v, X, y):
-    """The Hessian of multinomial logistic regression times v, by hand: in outputs z = W a + b it is diag(p) - p p'."""
+    """The Hessian of multinomial logistic regression times v, by hand.
+
+    In outputs z = W a + b it is diag(p) - p p'.
+    """
     total = np.zeros_like(v)
     V, c = model.split(v)
     for a in X:

@@ -1,4 +1,7 @@
-"""pFedMe: Dinh, Tran and Nguyen 2020, Algorithm 1; with what its public code and that of lp-proj do differently."""
+"""pFedMe: Dinh, Tran and Nguyen 2020, Algorithm 1.
+
+With what its public code and that of lp-proj do differently.
+"""
 
 import numpy as np
 
@@ -6,22 +9,41 @@ from .fedavg import mean
 
 
 def pfedme(
-    model, data, start, cohorts, batches, lr, personal_lr, lam, R, steps, nu, beta, fresh=False, reset=False, weighting="equal"
-):  # fmt: skip
-    """At most `steps` gradients for each envelope. `fresh`: a new mini-batch every step and no stop at nu (the lp-proj code);
-    `reset`: theta starts at the received model every round (the original code)."""
-    w, theta, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
+    model,
+    data,
+    start,
+    cohorts,
+    batches,
+    lr,
+    personal_lr,
+    lam,
+    R,
+    steps,
+    nu,
+    beta,
+    fresh=False,
+    reset=False,
+    weighting="equal",
+):
+    """At most `steps` gradients for each envelope.
+
+    `fresh`: a new mini-batch every step and no stop at nu (the lp-proj code). `reset`: theta starts
+    at the received model in every round (the original code).
+    """
+    w = start
+    theta = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         local_w = []
         for i, (X, y) in enumerate(data):  # "for all i = 1 to N"
-            batch, w_i = batches(t, i), w.copy()
+            batch = batches(t, i)
+            w_i = w.copy()
             if reset:
                 theta[i] = w.copy()
             for _ in range(R):
                 I = None  # "sample a fresh mini-batch D_i"
-                for _ in range(
-                    steps
-                ):  # minimise f(theta; D) + lam/2 ||theta - w_i||^2 until ||gradient||^2 <= nu
+                # minimise f(theta; D) + lam/2 ||theta - w_i||^2 until ||gradient||^2 <= nu
+                for _ in range(steps):
                     I = next(batch) if I is None or fresh else I
                     g = model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
                     spent[i] += 1

@@ -1,6 +1,7 @@
 """RSA: Li, Xu, Chen, Giannakis and Ling 2019, eqs. (10) and (11).
 
-As in their public code, the server's step sees the workers' new models (in the paper's equations, those before the workers' step).
+As in their public code, the server's step sees the workers' new models (in the paper's equations,
+those before the workers' step).
 """
 
 import numpy as np
@@ -11,8 +12,13 @@ from .lpproj import derivative_of_norm
 def rsa(
     model, data, start, cohorts, batches, rates, personal_rates, p, lam, steps, decay, server_step
 ):
-    """`server_step`: "sum" (the paper), or "mean": each client steps with a copy of w, the server takes their mean (the lp-proj code)."""
-    w, x, spent = start, [start.copy() for _ in data], np.zeros(len(data), dtype=int)
+    """`server_step`: "sum" (the paper), or "mean" (the lp-proj code).
+
+    With "mean" each client steps with a copy of w, and the server takes the mean of the copies.
+    """
+    w = start
+    x = [start.copy() for _ in data]
+    spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         for i, (X, y) in enumerate(data):
             batch = batches(t, i)

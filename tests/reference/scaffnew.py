@@ -1,21 +1,22 @@
-"""Scaffnew: Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2, iteration by iteration."""
+"""Scaffnew: Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2, step by step."""
 
 import numpy as np
 
 
 def scaffnew(model, data, start, coins, batches, rates, p):
-    """`coins[t]` is theta_t, shared by all; `rates[t]` is gamma. `batches(i)`: the mini-batches of client i over the whole run.
+    """`coins[t]` is theta_t, shared by all; `rates[t]` is gamma.
 
-    The run's last coin is 1. Its private rows are one step behind: h as it was before the last communication, and x-hat.
+    `batches(i)`: the mini-batches of client i over the whole run. The run's last coin is 1. Its
+    private rows are one step behind: h as it was before the last communication, and x-hat.
     """
-    n, spent = len(data), np.zeros(len(data), dtype=int)
-    x, h, draws = (
-        [start.copy() for _ in data],
-        [np.zeros_like(start) for _ in data],
-        [batches(i) for i in range(len(data))],
-    )
+    n = len(data)
+    spent = np.zeros(n, dtype=int)
+    x = [start.copy() for _ in data]
+    h = [np.zeros_like(start) for _ in data]
+    draws = [batches(i) for i in range(n)]
     for theta, gamma in zip(coins, rates, strict=True):
-        hat, behind = [], h
+        hat = []
+        behind = h
         for i, (X, y) in enumerate(data):
             I = next(draws[i])
             hat.append(x[i] - gamma * (model.gradient(x[i], X[I], y[I]) - h[i]))  # line 6

@@ -4,12 +4,17 @@ import numpy as np
 
 
 def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, option):
-    N, spent = len(data), np.zeros(len(data), dtype=int)
-    x, c, c_i = start, np.zeros_like(start), [np.zeros_like(start) for _ in data]
+    N = len(data)
+    spent = np.zeros(N, dtype=int)
+    x = start
+    c = np.zeros_like(start)
+    c_i = [np.zeros_like(start) for _ in data]
     for t, S in enumerate(cohorts):
         dy, dc = {}, {}
         for i in S:  # line 5
-            (X, y), batch, y_i = data[i], batches(t, i), x.copy()  # line 6
+            X, y = data[i]
+            batch = batches(t, i)
+            y_i = x.copy()  # line 6
             for _ in range(steps):
                 I = next(batch)
                 y_i = y_i - lr * (model.gradient(y_i, X[I], y[I]) - c_i[i] + c)  # line 9
@@ -20,7 +25,8 @@ def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, optio
                 spent[i] += 1
             else:
                 plus = c_i[i] - c + (x - y_i) / (steps * lr)
-            dy[i], dc[i] = y_i - x, plus - c_i[i]  # line 12
+            dy[i] = y_i - x  # line 12
+            dc[i] = plus - c_i[i]
             c_i[i] = plus  # line 13
         x = x + server_rate * sum(dy.values()) / len(S)  # lines 15 and 16
         c = c + len(S) / N * sum(dc.values()) / len(S)

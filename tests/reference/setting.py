@@ -1,18 +1,25 @@
-"""The small federation on which methods are compared, and what comes out of a run or a reference in comparable form."""
+"""The small federation on which methods are compared, and the outcome of a run as arrays."""
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+import helpers
 import idiolect as il
+from helpers import gradients_of, private_of
 
 from .draws import Draws
 from .softmax import Logistic, Network
 
-FEATURES, HIDDEN, CLASSES = 4, 3, 3
+FEATURES = 4
+HIDDEN = 3
+CLASSES = 3
 SIZES = (5, 13, 8, 21, 3, 30, 11)  # training samples: unequal, two clients below the batch size
-ROUNDS, SAMPLE, BATCH, SEED = 3, 3, 8, 5
+ROUNDS = 3
+SAMPLE = 3
+BATCH = 8
+SEED = 5
 MODELS = {
     "logistic": (lambda: nn.Linear(FEATURES, CLASSES), Logistic(FEATURES, CLASSES)),
     "network": (
@@ -23,18 +30,21 @@ MODELS = {
 
 
 def make_federation(sizes=SIZES):
-    """Clients with labelling rules of their own; client k is called "ck" and has 4 + k test and 3 validation samples."""
-    rng, more = np.random.default_rng(1), np.random.default_rng(2)
+    """Clients with labelling rules of their own.
+
+    Client k is called "ck" and has 4 + k test and 3 validation samples.
+    """
+    rng = np.random.default_rng(1)
+    more = np.random.default_rng(2)
     inputs, targets, clients, split = [], [], [], []
     for k, n in enumerate(sizes):
-        total, W = n + 4 + k, rng.normal(size=(CLASSES, FEATURES))
+        total = n + 4 + k
+        W = rng.normal(size=(CLASSES, FEATURES))
         X = rng.normal(size=(total, FEATURES)) + rng.normal(size=FEATURES)
         extra = more.normal(size=(3, FEATURES))
         inputs += [X, extra]
-        targets += [
-            (X @ W.T + rng.normal(size=(total, CLASSES))).argmax(1),
-            (extra @ W.T).argmax(1),
-        ]
+        noise = rng.normal(size=(total, CLASSES))
+        targets += [(X @ W.T + noise).argmax(1), (extra @ W.T).argmax(1)]
         clients += [f"c{k}"] * (total + 3)
         split += ["train"] * n + ["test"] * (4 + k) + ["valid"] * 3
     X = torch.from_numpy(np.concatenate(inputs))
@@ -47,13 +57,12 @@ def arrange(federation, order):
     """The same clients in another order; a name in place of a number is a client without data."""
     index, offsets = [], {}
     for split in ("train", "valid", "test"):
+        bounds = federation.offsets[split].tolist()
         ends = [sum(map(len, index))]
         for k in order:
-            low, high = (
-                (0, 0) if isinstance(k, str) else federation.offsets[split][k : k + 2].tolist()
-            )
-            index.append(range(low, high))
-            ends.append(ends[-1] + high - low)
+            samples = range(0) if isinstance(k, str) else range(bounds[k], bounds[k + 1])
+            index.append(samples)
+            ends.append(ends[-1] + len(samples))
         offsets[split] = torch.tensor(ends)
     flat = torch.tensor([i for part in index for i in part])
     ids = tuple(k if isinstance(k, str) else federation.ids[k] for k in order)
@@ -62,22 +71,19 @@ def arrange(federation, order):
     )
 
 
+def task(model="logistic"):
+    return il.Task(MODELS[model][0])
+
+
 def run(method, federation, model="logistic", **settings):
     sample = 0 if method.hears_all else SAMPLE
-    settings = {
-        "rounds": ROUNDS,
-        "sample": sample,
-        "batch": BATCH,
-        "seed": SEED,
-        "dtype": "float64",
-        "eval_every": 0,
-    } | settings
-    return il.run(method, il.Task(MODELS[model][0]), federation, **settings)
+    given = {"rounds": ROUNDS, "sample": sample, "batch": BATCH, "seed": SEED} | settings
+    return helpers.run(method, federation, task(model), **given)
 
 
 def start(model="logistic"):
     """The common x0 of a run with SEED."""
-    return il.Task(MODELS[model][0], seed=SEED, dtype=torch.float64).x0.numpy()
+    return task(model).under(seed=SEED, dtype=torch.float64).x0.numpy()
 
 
 def draws(federation, batching="replace"):
@@ -85,17 +91,25 @@ def draws(federation, batching="replace"):
 
 
 def outcome(result):
-    """Everything that a run leaves behind, as arrays."""
-    one, engine = result.seeds[0], result.seeds[0].engine
-    everyone = torch.arange(engine.host.data.clients)
-    models = [parameters_to_vector(result.personal(k).parameters()) for k in everyone.tolist()]
+    """Everything that a run leaves behind, as arrays; rows by client."""
+    session = result.session()
+    server = session.server
+    models = [parameters_to_vector(result.personal(i).parameters()) for i in server.roster.ids]
+    method_state = server.step.method_state(server.state)
     return {
-        **{f"server {name}": t.numpy() for name, t in engine.step.method_state(engine.server).items()},
-        **{f"private {name}": t.numpy() for name, t in engine.host.store.read(everyone).items()},
+        **{f"server {name}": t.numpy() for name, t in method_state.items()},
+        **{f"private {name}": t.numpy() for name, t in private_of(result).items()},
         "personal": torch.stack(models).detach().numpy(),
-        "gradients": engine.ledger.counts["gradients"].numpy(),
-        "accuracy": one.final("test")["accuracy"],
+        "gradients": gradients_of(result).numpy(),
+        "accuracy": result.seeds[0].final["test"]["accuracy"],
     }
+
+
+def deployment(result):  # -> int64[N]
+    """Gradient evaluations that personalisation takes before use, by client."""
+    session = result.session()
+    everyone = torch.arange(len(session.server.roster))
+    return session.engine.evaluate(everyone, ("test",))["test"].gradients.numpy()
 
 
 def pooled_accuracy(model, personal, federation):
@@ -111,7 +125,8 @@ def assert_same(a, b, tolerance=0.0):
     """Two outcomes hold the same things; bit for bit unless a tolerance is given."""
     assert a.keys() == b.keys()
     for name in a:
-        got, want = np.asarray(a[name]), np.asarray(b[name])
+        got = np.asarray(a[name])
+        want = np.asarray(b[name])
         assert got.shape == want.shape, name
         assert np.isfinite(got).all(), name
         error = np.abs(got - want).max(initial=0)

@@ -1,6 +1,7 @@
-"""Losses and gradients by hand: multinomial logistic regression, and one hidden layer of ReLUs before it.
+"""Losses and gradients by hand.
 
-A model is a flat vector: W (one row per output), then b; for the network the hidden layer's first.
+Multinomial logistic regression, and one hidden layer of ReLUs before it. A model is a flat vector:
+W (one row per output), then b; for the network the hidden layer's first.
 """
 
 from dataclasses import dataclass

@@ -7,13 +7,15 @@ from torch.func import functional_call
 from idiolect import Task
 from idiolect.task.batches import Batch
 
-K, B = 3, 5
+K = 3
+B = 5
 
 
 class Skip(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 3)
 
     def forward(self, x):
         return self.b(x + torch.relu(self.a(x)))
@@ -24,7 +26,8 @@ class Text(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 3)
+        self.words = nn.Embedding(11, 4)
+        self.head = nn.Linear(4, 3)
 
     def forward(self, x):
         return self.head(self.words(x).mean(1))
@@ -77,11 +80,11 @@ def rows(task: Task) -> torch.Tensor:
 
 def same(module: nn.Module, batch: Batch, kernels: tuple[str, ...], loss="cross_entropy") -> Task:
     """Check that the kernels agree with `plain`."""
-    task = Task(module, loss, dtype=torch.float64)
+    task = Task(module, loss).under(dtype=torch.float64)
     x = rows(task)
     losses, gradients = plain(task, x, batch)
     for kernel in kernels:
-        t = task.to(kernel=kernel)
+        t = task.under(kernel=kernel)
         torch.testing.assert_close(t.loss(x, batch), losses, rtol=0, atol=1e-10)
         torch.testing.assert_close(t.grad(x, batch), gradients, rtol=0, atol=1e-10)
     return task

@@ -1,6 +1,7 @@
 """The fixed rule that chooses a kernel, and what is taken for a chain of layers."""
 
 import pytest
+import torch
 from torch import nn
 
 from idiolect import Task, models
@@ -25,7 +26,8 @@ class Twice(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 6)
 
     def forward(self, x):
         return self.a(x) * self.b(x)
@@ -72,11 +74,12 @@ def test_the_rule_is_fixed():
     assert Task(Skip()).kernel == "vmap"
     assert Task(DependsOnData()).kernel == "vmap"
     for kernel in ("vmap", "rows", "compiled"):
-        assert Task(mlp, kernel=kernel).kernel == kernel
+        assert Task(mlp).under(kernel=kernel).kernel == kernel
 
 
 def test_convolutions_away_from_the_cpu_take_vmap():
-    assert Task(models.make("lenet", (1, 16, 16), 3), device="meta").kernel == "vmap"
+    lenet = Task(models.make("lenet", (1, 16, 16), 3))
+    assert lenet.under(device=torch.device("meta")).kernel == "vmap"
 
 
 @pytest.mark.parametrize(
@@ -90,4 +93,4 @@ def test_convolutions_away_from_the_cpu_take_vmap():
 )
 def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
     with pytest.raises(SettingError, match=says):
-        Task(module, kernel=kernel)
+        Task(module).under(kernel=kernel)

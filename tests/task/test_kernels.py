@@ -18,7 +18,9 @@ class Own(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c = nn.Linear(6, 5), nn.Linear(5, 4, bias=False), nn.Linear(4, 3)
+        self.a = nn.Linear(6, 5)
+        self.b = nn.Linear(5, 4, bias=False)
+        self.c = nn.Linear(4, 3)
 
     def forward(self, x):
         x = F.relu(self.a(x.view(x.size(0), -1)))
@@ -123,13 +125,14 @@ def test_the_compiled_kernel_agrees_with_autograd():
 
 
 def test_masked_samples_do_not_matter():
-    task, batch = Task(Own(), dtype=torch.float64), a_batch((2, 3))
+    task = Task(Own()).under(dtype=torch.float64)
+    batch = a_batch((2, 3))
     other = batch.inputs.clone()
     other[0, 3:] = 1e6
     other[1, 1:] = -1e6
     moved = Batch(other, batch.targets, batch.weights, batch.tally)
     for kernel in ("stacked", "vmap", "rows"):
-        t = task.to(kernel=kernel)
+        t = task.under(kernel=kernel)
         assert torch.equal(t.grad(rows(task), batch), t.grad(rows(task), moved)), kernel
 
 
@@ -152,7 +155,8 @@ def test_any_chain_stacked_equals_vmap(kinds, width, square):
         "silu": nn.SiLU,
         "nothing": nn.Identity,
     }
-    now, layers = 4, [nn.Flatten()]
+    now = 4
+    layers = [nn.Flatten()]
     for kind in kinds:
         if kind.startswith("linear"):
             layers.append(nn.Linear(now, width, bias=kind == "linear"))
@@ -206,14 +210,16 @@ def test_a_layer_that_is_never_used_has_a_zero_gradient_in_every_kernel():
     class Spare(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.spare = nn.Linear(6, 3), nn.Linear(40, 40)
+            self.a = nn.Linear(6, 3)
+            self.spare = nn.Linear(40, 40)
 
         def forward(self, x):
             return self.a(x)
 
-    task, batch = Task(Spare(), dtype=torch.float64), a_batch((6,))
+    task = Task(Spare()).under(dtype=torch.float64)
+    batch = a_batch((6,))
     for kernel in ("auto", "vmap", "rows"):
-        assert not task.to(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel
+        assert not task.under(kernel=kernel).grad(rows(task), batch)[:, 21:].any(), kernel
 
 
 def test_rows_on_two_threads_are_the_rows_on_one():

@@ -75,7 +75,7 @@ def test_losses_are_torchs(loss, each):
 
 
 def test_a_loss_that_returns_one_number_is_refused():
-    task = Task(nn.Linear(6, 3), lambda out, y: F.cross_entropy(out, y), dtype=torch.float64)
+    task = Task(nn.Linear(6, 3), lambda out, y: F.cross_entropy(out, y)).under(dtype=torch.float64)
     with pytest.raises(SettingError, match="one value per sample"):
         task.loss(rows(task), a_batch((6,)))
 

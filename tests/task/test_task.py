@@ -1,4 +1,4 @@
-"""A model is a vector: flat round trips, what is refused, what is shared and what is private, clipping and decay."""
+"""A model is a vector: flat round trips, what is refused, splits, clipping and decay."""
 
 import copy
 
@@ -11,6 +11,7 @@ from idiolect import Task
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import keys, name_keys
 from idiolect.task.batches import Batch
+from idiolect.task.numerics import Numerics
 
 
 def mlp() -> nn.Module:
@@ -19,7 +20,8 @@ def mlp() -> nn.Module:
 
 def a_batch(rows: int, active: list[bool] | None = None) -> Batch:
     g = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(rows, 6, 4, generator=g), torch.randint(2, (rows, 6), generator=g)
+    inputs = torch.randn(rows, 6, 4, generator=g)
+    targets = torch.randint(2, (rows, 6), generator=g)
     on = None if active is None else torch.tensor(active)
     return Batch(
         inputs, targets, torch.full((rows, 6), 1 / 6), torch.zeros(rows, dtype=torch.int64), on
@@ -44,11 +46,9 @@ def test_vector_to_module_and_back_is_exact():
 
 
 def test_the_module_of_a_vector_gives_the_tasks_outputs():
-    task = Task(mlp(), dtype=torch.float64)
-    x, inputs = (
-        torch.randn(3, task.d, dtype=torch.float64),
-        torch.randn(3, 7, 4, dtype=torch.float64),
-    )
+    task = Task(mlp()).under(dtype=torch.float64)
+    x = torch.randn(3, task.d, dtype=torch.float64)
+    inputs = torch.randn(3, 7, 4, dtype=torch.float64)
     outputs = task.outputs(x, inputs)
     for k in range(3):
         module = task.module_of(x[k])
@@ -60,7 +60,7 @@ def test_the_module_of_a_vector_gives_the_tasks_outputs():
 def test_the_users_module_is_never_changed():
     module = mlp()
     before = copy.deepcopy(module.state_dict())
-    task = Task(module, dtype=torch.float64)
+    task = Task(module).under(dtype=torch.float64)
     task.module_of(torch.zeros(task.d, dtype=torch.float64))
     task.grad(torch.zeros(2, task.d, dtype=torch.float64), replace_inputs(a_batch(2)))
     assert all(
@@ -114,7 +114,7 @@ def test_what_cannot_be_trained_is_refused(model, says):
 def test_frozen_parameters_stay_out_and_stay_as_they_are():
     module = mlp()
     module[0].requires_grad_(False)
-    task = Task(module, kernel="vmap")
+    task = Task(module).under(kernel="vmap")
     assert task.layout.names == ("2.weight", "2.bias", "4.weight", "4.bias") and task.d == 32
     out = task.module_of(torch.zeros(task.d))
     assert torch.equal(out[0].weight, module[0].weight) and not out[2].weight.any()
@@ -123,7 +123,7 @@ def test_frozen_parameters_stay_out_and_stay_as_they_are():
 def test_a_tied_parameter_is_counted_once_and_stays_tied():
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
     module[2].weight = module[0].weight
-    task = Task(module, kernel="vmap")
+    task = Task(module).under(kernel="vmap")
     assert task.d == 16
     out = task.module_of(torch.arange(16.0))
     assert out[2].weight is out[0].weight and torch.equal(
@@ -138,29 +138,30 @@ def test_a_function_is_called_anew_under_each_seed():
         made.append(mlp())
         return made[-1]
 
-    a, b = Task(model, seed=1), Task(model, seed=2)
-    assert len(made) == 2 and not torch.equal(a.x0, b.x0)
-    assert torch.equal(a.to(seed=2).x0, b.x0) and torch.equal(Task(model, seed=1).x0, a.x0)
+    task = Task(model)
+    a, b = (task.under(seed=seed) for seed in (1, 2))
+    assert len(made) == 3 and not torch.equal(a.x0, b.x0)
+    assert torch.equal(a.under(seed=2).x0, b.x0) and torch.equal(task.under(seed=1).x0, a.x0)
 
 
 def test_making_a_model_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    task = Task(mlp, seed=3)
+    task = Task(mlp).under(seed=3)
     task.draw(keys(0, "init", 0, name_keys(["a", "b"])))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_given_module_keeps_its_weights_under_every_seed():
     module = mlp()
-    assert torch.equal(Task(module, seed=1).x0, Task(module, seed=2).x0)
-    assert torch.equal(
-        Task(module, seed=1).x0, nn.utils.parameters_to_vector(module.parameters()).detach()
-    )
+    given = nn.utils.parameters_to_vector(module.parameters()).detach()
+    for seed in (1, 2):
+        assert torch.equal(Task(module).under(seed=seed).x0, given)
 
 
 @pytest.mark.parametrize("model", [mlp, mlp()], ids=["function", "module"])
 def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
-    task, key = Task(model), keys(0, "init", 0, name_keys(["a", "b", "c"]))
+    task = Task(model)
+    key = keys(0, "init", 0, name_keys(["a", "b", "c"]))
     rows = task.draw(key)
     assert (
         rows.shape == (3, task.d)
@@ -172,7 +173,7 @@ def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
     assert rows[:, :15].abs().max() <= bound
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------------
+# -- splits ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
@@ -186,7 +187,8 @@ def test_models_drawn_for_clients_are_new_and_keyed_by_client(model):
 )
 def test_a_split_takes_the_named_parameters_and_join_undoes_it(pattern, names):
     task = Task(mlp())
-    split, x = task.split(pattern), torch.randn(3, task.d)
+    split = task.split(pattern)
+    x = torch.randn(3, task.d)
     assert split.w.tolist() == [
         i for n in task.layout.names if n in names for i in range(*task.layout.span(n))
     ]
@@ -197,7 +199,8 @@ def test_a_split_takes_the_named_parameters_and_join_undoes_it(pattern, names):
 
 def test_join_spreads_one_shared_part_over_private_rows():
     task = Task(mlp())
-    split, x = task.split("output"), torch.randn(3, task.d)
+    split = task.split("output")
+    x = torch.randn(3, task.d)
     joined = split.join(split.parts(x[0])[0], split.parts(x)[1])
     assert joined.shape == (3, task.d) and torch.equal(joined[0], x[0])
     assert torch.equal(joined[:, : split.w[0]], x[0, : split.w[0]].expand(3, -1))
@@ -230,7 +233,8 @@ class Scale(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
-        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.body = nn.Linear(4, 3)
+        self.head = nn.Linear(3, 2)
 
     def forward(self, x):
         return self.head(self.body(x) * self.scale)
@@ -243,24 +247,23 @@ def test_a_parameter_of_the_whole_module_does_not_make_everything_the_first_laye
     )
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", ["stacked", "vmap", "rows"])
 def test_clipping_bounds_each_row_and_keeps_its_direction(kernel):
-    task = Task(nn.Linear(4, 2), kernel=kernel)
+    task = Task(nn.Linear(4, 2)).under(kernel=kernel)
     x = torch.stack([task.x0, 50 * torch.ones(task.d)])
     free = task.grad(x, a_batch(2))
     bound = float(free.norm(dim=1).mean())
-    held = task.to(clip=bound).grad(x, a_batch(2))
+    held = task.under(clip=bound).grad(x, a_batch(2))
     small, large = free.norm(dim=1).argsort().tolist()
     assert torch.equal(held[small], free[small])
     torch.testing.assert_close(held[large], free[large] * bound / free[large].norm())
-    assert torch.equal(
-        task.to(clip=1e-3).grad(x, a_batch(2)).norm(dim=1) <= 1.0001e-3, torch.tensor([True, True])
-    )
+    tiny = task.under(clip=1e-3).grad(x, a_batch(2)).norm(dim=1)
+    assert bool((tiny <= 1.0001e-3).all())
 
 
 def test_clipping_a_zero_gradient_leaves_it_zero():
-    task = Task(nn.Linear(4, 1, bias=False), "mse", clip=1.0)
+    task = Task(nn.Linear(4, 1, bias=False), "mse").under(clip=1.0)
     batch = Batch(
         torch.ones(1, 2, 4),
         torch.zeros(1, 2),
@@ -274,13 +277,14 @@ def test_weight_decay_adds_the_model_itself():
     task = Task(nn.Linear(4, 2))
     x = torch.randn(3, task.d)
     torch.testing.assert_close(
-        task.to(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x
+        task.under(weight_decay=0.3).grad(x, a_batch(3)), task.grad(x, a_batch(3)) + 0.3 * x
     )
 
 
 def test_every_gradient_is_counted_for_the_rows_at_work():
     task = Task(nn.Linear(4, 2))
-    x, batch = task.x0.repeat(3, 1), a_batch(3)
+    x = task.x0.repeat(3, 1)
+    batch = a_batch(3)
     task.grad(x, batch)
     task.grad(x, batch.only(torch.tensor([True, False, True])))
     task.grad(
@@ -299,3 +303,19 @@ def test_an_unknown_loss_suggests_the_nearest():
 def test_numpy_keys_of_any_size_draw_a_model():
     rows = Task(mlp).draw(np.array([0, 2**64 - 1], dtype=np.uint64))
     assert torch.isfinite(rows).all()
+
+
+# -- the settings of a run -------------------------------------------------------------------------
+def test_under_leaves_the_task_itself_as_it_was_and_adds_up():
+    task = Task(nn.Linear(4, 2))
+    bound = task.under(dtype=torch.float64).under(clip=0.5)
+    assert task.numerics == Numerics() and task.x0.dtype == torch.float32
+    assert bound.numerics == Numerics(dtype=torch.float64, clip=0.5)
+    assert torch.equal(task.under(bound.numerics).x0, bound.x0)
+    with pytest.raises(TypeError, match="dtyp"):
+        task.under(dtyp=torch.float64)
+
+
+def test_a_task_says_nothing_of_how_it_is_computed():
+    with pytest.raises(TypeError):
+        Task(nn.Linear(4, 2), dtype=torch.float64)

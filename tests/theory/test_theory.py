@@ -9,12 +9,15 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 
 import idiolect as il
+from helpers import run, state_of
 from idiolect import projections
 from idiolect.data.regression import Linear
 from idiolect.methods import make_method
 from idiolect.theory.linear_regression import attacks, fairness, losses, solutions
 
-N, n, d = 8, 30, 12
+N = 8
+n = 30
+d = 12
 SETTING = Linear(clients=N, samples=n, features=d, b=1.5, heterogeneity=0.3, noise=0.8, mean=0.2)
 LAM = 0.6
 every_features = pytest.mark.parametrize("features", ["orthogonal", "unlike"])
@@ -48,18 +51,9 @@ def known(federation):
 def trained(method, federation, rounds):
     """(shared model or None, personal models) after a run on all data with all clients heard."""
     task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
-    result = il.run(
-        method,
-        task,
-        federation,
-        rounds=rounds,
-        sample=N,
-        batching="full",
-        dtype="float64",
-        eval_every=0,
-    )
+    result = run(method, federation, task, rounds=rounds, sample=N, batching="full")
     personal = torch.stack([result.personal(k).weight.detach()[0] for k in range(N)])
-    return result.seeds[0].engine.server.get("w"), personal
+    return state_of(result).get("w"), personal
 
 
 def projection_of(kind, dim):
@@ -139,7 +133,10 @@ def test_lpproj_with_one_alternation_finds_the_minimiser_of_its_objective(featur
 @every_projection
 @every_features
 def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, projection):
-    federation, P, lr, R = federation_of(features), projection_of(projection, 5), 0.8 / LAM, 4
+    federation = federation_of(features)
+    P = projection_of(projection, 5)
+    lr = 0.8 / LAM
+    R = 4
     H, found = known(federation)
     w, x = trained(lpproj(projection, 5, lr=lr, alternations=R), federation, 20)
     expected = solutions.lpproj_after_many_rounds(H, found, LAM, P, lr, R)
@@ -158,7 +155,8 @@ def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, p
 def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_solutions(
     kind, dim
 ):
-    federation, P = SETTING.load(), projection_of(kind, dim)
+    federation = SETTING.load()
+    P = projection_of(kind, dim)
     H, found = known(federation)
     w, x = trained(lpproj(kind, dim, lr=1 / LAM, alternations=60, nu=1e-24), federation, 1)
     assert_near(w, (found @ P.T).mean(0))
@@ -172,7 +170,8 @@ def test_one_round_of_many_alternations_brings_the_server_the_mean_of_the_local_
     "kind, dim", [("identity", d), ("gaussian", 1)]
 )  # one row of unit length is orthonormal
 def test_the_step_size_that_makes_one_alternation_infinitely_many_gives_the_papers_round(kind, dim):
-    federation, b = SETTING.load(), SETTING.b
+    federation = SETTING.load()
+    b = SETTING.b
     expected = solutions.lpproj(*known(federation), LAM, projection_of(kind, dim))
     method = lpproj(kind, dim, lr=(b + LAM) / (b * LAM), nu=1e-24)  # η λ b / (b + λ) = 1
     for got, true in zip(
@@ -182,27 +181,21 @@ def test_the_step_size_that_makes_one_alternation_infinitely_many_gives_the_pape
 
 
 def test_ditto_and_pfedme_end_the_papers_round_with_the_same_models():
-    federation, b = SETTING.load(), SETTING.b
+    federation = SETTING.load()
+    b = SETTING.b
     _, found = known(federation)
-    ditto = trained(
-        make_method("ditto", lam=LAM, lr=1 / b, steps=1, personal_lr=1 / (b + LAM), personal_steps=1),
-        federation,
-        2,
-    )
-    pfedme = trained(
-        make_method("pfedme", lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=1 / (b + LAM)), federation, 2
-    )
-    for got in (ditto, pfedme):
+    rate = 1 / (b + LAM)
+    ditto = il.Ditto(lam=LAM, lr=1 / b, steps=1, personal_lr=rate, personal_steps=1)
+    pfedme = il.PFedMe(lam=LAM, lr=(b + LAM) / (b * LAM), personal_lr=rate)
+    for got in (trained(method, federation, 2) for method in (ditto, pfedme)):
         assert_near(got[0], found.mean(0))
         assert_near(got[1], (b * found + LAM * found.mean(0)) / (b + LAM))
 
 
 def test_scaled_orthogonal_features_give_the_weighted_means_printed_in_the_paper():
     b = torch.linspace(0.5, 2, N).double()
-    H, found = (
-        b[:, None, None] * torch.eye(d).double(),
-        torch.randn(N, d, generator=torch.manual_seed(0)).double(),
-    )
+    H = b[:, None, None] * torch.eye(d).double()
+    found = torch.randn(N, d, generator=torch.manual_seed(0)).double()
     P = orthonormal(4)
     weights = (b / (b + LAM))[:, None]
     assert_near(solutions.fedavg(H, found), (b[:, None] * found).sum(0) / b.sum())
@@ -231,7 +224,8 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
         2, draws, N, n, generator=generator, dtype=torch.float64
     )
     found = solutions.local(xi, y)
-    up, c = found @ P.T, tau * torch.randn(draws, N, 1, generator=generator, dtype=torch.float64)
+    up = found @ P.T
+    c = tau * torch.randn(draws, N, 1, generator=generator, dtype=torch.float64)
     forged = {"same_value": c.expand_as(up), "sign_flip": -c.abs() * up}
     forged["gaussian"] = tau * torch.randn(up.shape, generator=generator, dtype=torch.float64)
     shared = (torch.where(MALICIOUS[:, None], forged[attack], up) if attack else up).mean(
@@ -251,7 +245,8 @@ def assert_chance_agrees(values, expected, errors=4.0):
 
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.6, 5.0])
 def test_simulated_losses_have_the_expected_means(lam):
-    whole, P = torch.eye(d).double(), orthonormal(4)
+    whole = torch.eye(d).double()
+    P = orthonormal(4)
     loss, w = simulated(whole, lam)
     assert_chance_agrees(loss.mean(1), losses.pfedme(SETTING, lam, attacks.spread(w)))
     loss, w = simulated(P, lam)
@@ -268,7 +263,9 @@ def test_simulated_losses_of_fedavg_have_the_expected_mean():
 @pytest.mark.parametrize("tau", [0.0, 2.0, 20.0])
 @every_attack
 def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means(attack, tau):
-    whole, P, changed = torch.eye(d).double(), orthonormal(4), getattr(attacks, attack)
+    whole = torch.eye(d).double()
+    P = orthonormal(4)
+    changed = getattr(attacks, attack)
     loss, w = simulated(whole, LAM, attack, tau)
     assert_chance_agrees(
         loss[:, ~MALICIOUS].mean(1),
@@ -287,7 +284,8 @@ def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means
 
 @every_attack
 def test_no_malicious_client_is_no_attack(attack):
-    w, nobody = SETTING.draw()[1], torch.zeros(N, dtype=torch.bool)
+    w = SETTING.draw()[1]
+    nobody = torch.zeros(N, dtype=torch.bool)
     assert getattr(attacks, attack)(SETTING, w, nobody, 5.0) == pytest.approx(attacks.spread(w))
 
 
@@ -295,7 +293,8 @@ def test_no_malicious_client_is_no_attack(attack):
 def test_trained_models_have_the_expected_test_loss(name):
     """Data drawn anew, a run, its evaluation; against the expectation for the true parameters."""
     b = SETTING.b
-    eta, tied = (b + LAM) / (b * LAM), {"lam": LAM, "personal_lr": 1 / (b + LAM)}
+    eta = (b + LAM) / (b * LAM)
+    tied = {"lam": LAM, "personal_lr": 1 / (b + LAM)}
     method = {
         "local": lambda: il.Local(lr=1 / b, steps=1),
         "fedavg": lambda: il.FedAvg(lr=1 / b, steps=1),
@@ -303,7 +302,8 @@ def test_trained_models_have_the_expected_test_loss(name):
         "ditto": lambda: make_method("ditto", lr=1 / b, steps=1, personal_steps=1, **tied),
         "lp-proj": lambda: lpproj("gaussian", 1, lr=eta),
     }[name]()
-    P, excess = projection_of("gaussian", 1), []
+    P = projection_of("gaussian", 1)
+    excess = []
     for seed in range(24):
         s = Linear(**{**SETTING.as_dict(), "seed": seed})
         federation, w = s.draw()
@@ -419,7 +419,8 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
     malicious = 3
     dim = 3
     spread = 0.2
-    b, v = s.b, s.noise**2 / (s.b * s.samples)
+    b = s.b
+    v = s.noise**2 / (s.b * s.samples)
     changed = attacks.attacked(s, spread, malicious, tau**2)
     for lam in (0.1, 1.0, 7.0):
         numerator = (
@@ -473,11 +474,9 @@ def test_the_simulated_variance_over_clients_has_the_expected_mean(P):
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.6, 5.0])
 def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam):
-    s, S, seen = (
-        Linear(**{**SETTING.as_dict(), "noise": 5.0}),
-        any_covariance(),
-        torch.eye(d).double() if P is None else P,
-    )
+    s = Linear(**{**SETTING.as_dict(), "noise": 5.0})
+    S = any_covariance()
+    seen = torch.eye(d).double() if P is None else P
     w = federations(S, 6000)
     noise = torch.randn(w.shape, generator=torch.manual_seed(12), dtype=torch.float64)
     found = w + s.noise / (s.b * n) ** 0.5 * noise
@@ -511,7 +510,9 @@ def test_a_larger_lambda_is_less_fair_in_expected_losses():
 
 
 def test_without_noise_realised_losses_are_expected_losses():
-    s, S, P = Linear(**{**SETTING.as_dict(), "noise": 0.0}), any_covariance(), orthonormal(4)
+    s = Linear(**{**SETTING.as_dict(), "noise": 0.0})
+    S = any_covariance()
+    P = orthonormal(4)
     assert fairness.realised(s, LAM, S, P) == pytest.approx(fairness.expected(s, LAM, S, P))
 
 
@@ -520,7 +521,8 @@ def test_with_training_noise_and_many_clients_lpproj_is_fairer_exactly_where_it_
     heterogeneity,
 ):
     s = Linear(clients=10**6, samples=n, features=d, heterogeneity=heterogeneity)
-    S, threshold = heterogeneity * torch.eye(d).double(), losses.lpproj_wins_from(s, heterogeneity)
+    S = heterogeneity * torch.eye(d).double()
+    threshold = losses.lpproj_wins_from(s, heterogeneity)
     for lam in np.geomspace(1e-3, 1e3, 30):
         fairer = fairness.realised(s, lam, S, orthonormal(4)) < fairness.realised(s, lam, S)
         assert fairer == (lam > threshold)

@@ -2,8 +2,8 @@
 
 A gradient of a cohort is a few megabytes, made and dropped at every step. glibc may return such
 blocks to the system each time, and touching them again costs a page fault every 4 kB: up to half of
-a step's time, in some runs and not in others. The setting is the whole process's, so the command line
-makes it, and in Python only a call of `idiolect.keep_memory()`.
+a step's time, in some runs and not in others. The setting holds for the whole process, so only the
+command line makes it by itself; from Python, call `idiolect.keep_memory()`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import ctypes
 import sys
 from functools import cache
 
-_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of <malloc.h>
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of <malloc.h>
+_TRIM = -1
+_MMAP = -3
 
 
 @cache
 def keep() -> bool:
     """Tell glibc to keep up to 1 GiB at the top of the heap, and blocks of up to 32 MiB in it.
 
-    Elsewhere nothing is done. Whether it was.
+    Returns whether it was told; with another C library nothing is done.
     """
     if not sys.platform.startswith("linux"):
         return False

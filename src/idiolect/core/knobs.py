@@ -1,7 +1,7 @@
 """Settings as dataclass fields that know their meaning and their range.
 
-Every method, data set, model and run is a frozen dataclass whose fields are made by `knob`. Flags, TOML keys, `methods --json`,
-docs and the error below all come from that one line:
+Every method, data set, model and run is a frozen dataclass whose fields are made by `knob`. Flags,
+TOML keys, `methods --json`, docs and the error below all come from that one line:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that cannot be accepted; the message names the field, the value and what would be accepted."""
+    """A setting that cannot be accepted: the field, the value, and what would be accepted."""
 
 
 def knob(
@@ -43,8 +43,9 @@ def knob(
 ) -> Any:
     """A dataclass field with a meaning and a range.
 
-    The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds an
-    object has `parse`, from text (or the object itself) to the object, and `write`, back to text.
+    The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds
+    an object has `parse`, from text (or the object itself) to the object, and `write`, back to
+    text.
     `on_resume` says whether a run may be continued with another value: "same" or "may change".
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
@@ -75,13 +76,17 @@ def nearest(name: str, known: typing.Iterable[str], what: str) -> SettingError:
     return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(known)}")
 
 
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
 def _convert(value: Any, kind: type) -> Any:
-    """`value` as `kind`, from text too (flags, METHOD:field=value); raises ValueError where it is not one."""
+    """`value` as `kind`, from text too (flags, METHOD:field=value).
+
+    Raises ValueError, TypeError, KeyError or OverflowError where it is not one.
+    """
     if kind is bool:
         if isinstance(value, str):
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
-                value.lower()
-            ]
+            return _BOOLEANS[value.lower()]
         if value in (0, 1, True, False):
             return bool(value)
         raise ValueError
@@ -89,11 +94,8 @@ def _convert(value: Any, kind: type) -> Any:
         number = float(value)
         if isinstance(value, bool) or not number.is_integer():
             raise ValueError
-        return (
-            int(value)
-            if isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit()
-            else int(number)
-        )
+        exact = isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit()
+        return int(value) if exact else int(number)  # a float has 53 bits only
     if kind is float:
         if isinstance(value, bool) or not math.isfinite(float(value)):
             raise ValueError
@@ -104,13 +106,11 @@ def _convert(value: Any, kind: type) -> Any:
 
 
 def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
-    """The value converted to the field's type, or a SettingError that says what would be accepted."""
+    """The value in the field's type, or a SettingError that says what would be accepted."""
     if "parse" in f.metadata:
         return f.metadata["parse"](value)
-    m, wanted = (
-        f.metadata,
-        f"{name} ({f.metadata.get('help', 'no description')}) is {accepted(f, kind)}",
-    )
+    m = f.metadata
+    wanted = f"{name} ({m.get('help', 'no description')}) is {accepted(f, kind)}"
     try:
         value = _convert(value, kind)
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -1,8 +1,8 @@
 """Open tables: things by name, built in or brought by the user.
 
 A name is one of the built-in ones, one that an installed package offers (an entry point of the
-table's group, such as `idiolect.methods`), or `module:Name`, which is imported. Everything that takes
-a name takes all three.
+table's group, such as `idiolect.methods`), or `module:Name`, which is imported. Everything that
+takes a name takes all three.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Table(Mapping[str, T], Generic[T]):
     >>> table = Table("fruit", "idiolect.example", {"apple": 1, "pear": 2})
     >>> table["apple"], list(table), table["math:pi"]
     (1, ['apple', 'pear'], 3.141592653589793)
-    >>> table.find("aple")
+    >>> table.find("aple")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: fruit: 'aple' is unknown; did you mean 'apple'? known: apple, pear
+    idiolect.core.knobs.SettingError: fruit: 'aple' is unknown; did you mean 'apple'? known: ...
     """
 
     def __init__(

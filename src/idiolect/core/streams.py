@@ -1,9 +1,10 @@
 """Random numbers keyed by (seed, purpose, round, client), never global.
 
-A counter-based generator (SplitMix64): number j of the stream with key k is mix(k + j * 0x9E3779B97F4A7C15 mod 2^64). Nothing is
-carried from draw to draw, so what a client draws does not depend on who else is in the cohort, on the order of the clients, on
-chunks, on the engine or on a resume; and a checkpoint holds no generator state. NumPy integer arithmetic gives the same bits on
-every machine and version.
+A counter-based generator (SplitMix64): number j of the stream with key k is mix(k + j *
+0x9E3779B97F4A7C15 mod 2^64). Nothing is carried from draw to draw, so what a client draws does not
+depend on who else is in the cohort, on the order of the clients, on chunks, on the engine or on a
+resume; and a checkpoint holds no generator state. NumPy's integer arithmetic gives the same bits on
+every machine and in every version.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-Keys = np.ndarray  # uint64[K], one key a stream
+Keys = np.ndarray  # uint64[K], one key per stream
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _U = np.uint64
@@ -27,14 +28,12 @@ def mix(z: np.ndarray) -> np.ndarray:
 
 
 def name_keys(names: Sequence[str]) -> Keys:
-    """A 64-bit key for each name: clients are known by name, so adding a client does not change another's numbers."""
-    return np.array(
-        [
-            int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little")
-            for n in names
-        ],
-        dtype=np.uint64,
-    )
+    """A 64-bit key for each name.
+
+    Clients are known by name, so adding a client does not change the numbers of another.
+    """
+    digests = [hashlib.blake2b(n.encode(), digest_size=8).digest() for n in names]
+    return np.array([int.from_bytes(d, "little") for d in digests], dtype=np.uint64)
 
 
 def keys(seed: int, purpose: str, round: int = 0, clients: Keys | None = None) -> Keys:
@@ -57,7 +56,8 @@ def bits(key: Keys, start: int, count: int) -> np.ndarray:  # -> uint64[K, count
         return mix(key[:, None] + counter)
 
 
-def uniform(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K, count] in [0, 1)
+def uniform(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K, count]
+    """Uniform numbers in [0, 1), from number `start` of every stream on."""
     return (bits(key, start, count) >> _U(11)) * 2.0**-53
 
 
@@ -68,10 +68,11 @@ def below(words: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 
 def choose(key: Keys, count: int) -> np.ndarray:  # uint64[K] -> int64[count], increasing
-    """Which `count` of the K streams have the smallest first word: a uniform sample without replacement.
+    """Which `count` of the K streams have the smallest first word.
 
-    A client's word depends on nobody else, so a larger choice holds every smaller one, and a client that
-    is not there changes nothing for the others.
+    That is a uniform sample without replacement. A client's word depends on nobody else, so a
+    larger choice holds every smaller one, and a client that is not there changes nothing for the
+    others.
 
     >>> choose(keys(0, "example", 0, name_keys(["a", "b", "c"])), 2).tolist()
     [1, 2]
@@ -80,7 +81,9 @@ def choose(key: Keys, count: int) -> np.ndarray:  # uint64[K] -> int64[count], i
 
 
 def normal(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K, count]
-    """Standard normal numbers (Box-Muller on pairs of words); `start` counts numbers and must be even.
+    """Standard normal numbers, by Box and Muller on pairs of words.
+
+    `start` counts numbers and must be even.
 
     >>> x = normal(keys(0, "example"), 100_000)
     >>> bool(abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02)
@@ -89,7 +92,7 @@ def normal(key: Keys, count: int, start: int = 0) -> np.ndarray:  # -> float64[K
     assert start % 2 == 0
     pairs = (count + 1) // 2
     u = uniform(key, 2 * pairs, start).reshape(len(key), pairs, 2)
-    radius, angle = np.sqrt(-2 * np.log1p(-u[..., 0])), 2 * np.pi * u[..., 1]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(
-        len(key), 2 * pairs
-    )[:, :count]
+    radius = np.sqrt(-2 * np.log1p(-u[..., 0]))
+    angle = 2 * np.pi * u[..., 1]
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return both.reshape(len(key), 2 * pairs)[:, :count]

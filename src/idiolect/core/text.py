@@ -19,7 +19,8 @@ def split_outside(text: str, separator: str) -> list[str]:
     >>> split_outside("a=(1, 2), b=3", ",")
     ['a=(1, 2)', ' b=3']
     """
-    pieces, depth = [""], 0
+    pieces = [""]
+    depth = 0
     for c in text:
         depth += (c in "([") - (c in ")]")
         if c == separator and depth == 0:
@@ -39,7 +40,10 @@ def parse(text: str, field: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def build_parts(text: str, table: Table[Any], field: str) -> list[Any]:
-    """The parts of a line as objects; `table` maps names to dataclasses whose fields are the options."""
+    """The parts of a line as objects.
+
+    `table` maps names to dataclasses whose fields are the options.
+    """
     return [
         build(table.find(name), options, f"{field} {name}") for name, options in parse(text, field)
     ]

@@ -1,8 +1,9 @@
 """Dichotomy: train FedAvg's model and local ones, use what does better on validation data.
 
-Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when nobody knows whether the
-clients should learn together: up to constants it is minimax optimal. Costs per round: d + 2 numbers up
-from and d + 2 down to everyone heard; FedAvg's gradients and Local's. Keeps: the local model.
+Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when nobody knows whether
+the clients should learn together: up to constants it is minimax optimal. Costs per round: d + 2
+numbers down to everyone and up from each sampled client; FedAvg's gradients and Local's. Keeps: the
+local model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
+from ..method import Combine
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -43,6 +45,10 @@ class Dichotomy(FedAvg):
     def trains(self) -> str:
         return "everyone"
 
+    @property
+    def linear(self) -> bool:
+        return self.weighting != "equal"  # else models and errors are weighed differently
+
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "votes": 2}
 
@@ -59,6 +65,12 @@ class Dichotomy(FedAvg):
         up, _ = super().update(task, down, {}, here)
         votes = torch.stack([of_shared, of_local], dim=1).to(task.x0)
         return {**up, "votes": votes}, {"x": x}
+
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        if self.weighting != "samples":  # of the models; errors are weighed by samples in any case
+            share = (rule.samples / rule.samples.mean()).to(up["votes"].dtype)
+            up = up | {"votes": share.unsqueeze(1) * up["votes"]}
+        return super().aggregate(task, server, up, rule)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)

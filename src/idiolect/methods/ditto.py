@@ -1,8 +1,8 @@
 """Ditto: a shared model by FedAvg and beside it a personal model pulled to it.
 
 Li, Hu, Beirami and Smith 2021, Algorithm 1. Choose it when one model is a good start but not good
-enough, and fairness or robustness matters. Costs per round: d numbers down to everyone who trains and
-up from each sampled client; steps + personal_steps gradients. Keeps: the personal model.
+enough, and fairness or robustness matters. Costs per round: d numbers down to everyone who trains
+and up from each sampled client; steps + personal_steps gradients. Keeps: the personal model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .weighting import INITS, WEIGHTINGS, own_models
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """FedAvg's shared model, and a personal one pulled towards it (lam). For moderately unlike data."""
+    """FedAvg's shared model, and a personal one pulled to it (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 

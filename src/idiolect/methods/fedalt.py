@@ -22,7 +22,7 @@ from .weighting import WEIGHTINGS
 
 
 @dataclass(frozen=True)
-class Pillutla(Partial):
+class PartialSteps(Partial):
     """What FedAlt and FedSim share."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
@@ -51,7 +51,7 @@ class Pillutla(Partial):
 
 
 @dataclass(frozen=True)
-class FedAlt(Pillutla):
+class FedAlt(PartialSteps):
     """Private part first, then the shared part. When it is known which layers should differ."""
 
     private_steps: int = knob(5, "steps on the private part per round", low=0)
@@ -68,7 +68,7 @@ class FedAlt(Pillutla):
 
 
 @dataclass(frozen=True)
-class FedSim(Pillutla):
+class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:

@@ -1,8 +1,8 @@
 """FedAvg: one shared model, averaged (McMahan et al. 2017).
 
-Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when the clients' data are
-alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients each.
-Keeps no state at the clients.
+Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when the clients' data
+are alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients
+each. Keeps no state at the clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .weighting import WEIGHTINGS, average, weighed
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One shared model that sampled clients train and the server averages. For data that are alike."""
+    """One shared model that sampled clients train and the server averages. For data alike."""
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)
@@ -31,7 +31,8 @@ class FedAvg(Method):
     )
     weighting: str = knob(
         "samples",
-        "mean weighted by sample numbers (McMahan), equal, or unbiased: m n_i / (N |C|) (Chen et al.)",
+        "mean weighted by sample numbers (McMahan et al.), equal, or unbiased: m n_i / (N |C|) "
+        "(Chen et al.)",
         choices=WEIGHTINGS,
     )
 

@@ -1,8 +1,8 @@
-"""FedDeper: depersonalised federated learning (Algorithm 1): a globalised model y beside a personal v.
+"""FedDeper: depersonalised federated learning, a globalised model y beside a personal model v.
 
-Choose it for a shared model on unlike data at the cost of FedAvg's messages, with a personal model as
-a by-product. Costs per round: d numbers each way for each sampled client; 2 `steps` gradients
-(`feddeper*` halves the steps). Keeps: the personal model.
+Algorithm 1 of its paper. Choose it for a shared model on unlike data at the cost of FedAvg's
+messages, with a personal model as a by-product. Costs per round: d numbers each way for each
+sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the personal model.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class FedDeper(Method):
         return {"v": task.x0.repeat(len(clients), 1)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x, v = down["w"], private["v"]
+        x = down["w"]
+        v = private["v"]
         y = x.expand(here.rows, -1)
         for _ in range(self.steps):
             batch = here.draw()
-            # line 7, y <- y - η g^ϱ(y), with g^ϱ the gradient of f + ϱ/(2η) ||v + y - 2x||² and v as
-            # it is before line 8
+            # line 7, y <- y - η g^ϱ(y): g^ϱ is the gradient of f + ϱ/(2η) ||v + y - 2x||², and v
+            # is as before line 8
             new = y - self.lr * task.grad(y, batch) - self.rho * (v + y - 2 * x)
             v = v - self.lr * task.grad(v, batch if self.same_batch else here.draw())  # line 8
             y = new

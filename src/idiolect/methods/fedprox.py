@@ -1,9 +1,9 @@
 """FedProx, in its two published meanings.
 
 `FedProx` (Li et al. 2020): FedAvg with a proximal term mu/2 ||x - w||^2 in the local problem; one
-shared model comes out. `FedProxSoft` (Chen, Zheng, Long and Su 2021, eq. 3.7 and Algorithms 2 and 3):
-the soft constraint lambda/2 ||w - w_i||^2 between the global model and models that the clients keep;
-personal models come out, after a last stage of local training.
+shared model comes out. `FedProxSoft` (Chen, Zheng, Long and Su 2021, eq. 3.7, Algorithms 2 and 3):
+the soft constraint lambda/2 ||w - w_i||^2 between the global model and models that the clients
+keep; personal models come out, after a last stage of local training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .weighting import WEIGHTINGS, average, weighed
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg whose local steps are held near the received model. For many local steps, unlike data."""
+    """FedAvg whose local steps are held near the received model. For many steps, unlike data."""
 
     mu: float = knob(0.1, "proximal weight: mu/2 ||x - w||^2; 0 is FedAvg", low=0)
 

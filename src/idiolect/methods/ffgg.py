@@ -1,8 +1,9 @@
-"""FFGG: fine-tuning followed by a global gradient (Algorithms 1 and 2), and Local FFGG (Algorithm 4).
+"""FFGG: fine-tuning followed by a global gradient, and Local FFGG.
 
-Choose it when the private part can fit each client's data and clients keep nothing between rounds
-(phones). Costs per round: the shared part each way for each sampled client; `steps` + 1 gradients.
-Stateless: clients solve for their private part anew, also before use.
+Algorithms 1 and 2 of its paper, and Algorithm 4. Choose it when the private part can fit each
+client's data and clients keep nothing between rounds (phones). Costs per round: the shared part
+each way for each sampled client; `steps` + 1 gradients. Stateless: clients solve for their private
+part anew, also before use.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .partial import Partial, step
 
 @dataclass(frozen=True)
 class Ffgg(Partial):
-    """Clients solve for their private part, then send one gradient of the shared part. Stateless."""
+    """Clients solve for their private part and send one gradient of the shared part. Stateless."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
     changes: ClassVar[tuple[str, ...]] = ("theta",)

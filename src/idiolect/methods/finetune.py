@@ -1,8 +1,8 @@
 """Fine-tuning: FedAvg, then some steps of one's own before use.
 
 Choose it as the simplest personalisation there is. Costs per round as FedAvg; `personal_steps`
-gradients before use. Keeps nothing. The run's settings `finetune_steps` and `finetune_lr` do the same
-to any method, as the lp-proj paper does to the compressed ones (section 5.3).
+gradients before use. Keeps nothing. The run's settings `finetune_steps` and `finetune_lr` do the
+same to any method, as the lp-proj paper does to the compressed ones (section 5.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Finetune(FedAvg):
-    """FedAvg, then personal SGD steps before use. The simplest personalisation; often hard to beat."""
+    """FedAvg, then personal SGD steps before use. Simple, and often hard to beat."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 

@@ -1,4 +1,7 @@
-"""Solvers for a client's private part: w ≈ argmin f(θ, w), all rows at once (FFGG, line 4 of Algorithm 1)."""
+"""Solvers for a client's private part, all rows at once: w ≈ argmin f(θ, w).
+
+Line 4 of Algorithm 1 of FFGG.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ STARTS = ("random", "common", "kept")
 
 
 def start(task: Task, split: Split, kept: Tensor, here: Here, how: str) -> Tensor:  # -> w[K, d_w]
-    """Where the private part starts: a new random initialisation each round, the initial one, or where it was."""
+    """Where the private part starts each round.
+
+    At a new random initialisation ("random"), at the initial one ("common"), or where it was
+    ("kept").
+    """
     if how == "kept":
         return kept
     if how == "common":
@@ -33,10 +40,11 @@ def solve(
     lr: float,
     steps: int,
 ) -> Tensor:
-    """sgd and adam take a fresh mini-batch a step; gd, cg and newton work on one (use batching "full" to mean all data).
+    """The private part w[K, d_w] after at most `steps` steps of a solver.
 
-    newton is one step with the whole Hessian of w, cg at most `steps` conjugate-gradient steps on the same system: both are
-    exact for a quadratic loss.
+    sgd and adam take a fresh mini-batch per step; gd, cg and newton work on one (with batching
+    "full", on all data). newton is one step with the whole Hessian of w, cg at most `steps`
+    conjugate-gradient steps on the same system: both are exact for a quadratic loss.
     """
     if not w.shape[-1] or not steps:
         return w
@@ -47,11 +55,13 @@ def solve(
         product = _Hessian(task, split, x, batch)
         return w - (_conjugate(product, g, steps) if solver == "cg" else product.newton(g))
     fixed = here.draw() if solver == "gd" else None
-    m, v = torch.zeros_like(w), torch.zeros_like(w)
+    m = torch.zeros_like(w)
+    v = torch.zeros_like(w)
     for t in range(1, steps + 1):
         g = split.parts(task.grad(split.join(theta, w), fixed or here.draw()))[1]
         if solver == "adam":  # Kingma and Ba 2015, defaults
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            m = 0.9 * m + 0.1 * g
+            v = 0.999 * v + 0.001 * g * g
             g = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
         w = torch.add(w, g, alpha=-lr)
     return w
@@ -61,7 +71,10 @@ class _Hessian:
     """v -> ∇²_ww f v, through the Hessian-vector product of the whole model."""
 
     def __init__(self, task: Task, split: Split, x: Tensor, batch: Batch):
-        self.task, self.split, self.x, self.batch = task, split, x, batch
+        self.task = task
+        self.split = split
+        self.x = x
+        self.batch = batch
 
     def __call__(self, v: Tensor) -> Tensor:
         full = self.split.join(self.x.new_zeros(len(self.x), len(self.split.theta)), v)
@@ -70,33 +83,36 @@ class _Hessian:
     def newton(self, g: Tensor) -> Tensor:
         """H⁺ g with the whole Hessian: where many w fit, the one nearest to the start."""
         eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
-        matrix = torch.stack(
-            [self(e.expand(len(self.x), -1)) for e in eye], dim=-1
-        )  # [K, d_w, d_w]
-        return (
-            torch.linalg.pinv(matrix, rtol=1e3 * torch.finfo(g.dtype).eps, hermitian=True)
-            @ g.unsqueeze(-1)
-        ).squeeze(-1)
+        columns = [self(e.expand(len(self.x), -1)) for e in eye]
+        matrix = torch.stack(columns, dim=-1)  # [K, d_w, d_w]
+        rtol = 1e3 * torch.finfo(g.dtype).eps
+        inverse = torch.linalg.pinv(matrix, rtol=rtol, hermitian=True)
+        return (inverse @ g.unsqueeze(-1)).squeeze(-1)
 
 
 def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
     """At most `steps` conjugate-gradient steps on H z = b, every row its own.
 
-    A row stays where it is once its residual is at rounding level or its direction has no curvature beyond rounding.
+    A row stays where it is once its residual is at rounding level, or once its direction has no
+    curvature beyond rounding.
     """
     tiny = 1e3 * torch.finfo(b.dtype).eps
-    z, r, p = torch.zeros_like(b), b, b
+    z = torch.zeros_like(b)
+    r = b  # residual
+    p = b  # direction
     rr = first = (r * r).sum(-1, keepdim=True)
-    steepest, done = torch.zeros_like(rr), rr == 0
+    steepest = torch.zeros_like(rr)  # the largest curvature met so far
+    done = rr == 0
     for _ in range(steps):
         hp = product(p)
-        curvature, pp = (p * hp).sum(-1, keepdim=True), (p * p).sum(-1, keepdim=True)
-        steepest = torch.maximum(
-            steepest, torch.where(done, 0, curvature / torch.where(pp > 0, pp, 1))
-        )
+        curvature = (p * hp).sum(-1, keepdim=True)
+        pp = (p * p).sum(-1, keepdim=True)
+        relative = curvature / torch.where(pp > 0, pp, 1)
+        steepest = torch.maximum(steepest, torch.where(done, 0, relative))
         done = done | (curvature <= tiny * steepest * pp) | (rr <= tiny**2 * first)
         alpha = torch.where(done, 0, rr / torch.where(done, 1, curvature))
-        z, r = z + alpha * p, r - alpha * hp
+        z = z + alpha * p
+        r = r - alpha * hp
         new = torch.where(done, rr, (r * r).sum(-1, keepdim=True))
         p = torch.where(done, p, r + new / torch.where(rr > 0, rr, 1) * p)
         rr = new

@@ -1,10 +1,11 @@
 """L2GD: a mixture of global and local models, communicating by chance.
 
-Hanzely and Richtárik 2020, Algorithm 1: min (1/n) Σ f_i(x_i) + λ/(2n) Σ ||x_i - x̄||². At each step a
-shared coin decides: with probability p all models move to their mean, else each takes a gradient step.
-Only the first of several mean steps in a row needs a message, so a round here is: the mean steps
-(towards the mean received), then the gradient steps, then the message. Costs per round: d numbers down
-to everyone and up from each sampled client; 1/p gradients on average. Keeps: the client's model.
+Hanzely and Richtárik 2020, Algorithm 1: min (1/n) Σ f_i(x_i) + λ/(2n) Σ ||x_i - x̄||². At each step
+a shared coin decides: with probability p all models move towards their mean, else each takes a
+gradient step. Only the first of several mean steps in a row needs a message, so a round here is:
+the mean steps (towards the mean received), then the gradient steps, then the message. Choose it
+when rounds are expensive. Costs per round: d numbers down to everyone and up from each sampled
+client; 1/p gradients on average. Keeps: the client's model.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .weighting import INITS, average, own_models, weighed
 
 
 def waiting(u: float, stop: float) -> int:
-    """How many trials until the first success of probability `stop`: geometric, from a uniform u."""
+    """Trials until the first success of probability `stop`: geometric, from a uniform u."""
     return 1 if stop >= 1 else 1 + int(math.log1p(-u) / math.log1p(-stop))
 
 
 @dataclass(frozen=True)
 class L2gd(Method):
-    """Models drawn to their mean (lam), communicating only now and then (p). When rounds are dear."""
+    """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
 
     lam: float = knob(0.1, "λ, weight of the distance to the mean; 0 is Local", low=0)
     lr: float = knob(0.05, "α/n, step size", above=0)

@@ -1,7 +1,8 @@
 """LG-FedAvg: local representations, shared top layers (Liang et al. 2020).
 
-Choose it when clients see the world differently but mean the same by it. Costs per round: the shared
-layers down to and up from each sampled client; `steps` gradients. Keeps: the local layers.
+Choose it when the inputs differ between clients but their labels mean the same. Costs per round:
+the shared layers down to and up from each sampled client; `steps` gradients. Keeps: the local
+layers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .weighting import WEIGHTINGS
 
 @dataclass(frozen=True)
 class LgFedAvg(SplitMethod):
-    """Local representation layers, shared top layers. When inputs differ in kind between clients."""
+    """Local representation layers, shared top layers. When inputs differ between clients."""
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)

@@ -1,7 +1,7 @@
 """Local: every client learns alone.
 
-Choose it as the honest baseline of every comparison: where it wins at equal compute, the clients
-should not learn together. Costs per round: nothing is sent; `steps` gradients per client. Keeps: the
+Choose it as the baseline of every comparison: where it wins at equal compute, the clients should
+not learn together. Costs per round: nothing is sent; `steps` gradients per client. Keeps: the
 client's model. PureLocalTraining, eq. (1.3), in the paper of Chen, Zheng, Long and Su (2021).
 """
 

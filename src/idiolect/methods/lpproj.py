@@ -1,9 +1,9 @@
 """lp-proj: personal models that agree, in L^p, on a fixed random subspace.
 
-Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1. Choose it when messages must be tiny, when some clients
-may be malicious (p = 1), or when the data are too unlike for one model. Costs per round: `dim` numbers
-down to every client and up from each sampled one; at most R * steps gradients at every client. Keeps:
-the client's model. P is made from the seed on every side and never sent.
+Han, Li, Lin and Zhang, JMLR 2024, Algorithm 1. Choose it when messages must be tiny, when some
+clients may be malicious (p = 1), or when the data are too unlike for one model. Costs per round:
+`dim` numbers down to every client and up from each sampled one; at most R * steps gradients at
+every client. Keeps: the client's model. P is made from the seed on every side and never sent.
 """
 
 from __future__ import annotations

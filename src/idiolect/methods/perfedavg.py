@@ -1,8 +1,8 @@
 """Per-FedAvg: a shared model that is good after one gradient step at each client.
 
-Fallah, Mokhtari and Ozdaglar 2020 (MAML). Choose it when new clients must be served after very little
-training. Costs per round: d numbers each way for each sampled client; 2 gradients per step, 4 with
-second derivatives. Keeps nothing at the clients; they adapt before use.
+Fallah, Mokhtari and Ozdaglar 2020 (MAML). Choose it when new clients must be served after very
+little training. Costs per round: d numbers each way for each sampled client; 2 gradients per step,
+4 with second derivatives. Keeps nothing at the clients; they adapt before use.
 """
 
 from __future__ import annotations

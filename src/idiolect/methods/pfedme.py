@@ -26,7 +26,7 @@ from .weighting import INITS, average, own_models, weighed
 
 @dataclass(frozen=True)
 class PFedMe(Method):
-    """Personal models as Moreau envelopes of a shared one (lam). For clients that differ moderately."""
+    """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 

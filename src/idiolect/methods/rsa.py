@@ -25,7 +25,7 @@ from .weighting import INITS, own_models
 
 @dataclass(frozen=True)
 class Rsa(Method):
-    """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds what a client can do to it."""
+    """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 

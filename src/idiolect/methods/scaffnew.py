@@ -1,9 +1,9 @@
 """Scaffnew: ProxSkip for federated learning.
 
-Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2. Choose it for one shared model when all
-clients are always there and rounds are dear: local steps provably save rounds. Costs per round: d
-numbers each way; 1/p gradients on average, the same number at every client (a shared coin). Keeps:
-control variate and last model.
+Mishchenko, Malinovsky, Stich and Richtárik 2022, Algorithm 2. Choose it for one shared model when
+all clients are always there and rounds are expensive: local steps provably save rounds. Costs per
+round: d numbers each way; 1/p gradients on average, the same number at every client (a shared
+coin). Keeps: control variate and last model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SCAFFOLD: control variates against client drift (Karimireddy et al. 2020, Algorithm 1).
 
-Choose it for one shared model on unlike data with many local steps and clients that come back. Costs
-per round: 2 d numbers each way for each sampled client; `steps` gradients (and one more for option I).
-Keeps: the client's control variate.
+Choose it for one shared model on unlike data with many local steps and clients that come back.
+Costs per round: 2 d numbers each way for each sampled client; `steps` gradients (and one more for
+option I). Keeps: the client's control variate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..task.task import Task
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    """One shared model with control variates against drift. For unlike data, clients that return."""
+    """One shared model with control variates against drift. For unlike data, returning clients."""
 
     sends: ClassVar[str] = "2 d"
     changes: ClassVar[tuple[str, ...]] = ("w", "c")
@@ -51,7 +51,8 @@ class Scaffold(Method):
         return {"c": task.x0.new_zeros(len(clients), task.d)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        w, c = down["w"], down["c"]
+        w = down["w"]
+        c = down["c"]
         mine = private["c"]
         x = w.expand(here.rows, -1)
         # y <- y - η_l (g_i(y) - c_i + c)

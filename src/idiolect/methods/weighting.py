@@ -23,14 +23,15 @@ def weighed(samples: Tensor, weighting: str) -> Tensor:
 def average(server: State, up: State, shared: str, rule: Combine, weighting: str) -> State:
     """The server's mean of a message, by part; `shared` names the part that holds models.
 
-    "samples" and "equal" are means of the messages. "unbiased" is the step of Chen et al. (2021),
-    w - m / (N |C|) sum_i n_i (w - w_i): with few clients heard its weights need not sum to 1.
+    "samples" and "equal" are means of the messages. "unbiased" is the step of the paper of Chen,
+    Zheng, Long and Su (2021), w - m / (N |C|) sum_i n_i (w - w_i): with few clients heard its
+    weights need not sum to 1. There the other parts of the message have equal weights.
     """
     if weighting != "unbiased":
         return rule(up)
     w = server[shared]
     share = rule.samples.to(w.dtype).unsqueeze(1)  # m n_i / N
-    rows = {n: share * (t - w if n == shared else t) for n, t in up.items()}
+    rows = up | {shared: share * (up[shared] - w)}
     moved = rule(rows, torch.ones_like(rule.samples))
     return moved | {shared: w + moved[shared]}
 

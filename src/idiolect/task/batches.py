@@ -20,7 +20,7 @@ _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend
 
 @dataclass(frozen=True)
 class Batch:
-    """One mini-batch for each row. Rows of `weights` sum to 1, or to 0 for a client with no data."""
+    """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data."""
 
     inputs: Tensor  # [K, B, ...]
     targets: Tensor  # [K, B, ...]
@@ -48,7 +48,7 @@ class Batches:
     """Mini-batches of K clients. `draw()` gives every row a fresh one from its own stream.
 
     batching: "replace" (uniform, with replacement), "epochs" (without: a new order every pass, the
-    last batch of a pass may be smaller) or "full" (all the training data of the client, every time).
+    last batch of a pass may be smaller) or "full" (all training data of the client, every time).
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class Here:
         return self._batches.tally
 
     def steps(self, steps: int, epochs: int) -> Tensor:  # -> int64[K]
-        """How many steps each row takes: `steps`, or, where `epochs` > 0, passes over its own data."""
+        """How many steps each row takes: `steps`, or those of `epochs` > 0 passes over its data."""
         if not epochs:
             return torch.full((self.rows,), steps)
         a_pass = np.maximum(self._batches.steps_per_pass(), 0)

@@ -33,7 +33,7 @@ class Split:
 
 
 def split_by(private: str, layout: Layout) -> Split:
-    """The split whose private part is "input", "output", "adapter", "all", "none" or name patterns."""
+    """The split with this private part: a word, or patterns of names; see `Task.split`."""
     names = layout.names
     owners = list(dict.fromkeys(n.rpartition(".")[0] for n in names))
     # a parameter of the module itself belongs to no layer

@@ -29,11 +29,11 @@ from .split import Split, split_by
 class Task:
     """A model and a loss for a cohort.
 
-    `model` is a torch module, whose weights are then every run's start, or a function without
+    `model` is a torch module, whose weights are then the start of every run, or a function without
     arguments that makes one, which is then called anew under each seed. `loss` is a name
     ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
-    targets) that returns one value per sample. Device, precision, kernel, clipping, weight decay and
-    seed are settings of a run, not of a task: `under` gives the task as a run computes it.
+    targets) that returns one value per sample. Device, precision, kernel, clipping, weight decay
+    and seed are settings of a run, not of a task: `under` gives the task as a run computes it.
 
     >>> task = Task(nn.Linear(3, 2))
     >>> task.d, task.kernel, task.under(dtype=torch.float64).x0.dtype
@@ -67,7 +67,7 @@ class Task:
         self._hvp: Any = None
 
     def under(self, numerics: Numerics | None = None, **changes: Any) -> Task:
-        """The same model and loss on another device, in another precision, under another seed, ..."""
+        """The same model and loss on another device, in another precision, with another seed."""
         task = object.__new__(type(self))
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
@@ -102,7 +102,7 @@ class Task:
         return (each * spread(batch.weights, batch.targets)).flatten(1).sum(1)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
-        """The gradient of each row's mini-batch loss at that row's model, counted: x[K, d] -> [K, d]."""
+        """The gradient of each row's mini-batch loss at its model, counted: x[K, d] -> [K, d]."""
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
         g = self._kernel.grad(x, batch, self.criterion)
         decay = self.numerics.weight_decay
@@ -159,10 +159,11 @@ class Task:
     def split(self, private: str) -> Split:
         """Which coordinates are private.
 
-        "input" (the first layer), "output" (the last), "adapter" (what `models.adapt` added), "all",
-        "none", or name patterns ("head.*,*.bias").
+        "input" (the first layer), "output" (the last), "adapter" (what `models.adapt` added),
+        "all", "none", or name patterns ("head.*,*.bias").
 
-        >>> Task(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))).split("output").w.tolist()
+        >>> task = Task(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
+        >>> task.split("output").w.tolist()
         [8, 9, 10]
         """
         if private not in self._splits:
@@ -208,12 +209,13 @@ def _refuse(module: nn.Module) -> None:
         statistics = getattr(layer, "track_running_stats", False)
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or statistics:
             raise SettingError(
-                f"model: layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps "
-                "running statistics, which are neither a client's nor the server's; "
+                f"model: layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or "
+                "keeps running statistics, which are neither a client's nor the server's; "
                 "use torch.nn.GroupNorm in its place"
             )
         for p in layer.parameters(recurse=False):
             if isinstance(p, nn.parameter.UninitializedParameter):
                 raise SettingError(
-                    f"model: layer {name!r} is lazy; run the module once so that its sizes are known"
+                    f"model: layer {name!r} is lazy; "
+                    "run the module once so that its sizes are known"
                 )

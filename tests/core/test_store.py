@@ -1,4 +1,4 @@
-"""Private rows: made when a client is first met, versioned by round, the same in memory and in a file."""
+"""Private rows: made when a client is first met, versioned by round, in memory or in a file."""
 
 import gc
 import os
@@ -8,7 +8,8 @@ import torch
 
 from idiolect.core.store import Store
 
-N, D = 7, 3
+N = 7
+D = 3
 
 
 def fresh(ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -103,7 +104,8 @@ def test_reading_for_the_next_round_gives_the_newest_rows(limit, tmp_path):
 
 
 def test_a_file_gives_the_rows_that_memory_gives(tmp_path):
-    memory, file = store(1 << 30, tmp_path), store(1, tmp_path)
+    memory = store(1 << 30, tmp_path)
+    file = store(1, tmp_path)
     g = torch.Generator().manual_seed(0)
     for round in range(6):
         ids = (
@@ -116,7 +118,8 @@ def test_a_file_gives_the_rows_that_memory_gives(tmp_path):
             if round == 4:
                 step(s, ids, round, by=0.5)
     assert file.file_backed and not memory.file_backed
-    a, b = memory.save(), file.save()
+    a = memory.save()
+    b = file.save()
     assert a.keys() == b.keys() and all(torch.equal(t, b[n]) for n, t in a.items())
 
 
@@ -181,7 +184,8 @@ def test_two_parts_that_are_one_tensor_stay_two_parts(limit, tmp_path):
         limit,
         tmp_path,
     )
-    ids, x = torch.arange(N), torch.ones(N, D)
+    ids = torch.arange(N)
+    x = torch.ones(N, D)
     s.read(ids, 0)
     s.write(ids, 0, {"a": x, "b": x})
     s.write(torch.tensor([2]), 1, {"a": torch.full((1, D), 7.0), "b": torch.full((1, D), 9.0)})

@@ -1,4 +1,7 @@
-"""Where one method becomes another, or a known recursion; bit for bit where no rounding stands between them."""
+"""Where one method becomes another, or a known recursion.
+
+Bit for bit where no rounding stands between them.
+"""
 
 import numpy as np
 import pytest
@@ -9,26 +12,20 @@ import idiolect as il
 from idiolect.host.host import Host
 from idiolect.server.step import ServerStep
 from idiolect.wire import messages as wire
+from methods.common import LOGISTIC, N, every_model
 from reference import setting
 from reference.lpproj import pfedme
-from reference.setting import MODELS, ROUNDS, SAMPLE, SIZES, assert_same, outcome, run
+from reference.setting import MODELS, ROUNDS, SAMPLE, assert_same, outcome, run
 
-N = len(SIZES)
-LOGISTIC = MODELS["logistic"][1]
-every_model = pytest.mark.parametrize("model", MODELS)
+CPU = torch.device("cpu")
 every_p = pytest.mark.parametrize("p", [1, 1.5, 2, 3])
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return setting.make_federation()
 
 
 def close(a, b):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-# -- to Local ----------------------------------------------------------------------------------------------------------------
+# -- to Local --------------------------------------------------------------------------------------
 @every_p
 @every_model
 def test_lpproj_with_lambda_zero_has_the_personal_models_of_local(federation, p, model):
@@ -61,7 +58,7 @@ def test_soft_fedprox_with_lambda_zero_leaves_clients_that_were_not_sampled_wher
     )
 
 
-# -- to FedAvg, to SGD, to gradient descent ----------------------------------------------------------------------------------
+# -- to FedAvg, to SGD, to gradient descent --------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("amount", [{"steps": 4}, {"epochs": 2}])
 def test_fedprox_with_mu_zero_is_fedavg(federation, model, amount):
@@ -83,7 +80,8 @@ def test_fedavg_with_one_client_is_centralised_sgd(weighting):
     alone = setting.make_federation(sizes=(40,))
     result = outcome(run(il.FedAvg(lr=0.2, steps=5, weighting=weighting), alone, sample=1))
     draws = setting.draws(alone)
-    w, (X, y) = setting.start(), draws.data[0]
+    w = setting.start()
+    X, y = draws.data[0]
     for t in range(ROUNDS):
         batches = draws.batches(t, 0)
         for _ in range(5):
@@ -131,7 +129,7 @@ def test_lpproj_with_clients_of_equal_size_weighs_them_alike(federation):
         assert (np.abs(samples - equal).max() > 1e-9) == apart
 
 
-# -- lp-proj and its relatives -----------------------------------------------------------------------------------------------
+# -- lp-proj and its relatives ---------------------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("beta", [1.0, 0.7])
 def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_pfedme(
@@ -149,11 +147,9 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
         nu=0,
         server_rate=beta,
     )
-    result, draws, start = (
-        outcome(run(method, federation, model)),
-        setting.draws(federation),
-        setting.start(model),
-    )
+    result = outcome(run(method, federation, model))
+    draws = setting.draws(federation)
+    start = setting.start(model)
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
     expected = pfedme(
         MODELS[model][1],
@@ -175,13 +171,16 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
 
 def messages_and_w(method, federation, monkeypatch):
     """(message[client], w as the server sent it) of every round."""
-    seen, update = [], Host.update
+    seen = []
+    update = Host.update
 
-    def noting(self, round, message, *rest):
-        out = update(self, round, message, *rest)
-        down = wire.open_down(self.down, message, self.run, round, self.task.device)["w"]
-        seen.append((wire.unpack(self.up, out.messages.matrix)["w"].numpy(), down.numpy()))
-        return out
+    def noting(self, order):
+        sent = update(self, order)
+        contract = self.contract
+        down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
+        up = wire.unpack(contract.up, sent.messages.matrix)
+        seen.append((up["w"].numpy(), down["w"].numpy()))
+        return sent
 
     monkeypatch.setattr(Host, "update", noting)
     run(method, federation)
@@ -201,7 +200,10 @@ def test_a_message_of_lpproj_1_moves_by_at_most_lr_lambda_per_coordinate_and_alt
 @every_p
 @pytest.mark.parametrize("w_step", ["paper", "code"])
 def test_at_p_x_equal_to_w_nothing_pulls(federation, p, w_step):
-    """x0 = 0 and w = 0, so that P x = w exactly: the personal step is the plain one, and w stays if x does."""
+    """x0 = 0 and w = 0, so that P x = w exactly.
+
+    The personal step is the plain one, and w stays if x does.
+    """
 
     def zero():
         layer = nn.Linear(setting.FEATURES, setting.CLASSES)
@@ -248,9 +250,10 @@ def test_at_p_2_the_public_codes_w_step_has_length_lr_lambda(federation, monkeyp
         np.testing.assert_allclose(np.linalg.norm(up - w, axis=1), 0.3 * 0.5, atol=1e-12)
 
 
-# -- the server's step -------------------------------------------------------------------------------------------------------
+# -- the server's step -----------------------------------------------------------------------------
 def test_server_sgd_with_rate_one_is_the_plain_step_bit_for_bit():
-    w, target = torch.tensor([1e-9, 1.0, 3.0]), torch.tensor([0.1, 1e-9, 0.7])
+    w = torch.tensor([1e-9, 1.0, 3.0])
+    target = torch.tensor([0.1, 1e-9, 0.7])
     assert not torch.equal(w - (w - target), target)  # a step along the difference would round
     assert torch.equal(ServerStep("sgd", 1.0)({"w": w}, {"w": target}, "w")["w"], target)
 

@@ -1,4 +1,7 @@
-"""The figures: pooled over samples, spread over clients, intervals over seeds; equal to a loop by hand."""
+"""The figures: pooled over samples, spread over clients, intervals over seeds.
+
+They equal those of a loop by hand.
+"""
 
 import math
 
@@ -11,24 +14,26 @@ from scipy import stats
 from torch import nn
 
 import idiolect as il
+from helpers import classification, regression
 from idiolect.host.evaluation import Evaluator
 from idiolect.host.scores import Scores, interval, majority, summarise
 
 NAN = float("nan")
 
 
-def federation(sizes=(40, 3, 17, 9, 25, 8), features=4, classes=3, kind="classes") -> il.Federation:
-    rng = np.random.default_rng(0)
-    n = sum(sizes)
-    y = (
-        rng.integers(classes, size=n)
-        if kind == "classes"
-        else rng.standard_normal(n).astype(np.float32)
-    )
-    x = rng.standard_normal((n, features)) + (y[:, None] if kind == "classes" else 0)
-    return il.Federation.from_arrays(
-        x, y, np.repeat(np.arange(len(sizes)), sizes), test=0.3, valid=0.2
-    )
+SIZES = (40, 3, 17, 9, 25, 8)
+PARTS = {"test": 0.3, "valid": 0.2}
+
+
+def federation(sizes=SIZES, of=classification) -> il.Federation:
+    return of(sizes, features=4, **PARTS)
+
+
+def scores_of(hits, loss, samples) -> Scores:
+    """Scores of clients 0, 1, 2, ... that spent nothing before use."""
+    clients = torch.arange(len(samples))
+    counts = (torch.as_tensor(t, dtype=torch.float64) for t in (hits, loss))
+    return Scores(clients, *counts, torch.as_tensor(samples), torch.zeros_like(clients))
 
 
 def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[str, float]:
@@ -41,7 +46,9 @@ def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[st
             hits.append(int((out.argmax(1) == y).sum()))
             losses.append(float(nn.functional.cross_entropy(out.double(), y, reduction="sum")))
             samples.append(len(y))
-    h, s, n = np.array(hits), np.array(losses), np.array(samples)
+    h = np.array(hits)
+    s = np.array(losses)
+    n = np.array(samples)
     worst = math.ceil(len(n) / 10)
     return {
         "accuracy": h.sum() / n.sum(),
@@ -64,7 +71,7 @@ def by_hand(federation: il.Federation, result: il.Result, split: str) -> dict[st
 def test_the_figures_are_those_of_a_loop_by_hand(method, split):
     data = federation()
     result = il.run(method, il.Task(nn.Linear(4, 3)), data, rounds=4, sample=3, batch=8)
-    final = result.seeds[0].final(split)
+    final = result.seeds[0].final[split]
     assert final == pytest.approx(by_hand(data, result, split), rel=1e-5)
     measured = (
         result.summary()["accuracy"] if split == "test" else result.summary()[split]["accuracy"]
@@ -79,15 +86,16 @@ def test_many_clients_of_all_sizes_are_scored_as_one_by_one():
     sizes = tuple(np.random.default_rng(1).integers(2, 200, size=60))
     data = federation(sizes)
     result = il.run(il.Local(steps=2), il.Task(nn.Linear(4, 3)), data, rounds=1)
-    assert result.seeds[0].final() == pytest.approx(by_hand(data, result, "test"), rel=1e-5)
-    assert result.seeds[0].final("train") == pytest.approx(by_hand(data, result, "train"), rel=1e-5)
+    assert result.seeds[0].final["test"] == pytest.approx(by_hand(data, result, "test"), rel=1e-5)
+    assert result.seeds[0].final["train"] == pytest.approx(by_hand(data, result, "train"), rel=1e-5)
 
 
 def test_shared_and_personal_evaluation_agree():
     data = federation()
-    task = il.Task(nn.Linear(4, 3), dtype=torch.float64)
+    task = il.Task(nn.Linear(4, 3)).under(dtype=torch.float64)
     evaluator = Evaluator(task, data.to("cpu", torch.float64), "test")
-    shared, personal = evaluator.shared(task.x0), evaluator.blank()
+    shared = evaluator.shared(task.x0)
+    personal = evaluator.blank()
     evaluator.personal(task.x0.repeat(data.clients, 1), torch.arange(data.clients), personal)
     torch.testing.assert_close(shared.loss, personal.loss)
     assert torch.equal(shared.hits, personal.hits)
@@ -95,17 +103,18 @@ def test_shared_and_personal_evaluation_agree():
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_chunks_do_not_change_the_figures(chunk):
-    data, task = federation(), il.Task(nn.Linear(4, 3))
+    data = federation()
+    task = il.Task(nn.Linear(4, 3))
     for method in (il.FedAvg(), il.LpProj(dim=5)):
         whole, parts = (
             il.run(method, task, data, rounds=3, sample=3, chunk=c, dtype="float64")
             for c in (0, chunk)
         )
-        assert parts.seeds[0].final() == pytest.approx(whole.seeds[0].final(), rel=1e-9)
+        assert parts.seeds[0].final["test"] == pytest.approx(whole.seeds[0].final["test"], rel=1e-9)
 
 
 def test_regression_has_a_loss_and_no_accuracy():
-    data = federation(kind="values")
+    data = federation(of=regression)
     result = il.run(il.Local(steps=3), il.Task(nn.Linear(4, 1), "mse"), data, rounds=2)
     summary = result.summary()
     x, y = (torch.cat([data.part(k, "test")[i] for k in range(data.clients)]) for i in (0, 1))
@@ -134,7 +143,7 @@ def test_summaries_of_any_counts(rows):
     hits = torch.tensor([float(min(h, n)) for h, n, _ in rows], dtype=torch.float64)
     samples = torch.tensor([n for _, n, _ in rows])
     losses = torch.tensor([x for _, _, x in rows], dtype=torch.float64)
-    out = summarise(Scores(hits, losses, samples))
+    out = summarise(scores_of(hits, losses, samples))
     kept = [(float(h), n) for h, n in zip(hits, samples.tolist(), strict=True) if n]
     if not kept:
         assert all(math.isnan(v) for v in out.values())
@@ -146,12 +155,20 @@ def test_summaries_of_any_counts(rows):
 
 
 def test_only_the_clients_asked_for_count():
-    scores = Scores(torch.tensor([1.0, 0.0, 4.0]), torch.zeros(3), torch.tensor([2, 5, 4]))
-    assert summarise(scores, torch.tensor([0, 2]))["accuracy"] == 5 / 6
+    scores = scores_of([1, 0, 4], [0, 0, 0], [2, 5, 4])
+    assert summarise(scores.only(torch.tensor([0, 2])))["accuracy"] == 5 / 6
+
+
+def test_scores_of_several_hosts_merge_by_wire_id():
+    whole = scores_of([1, 0, 4, 2], [0.5, 1, 2, 3], [2, 5, 4, 3])
+    parts = [whole.only(torch.tensor(ids)) for ids in ([1, 3], [], [0, 2])]
+    merged = Scores.merge(parts)
+    for field in ("wire_ids", "hits", "loss", "samples", "gradients"):
+        assert torch.equal(getattr(merged, field), getattr(whole, field)), field
 
 
 def test_a_client_without_samples_has_no_accuracy_and_counts_for_nothing():
-    scores = Scores(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]), torch.tensor([2, 0]))
+    scores = scores_of([1, 0], [1, 0], [2, 0])
     assert summarise(scores)["accuracy"] == 0.5 and summarise(scores)["accuracy_variance"] == 0
     assert math.isnan(scores.of_clients()[0][1])
 
@@ -173,7 +190,7 @@ def test_several_seeds_give_mean_and_interval_over_them():
         il.FedAvg(), il.Task(lambda: nn.Linear(4, 3)), federation(), rounds=2, seeds=4, seed=3
     )
     summary = result.summary()
-    each = [s.final()["accuracy"] for s in result.seeds]
+    each = [s.final["test"]["accuracy"] for s in result.seeds]
     assert (
         summary["seeds"] == [3, 4, 5, 6]
         and summary["accuracy"]["by_seed"] == each

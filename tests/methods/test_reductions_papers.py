@@ -1,4 +1,7 @@
-"""Where methods of other papers become FedAvg, Local, gradient descent or each other; bit for bit where no rounding stands between."""
+"""Where methods of other papers become FedAvg, Local, gradient descent or each other.
+
+Bit for bit where no rounding stands between.
+"""
 
 from dataclasses import dataclass
 
@@ -7,24 +10,19 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
+import helpers
 import idiolect as il
+from helpers import state_of
 from idiolect import testing
 from idiolect.core import streams
 from idiolect.host.host import Host
-from idiolect.task.batches import Batches
+from idiolect.task.here import Here
 from idiolect.wire import messages as wire
+from methods.common import N, every_batching, every_model, every_weighting
 from reference import setting
-from reference.setting import BATCH, CLASSES, MODELS, ROUNDS, SAMPLE, SEED, SIZES, outcome, run
+from reference.setting import BATCH, CLASSES, MODELS, ROUNDS, SAMPLE, SEED, outcome, run
 
-N = len(SIZES)
-every_model = pytest.mark.parametrize("model", MODELS)
-every_batching = pytest.mark.parametrize("batching", ["replace", "epochs", "full"])
-every_weighting = pytest.mark.parametrize("weighting", ["samples", "equal", "unbiased"])
-
-
-@pytest.fixture(scope="module")
-def federation():
-    return setting.make_federation()
+CPU = torch.device("cpu")
 
 
 def same(a, b):
@@ -42,13 +40,15 @@ def global_model(method, federation, model="logistic", **settings):
 
 def mean_loss_descent(federation, model, lr, rounds=ROUNDS):
     """Gradient descent on (1/N) sum_i f_i, each f_i the mean loss of a client."""
-    by_hand, data, w = MODELS[model][1], setting.draws(federation).data, setting.start(model)
+    by_hand = MODELS[model][1]
+    data = setting.draws(federation).data
+    w = setting.start(model)
     for _ in range(rounds):
         w = w - lr * sum(by_hand.gradient(w, X, y) for X, y in data) / len(data)
     return w
 
 
-# -- pFedMe and lp-proj ------------------------------------------------------------------------------------------------------
+# -- pFedMe and lp-proj ----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FromTheModelsStart(il.LpProj):
     """lp-proj's shared point starts at 0, pFedMe's at the model's own start."""
@@ -79,7 +79,7 @@ def test_lpproj_with_p_2_and_no_projection_is_pfedme(federation, model, fresh, m
     setting.assert_same(tied, outcome(run(il.PFedMe(**fields), federation, model)))
 
 
-# -- to Local ----------------------------------------------------------------------------------------------------------------
+# -- to Local --------------------------------------------------------------------------------------
 @every_model
 @every_batching
 def test_without_lambda_pfedme_lpproj_ditto_and_rsa_have_the_personal_models_of_local(
@@ -108,22 +108,22 @@ def test_without_lambda_the_shared_model_of_pfedme_and_rsa_stays(federation, mod
 @pytest.mark.parametrize("p", [0.2, 0.6])
 def test_l2gd_with_lambda_zero_is_local_with_the_same_number_of_steps(federation, model, p):
     result = run(il.L2gd(lam=0, lr=0.1, p=p), federation, model, rounds=5)
-    task, names = result.seeds[0].engine.host.task, streams.name_keys(federation.names)
-    data, x, steps = federation.to("cpu", torch.float64), {"x": task.x0.repeat(N, 1)}, []
+    task = result.session().contract.task
+    data = federation.to("cpu", torch.float64)
+    of_run = {
+        "clients": streams.name_keys(federation.names),
+        "seed": SEED,
+        "batch": BATCH,
+        "batching": "replace",
+        "dtype": torch.float64,
+    }
+    x = {"x": task.x0.repeat(N, 1)}
+    steps = []
     for t in range(5):
         u = streams.uniform(streams.keys(SEED, "l2gd", t), 2)[0, 1]
         steps.append(next(k for k in range(1, 1000) if u < 1 - (1 - p) ** k))
-        of_run = {
-            "seed": SEED,
-            "round": t,
-            "names": names,
-            "batch": BATCH,
-            "batching": "replace",
-            "dtype": torch.float64,
-        }
-        _, x = il.Local(lr=0.1 / (1 - p), steps=steps[-1]).update(
-            task, {}, x, Batches(data, torch.arange(N), **of_run)
-        )
+        here = Here(data, torch.arange(N), round=t, **of_run)
+        _, x = il.Local(lr=0.1 / (1 - p), steps=steps[-1]).update(task, {}, x, here)
     assert len(set(steps)) > 1
     after = outcome(result)
     close(after["personal"], x["x"].numpy())
@@ -149,7 +149,7 @@ def test_fedalt_and_fedsim_with_everything_private_are_local(federation, model):
         same(outcome(run(method, federation, model, sample=N))["personal"], alone)
 
 
-# -- to FedAvg ---------------------------------------------------------------------------------------------------------------
+# -- to FedAvg -------------------------------------------------------------------------------------
 @every_model
 @every_weighting
 def test_with_everything_shared_lg_fedavg_fedsim_and_fedalt_are_fedavg(
@@ -170,7 +170,7 @@ def test_with_everything_shared_lg_fedavg_fedsim_and_fedalt_are_fedavg(
 
 @every_model
 def test_local_ffgg_with_nothing_private_is_fedavg_with_equal_weights(federation, model):
-    """Full batches: Algorithm 4 spends a gradient on line 6 even where there is nothing for it to move."""
+    """Full batches: Algorithm 4 spends a gradient on line 6 even with nothing for it to move."""
     method = il.LocalFfgg(part="none", lr=0.3, local_steps=4)
     fedavg = il.FedAvg(lr=0.3, steps=4, weighting="equal")
     close(*(global_model(m, federation, model, batching="full") for m in (method, fedavg)))
@@ -195,17 +195,16 @@ def test_scaffold_with_one_step_of_everyone_is_fedavg_with_one_step(
 @every_model
 @every_batching
 def test_feddeper_with_rho_zero_has_the_global_model_of_fedavg(federation, model, batching):
-    deper, fedavg = (
-        il.FedDeper(lr=0.2, rho=0, steps=4),
-        il.FedAvg(lr=0.2, steps=4, weighting="equal"),
-    )
+    deper = il.FedDeper(lr=0.2, rho=0, steps=4)
+    fedavg = il.FedAvg(lr=0.2, steps=4, weighting="equal")
     close(*(global_model(m, federation, model, batching=batching) for m in (deper, fedavg)))
 
 
 @every_model
 @every_batching
 def test_scaffnew_that_always_communicates_is_fedavg_with_one_step(federation, model, batching):
-    scaffnew, fedavg = il.Scaffnew(lr=0.3, p=1), il.FedAvg(lr=0.3, steps=1, weighting="equal")
+    scaffnew = il.Scaffnew(lr=0.3, p=1)
+    fedavg = il.FedAvg(lr=0.3, steps=1, weighting="equal")
     close(
         *(
             global_model(m, federation, model, batching=batching, sample=N)
@@ -254,24 +253,25 @@ def test_per_fedavg_without_adaptation_is_fedavg(federation, model, hessian):
 
 
 def test_the_dichotomy_without_local_steps_has_fedavgs_model():
-    dichotomy, fedavg = il.Dichotomy(lr=0.3, steps=4, personal_steps=0), il.FedAvg(lr=0.3, steps=4)
-    data, task = testing.federation(), testing.task()  # with validation data
+    data = testing.federation()  # with validation data
+    task = testing.task()
     close(
         *(
-            il.run(m, task, data, rounds=ROUNDS, sample=3, dtype="float64")
-            .seeds[0]
-            .engine.server["w"]
-            for m in (dichotomy, fedavg)
+            state_of(helpers.run(method, data, task))["w"]
+            for method in (
+                il.Dichotomy(lr=0.3, steps=4, personal_steps=0),
+                il.FedAvg(lr=0.3, steps=4),
+            )
         )
     )
 
 
-# -- to gradient descent and centralised SGD ---------------------------------------------------------------------------------
+# -- to gradient descent and centralised SGD -------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("rho", [0.0, 0.3])
 @pytest.mark.parametrize("same_batch", [True, False])
 def test_feddeper_with_one_step_and_lambda_1_is_centralised_sgd(federation, model, rho, same_batch):
-    """Its Remark 3: with everyone heard, the mean of the v's is x, so that the penalty has no effect on it."""
+    """Its Remark 3: with everyone heard, the mean of the v's is x; the penalty has no effect."""
     method = il.FedDeper(lr=0.2, steps=1, rho=rho, lam=1, same_batch=same_batch)
     close(
         global_model(method, federation, model, batching="full", sample=N),
@@ -309,12 +309,11 @@ def test_scaffnew_that_always_communicates_is_gradient_descent_on_the_mean_loss(
 def test_scaffnew_and_scaffold_with_all_data_reach_the_minimum_of_the_mean_loss_where_fedavg_drifts(
     method,
 ):
-    """Their fixed point is that of gradient descent, however many local steps: the gradient there is zero."""
-    federation, by_hand = setting.make_federation(sizes=(30,) * 4), MODELS["logistic"][1]
-    parts, settings = (
-        setting.draws(federation).data,
-        {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5},
-    )
+    """Their fixed point is that of gradient descent, however many local steps: no gradient."""
+    federation = setting.make_federation(sizes=(30,) * 4)
+    by_hand = MODELS["logistic"][1]
+    parts = setting.draws(federation).data
+    settings = {"batching": "full", "sample": 4, "rounds": 200, "weight_decay": 0.5}
 
     def slope(method):
         w = global_model(method, federation, **settings)
@@ -335,8 +334,10 @@ def test_with_one_client_the_global_model_is_centralised_sgd(model, name):
         "scaffold II": il.Scaffold(**fields),
         "finetune": il.Finetune(**fields),
     }[name]
-    alone, by_hand = setting.make_federation(sizes=(40,)), MODELS[model][1]
-    draws, w = setting.draws(alone), setting.start(model)
+    alone = setting.make_federation(sizes=(40,))
+    by_hand = MODELS[model][1]
+    draws = setting.draws(alone)
+    w = setting.start(model)
     X, y = draws.data[0]
     for t in range(ROUNDS):
         batches = draws.batches(t, 0)
@@ -346,16 +347,17 @@ def test_with_one_client_the_global_model_is_centralised_sgd(model, name):
     close(global_model(method, alone, model, sample=1), w)
 
 
-# -- what RSA bounds ---------------------------------------------------------------------------------------------------------
+# -- what RSA bounds -------------------------------------------------------------------------------
 def shared_models(method, federation, monkeypatch, **settings):
     """w as the server sent it in every round, and after the last."""
-    seen, update = [], Host.update
+    seen = []
+    update = Host.update
 
-    def noting(self, round, message, train, send, rate=1.0):
-        seen.append(
-            wire.open_down(self.down, message, self.run, round, self.task.device)["w"].numpy()
-        )
-        return update(self, round, message, train, send, rate)
+    def noting(self, order):
+        contract = self.contract
+        down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
+        seen.append(down["w"].numpy())
+        return update(self, order)
 
     monkeypatch.setattr(Host, "update", noting)
     last = global_model(method, federation, **settings)
@@ -376,29 +378,22 @@ def test_rsa_1_moves_the_shared_model_by_at_most_lr_lambda_from_each_client(
     assert moves.max() == pytest.approx(bound, abs=1e-12)  # the bound, and it is reached
 
 
-@pytest.mark.parametrize("lie", [0.0, 1e300, -1e300])
-def test_whatever_a_client_sends_rsa_1_moves_by_at_most_lr_lambda(lie):
-    task, method = (
-        il.Task(MODELS["logistic"][0], dtype=torch.float64),
-        il.Rsa(p=1, lr=0.3, lam=0.05),
-    )
+@pytest.mark.parametrize("sent", [0.0, 1e300, -1e300])
+def test_whatever_a_client_sends_rsa_1_moves_by_at_most_lr_lambda(sent):
+    task = setting.task().under(dtype=torch.float64)
+    method = il.Rsa(p=1, lr=0.3, lam=0.05)
     server = method.server(task)
     honest = server["w"] + torch.linspace(-1, 1, 3, dtype=torch.float64).unsqueeze(1)
-    lying = torch.cat([honest, torch.full_like(honest[:1], lie)])
+    with_malicious = torch.cat([honest, torch.full_like(honest[:1], sent)])
 
     def step(rows):
-        return method.aggregate(
-            task,
-            server,
-            {"w": rows},
-            torch.ones(len(rows)),
-            lambda r, w: (w / w.sum()).to(r.dtype) @ r,
-        )["w"]
+        rule = testing.PlainMean(method, torch.ones(len(rows)), clients=len(rows))
+        return method.aggregate(task, server, {"w": rows}, rule)["w"]
 
-    assert (step(lying) - step(honest)).abs().max() <= 0.3 * 0.05 + 1e-12
+    assert (step(with_malicious) - step(honest)).abs().max() <= 0.3 * 0.05 + 1e-12
 
 
-# -- what the dichotomy promises ---------------------------------------------------------------------------------------------
+# -- what the dichotomy promises -------------------------------------------------------------------
 @every_model
 def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fedavg_or_local(
     model,
@@ -417,7 +412,8 @@ def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fe
         federation,
         model,
     )
-    after, by_hand = outcome(result), MODELS[model][1]
+    after = outcome(result)
+    by_hand = MODELS[model][1]
 
     def errors(models):
         parts = [federation.part(k, "valid") for k in range(8)]
@@ -436,15 +432,21 @@ def test_the_dichotomy_at_level_client_is_never_worse_on_validation_data_than_fe
 
 
 def test_a_personal_model_of_ffgg_is_solved_anew_and_not_kept(federation):
-    """Stateless: a client that was never sampled has a model as good as any, and asking twice gives the same one."""
+    """Stateless: a client that was never sampled has a model as good as any.
+
+    Asking twice gives the same one.
+    """
     result = run(il.Ffgg(part="output", steps=30), federation, "network")
     heard = {i for cohort in setting.draws(federation).cohorts(ROUNDS, SAMPLE) for i in cohort}
     stranger = next(k for k in range(N) if k not in heard)
     once, twice = (
-        parameters_to_vector(result.personal(stranger).parameters()).detach().numpy()
+        parameters_to_vector(result.personal(federation.ids[stranger]).parameters())
+        .detach()
+        .numpy()
         for _ in range(2)
     )
     same(once, twice)
-    by_hand, (X, y) = MODELS["network"][1], setting.draws(federation).data[stranger]
+    by_hand = MODELS["network"][1]
+    X, y = setting.draws(federation).data[stranger]
     assert by_hand.loss(once, X, y) < by_hand.loss(setting.start("network"), X, y)
     assert outcome(result)["private w"].shape == (N, 0)

@@ -1,4 +1,4 @@
-"""Random numbers are keyed by (seed, purpose, round, client): no state, no collisions, the same bits for ever."""
+"""Random numbers keyed by (seed, purpose, round, client): no state, no collisions, fixed bits."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,10 @@ NAMES = streams.name_keys([f"client {i}" for i in range(2000)])
 
 
 def test_the_generator_is_splitmix64():
-    """The published first outputs for seed 1234567 (Vigna's reference code): the state advances by the golden gamma, then is mixed."""
+    """The published first outputs for seed 1234567 (Vigna's reference code).
+
+    The state advances by the golden gamma, then is mixed.
+    """
     assert streams.bits(np.array([1234567], dtype=np.uint64), 0, 3)[0].tolist() == [
         6457827717110365317,
         3203168211198807973,
@@ -29,7 +32,7 @@ GOLDEN = {
 
 
 def test_the_numbers_are_those_of_every_earlier_version():
-    """A changed generator would change every published figure: then these must be changed on purpose."""
+    """A changed generator would change every published figure: change these on purpose only."""
     key = streams.keys(7, "golden", 3, streams.name_keys(["a"]))
     assert streams.bits(key, 0, 2)[0].tolist() == GOLDEN["bits"]
     assert streams.uniform(key, 2)[0].tolist() == GOLDEN["uniform"]

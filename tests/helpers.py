@@ -1,0 +1,75 @@
+"""What many tests share: small federations by kind, a run with the usual settings, its outcome."""
+
+import numpy as np
+import torch
+from torch import nn
+
+import idiolect as il
+from idiolect.testing import gradients_of, private_of, state_of
+
+__all__ = [
+    "classification",
+    "gradients_of",
+    "linear",
+    "numbered",
+    "private_of",
+    "regression",
+    "run",
+    "state_of",
+]
+
+FEATURES = 6
+CLASSES = 3
+
+
+# -- federations: clients are called 0, 1, 2, ... --------------------------------------------------
+def classification(
+    sizes=(20,) * 8, features=FEATURES, classes=CLASSES, seed=0, **options
+) -> il.Federation:
+    """Clients of these sizes; the class of a sample shows in its features."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=sum(sizes))
+    x = rng.standard_normal((len(y), features)) + y[:, None]
+    return il.Federation.from_arrays(x, y, _owners(sizes), **options)
+
+
+def regression(sizes=(20,) * 8, features=FEATURES, seed=0, **options) -> il.Federation:
+    """Clients of these sizes with real targets, and a linear rule that all of them share."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((sum(sizes), features))
+    y = x @ rng.standard_normal(features) + 0.3 * rng.standard_normal(len(x))
+    return il.Federation.from_arrays(x, y.astype(np.float32), _owners(sizes), **options)
+
+
+def numbered(sizes, without_data=0) -> il.Federation:
+    """Sample i has input i and target i % 3, so that a batch says which samples it holds.
+
+    All are for training. `without_data` more clients have two test samples each and nothing else.
+    """
+    more = np.repeat(len(sizes) + np.arange(without_data), 2)
+    ids = np.concatenate([_owners(sizes), more])
+    split = np.array(["train"] * sum(sizes) + ["test"] * len(more))
+    inputs = torch.arange(len(ids), dtype=torch.float32).unsqueeze(1)
+    return il.Federation.from_arrays(inputs, np.arange(len(ids)) % 3, ids, split=split)
+
+
+def _owners(sizes) -> np.ndarray:
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+def linear(features=FEATURES, outputs=CLASSES, loss="cross_entropy") -> il.Task:
+    """A linear model, made anew under each seed."""
+    return il.Task(lambda: nn.Linear(features, outputs), loss)
+
+
+def run(method, federation=None, task=None, **settings) -> il.Result:
+    """Three rounds in double precision with three clients heard, unless told otherwise."""
+    usual = {
+        "rounds": 3,
+        "sample": 0 if method.hears_all else 3,
+        "batch": 8,
+        "dtype": "float64",
+        "eval_every": 0,
+    }
+    return il.run(method, task or linear(), federation or classification(), **usual | settings)

@@ -1,0 +1,99 @@
+"""Methods with a private part: LG-FedAvg, FedAlt and FedSim."""
+
+import pytest
+
+import idiolect as il
+from methods.common import (
+    PARTS,
+    Case,
+    N,
+    assert_equals,
+    every_batching,
+    every_part,
+    every_weighting,
+)
+from reference.fedalt import pillutla
+from reference.lgfedavg import lgfedavg
+from reference.setting import ROUNDS, SAMPLE, run
+
+
+# -- LG-FedAvg -------------------------------------------------------------------------------------
+@every_part
+@every_batching
+def test_lg_fedavg_trains_all_layers_and_averages_the_shared_ones(
+    federation, model, part, batching
+):
+    case = Case(federation, model, batching)
+    shared = PARTS[model, part]
+    expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, [4] * N, "samples")
+    result = run(
+        il.LgFedAvg(lr=0.3, steps=4, shared_part=part), federation, model, batching=batching
+    )
+    assert_equals(result, expected, federation, model)
+    assert result.summary()["values"]["up"] == ROUNDS * SAMPLE * len(shared)
+
+
+@every_weighting
+def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting):
+    case = Case(federation, "network", "epochs")
+    shared = PARTS["network", "output"]
+    steps = case.draws.passes(2)
+    expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, steps, weighting)
+    result = run(
+        il.LgFedAvg(lr=0.3, epochs=2, weighting=weighting), federation, "network", batching="epochs"
+    )
+    assert_equals(result, expected, federation, "network")
+
+
+# -- FedAlt and FedSim -----------------------------------------------------------------------------
+def check_pillutla(
+    federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"
+):
+    case = Case(federation, model, batching)
+    private = PARTS[model, part]
+    expected = pillutla(
+        *case.about,
+        private,
+        case.cohorts,
+        case.batches,
+        lr=0.3,
+        private_lr=0.2,
+        steps=3,
+        private_steps=4,
+        stateful=stateful,
+        weighting=weighting,
+        simultaneous=simultaneous,
+    )
+    fields = {
+        "part": part,
+        "lr": 0.3,
+        "private_lr": 0.2,
+        "steps": 3,
+        "stateful": stateful,
+        "weighting": weighting,
+    }
+    method = il.FedSim(**fields) if simultaneous else il.FedAlt(**fields, private_steps=4)
+    assert_equals(run(method, federation, model, batching=batching), expected, federation, model)
+
+
+@every_part
+@pytest.mark.parametrize("stateful", [True, False])
+def test_fedalt_takes_the_private_steps_first_and_then_the_shared_ones(
+    federation, model, part, stateful
+):
+    check_pillutla(federation, False, model, part, stateful)
+
+
+@every_part
+@pytest.mark.parametrize("stateful", [True, False])
+def test_fedsim_takes_both_steps_from_the_same_point(federation, model, part, stateful):
+    check_pillutla(federation, True, model, part, stateful)
+
+
+@every_batching
+@every_weighting
+def test_fedalt_and_fedsim_are_their_algorithms_for_every_batching_and_weighting(
+    federation, batching, weighting
+):
+    for simultaneous in (False, True):
+        check_pillutla(federation, simultaneous, "network", "output", True, batching, weighting)
