@@ -1,4 +1,7 @@
-"""Shared by all tests: one thread (two test processes share two cores), no cache or run directory of the user's."""
+"""Shared by all tests.
+
+One thread (two test processes share two cores), no cache or run directory of the user's.
+"""
 
 import pytest
 import torch

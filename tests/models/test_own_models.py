@@ -201,7 +201,6 @@ def test_options_that_do_not_fit_are_refused_with_those_that_do(model, options, 
         lambda inputs, outputs, width, /: nn.Linear(6, 3),
         lambda inputs, outputs: "no module",
     ],
-    ids=repr,
 )
 def test_an_object_that_makes_no_module_is_refused(model):
     with pytest.raises(SettingError, match=r"^model: .*subclass of Model, or a callable \(inputs"):

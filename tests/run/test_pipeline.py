@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 import torch
-from helpers import private_of, state_of
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect.cli.main import main
 
 STAGES = [

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import private_of, state_of
 from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.methods import make_method
 from idiolect.run import checkpoint

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 import torch
-from helpers import private_of, state_of
 from torch import nn
 
 import idiolect as il
+from helpers import private_of, state_of
 from idiolect import SettingError
 from idiolect.host.host import Host
 

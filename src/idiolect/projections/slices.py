@@ -41,9 +41,7 @@ class Slices:
     def down(self, x: Tensor) -> Tensor:
         sums = []
         for part, value in zip(self._parts(x), self._parts(self.value), strict=True):
-            products = torch.bmm(
-                value.unsqueeze(1), part.permute(1, 2, 0)
-            )
+            products = torch.bmm(value.unsqueeze(1), part.permute(1, 2, 0))
             sums.append(products[:, 0].T)
         return torch.cat(sums, dim=1)
 
