@@ -8,11 +8,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import text
 from ..core.knobs import SettingError
-from ..core.registry import Table
+from ..core.registry import Table, subclass_of
 from .alie import Alie
 from .base import Attack, AttackSequence, Collusion
 from .data import poison
@@ -24,13 +22,6 @@ from .minmax import MinMax, MinSum
 from .noise import Gaussian, SameValue, SignFlip
 from .observer import Observer, tamper
 from .scaling import Scaling, Zero
-
-
-def _attack(name: str, found: Any) -> type[Attack]:
-    if not (isinstance(found, type) and issubclass(found, Attack)):
-        raise SettingError(f"attack: {name!r} is not accepted; it must be a subclass of Attack")
-    return found
-
 
 ATTACKS: Table[type[Attack]] = Table(
     "attack",
@@ -49,7 +40,7 @@ ATTACKS: Table[type[Attack]] = Table(
         "min-sum": MinSum,
         "mimic": Mimic,
     },
-    _attack,
+    subclass_of(Attack),
 )
 
 __all__ = [

@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import text
 from ..core.knobs import SettingError
-from ..core.registry import Table
+from ..core.registry import Table, subclass_of
 from .channel import Channel
 from .clip import Clip
 from .dgc import DGC
@@ -24,13 +22,6 @@ from .sign import Sign
 from .sketch import Sketch
 from .stage import Form, Stage
 from .topk import TopK
-
-
-def _stage(name: str, found: Any) -> type[Stage]:
-    if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise SettingError(f"channel: {name!r} is not accepted; it must be a subclass of Stage")
-    return found
-
 
 CHANNELS: Table[type[Stage]] = Table(
     "channel",
@@ -48,7 +39,7 @@ CHANNELS: Table[type[Stage]] = Table(
         "sketch": Sketch,
         "topk": TopK,
     },
-    _stage,
+    subclass_of(Stage),
 )
 
 __all__ = ["CHANNELS", "Channel", "Form", "Stage", "channel_text", "parse_channel"]

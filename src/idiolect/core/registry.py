@@ -54,8 +54,16 @@ class Table(Mapping[str, T], Generic[T]):
         if name in self.built_in:
             return self.built_in[name]
         if name not in self._found:
-            self._found[name] = self._accept(name, self._load(name))
+            self._found[name] = self._accepted(name, self._load(name))
         return self._found[name]
+
+    def _accepted(self, name: str, thing: Any) -> T:
+        try:
+            return self._accept(name, thing)
+        except SettingError as error:
+            if str(error).startswith(f"{self.kind}: "):
+                raise
+            raise SettingError(f"{self.kind}: {error}") from None
 
     def known(self) -> dict[str, T]:
         """The built-in entries, and those that have been asked for by name."""
@@ -109,6 +117,18 @@ class Table(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def subclass_of(*bases: type) -> Callable[[str, Any], Any]:
+    """What a table of classes accepts: subclasses of one of `bases`."""
+    wanted = " or ".join(base.__name__ for base in bases)
+
+    def accept(name: str, thing: Any) -> Any:
+        if isinstance(thing, type) and issubclass(thing, bases):
+            return thing
+        raise SettingError(f"{name!r} is not accepted; it must be a subclass of {wanted}")
+
+    return accept
 
 
 def _literal(value: Any) -> str:

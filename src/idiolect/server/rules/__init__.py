@@ -15,11 +15,9 @@ f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core import text
 from ...core.knobs import SettingError
-from ...core.registry import Table
+from ...core.registry import Table, subclass_of
 from .bucketing import Bucketing
 from .bulyan import Bulyan
 from .centred_clipping import CentredClipping
@@ -65,14 +63,11 @@ _BUILT_IN: tuple[type[RulePart], ...] = (
 )
 
 
-def _accept(name: str, found: Any) -> type[RulePart]:
-    if not (isinstance(found, type) and issubclass(found, (Rule, Wrapper))):
-        raise SettingError(f"rule: {name!r} is not accepted; a subclass of Rule or Wrapper")
-    return found
-
-
 RULES: Table[type[RulePart]] = Table(
-    "rule", "idiolect.rules", {part.title: part for part in _BUILT_IN}, _accept
+    "rule",
+    "idiolect.rules",
+    {part.title: part for part in _BUILT_IN},
+    subclass_of(Rule, Wrapper),
 )
 
 
