@@ -81,7 +81,7 @@ def test_mda_refuses_more_subsets_than_it_can_try_and_says_what_else_to_do():
         ("median + bucketing", "median ends a rule"),
         ("krum(f=2", "write NAME or NAME"),
         ("", "rule: '' is unknown"),
-        ("math:pi", "rule: 'math:pi' is not accepted; a subclass of Rule or Wrapper"),
+        ("math:pi", "rule: 'math:pi' is not accepted; it must be a subclass of Rule or Wrapper"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_what_would_be(text, message, form):
