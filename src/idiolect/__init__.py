@@ -1,9 +1,16 @@
-"""idiolect: personalised federated learning. Every client keeps a model of its own; messages are small."""
+"""idiolect: personalised federated learning. Every client keeps a model of its own.
 
-from . import data, models
-from .core.knobs import SettingError
+The names below are the public ones, with `idiolect.testing`; everything else may change.
+"""
+
+from . import data, models, solvers
+from .adversary import Attack
+from .channels import Stage
+from .core.allocator import keep as keep_memory
+from .core.knobs import Knobs, SettingError, knob
+from .core.types import State
 from .data.federation import Federation
-from .method import Method
+from .method import Combine, Method
 from .methods import (
     METHODS,
     Dichotomy,
@@ -30,14 +37,20 @@ from .methods import (
 from .run.compare import Comparison, compare
 from .run.load import load
 from .run.pipeline import pipeline
+from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
+from .server.rules import Rule, Wrapper
+from .task.here import Here
 from .task.split import Split
 from .task.task import Task
 
 __all__ = [
     "METHODS",
+    "Attack",
+    "Combine",
+    "Comparison",
     "Dichotomy",
     "Ditto",
     "FedAlt",
@@ -49,7 +62,9 @@ __all__ = [
     "Federation",
     "Ffgg",
     "Finetune",
+    "Here",
     "Interrupted",
+    "Knobs",
     "L2gd",
     "LgFedAvg",
     "Local",
@@ -58,16 +73,26 @@ __all__ = [
     "Method",
     "PFedMe",
     "PerFedAvg",
+    "Record",
     "Result",
     "Rsa",
+    "Rule",
     "Scaffnew",
     "Scaffold",
     "SettingError",
     "Settings",
     "Split",
+    "Stage",
+    "State",
     "Task",
+    "Wrapper",
+    "compare",
     "data",
+    "keep_memory",
+    "knob",
+    "load",
     "models",
     "pipeline",
     "run",
+    "solvers",
 ]

@@ -1,10 +1,13 @@
-"""A client's row has the same bits, to the last, in a cohort of any size (on one thread)."""
+"""A client's row does not depend on the rest of the cohort.
+
+With a dense P, the default, and a sparse one it has the same bits in a cohort of any size (on one
+thread); the other kinds agree to rounding, since one product over all rows is what makes them cheap.
+"""
 
 import pytest
 import torch
 
 from idiolect.projections import PROJECTIONS, Spec, make_projection
-from idiolect.projections.slices import dots
 
 STARTS = {
     39: (0, 36, 39),
@@ -45,8 +48,10 @@ def test_every_kind_of_the_table_is_tested():
 @every_dtype
 @pytest.mark.parametrize("d", STARTS)
 @pytest.mark.parametrize("name", SPECS)
-def test_a_row_has_the_same_bits_in_every_cohort(name, d, dtype):
+def test_a_row_does_not_depend_on_the_rest_of_the_cohort(name, d, dtype):
     spec = Spec(**({"dim": DIM[d]} | SPECS[name]))
+    exact = spec.kind in ("gaussian", "orthogonal", "sparse", "identity")
+    tolerance = 0.0 if exact else 1e-4 if dtype is torch.float32 else 1e-12
     P = make_projection(spec, STARTS[d], 0, dtype, torch.device("cpu"))
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(40, d, generator=generator, dtype=dtype)
@@ -55,10 +60,13 @@ def test_a_row_has_the_same_bits_in_every_cohort(name, d, dtype):
     up = P.up(u)
     added = P.add_up(x.clone(), u)
     for a, b in cohorts():
-        assert torch.equal(P.down(x[a:b]), down[a:b])
-        assert torch.equal(P.down(x[a:b].clone()), down[a:b])
-        assert torch.equal(P.up(u[a:b]), up[a:b])
-        assert torch.equal(P.add_up(x[a:b].clone(), u[a:b]), added[a:b])
+        for got, want in (
+            (P.down(x[a:b]), down[a:b]),
+            (P.down(x[a:b].clone()), down[a:b]),
+            (P.up(u[a:b]), up[a:b]),
+            (P.add_up(x[a:b].clone(), u[a:b]), added[a:b]),
+        ):
+            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -92,17 +100,3 @@ def test_four_rows_and_more_are_the_plain_products_with_a_dense_matrix(kind, d, 
         assert torch.equal(P.down(x), (P.rows @ x.T).T)
         assert torch.equal(P.up(u), u @ P.rows)
         assert torch.equal(P.add_up(x.clone(), u), x.addmm(u, P.rows))
-
-
-@every_dtype
-@pytest.mark.parametrize(("count", "width"), [(50, 1591), (1, 40_000), (20_000, 2), (3, 11_111)])
-def test_dot_products_of_large_slices_do_not_depend_on_the_cohort(count, width, dtype):
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(10, count * width + 3, generator=generator, dtype=dtype)
-    x = x[:, 1:-2].unflatten(1, (count, width))  # as within a longer vector
-    value = torch.randn(count, width, generator=generator, dtype=dtype)
-    whole = dots(x, value)
-    torch.testing.assert_close(whole, (x * value).sum(-1), rtol=1e-3, atol=1e-3)
-    for n in (1, 2, 3, 5, 8):
-        assert torch.equal(dots(x[1 : 1 + n], value), whole[1 : 1 + n])
-        assert torch.equal(dots(x[1 : 1 + n].clone(), value), whole[1 : 1 + n])

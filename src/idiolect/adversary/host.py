@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..core import streams
@@ -28,9 +27,7 @@ class WatchedHost(Host):
         super().__init__(*arguments)
         self.observer = observer
 
-    def leaving(
-        self, exchange: Exchange, rows: Tensor, up: State, reference: State
-    ) -> State:
+    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], up)
         return up
 
@@ -47,9 +44,7 @@ class MaliciousHost(Host):
         self.observer = observer  # None where the attack needs no honest message
         self.gathers = attack.colludes  # type: ignore[misc]
 
-    def leaving(
-        self, exchange: Exchange, rows: Tensor, up: State, reference: State
-    ) -> State:
+    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"
 
         def keys_of(wire_ids: Tensor) -> Keys:

@@ -5,69 +5,32 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from ..core.knobs import SettingError, describe, nearest
 from ..data import DATASETS, get, load, picture, table
 from ..data.sources import SOURCES
+from ..report.console import ERR, OUT
+from .flags import Flags, Parser
 
 
-def main(argv: list[str], out: Console) -> None:
-    from .flags import Flags, Parser
-
-    parser = Parser(
-        prog="idiolect data",
-        allow_abbrev=False,
-        description="Data sets: what there is, get one, see who has what.",
-    )
+def data(argv: list[str]) -> None:
+    """Data sets: list, get or show."""
+    parser = Parser("data", "Data sets: what there is, get one, see who has what.")
     parser.add_argument("action", nargs="?", default="list", help="list, get NAME or show NAME")
     parser.add_argument("name", nargs="?", help="the data set")
-    parser.add_argument("--json", action="store_true", help="print one JSON value on stdout")
+    parser.add_json()
     parser.add_argument(
         "--picture", help="show: also draw who has what into this file (.png, .svg, .pdf)"
     )
     flags = Flags(parser)
-    if len(argv) > 1 and argv[0] == "show" and argv[1] in DATASETS:
-        flags.add("data", DATASETS[argv[1]], f"data {argv[1]}")
+    if len(argv) > 1 and argv[0] == "show" and not argv[1].startswith("-"):
+        flags.add("data", DATASETS.find(argv[1]), f"data {argv[1]}")
     parsed = flags.parse(argv)
-    if parsed.action == "list":
-        _list(parsed.json, out)
-    elif parsed.action == "get":
-        if parsed.name not in SOURCES and parsed.name in DATASETS:
-            raise SettingError(
-                f"data: {parsed.name!r} needs no download; "
-                f"use it with: idiolect run METHOD --data {parsed.name}"
-            )
-        folder = get(_named(parsed.name))
-        print(
-            json.dumps({"name": parsed.name, "folder": str(folder)})
-            if parsed.json
-            else f"{parsed.name} lies in {folder}"
-        )
-    elif parsed.action == "show":
-        federation = load(_named(parsed.name), **flags.values(parsed, "data"))
-        if parsed.json:
-            counts = federation.class_counts("train").tolist() if federation.classes else None
-            sizes = {s: federation.sizes(s).tolist() for s in federation.offsets}
-            print(
-                json.dumps(
-                    {
-                        "name": federation.name,
-                        "clients": list(federation.names),
-                        "sizes": sizes,
-                        "class_counts": counts,
-                    }
-                )
-            )
-        else:
-            out.print(table(federation))
-        if parsed.picture:
-            Console(stderr=True).print(
-                f"picture: {picture(federation, parsed.picture)}", highlight=False
-            )
-    else:
-        raise nearest(parsed.action, ("list", "get", "show"), "data command")
+    actions = {"list": _list, "get": _get, "show": _show}
+    if parsed.action not in actions:
+        raise nearest(parsed.action, actions, "data command")
+    actions[parsed.action](parsed, flags.values(parsed, "data"))
 
 
 def _named(name: str | None) -> str:
@@ -76,21 +39,54 @@ def _named(name: str | None) -> str:
     return name
 
 
-def _list(as_json: bool, out: Console) -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "summary": (cls.__doc__ or "").strip().splitlines()[0],
-            "source": str(SOURCES[name].ways[0]) if name in SOURCES else "no download",
-            "terms": SOURCES[name].terms if name in SOURCES else "",
-            "fields": describe(cls),
+def _get(parsed: Any, options: dict[str, Any]) -> None:
+    name = _named(parsed.name)
+    if name not in SOURCES and name in DATASETS:
+        raise SettingError(
+            f"data: {name!r} needs no download; use it with: idiolect run METHOD --data {name}"
+        )
+    folder = str(get(name))
+    if parsed.json:
+        print(json.dumps({"name": name, "folder": folder}))
+    else:
+        print(f"{name} lies in {folder}")
+
+
+def _show(parsed: Any, options: dict[str, Any]) -> None:
+    federation = load(_named(parsed.name), **options)
+    if parsed.json:
+        counts = federation.class_counts("train").tolist() if federation.classes else None
+        shown = {
+            "name": federation.name,
+            "clients": list(federation.ids),
+            "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
+            "class_counts": counts,
         }
-        for name, cls in DATASETS.items()
-    ]
-    if as_json:
+        print(json.dumps(shown))
+    else:
+        OUT.print(table(federation))
+    if parsed.picture:
+        ERR.print(f"picture: {picture(federation, parsed.picture)}", highlight=False)
+
+
+def _list(parsed: Any, options: dict[str, Any]) -> None:
+    rows: list[dict[str, Any]] = []
+    for name in DATASETS:
+        cls = DATASETS.find(name)
+        source = SOURCES.get(name)
+        rows.append(
+            {
+                "name": name,
+                "summary": (cls.__doc__ or "").strip().partition("\n")[0],
+                "source": str(source.ways[0]) if source else "no download",
+                "terms": source.terms if source else "",
+                "fields": describe(cls),
+            }
+        )
+    if parsed.json:
         print(json.dumps(rows))
         return
     shown = Table("data", "what it is", "from", "terms")
     for r in rows:
         shown.add_row(r["name"], r["summary"], r["source"], r["terms"])
-    out.print(shown)
+    OUT.print(shown)

@@ -10,18 +10,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import data, methods, models
-from ..core.knobs import SettingError, accepted, kinds_of, nearest
+from ..core.knobs import SettingError, accepted, kinds_of, nearest, written
+from ..data import DATASETS
+from ..methods import METHODS
+from ..models import MODELS, options_of
 from ..run.plan import Plan
-from ..run.settings import Settings
+from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
+
+FILE_SECTIONS = ("method", "run", "data", "model")  # of a settings file
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises SettingError and suggests the nearest flag."""
+    """argparse that raises SettingError, for one command."""
+
+    def __init__(self, command: str, description: str):
+        super().__init__(prog=f"idiolect {command}", allow_abbrev=False, description=description)
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message}; see: {self.prog} --help")
+
+    def add_json(self) -> None:
+        """The flag of commands whose output programs read."""
+        self.add_argument(
+            "--json",
+            action="store_true",
+            help="print one JSON value on stdout, everything else on stderr",
+        )
+
+    def add_output(self) -> None:
+        """The flags of commands that train."""
+        self.add_argument(
+            "--directory", help="where the run is written (default runs/<time>-<name>)"
+        )
+        self.add_json()
+        self.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 @dataclass
@@ -29,84 +52,91 @@ class Flags:
     """Flags of one command, by section: method, run, data, model."""
 
     parser: Parser
-    taken: dict[str, tuple[str, str]] = field(
-        default_factory=dict
-    )  # argparse destination -> (section, field)
+    # argparse destination -> (section, field)
+    taken: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, section: str, cls: type, title: str, skip: dict[str, Any] | None = None) -> None:
-        """A flag a field; one whose plain name is taken, or means something else for a run, gets the section as prefix."""
-        group, kinds = self.parser.add_argument_group(title), kinds_of(cls)
+        """A flag per field.
+
+        One whose plain name is taken, or means something else for a run, gets the section as prefix.
+        """
+        group = self.parser.add_argument_group(title)
+        kinds = kinds_of(cls)
         for f in dataclasses.fields(cls):
             if not f.metadata or (skip and f.name in skip):
                 continue
-            name = f.name
-            if section in ("data", "model") and (
-                name == "seed" or any(v[1] == name for v in self.taken.values())
-            ):
-                name = f"{section}_{name}"
             destination = f"{section}.{f.name}"
+            flag = self._flag(section, f.name)
             self.taken[destination] = (section, f.name)
-            text = f"{f.metadata['help']} (default {f.default!r}; {accepted(f, kinds[f.name])})".replace(
-                "%", "%%"
-            )
-            switch: dict[str, Any] = (
-                {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
-            )
+            default = written(f, f.default)
+            text = f"{f.metadata['help']} (default {default!r}; {accepted(f, kinds[f.name])})"
+            switch: dict[str, Any] = {}
+            if kinds[f.name] is bool:
+                switch = {"nargs": "?", "const": "true"}
             group.add_argument(
-                f"--{name.replace('_', '-')}",
+                f"--{flag.replace('_', '-')}",
                 dest=destination,
                 default=None,
                 metavar=f.name.upper(),
-                help=text,
+                help=text.replace("%", "%%"),
                 **switch,
             )
 
+    def _flag(self, section: str, name: str) -> str:
+        taken = any(other == name for _, other in self.taken.values())
+        if section in ("data", "model") and (name == "seed" or taken):
+            return f"{section}_{name}"
+        return name
+
     def parse(self, argv: list[str]) -> argparse.Namespace:
+        """The command's arguments; an unknown flag suggests the nearest."""
         known, unknown = self.parser.parse_known_intermixed_args(argv)
         if unknown:
             flags = [s for a in self.parser._actions for s in a.option_strings]
-            close = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1, cutoff=0.5)
+            given = unknown[0].split("=")[0]
+            close = difflib.get_close_matches(given, flags, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise SettingError(
-                f"{unknown[0]} is not a flag of {self.parser.prog}; {hint}see: {self.parser.prog} --help"
-            )
+            prog = self.parser.prog
+            raise SettingError(f"{unknown[0]} is not a flag of {prog}; {hint}see: {prog} --help")
         return known
 
     def values(self, parsed: argparse.Namespace, section: str) -> dict[str, Any]:
         """What the user gave for a section."""
         given = vars(parsed)
         return {
-            name: given[dest]
-            for dest, (s, name) in self.taken.items()
-            if s == section and given[dest] is not None
+            name: given[destination]
+            for destination, (s, name) in self.taken.items()
+            if s == section and given[destination] is not None
         }
 
 
-SECTIONS = ("method", "run", "data", "model")
-
-
 def read_toml(path: str | None) -> dict[str, Any]:
-    """A settings file: [method] name = "..." and fields, [run], [data] name = "...", [model] name = "..."."""
-    if path is None:
-        return {s: {} for s in SECTIONS} | {"methods": []}
-    try:
-        content = tomllib.loads(Path(path).read_text())
-    except OSError as error:
-        raise SettingError(f"config: cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"config: {path} is not TOML: {error}") from None
-    for section in content:
-        if section not in (*SECTIONS, "methods"):
-            raise nearest(section, SECTIONS, f"config section in {path}")
-        if section != "methods" and not isinstance(content[section], dict):
+    """A settings file: [method] name = "..." and fields, [run], [data] name = "...", [model] ..."""
+    content: dict[str, Any] = {}
+    if path is not None:
+        try:
+            content = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise SettingError(f"config: cannot read {path}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingError(f"config: {path} is not TOML: {error}") from None
+    for section, value in content.items():
+        if section not in (*FILE_SECTIONS, "methods"):
+            raise nearest(section, FILE_SECTIONS, f"config section in {path}")
+        if section != "methods" and not isinstance(value, dict):
             raise SettingError(
-                f"config: {section} in {path} is not a section; write [{section}] and its settings below"
+                f"config: {section} in {path} is not a section; "
+                f"write [{section}] and its settings below"
             )
-    return {s: dict(content.get(s, {})) for s in SECTIONS} | {"methods": content.get("methods", [])}
+    sections = {s: dict(content.get(s, {})) for s in FILE_SECTIONS}
+    return sections | {"methods": content.get("methods", [])}
 
 
 def peek(argv: list[str], flag: str) -> str | None:
-    """The value of a flag before the full parser exists: which data and model there are decides which flags there are."""
+    """The value of a flag before the full parser exists.
+
+    Which data and model there are decides which flags there are.
+    """
     for i, arg in enumerate(argv):
         if arg == flag and i + 1 < len(argv):
             return argv[i + 1]
@@ -115,36 +145,32 @@ def peek(argv: list[str], flag: str) -> str | None:
     return None
 
 
-def common(parser: Parser, argv: list[str], method: str | None) -> tuple[Flags, dict[str, Any]]:
-    """The flags of `run` and `compare`: those of the run, of the data and the model named, and of the method if there is one."""
+def training_flags(
+    parser: Parser, argv: list[str], method: str | None
+) -> tuple[Flags, dict[str, Any]]:
+    """The flags of commands that train: those of the run, the data, the model and the method."""
     file = read_toml(peek(argv, "--config"))
     named_data = peek(argv, "--data") or file["data"].get("name", "synthetic")
     named_model = peek(argv, "--model") or file["model"].get("name")
-    if named_data not in data.DATASETS:
-        raise nearest(named_data, data.DATASETS, "data")
-    if named_model and named_model not in models.MODELS:
-        raise nearest(named_model, models.MODELS, "model")
     flags = Flags(parser)
     parser.add_argument("--config", help="settings from a TOML file; flags win")
-    parser.add_argument("--data", help=f"data set: {', '.join(data.DATASETS)} (default synthetic)")
+    own = "or module:Name of your own"
     parser.add_argument(
-        "--model", help=f"model: {', '.join(models.MODELS)} (default: chosen from the data)"
+        "--data", help=f"data set: {', '.join(DATASETS)}, {own} (default synthetic)"
+    )
+    parser.add_argument(
+        "--model", help=f"model: {', '.join(MODELS)}, {own} (default: chosen from the data)"
     )
     parser.add_argument("--loss", help=f"loss: {', '.join(LOSSES)} (default: chosen from the data)")
-    parser.add_argument("--directory", help="where the run is written (default runs/<time>-<name>)")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON value on stdout, everything else on stderr",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_output()
     if method:
-        cls, fixed = methods.METHODS[method]
+        cls, fixed = METHODS.find(method)
         flags.add("method", cls, f"method {method}", fixed)
-    flags.add("run", Settings, "run")
-    flags.add("data", data.DATASETS[named_data], f"data {named_data}")
+    for section in SECTIONS:
+        flags.add("run", section, f"run: {section.__name__.lower()}")
+    flags.add("data", DATASETS.find(named_data), f"data {named_data}")
     if named_model:
-        flags.add("model", models.MODELS[named_model], f"model {named_model}")
+        flags.add("model", options_of(MODELS.find(named_model)), f"model {named_model}")
     return flags, file
 
 
@@ -158,10 +184,18 @@ def plan_of(
     """The plan: file first, flags win."""
 
     def section(name: str) -> dict[str, Any]:
-        return {k: v for k, v in file[name].items() if k != "name"} | flags.values(parsed, name)
+        from_file = {k: v for k, v in file[name].items() if k != "name"}
+        return from_file | flags.values(parsed, name)
 
-    chosen = parsed.data or file["data"].get("name", "synthetic")
-    model = parsed.model or file["model"].get("name", "")
     settings = section("run")
     loss = parsed.loss or settings.pop("loss", "")
-    return Plan(method, fields, chosen, section("data"), model, section("model"), loss, settings)
+    return Plan(
+        method,
+        fields,
+        parsed.data or file["data"].get("name", "synthetic"),
+        section("data"),
+        parsed.model or file["model"].get("name", ""),
+        section("model"),
+        loss,
+        settings,
+    )

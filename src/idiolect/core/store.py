@@ -65,7 +65,9 @@ class Store:
         self._check(ids, rows)
         new = ids[self.version[ids] != round]
         if not self.keep and len(new) < len(ids):
-            raise RuntimeError(f"round {round} is run again, and this store keeps no rows from before")
+            raise RuntimeError(
+                f"round {round} is run again, and this store keeps no rows from before"
+            )
         if self.keep and len(new):
             old = {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}
             self._before = [b for b in self._before if b[0] == round]

@@ -70,7 +70,9 @@ class Exchange:
 class Host:
     """Runs a method's client side for its clients, chunk by chunk."""
 
-    gathers: ClassVar[bool] = False  # whether all messages of a round must be in one place to be sent
+    gathers: ClassVar[bool] = (
+        False  # whether all messages of a round must be in one place to be sent
+    )
 
     def __init__(
         self, contract: Contract, data: Federation, wire_ids: Tensor, settings: HostSettings
@@ -112,7 +114,9 @@ class Host:
         done = 0
         for rows in train.split(self.chunk) if len(train) else ():
             here = self._here(rows, order.version)
-            up, after = method.update(contract.task, down, self.store.read(rows, order.version), here)
+            up, after = method.update(
+                contract.task, down, self.store.read(rows, order.version), here
+            )
             self.store.write(rows, order.version, after)
             spent[done : done + len(rows)] = here.tally
             done += len(rows)
@@ -132,7 +136,9 @@ class Host:
         values = np.concatenate([v for _, v in sent]) if sent else np.zeros(0)
         return Sent(messages, values, self.wire_ids[train], spent)
 
-    def _send(self, version: int, down: State, rows: Tensor, up: State) -> tuple[Ragged, np.ndarray]:
+    def _send(
+        self, version: int, down: State, rows: Tensor, up: State
+    ) -> tuple[Ragged, np.ndarray]:
         """Messages through the channel, each with a header; and what they count as in words."""
         contract = self.contract
         reference = contract.method.reference(contract.task, down)
@@ -149,9 +155,7 @@ class Host:
         heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
         return join([Ragged.even(heads), bodies]), values
 
-    def leaving(
-        self, exchange: Exchange, rows: Tensor, up: State, reference: State
-    ) -> State:
+    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel. An honest host alters nothing."""
         return up
 
@@ -363,6 +367,8 @@ class Host:
             return self.settings.chunk
         size = self.contract.task.dtype.itemsize
         model = self.contract.task.d * size
-        batch = self.settings.batch * self.data.inputs[0].numel() * size if len(self.data.inputs) else 0
+        batch = (
+            self.settings.batch * self.data.inputs[0].numel() * size if len(self.data.inputs) else 0
+        )
         fit = self.settings.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))

@@ -37,7 +37,9 @@ class Scores:
         """The scores of several hosts as one."""
         if len(scores) == 1:
             return scores[0]
-        together = [torch.cat(tensors) for tensors in zip(*(s._fields() for s in scores), strict=True)]
+        together = [
+            torch.cat(tensors) for tensors in zip(*(s._fields() for s in scores), strict=True)
+        ]
         order = together[0].argsort()
         return Scores(*(t[order] for t in together))
 
@@ -56,7 +58,10 @@ def summarise(scores: Scores) -> dict[str, float]:
     keep = scores.samples > 0
     samples = float(scores.samples[keep].sum())
     out: dict[str, float] = {}
-    for name, sums, worst_is_high in (("accuracy", scores.hits, False), ("loss", scores.loss, True)):
+    for name, sums, worst_is_high in (
+        ("accuracy", scores.hits, False),
+        ("loss", scores.loss, True),
+    ):
         each = (sums / scores.samples)[keep].double()
         figures = dict.fromkeys(("", "_variance", "_clients", "_worst10"), math.nan)
         if len(each):

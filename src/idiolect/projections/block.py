@@ -16,8 +16,6 @@ from . import dense
 from .slices import Slices
 from .spec import Spec, shares
 
-_SMALL = 100  # entries of a block below which torch multiplies few rows with a loop of its own
-
 
 class Blocks:
     """Block i maps the i-th group of columns to the i-th group of rows of P."""
@@ -33,36 +31,29 @@ class Blocks:
         self.stacked: Tensor | None = None  # [k, height, width], in place of `blocks`
         alike = len(set(widths)) == len(set(heights)) == 1
         distinct = len({b.untyped_storage().data_ptr() for b in blocks}) == len(blocks)
-        if alike and distinct and widths[0] * heights[0] >= _SMALL:
+        if alike and distinct:
             self.stacked = torch.stack(self.blocks)
             self.blocks = []
 
     def down(self, x: Tensor) -> Tensor:
-        if self.stacked is not None:  # one batched product
+        if self.stacked is not None:  # equal blocks: one batched product
             k, height, width = self.stacked.shape
-            parts = dense.padded(x).view(-1, k, width).permute(1, 2, 0)
-            rows = torch.bmm(self.stacked, parts).permute(2, 0, 1)
-            return rows.reshape(-1, k * height)[: len(x)]
-        return torch.cat(
-            [
-                dense.down(block[:, : b - a], x[:, a:b])
-                for (a, b), block in zip(self.columns, self.blocks, strict=True)
-            ],
-            dim=1,
-        )
+            parts = x.view(len(x), k, width).transpose(0, 1)
+            products = torch.bmm(parts, self.stacked.transpose(1, 2))
+            return products.transpose(0, 1).reshape(len(x), k * height)
+        pairs = zip(self.columns, self.blocks, strict=True)
+        return torch.cat([x[:, a:b] @ block[:, : b - a].T for (a, b), block in pairs], dim=1)
 
     def up(self, u: Tensor) -> Tensor:
         if self.stacked is not None:
             k, height, width = self.stacked.shape
-            parts = dense.padded(u).view(-1, k, height).transpose(0, 1)
-            rows = torch.bmm(parts, self.stacked).transpose(0, 1)
-            return rows.reshape(-1, k * width)[: len(u)]
-        u_padded = dense.padded(u)
-        out = u.new_empty(len(u_padded), self.d)
-        parts = u_padded.split(self.heights, dim=1)
-        for (a, b), block, part in zip(self.columns, self.blocks, parts, strict=True):
+            parts = u.view(len(u), k, height).transpose(0, 1)
+            return torch.bmm(parts, self.stacked).transpose(0, 1).reshape(len(u), k * width)
+        out = u.new_empty(len(u), self.d)
+        pieces = zip(self.columns, self.blocks, u.split(self.heights, dim=1), strict=True)
+        for (a, b), block, part in pieces:
             torch.mm(part, block[:, : b - a], out=out[:, a:b])
-        return out[: len(u)]
+        return out
 
     def add_up(self, g: Tensor, u: Tensor) -> Tensor:
         return g.add_(self.up(u))

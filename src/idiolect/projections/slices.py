@@ -11,8 +11,6 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-_LARGE = 1 << 13  # numbers per row from which on a call per row costs less than a product kept
-
 
 class Slices:
     """Row i of P sums slice i of the columns, weighted by `value[d]`.
@@ -41,8 +39,13 @@ class Slices:
         ]
 
     def down(self, x: Tensor) -> Tensor:
-        parts = zip(self._parts(x), self._parts(self.value), strict=True)
-        return torch.cat([dots(part, value) for part, value in parts], dim=1)
+        sums = []
+        for part, value in zip(self._parts(x), self._parts(self.value), strict=True):
+            products = torch.bmm(
+                value.unsqueeze(1), part.permute(1, 2, 0)
+            )
+            sums.append(products[:, 0].T)
+        return torch.cat(sums, dim=1)
 
     def up(self, u: Tensor) -> Tensor:
         return self._to_parts(
@@ -61,21 +64,3 @@ class Slices:
 
     def memory(self) -> int:
         return self.value.numel() * self.value.element_size()
-
-
-def dots(x: Tensor, value: Tensor) -> Tensor:  # x[K, count, width], value[count, width]
-    """The dot product of each slice of each row with the same slice of `value`, [K, count].
-
-    No product spans two rows, so that a row has the same bits whatever rows are beside it. One
-    matrix product for all rows would be faster, but adds in an order that depends on their number.
-
-    >>> dots(torch.ones(2, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])).tolist()
-    [[3.0, 6.0], [3.0, 6.0]]
-    """
-    if value.numel() < _LARGE:
-        return (x * value).sum(-1)
-    out = x.new_empty(len(x), len(value))
-    for row, place in zip(x, out, strict=True):
-        columns = row.unsqueeze(0).permute(1, 2, 0)  # BLAS is slow with the strides of unsqueeze(2)
-        place.copy_(torch.bmm(value.unsqueeze(1), columns).view(-1))
-    return out

@@ -74,9 +74,7 @@ def _check_model(task: Task, federation: Federation) -> None:
     except Exception as error:  # whatever a user's forward raises
         shape = tuple(federation.inputs.shape[1:])
         reason = (str(error) or repr(error)).splitlines()[0]
-        raise SettingError(
-            f"model: it does not accept inputs of shape {shape}: {reason}"
-        ) from None
+        raise SettingError(f"model: it does not accept inputs of shape {shape}: {reason}") from None
     _check_loss(task, federation.classes, out, one.targets)
 
 

@@ -295,9 +295,7 @@ class _Work:
         return name
 
 
-def _equal_local(
-    rows: list[Row], settings: list[Settings], results: list[Result]
-) -> Row | None:
+def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result]) -> Row | None:
     """Local with as many gradients per client as the most costly method.
 
     None where such a row stands there already. It has the settings that all rows share. Where all

@@ -18,7 +18,9 @@ from .run import torch_threads
 from .settings import DTYPES, Settings
 
 
-def measure(task: Task, federation: Federation, s: Settings, tries: int = 5) -> list[dict[str, Any]]:
+def measure(
+    task: Task, federation: Federation, s: Settings, tries: int = 5
+) -> list[dict[str, Any]]:
     """The least milliseconds of a few gradients of one cohort, for each kernel that fits the model."""
     with torch_threads(s.threads):
         return _measure(task, federation, s, tries)

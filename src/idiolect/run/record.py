@@ -31,9 +31,13 @@ class SeedRecord:
     final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
     malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
     held_out: Figures = field(default_factory=dict)  # test figures of the clients held out
-    shared_model: Figures = field(default_factory=dict)  # of the one global model, where there is one
+    shared_model: Figures = field(
+        default_factory=dict
+    )  # of the one global model, where there is one
     clients: list[dict[str, Any]] = field(default_factory=list)  # a row per client
-    sent: dict[str, int] = field(default_factory=dict)  # bytes_up, bytes_down, values_up, values_down
+    sent: dict[str, int] = field(
+        default_factory=dict
+    )  # bytes_up, bytes_down, values_up, values_down
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -140,7 +144,10 @@ class Record:
                 f"record: format {saved.get('format')!r} is not accepted; this version reads {FORMAT}"
             )
         known = {f.name for f in fields(SeedRecord)}
-        seeds = [SeedRecord(**{k: _numbers(v) for k, v in s.items() if k in known}) for s in saved["seeds"]]
+        seeds = [
+            SeedRecord(**{k: _numbers(v) for k, v in s.items() if k in known})
+            for s in saved["seeds"]
+        ]
         names = {f.name for f in fields(cls)} - {"seeds"}
         return cls(**{k: v for k, v in saved.items() if k in names}, seeds=seeds)
 

@@ -58,9 +58,7 @@ class Selection(Knobs):
     held_out: int = knob(
         0, "clients kept out of training, personalised and evaluated at the end", low=0
     )
-    held_out_rounds: int = knob(
-        10, "rounds of personalisation that held-out clients get", low=0
-    )
+    held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
 
 
 @dataclass(frozen=True)
@@ -168,9 +166,7 @@ class Resources(Knobs):
 
 
 @dataclass(frozen=True)
-class Settings(
-    Resources, Evaluation, Adversary, Communication, Optimisation, Selection, Run
-):
+class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Selection, Run):
     """Everything about a run but its method, model and data."""
 
     def __post_init__(self) -> None:

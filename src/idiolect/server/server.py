@@ -63,9 +63,7 @@ class _Combine:
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         if weights is None:
             weights = self.contract.method.weigh(self.samples)
-        rows, self.state = combine_message(
-            self.rule, up, weights, key=self.key, state=self.state
-        )
+        rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
 
 
@@ -133,9 +131,7 @@ class Server:
         )
         return Round(order, inbox)
 
-    def receive(
-        self, round: Round, messages: Messages, values: np.ndarray | None = None
-    ) -> None:
+    def receive(self, round: Round, messages: Messages, values: np.ndarray | None = None) -> None:
         """Messages of a round: any number of them, at any time before it is closed, in any order.
 
         `values`: what each counts as in the lp-proj paper's 32-bit words.
@@ -234,9 +230,7 @@ class Server:
         self.ledger.sent_up(counted, lengths, torch.from_numpy(got.values)[counts])
 
     # -- aggregation and step --------------------------------------------------------------------
-    def _step(
-        self, round: Round, got: Admitted, counts: Tensor
-    ) -> tuple[str, dict[str, bytes]]:
+    def _step(self, round: Round, got: Admitted, counts: Tensor) -> tuple[str, dict[str, bytes]]:
         """Aggregate and step; or say why server and channel stay as they are."""
         if int(counts.sum()) < self.quorum:
             return "too few", {}
@@ -345,9 +339,7 @@ class Server:
             # messages come in any order, some of them twice
             ids, sender = np.unique(wire_ids, return_inverse=True)
             clients = torch.from_numpy(ids)
-            known = (
-                self.memory.read(clients, version) if len(ids) else self.memory.fresh(clients)
-            )
+            known = self.memory.read(clients, version) if len(ids) else self.memory.fresh(clients)
             at = torch.from_numpy(sender)
             rows = {n: t[at.to(t.device)] for n, t in known.items()}
             return self.contract.link.decode(bodies, rows, version)
@@ -382,9 +374,7 @@ class Server:
 
     def _sampled(self, version: int) -> Tensor:
         seed = self.contract.task.seed
-        return select(
-            seed, version, self.roster.keys, self.roster.eligible_ids(), self.sample
-        )
+        return select(seed, version, self.roster.keys, self.roster.eligible_ids(), self.sample)
 
     def handover(self) -> Tensor | None:  # -> [d]
         """The model that a next stage starts from; None where there is none."""

@@ -25,9 +25,13 @@ class Batch:
     inputs: Tensor  # [K, B, ...]
     targets: Tensor  # [K, B, ...]
     weights: Tensor  # [K, B]: 1 / (number of samples drawn), 0 where a row has fewer than B
-    tally: Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it: none goes uncounted
+    tally: (
+        Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it: none goes uncounted
+    )
     active: Tensor | None = None  # bool[K]: rows still at work; None = all
-    noise_keys: tuple[Keys, int] | None = None  # streams of the model's own randomness, and the step
+    noise_keys: tuple[Keys, int] | None = (
+        None  # streams of the model's own randomness, and the step
+    )
 
     def noise(self, row: int) -> int:
         """A seed for this row's dropout at this step: from the client's own stream."""

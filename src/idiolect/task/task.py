@@ -195,7 +195,9 @@ class Task:
 
 def _reset(module: nn.Module) -> None:
     for layer in module.modules():
-        reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+        reset = getattr(layer, "reset_parameters", None) or getattr(
+            layer, "_reset_parameters", None
+        )
         if callable(reset):
             reset()
 

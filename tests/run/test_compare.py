@@ -26,7 +26,7 @@ from idiolect.run.compare import goals_of
 from idiolect.run.plan import Plan, method_spec, row_spec
 from idiolect.server.rules import RULES
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SMALL = split(
     "--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet"
 )

@@ -9,7 +9,7 @@ from torch import optim
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
 from idiolect.core.knobs import SettingError, build, describe
 from idiolect.methods import make_method, name_of
-from idiolect.run.schedule import factor
+from idiolect.run.schedule import Schedule
 from idiolect.server.step import ServerStep, optimizers, parse
 
 NAN, INF = float("nan"), float("inf")
@@ -204,7 +204,7 @@ def test_every_method_has_a_name_and_described_fields(name):
     ],
 )
 def test_schedules_over_rounds(schedule, rates):
-    assert [factor(schedule, r, 4) for r in range(4)] == pytest.approx(rates)
+    assert [Schedule.parse(schedule)(r, 4) for r in range(4)] == pytest.approx(rates)
 
 
 def test_a_schedule_scales_every_learning_rate_of_a_method():

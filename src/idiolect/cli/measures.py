@@ -1,0 +1,97 @@
+"""Commands that measure: kernels, projections; and `reproduce`, which makes stored tables again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ..core.knobs import nearest
+from ..projections.report import all_kinds
+from ..report.console import OUT
+from ..report.figures import number, size
+from ..run.measure import measure
+from .flags import Flags, Parser, plan_of, training_flags
+
+
+def reproduce(argv: list[str]) -> None:
+    """Run a stored experiment again and write its page."""
+    from ..experiments import EXPERIMENTS
+
+    parser = Parser("reproduce", "Run a stored experiment again and write its page.")
+    parser.add_argument("name", nargs="?", help=f"one of: {', '.join(EXPERIMENTS)}")
+    parser.add_argument(
+        "--output", default="docs", help="the folder for its page and figures (default docs)"
+    )
+    parsed = Flags(parser).parse(argv)
+    if parsed.name not in EXPERIMENTS:
+        raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
+    for path in EXPERIMENTS[parsed.name](Path(parsed.output)):
+        print(path)
+
+
+def kernels(argv: list[str]) -> None:
+    """Measure every kernel on this data and model; `run` never does."""
+    parser = Parser("kernels", "Measure every kernel on this data and model; `run` never does.")
+    flags, file = training_flags(parser, argv, None)
+    parsed = flags.parse(argv)
+    plan = plan_of(flags, parsed, file, "fedavg", {})
+    settings = plan.make_settings()
+    federation = plan.make_data()
+    rows = measure(plan.make_task(federation), federation, settings)
+    if parsed.json:
+        print(json.dumps(rows))
+        return
+    title = f"{rows[0]['clients']} clients, batch {settings.batch}, d = {rows[0]['d']}"
+    table = Table("kernel", "ms per gradient of the cohort", "", title=title)
+    for r in rows:
+        time = f"{r['milliseconds']:.2f}" if r["milliseconds"] else r["error"]
+        table.add_row(r["kernel"], time, "chosen by the rule" if r["chosen"] else "")
+    OUT.print(table)
+
+
+def projections(argv: list[str]) -> None:
+    """What each kind of P costs for this data and model."""
+    parser = Parser("projections", "What each kind of P costs for this data and model.")
+    parser.add_argument(
+        "--dim", type=int, default=21, help="dimension of the shared subspace (default 21)"
+    )
+    flags, file = training_flags(parser, argv, None)
+    parsed = flags.parse(argv)
+    plan = plan_of(flags, parsed, file, "lp-proj", {})
+    federation = plan.make_data()
+    task = plan.make_task(federation)
+    heard = plan.make_settings().sampled(federation.clients)
+    rows = all_kinds(parsed.dim, task.layout.starts, federation.clients, heard)
+    if parsed.json:
+        print(json.dumps(rows))
+        return
+    title = f"d = {task.d}, dim = {parsed.dim}, {federation.clients} clients"
+    headings = (
+        "projection",
+        "s_min",
+        "s_max",
+        "memory",
+        "ms to make",
+        "ms for P x and Pᵀ u",
+        "bytes per round",
+    )
+    table = Table(*headings, title=title, box=SIMPLE_HEAD)
+    for r in rows:
+        if "refused" in r:
+            table.add_row(r["projection"], r["refused"])
+            continue
+        table.add_row(
+            r["projection"],
+            number(r["s_min"]),
+            number(r["s_max"]),
+            size(r["memory"]),
+            f"{r['build_ms']:.1f}",
+            f"{r['pass_ms']:.3f}",
+            size(r["bytes_per_round"]),
+        )
+    OUT.print(table)
+    for text in {r["warning"] for r in rows if r.get("warning")}:
+        OUT.print(f"warning: {text}")

@@ -1,0 +1,76 @@
+"""`idiolect show` and `idiolect export`: what runs of the past came to, and their models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..report.console import OUT
+from ..report.goals import Goals
+from ..report.tables import results_table
+from ..run.compare import Comparison
+from ..run.load import load
+from .flags import Flags, Parser
+
+
+def show(argv: list[str]) -> None:
+    """The table of one or many runs again."""
+    parser = Parser("show", "The table of finished runs again; several runs in one table.")
+    parser.add_argument("runs", nargs="+", help="run directories")
+    parser.add_json()
+    parsed = Flags(parser).parse(argv)
+    found = [load(path) for path in parsed.runs]
+    rows: list[dict[str, Any]] = []
+    goals = Goals()
+    title = ""
+    for path, one in zip(parsed.runs, found, strict=True):
+        if isinstance(one, Comparison):
+            rows += one.summary()
+            goals = one.goals
+            title = one.title
+            continue
+        rows.append(_named(one.summary(), path, len(found) > 1))
+        data = one.record.data
+        title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
+    if parsed.json:
+        print(json.dumps(rows[0] if len(rows) == 1 else rows))
+        return
+    several = len({_data(row) for row in rows if "settings" in row}) > 1
+    heading = "several federations" if several else title
+    OUT.print(results_table(rows, heading, OUT.width, goals))
+
+
+def _data(row: dict[str, Any]) -> str:
+    return str(row["settings"]["data"])
+
+
+def _named(row: dict[str, Any], path: str, several: bool) -> dict[str, Any]:
+    """A row whose label tells the run, where there are several."""
+    return row | {"label": f"{row['label']} ({Path(path).name})"} if several else row
+
+
+def export(argv: list[str]) -> None:
+    """Every client's own model as safetensors."""
+    parser = Parser("export", "Every client's own model as safetensors, from a run's checkpoint.")
+    parser.add_argument("run", help="the run's directory")
+    parser.add_argument("-o", "--output", help="folder for the files (default RUN/models)")
+    parser.add_argument("--seed", type=int, help="the seed whose models (default the first)")
+    parser.add_argument(
+        "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
+    )
+    parser.add_json()
+    parsed = Flags(parser).parse(argv)
+    result = load(parsed.run)
+    if isinstance(result, Comparison):
+        raise SettingError(
+            f"run: {parsed.run} is a comparison; export one of the runs inside: "
+            + ", ".join(str(p) for p in sorted(Path(parsed.run).iterdir()) if p.is_dir())
+        )
+    folder = Path(parsed.output) if parsed.output else Path(parsed.run) / "models"
+    paths = result.export(folder, parsed.seed, parsed.one_file)
+    if parsed.json:
+        print(json.dumps([str(p) for p in paths]))
+    else:
+        print(f"{len(paths) - 1} files and {paths[-1].name} in {folder}")
