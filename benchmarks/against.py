@@ -3,10 +3,10 @@
     python -m benchmarks.against /path/to/the/older/src src
     python -m benchmarks.against OLD NEW --only evaluation --passes 5
 
-Each version works in a process of its own, on one thread. They take turns: a measurement by the one,
-the same by the other, and so on, in several pairs of processes. What a busy machine does to the one
-it does to the other, and the least CPU time of each part of a figure counts. A ratio above 1 means
-that the new version is slower.
+Each version works in a process of its own, on one thread. They take turns: a measurement by the
+one, the same by the other, and so on, in several pairs of processes. What a busy machine does to
+the one it does to the other, and the least CPU time of each part of a figure counts. A ratio above
+1 means that the new version is slower.
 
 Only what both versions offer is used: `idiolect.run` with its progress callback, which is called
 after every round. Round i has the same clients and batches in both, so it is compared with round i.
@@ -62,9 +62,7 @@ def _federation(clients: Clients) -> Any:
     train = np.ceil(clients.train * factor).astype(int)
     test = np.ceil(clients.test * factor).astype(int)
     owner = np.repeat(np.arange(clients.count), train + test)
-    split = np.concatenate(
-        [["train"] * a + ["test"] * b for a, b in zip(train, test, strict=True)]
-    )
+    split = np.concatenate([["train"] * a + ["test"] * b for a, b in zip(train, test, strict=True)])
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(10, (len(owner),), generator=generator)
     centres = 0.3 * torch.randn(10, *clients.shape, generator=generator)
@@ -190,9 +188,7 @@ FIGURES = [
         {"epochs": 1, "personal_steps": 7, "who": "sampled"},
         rounds=6,
     ),
-    Rounds(
-        "evaluation, shared MLP", "FedAvg", IMAGES, "mlp", ONE_STEP, {"sample": 1}, rounds=12
-    ),
+    Rounds("evaluation, shared MLP", "FedAvg", IMAGES, "mlp", ONE_STEP, {"sample": 1}, rounds=12),
     Rounds(
         "evaluation, shared MLP, unbalanced",
         "FedAvg",
@@ -250,13 +246,11 @@ def work() -> None:
     """Measure each figure whose name comes in; answer with its parts."""
     import torch
 
+    import idiolect
+
     torch.set_num_threads(1)
-    try:
-        from idiolect.core.allocator import keep
-    except ImportError:  # there, every task makes this setting
-        pass
-    else:
-        keep()
+    if hasattr(idiolect, "keep_memory"):  # else every task does this by itself
+        idiolect.keep_memory()
     name = ""
     for line in sys.stdin:
         if line.strip() != name:
@@ -300,7 +294,9 @@ def least(found: Parts, more: Parts) -> Parts:
     return {part: min(value, found.get(part, value)) for part, value in more.items()}
 
 
-def compare(old: Path, new: Path, names: list[str], passes: int, tries: int) -> dict[str, list[Parts]]:
+def compare(
+    old: Path, new: Path, names: list[str], passes: int, tries: int
+) -> dict[str, list[Parts]]:
     """For each figure, the least CPU seconds of its parts in the old and in the new version."""
     best: dict[str, list[Parts]] = {name: [{}, {}] for name in names}
     for number in range(passes):

@@ -6,9 +6,10 @@
 
 `--hosts 3` shares the clients out among three hosts (or any other setting, as --NAME VALUE).
 
-Only the public interface is used. Every method runs plain, and with channels, attacks, rules, server optimisers, held-out clients and
-schedules; a digest covers all figures of the result, every row of the tables by round and by client (bytes and gradients included), and
-the weights of every client's own model.
+Only the public interface is used. Every method runs plain, and with channels, attacks, rules,
+server optimisers, held-out clients and schedules; a digest covers all figures of the result, every
+row of the tables by round and by client (bytes and gradients included), and the weights of every
+client's own model.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def digest(result: Any, names: tuple[str, ...]) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     names = [a.removeprefix("--") for a in sys.argv[1::2]]
-    more_settings = dict(zip(names, sys.argv[2::2], strict=True))
+    asked = dict(zip(names, sys.argv[2::2], strict=True))
     data = federation()
     table: dict[str, dict[str, str]] = {}
     for name in NAMES:
@@ -102,6 +103,7 @@ def main() -> None:
                 "batch": 8,
                 "seeds": 2,
                 **settings,
+                **asked,
             }
             task = il.Task(lambda: nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10)))
             try:
