@@ -2,8 +2,9 @@
 
 One shared model is an ordinary forward pass over the split's slice of the data. Personal models are
 run as rows: clients of like size are padded to a common length and go through the kernel together.
-The length follows from a client's own size alone, so that its scores have the same bits whoever else
-is evaluated with it. What is padded is prepared once and kept while it is small.
+The length follows from a client's own size alone, so that its scores have the same bits whoever
+else is evaluated with it. What is padded is prepared once and kept while it is small; equal clients
+side by side are not copied at all.
 """
 
 from __future__ import annotations
