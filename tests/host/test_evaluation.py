@@ -87,3 +87,17 @@ def test_padding_is_an_eighth_at_most_and_never_a_single_sample():
     assert lengths[0] == 0 and (lengths[1:] > 1).all() and (lengths >= sizes).all()
     assert (lengths[17:] - sizes[17:] <= sizes[17:] / 8).all()
     assert (lengths[:17] - sizes[:17] <= 1).all()
+
+
+@pytest.mark.parametrize("chunk", [0, 2, 4])
+def test_every_client_is_scored_with_its_own_model_whatever_the_sizes_and_chunks(chunk):
+    federation = federation_of(UNEQUAL)
+    task = il.Task(il.models.make("mlp", (12,), 4))
+    result = il.run(il.Local(), task, federation, rounds=2, batch=4, chunk=chunk)
+    for row in result.clients_table():
+        k = federation.ids.index(row["client"])
+        start = int(federation.offsets["test"][k])
+        mine = slice(start, start + UNEQUAL[k])
+        outputs = result.personal(row["client"])(federation.inputs[mine]).detach()
+        loss = torch.nn.functional.cross_entropy(outputs, federation.targets[mine])
+        assert row["test_loss"] == pytest.approx(float(loss), rel=1e-4)
