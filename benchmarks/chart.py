@@ -1,4 +1,4 @@
-"""docs/speed.svg: rounds a second by workload and system, on a log axis."""
+"""docs/speed.svg: rounds per second by workload and system, on a log axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ COLOURS = {
     "FedJAX": "#5f9e6e",
     "Flower": "#c8553d",
 }
-BAR, GAP = 0.8, 0.9  # thickness of a bar, and the space between workloads, in bars
+BAR = 0.8  # thickness of a bar
+GAP = 0.9  # space between workloads, in bars
 
 
 def draw(figures: list[dict], path: Path = PICTURE) -> None:
@@ -27,7 +28,8 @@ def draw(figures: list[dict], path: Path = PICTURE) -> None:
     with plt.rc_context({"svg.hashsalt": "speed", "font.size": 9}):
         bars = len(rates) + GAP * len(workloads)
         figure, axes = plt.subplots(figsize=(8, 0.7 + 0.27 * bars), layout="constrained")
-        at, ticks = 0.0, []
+        at = 0.0
+        ticks = []
         for workload in workloads:
             mine = sorted(
                 (f for f in rates if f["workload"] == workload), key=lambda f: -f["value"]
@@ -51,7 +53,7 @@ def draw(figures: list[dict], path: Path = PICTURE) -> None:
         axes.set(
             xscale="log",
             xlim=(min(values) / 2, max(values) * 6),
-            xlabel="rounds a second, one thread (log scale; longer is faster)",
+            xlabel="rounds per second, one thread (log scale; longer is faster)",
         )
         axes.set_yticks(ticks, [w.replace(", ", "\n", 1) for w in workloads])
         axes.invert_yaxis()

@@ -1,6 +1,7 @@
-"""FedAvg in FedJAX: its default back end in this process, compiled by XLA for one thread; pooled test data, compiled too.
+"""FedAvg in FedJAX: its default back end in this process, compiled by XLA for one thread.
 
-It needs versions of JAX and NumPy that nothing else here shares, hence an environment of its own.
+The evaluation on the pooled test data is compiled too. FedJAX needs versions of JAX and NumPy that
+nothing else here shares, hence an environment of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import numpy as np
 from .peers import Marks
 from .workloads import CLASSES, WORKLOADS
 
-SHAPES = {  # parameters: convolutions height x width x in x out, on images with channels last, as XLA likes them on a CPU
+# shapes of parameters; convolutions are height x width x in x out, on images with channels last,
+# which is what XLA is fastest with on a CPU
+SHAPES = {
     "mlp": [(784, 100), (100, CLASSES)],
     "lenet": [(5, 5, 3, 6), (5, 5, 6, 16), (400, 120), (120, 84), (84, CLASSES)],
 }
@@ -61,7 +64,9 @@ def main(key: str, rounds: int) -> None:
     import jax
     import jax.numpy as jnp
 
-    work, marks, apply = WORKLOADS[key], Marks(), model()
+    work = WORKLOADS[key]
+    marks = Marks()
+    apply = model()
     train_x, train_y, test_x, test_y = (t.numpy() for t in work.data())
     if len(work.shape) == 3:
         train_x, test_x = (np.ascontiguousarray(np.moveaxis(x, 2, -1)) for x in (train_x, test_x))

@@ -1,8 +1,8 @@
 """FedAvg in Flower's simulation: Ray back end, one actor with one CPU and one thread.
 
-A client trains by indexing, not through a DataLoader. The server evaluates the averaged model on the pooled test data: in Flower
-that is faster than 100 evaluation messages. Ray's actor is another process, so rounds are timed by the wall clock; the server
-and Ray's daemons may use a second core.
+A client trains by indexing, not through a DataLoader. The server evaluates the averaged model on
+the pooled test data: in Flower that is faster than 100 evaluation messages. Ray's actor is another
+process, so rounds are timed by the wall clock; the server and Ray's daemons may use a second core.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ def load(module: nn.Module, values: list[np.ndarray]) -> None:
 
 @lru_cache
 def module_of(key: str) -> nn.Module:
-    """One module a process: clients of an actor share it."""
+    """One module per process: clients of an actor share it."""
     torch.set_num_threads(1)
     return WORKLOADS[key].module()
 
 
 def fit(key: str, client: int, received: list[np.ndarray]) -> tuple[list[np.ndarray], int, dict]:
-    work, module = WORKLOADS[key], module_of(key)
+    work = WORKLOADS[key]
+    module = module_of(key)
     data = work.data()
     load(module, received)
     optimiser = torch.optim.SGD(module.parameters(), work.method.lr)
@@ -68,7 +69,8 @@ def evaluate(work: Workload, module: nn.Module) -> tuple[float, float]:  # -> ac
     hits = loss = samples = 0
     for x, y in Indexed(data.test_inputs.flatten(0, 1), data.test_targets.flatten(), 1024):
         out = module(x)
-        hits, samples = hits + (out.argmax(1) == y).sum().item(), samples + len(y)
+        hits += (out.argmax(1) == y).sum().item()
+        samples += len(y)
         loss += F.cross_entropy(out, y, reduction="sum").item()
     return hits / samples, loss / samples
 
@@ -81,7 +83,8 @@ def main(key: str, rounds: int) -> None:
     from flwr.server.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    work, marks = WORKLOADS[key], Marks()
+    work = WORKLOADS[key]
+    marks = Marks()
 
     def client(context: Context):
         class Client(NumPyClient):

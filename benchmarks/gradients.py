@@ -1,4 +1,4 @@
-"""The cohort gradient against one model at a time with plain autograd (what a per-client loop does)."""
+"""The cohort gradient against plain autograd on one model at a time (a loop over clients)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def one_by_one(modules: list[nn.Module], inputs: Tensor, targets: Tensor) -> Cal
 def figures() -> Iterator[dict]:
     for name, clients, size, shape, model, goal in CASES:
         task = Task(lambda shape=shape, model=model: models.make(model, shape, 10))
-        inputs, targets = torch.rand(clients, size, *shape), torch.randint(10, (clients, size))
+        inputs = torch.rand(clients, size, *shape)
+        targets = torch.randint(10, (clients, size))
         x = task.draw(torch.arange(clients).numpy().astype("uint64") << 20)
         batch = Batch(
             inputs,

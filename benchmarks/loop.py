@@ -1,7 +1,8 @@
 """The same work as a careful user writes it in plain PyTorch: one client after the other.
 
-A module, `optim.SGD`, a state dict a client; mini-batches from a `DataLoader`, or by indexing with a random permutation, which
-saves the DataLoader's Python per sample. Every method is the mathematics of `idiolect.methods`, gradient for gradient.
+A module, `optim.SGD`, a state dict per client; mini-batches from a `DataLoader`, or by indexing
+with a random permutation, which saves the DataLoader's Python per sample. Every method is the
+mathematics of `idiolect.methods`, gradient for gradient.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from .workloads import Workload
 
 State = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
-Pull = Callable[
-    [list[nn.Parameter]], list[Tensor]
-]  # the gradient of a regulariser, a tensor a parameter
+# the gradient of a regulariser, one tensor per parameter
+Pull = Callable[[list[nn.Parameter]], list[Tensor]]
 
 
 @dataclass
@@ -59,7 +59,8 @@ class Loop:
             )
 
         data = work.data()
-        self.work, self.model = work, work.module()
+        self.work = work
+        self.model = work.module()
         self.train = [
             loader(x, y, work.batch, True)
             for x, y in zip(data.train_inputs, data.train_targets, strict=True)
@@ -142,7 +143,7 @@ class Loop:
         return self.copy()
 
     def descend(self, start: State, batch: Batch, pull: Pull) -> State:
-        """Gradient descent on one mini-batch until the squared norm of the gradient is at most nu."""
+        """Gradient descent on one mini-batch until the gradient's squared norm is at most nu."""
         m = self.work.method
         self.model.load_state_dict(start)
         optimiser = torch.optim.SGD(self.parameters, m.personal_lr)

@@ -1,4 +1,7 @@
-"""Other packages, each in a process of its own: it marks the clocks after every round, and here the fastest round is taken."""
+"""Other packages, each in a process of its own.
+
+The process notes the clocks after every round, and the fastest round counts.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,7 @@ def measure(system: str, key: str, rounds: int = ROUNDS) -> Times | None:
         return None
     rows = json.loads(lines[-1].removeprefix(_SIGN))
     cpu, wall = ([b[i] - a[i] for a, b in pairwise(rows[1:])] for i in (0, 1))
-    print(
-        f"{system}: accuracy {rows[-1][2]:.3f}, loss {rows[-1][3]:.3f} after {len(rows)} evaluations",
-        flush=True,
-    )
+    accuracy, loss = rows[-1][2:]
+    found = f"accuracy {accuracy:.3f}, loss {loss:.3f} after {len(rows)} evaluations"
+    print(f"{system}: {found}", flush=True)
     return Times(min(cpu), min(wall))

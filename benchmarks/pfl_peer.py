@@ -1,6 +1,7 @@
-"""FedAvg in Apple's pfl: its simulated back end in this process, one thread, central evaluation on the pooled test data.
+"""FedAvg in Apple's pfl: its simulated back end in this process, on one thread.
 
-pfl keeps the batches of a client from round to round and does not shuffle them, which is less work than the others do.
+Central evaluation on the pooled test data. pfl keeps the batches of a client from round to round
+and does not shuffle them, which is less work than the others do.
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ class Net(nn.Module):
         from pfl.metrics import Weighted
 
         out = self.net(x)
-        hits, loss = (
-            (out.argmax(1) == y).sum().item(),
-            F.cross_entropy(out, y, reduction="sum").item(),
-        )
+        hits = (out.argmax(1) == y).sum().item()
+        loss = F.cross_entropy(out, y, reduction="sum").item()
         return {"accuracy": Weighted(hits, len(y)), "loss": Weighted(loss, len(y))}
 
 
@@ -49,8 +48,10 @@ def main(key: str, rounds: int) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     torch.set_num_threads(1)
-    work, marks = WORKLOADS[key], Marks()
-    data, net = work.data(), Net(work)
+    work = WORKLOADS[key]
+    marks = Marks()
+    data = work.data()
+    net = Net(work)
     clients = list(range(work.clients))
     users = [
         PyTorchTensorDataset((data.train_inputs[k], data.train_targets[k]), user_id=str(k))
@@ -64,9 +65,8 @@ def main(key: str, rounds: int) -> None:
 
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
             found = {str(name): get_overall_value(value) for name, value in aggregate_metrics}
-            if (
-                "Central val | accuracy" in found
-            ):  # pfl evaluates before the first round and after each but that
+            # pfl evaluates before the first round, and after every round but the first
+            if "Central val | accuracy" in found:
                 marks.add(found["Central val | accuracy"], found["Central val | loss"])
             return False, Metrics()
 

@@ -1,4 +1,7 @@
-"""A step of lp-proj with each kind of P against the same step without projection: MLP 784-100-10 (d = 79,510), 10 clients, dim 50."""
+"""A step of lp-proj with each kind of P against the same step without projection.
+
+MLP 784-100-10 (d = 79,510), 10 clients, dim 50.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,19 @@ from idiolect.task.task import Task
 
 from .timing import fastest
 
-CLIENTS, BATCH, DIM = 10, 64, 50
+CLIENTS = 10
+BATCH = 64
+DIM = 50
 GOAL = 1.15
 KINDS = {"contiguous": GOAL, "sparse": GOAL, "block": GOAL, "layers": GOAL, "gaussian": None}
 
 
 def figures() -> Iterator[dict]:
     task = Task(lambda: models.make("mlp", (784,), 10))
-    x, w = task.x0.repeat(CLIENTS, 1), torch.zeros(CLIENTS, DIM)
-    inputs, targets = torch.rand(CLIENTS, BATCH, 784), torch.randint(10, (CLIENTS, BATCH))
+    x = task.x0.repeat(CLIENTS, 1)
+    w = torch.zeros(CLIENTS, DIM)
+    inputs = torch.rand(CLIENTS, BATCH, 784)
+    targets = torch.randint(10, (CLIENTS, BATCH))
     batch = Batch(
         inputs,
         targets,

@@ -19,9 +19,14 @@ def steps(work: Workload) -> list[int]:
 
 
 def mlp(work: Workload) -> Callable[[], None]:
-    """Forward, and backward to weights and inputs (not to the first layer's inputs), of each layer of the clients at once."""
-    x, tests = torch.rand(work.heard, work.batch, 784), torch.rand(work.clients * work.test, 784)
-    first, last = torch.rand(work.heard, 100, 784), torch.rand(work.heard, CLASSES, 100)
+    """The products of each layer for all clients: forward, and backward to weights and inputs.
+
+    Not to the inputs of the first layer.
+    """
+    x = torch.rand(work.heard, work.batch, 784)
+    tests = torch.rand(work.clients * work.test, 784)
+    first = torch.rand(work.heard, 100, 784)
+    last = torch.rand(work.heard, CLASSES, 100)
 
     def work_of_a_round() -> None:
         for size in steps(work):
@@ -35,7 +40,10 @@ def mlp(work: Workload) -> Callable[[], None]:
 
 
 def lenet(work: Workload) -> Callable[[], None]:
-    """Convolutions and linear layers without pooling, activation and loss: what is between them is made beforehand, at its size."""
+    """Convolutions and linear layers without pooling, activation and loss.
+
+    What comes between them is made beforehand, at its size.
+    """
     shapes = [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (CLASSES, 84)]
     weights = [torch.rand(s) for s in shapes]
     values = [(3, 32, 32), (6, 14, 14), (400,), (120,), (84,)]  # what each layer takes
@@ -49,7 +57,8 @@ def lenet(work: Workload) -> Callable[[], None]:
             (x, w, torch.rand_like(forward(x, w))) for x, w in zip(inputs, weights, strict=True)
         ]
 
-    batches, tests = {size: prepared(size) for size in set(steps(work))}, prepared(500)
+    batches = {size: prepared(size) for size in set(steps(work))}
+    tests = prepared(500)
 
     def work_of_a_round() -> None:
         for size in steps(work) * work.heard:
@@ -71,8 +80,9 @@ def lenet(work: Workload) -> Callable[[], None]:
 
 
 def logistic(work: Workload) -> Callable[[], None]:
-    """One product forward and one backward a step, of all clients at once; one in evaluation."""
-    x, tests = torch.rand(work.clients, work.batch, 60), torch.rand(work.clients, work.test, 60)
+    """One product forward and one backward per step, of all clients at once; one in evaluation."""
+    x = torch.rand(work.clients, work.batch, 60)
+    tests = torch.rand(work.clients, work.test, 60)
     w = torch.rand(work.clients, CLASSES, 60)
 
     def work_of_a_round() -> None:

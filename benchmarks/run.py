@@ -1,13 +1,19 @@
-"""`make bench`: every figure with its goal, printed, written to benchmarks/latest.json, and drawn and told in docs/speed.*."""
+"""`make bench`: every figure with its goal, in latest.json, as a picture and as a page in docs.
+
+`python -m benchmarks.run --stored` makes the page and the picture anew from latest.json.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+
+import idiolect
 
 from . import chart, compare, gradients, projections, report, rounds, scaling
 
@@ -17,21 +23,20 @@ LATEST = Path(__file__).with_name("latest.json")
 def met(figure: dict) -> str:
     if figure["goal"] is None:
         return ""
-    return (
-        "met" if (figure["value"] >= figure["goal"]) == (figure["better"] == "higher") else "MISSED"
-    )
+    higher = figure["better"] == "higher"
+    return "met" if (figure["value"] >= figure["goal"]) == higher else "MISSED"
 
 
 def goal(figure: dict) -> str:
-    return (
-        "–"
-        if figure["goal"] is None
-        else f"{'≥' if figure['better'] == 'higher' else '≤'} {figure['goal']}"
-    )
+    if figure["goal"] is None:
+        return "–"
+    sign = "≥" if figure["better"] == "higher" else "≤"
+    return f"{sign} {figure['goal']}"
 
 
 def measure() -> list[dict]:
     torch.set_num_threads(1)
+    idiolect.keep_memory()
     results = []
     for module in (gradients, projections, rounds, scaling, compare):
         for figure in module.figures():
@@ -40,29 +45,30 @@ def measure() -> list[dict]:
     return results
 
 
-def publish(results: list[dict]) -> None:
+def publish(results: list[dict], measured: str) -> None:
     """Tables on the screen, the picture and the page."""
     rows = [
         (r["name"], f"{r['value']:.2f} {r['unit']}", goal(r), met(r))
         for r in results
         if "system" not in r
     ]
-    speeds, figures = (
-        Table("rounds a second", *report.systems(results)),
-        Table("figure", "value", "goal", ""),
-    )
+    speeds = Table("rounds per second", *report.systems(results))
+    figures = Table("figure", "value", "goal", "")
     for table, body in ((speeds, report.rates(results)), (figures, rows)):
         for row in body:
             table.add_row(*row)
         Console(width=130).print(table)
     chart.draw(results)
-    report.write(results, rows)
+    report.write(results, rows, measured)
 
 
 def main() -> None:
-    results = measure()
-    LATEST.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    publish(results)
+    if "--stored" in sys.argv[1:]:
+        stored = json.loads(LATEST.read_text())
+    else:
+        stored = {"measured": report.machine(), "figures": measure()}
+        LATEST.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+    publish(stored["figures"], stored["measured"])
 
 
 if __name__ == "__main__":

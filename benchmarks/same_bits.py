@@ -89,7 +89,7 @@ def digest(result: Any, names: tuple[str, ...]) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     names = [a.removeprefix("--") for a in sys.argv[1::2]]
-    more_settings = dict(zip(names, sys.argv[2::2], strict=True))
+    asked = dict(zip(names, sys.argv[2::2], strict=True))
     data = federation()
     table: dict[str, dict[str, str]] = {}
     for name in NAMES:

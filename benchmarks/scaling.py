@@ -13,7 +13,8 @@ from .ours import Ours
 from .timing import fastest, least
 from .workloads import WORKLOADS, Workload
 
-FEW, MANY = 100, 10_000
+FEW = 100
+MANY = 10_000
 SMALL = Workload("logistic 60-10", FedAvg(steps=5), "linear", (60,), 40, 10, batch=40)
 LARGER = replace(SMALL, label="MLP 60-512-10", model="mlp", hidden="512")
 FLAT = (0.85, 1.15)
@@ -22,8 +23,9 @@ FLAT = (0.85, 1.15)
 def cost_of_a_client() -> Iterator[dict]:
     """A tenth of the clients trains in a round, all are evaluated.
 
-    In a hundred logistic clients a round's fixed cost is most of it, so a client among many is far cheaper: only growth is a fault.
-    With the larger model the clients' own work is most of it at both sizes, and the cost should be flat.
+    With a hundred logistic clients the fixed cost of a round is most of it, so that a client among
+    many is far cheaper: only growth would be a fault. With the larger model the clients' own work
+    is most of it at both sizes, and the cost should be flat.
     """
     for work in (SMALL, LARGER):
         few, many = (Ours(replace(work, clients=n, heard=n // 10)).round for n in (FEW, MANY))

@@ -1,4 +1,7 @@
-"""The least time of each of several functions, measured in turn within one run: what a busy machine does to one, it does to all."""
+"""The least time of each of several functions, measured in turn within one run.
+
+What a busy machine does to one, it does to all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The work that every system of the comparison does: the same data, model, clients a round, local steps and evaluation."""
+"""The work that every system of the comparison does.
+
+The same data, model, clients per round, local steps and evaluation.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ class Workload:
     method: Method
     model: str
     shape: tuple[int, ...]  # of a sample
-    train: int  # samples a client
+    train: int  # samples per client
     test: int
     clients: int = 100
-    heard: int = 10  # clients a round
+    heard: int = 10  # clients per round
     batch: int = 64
     hidden: str = ""  # widths of an MLP; empty: its default
 
@@ -65,7 +68,10 @@ class Workload:
 
 @lru_cache(maxsize=1)
 def _data(clients: int, train: int, test: int, shape: tuple[int, ...]) -> Data:
-    """Gaussian clouds around one centre a class: arithmetic costs what it does on real data, and there is something to learn."""
+    """Gaussian clouds around one centre per class.
+
+    Arithmetic costs what it does on real data, and there is something to learn.
+    """
     rng = torch.Generator().manual_seed(0)
     targets = torch.randint(CLASSES, (clients, train + test), generator=rng)
     centres = 0.3 * torch.randn(CLASSES, *shape, generator=rng)

@@ -1,4 +1,7 @@
-"""The loop that idiolect is timed against does the same work: the same numbers, from as many gradients."""
+"""The loop that idiolect is timed against does the same work.
+
+The same numbers, from as many gradients.
+"""
 
 import sys
 from dataclasses import replace
@@ -17,7 +20,7 @@ from benchmarks.workloads import WORKLOADS
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("key", WORKLOADS)
 def test_the_loop_and_idiolect_reach_the_same_numbers(key, indexed):
-    """One batch holds all of a client's data and everyone is heard, so nothing is left to chance."""
+    """One batch holds all data of a client and everyone is heard: nothing is left to chance."""
     work = WORKLOADS[key]
     method = (
         replace(work.method, personal_steps=1)
@@ -25,9 +28,10 @@ def test_the_loop_and_idiolect_reach_the_same_numbers(key, indexed):
         else work.method
     )
     work = replace(work, method=method, clients=4, heard=4, train=24, test=10, batch=24)
-    ours, loop = Ours(work), Loop(work, indexed)
+    ours = Ours(work)
+    loop = Loop(work, indexed)
     if key == "lpproj":
-        loop.P = method._projection(ours.engine.host.task).rows
+        loop.P = method._projection(ours.session.contract.task).rows
     first = loop.evaluate()
     for _ in range(3):
         expected = loop.round()
@@ -42,6 +46,8 @@ def test_a_round_of_the_benchmark_takes_as_many_gradients(key):
     work = WORKLOADS[key]
     shape = (3, 16, 16) if key == "lenet" else (8,)
     work = replace(work, clients=4, heard=2, shape=shape)
-    ours, loop = Ours(work), Loop(work, indexed=True)
-    ours.round(), loop.round()
+    ours = Ours(work)
+    loop = Loop(work, indexed=True)
+    ours.round()
+    loop.round()
     assert ours.gradients == loop.gradients

@@ -206,3 +206,10 @@ def test_a_store_without_memory_of_the_round_before_refuses_to_run_it_again():
     assert torch.equal(store.read(ids, 1)["x"], torch.ones(3, 2)) and not store._before
     with pytest.raises(RuntimeError, match="round 0 is run again"):
         store.write(ids, 0, store.read(ids, 0))
+
+
+@kinds
+def test_all_rows_can_be_read_in_any_order(limit, tmp_path):
+    order = torch.arange(N).flip(0)
+    rows = store(limit, tmp_path).read(order)
+    assert rows["x"][:, 0].tolist() == order.tolist()

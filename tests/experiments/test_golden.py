@@ -38,7 +38,7 @@ def test_a_changed_method_is_noticed(monkeypatch):
     setting = golden.FEDERATIONS[TITLE]
     federation, task = setting.load()
     stored = STORED[TITLE]["fedavg"][0]
-    monkeypatch.setattr(golden, "make", lambda name: FedAvg(lr=0.15))
+    monkeypatch.setattr(golden, "make_method", lambda name: FedAvg(lr=0.15))
     off = golden.difference(stored, "fedavg", federation, task, setting.heard)
     assert off > golden.TOLERANCE
 

@@ -13,7 +13,9 @@ from torch import nn
 import idiolect as il
 from idiolect import models
 from idiolect.data.federation import Federation
-from idiolect.experiments.large import METHODS, Live, activations, engine, states
+from idiolect.experiments.large.cases import METHODS
+from idiolect.experiments.large.measure import activations, session, states
+from idiolect.experiments.large.memory import Live
 from idiolect.wire.messages import HEADER
 
 
@@ -52,11 +54,11 @@ def test_a_round_on_a_large_model_lowers_the_training_loss(model, lr, name):
     torch.set_num_threads(1)
     federation = images(2, 4) if model == "resnet18" else sentences(2, 4)
     task = task_of(model, federation)
-    run = engine(METHODS[name](lr), task, federation, heard=2, rows=1, batch=4)
+    run = session(METHODS[name](lr), task, federation, heard=2, rows=1, batch=4)
     everyone = torch.arange(2)
-    before = run.evaluate(everyone, ("train",))["train"].loss
-    run.advance()
-    after = run.evaluate(everyone, ("train",))["train"].loss
+    before = run.engine.evaluate(everyone, ("train",))["train"].loss
+    run.engine.advance()
+    after = run.engine.evaluate(everyone, ("train",))["train"].loss
     assert bool(torch.isfinite(after).all()) and float(after.sum()) < float(before.sum())
 
 
@@ -66,10 +68,10 @@ def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_per_client():
     task = task_of("resnet34", federation)
     method = METHODS["lp-proj-2, 50 blocks"](0.001)
     assert method.blocks == 50 and method.dim == 750 and task.d > 21_000_000
-    run = engine(method, task, federation, heard=2, rows=1, batch=2)
-    run.advance()
+    run = session(method, task, federation, heard=2, rows=1, batch=2)
+    run.engine.advance()
     for way in ("bytes_up", "bytes_down"):
-        assert run.ledger.counts[way].tolist() == [HEADER.itemsize + 4 * 750] * 2
+        assert run.server.ledger.counts[way].tolist() == [HEADER.itemsize + 4 * 750] * 2
 
 
 @pytest.mark.parametrize(("clients", "rows"), [(4, 4), (8, 2)])
@@ -88,12 +90,12 @@ def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(n
     )
     assert task.d > 900_000
     method = METHODS[name](0.01)
-    run = engine(method, task, federation, heard=2, rows=rows, batch=4)
+    run = session(method, task, federation, heard=2, rows=rows, batch=4)
     with Live() as live:
         for _ in range(3):
-            run.advance()
+            run.engine.advance()
     named = task.dtype.itemsize * sum(states(method, task, clients, rows, 2).values())
-    assert live.peak - activations(run.host) <= 1.5 * named
+    assert live.peak - activations(run.hosts[0]) <= 1.5 * named
 
 
 def test_the_live_counter_forgets_what_is_dropped_and_sees_arrays():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from rich.table import Table
 
 from ..core.knobs import SettingError
 from .federation import SPLITS, Federation
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def table(federation: Federation, rows: int = 20) -> Table:
@@ -18,6 +21,8 @@ def table(federation: Federation, rows: int = 20) -> Table:
     >>> table(load("digits", clients=30), rows=10).row_count
     11
     """
+    from rich.table import Table  # `import idiolect` does not wait for it
+
     sizes = {s: federation.sizes(s) for s in SPLITS}
     counts = federation.class_counts("train") if federation.classes else None
     wide = counts is not None and federation.classes <= 16

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits  # comes with scikit-learn
 from torch import Tensor
 
 from ..core.knobs import Knobs, SettingError, knob
@@ -51,6 +50,8 @@ class Linear(Knobs):
                 f"samples: {n} samples cannot have {d} orthogonal features; "
                 "take samples >= features"
             )
+        from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
         rng = np.random.default_rng(self.seed)
         w = self.mean + self.heterogeneity**0.5 * rng.standard_normal((N, d))
         # many small matrices: threads only wait for each other, and could change the last bits

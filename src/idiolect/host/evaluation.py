@@ -1,9 +1,10 @@
 """Models on their own clients' data, many clients at once.
 
-One shared model is an ordinary forward pass over the split's slice of the data. Personal models
-are run as rows: clients of like size are padded to a common length and go through the kernel
-together. The length follows from a client's own size alone, so that its scores have the same bits
-whoever else is evaluated with it. What is padded is prepared once and kept while it is small.
+One shared model is an ordinary forward pass over the split's slice of the data. Personal models are
+run as rows: clients of like size are padded to a common length and go through the kernel together.
+The length follows from a client's own size alone, so that its scores have the same bits whoever
+else is evaluated with it. What is padded is prepared once and kept while it is small; equal clients
+side by side are not copied at all.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Evaluator:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
-            outputs = self.task.outputs(x[group.to(x.device)], inputs)
+            outputs = self.task.outputs(_rows_of(x, group), inputs)
             hits, loss = self._score(outputs, targets)
             into.hits[rows[group]] = torch.where(exists, hits, 0).sum(1)
             into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
@@ -110,36 +111,56 @@ class Evaluator:
         if key in self._ready:
             return self._ready[key]
         sizes = self.sizes[rows]
+        starts = self.offsets[rows]
         place = torch.arange(int(padded_lengths(sizes.numpy()).max()))
         exists = place < sizes.unsqueeze(1)
-        index = torch.where(exists, self.offsets[rows].unsqueeze(1) + place, self.low)
-        first = int(index[0, 0])
-        side_by_side = torch.arange(first, first + index.numel())
-        if bool(exists.all()) and torch.equal(index.flatten(), side_by_side):
-            flat = slice(first, first + index.numel())  # equal clients: no copy at all
-            inputs = self.data.inputs[flat]
-            targets = self.data.targets[flat]
+        steps = starts.diff() if len(starts) > 1 else sizes
+        evenly_spaced = bool((steps == steps[0]).all()) and int(steps[0]) > 0
+        if evenly_spaced and int(starts[-1]) + len(place) <= len(self.data.inputs):
+            # equal clients side by side: views that read into the next client's samples, no copy
+            span = (int(starts[0]), int(steps[0]), len(rows), len(place))
+            inputs = windows(self.data.inputs, *span)
+            targets = windows(self.data.targets, *span)
         else:
+            index = torch.where(exists, starts.unsqueeze(1) + place, self.low)
             at = index.flatten().to(self.data.inputs.device)
-            inputs = self.data.inputs.index_select(0, at)
-            targets = self.data.targets.index_select(0, at)
+            inputs = self.data.inputs.index_select(0, at).unflatten(0, index.shape)
+            targets = self.data.targets.index_select(0, at).unflatten(0, index.shape)
             self._kept += inputs.numel() * inputs.element_size()
-        group = (
-            inputs.view(*index.shape, *inputs.shape[1:]),
-            targets.view(*index.shape, *targets.shape[1:]),
-            exists,
-        )
+        group = (inputs, targets, exists)
         if self._kept <= _KEEP:
             self._ready[key] = group
         return group
 
 
+def _rows_of(x: Tensor, group: Tensor) -> Tensor:
+    """x[group]; without a copy where these are neighbours."""
+    first = int(group[0])
+    if int(group[-1]) - first == len(group) - 1:  # they are increasing
+        return x[first : first + len(group)].contiguous()
+    return x[group.to(x.device)]
+
+
+def windows(t: Tensor, first: int, step: int, count: int, length: int) -> Tensor:
+    """`count` views of `length` samples each, a view every `step` samples: [count, length, ...].
+
+    >>> windows(torch.arange(8), first=1, step=2, count=3, length=3).tolist()
+    [[1, 2, 3], [3, 4, 5], [5, 6, 7]]
+    """
+    strides = (step * t.stride(0), *t.stride())
+    at = t.storage_offset() + first * t.stride(0)
+    return t.as_strided((count, length, *t.shape[1:]), strides, at)
+
+
 def padded_lengths(sizes: np.ndarray) -> np.ndarray:
     """Numbers of samples rounded up: to eight steps per power of two, so by an eighth at most.
 
-    >>> padded_lengths(np.array([0, 3, 63, 65, 100, 1001])).tolist()
-    [0, 8, 64, 72, 104, 1024]
+    Up to 16 samples to an even number: never to one, whose product with a matrix rounds differently
+    when it is alone.
+
+    >>> padded_lengths(np.array([0, 1, 3, 10, 17, 63, 65, 100, 1001])).tolist()
+    [0, 2, 4, 10, 18, 64, 72, 104, 1024]
     """
     bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
-    step = 2 ** np.maximum(bits - 4, 3)
+    step = 2 ** np.maximum(bits - 4, 1)
     return -(-sizes // step) * step

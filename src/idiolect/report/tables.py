@@ -1,23 +1,23 @@
-"""Tables of results: one line per method, as many columns as the terminal has room for."""
+"""Tables of results: one line per method, as many columns as the terminal has room for.
+
+rich is imported where a table is made: `import idiolect` does not wait for it.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from ..data.federation import Federation
 from ..host.scores import majority, summarise
 from .captions import caption, collapsed
 from .figures import count, goal, number, short_size, size
 from .goals import Goals
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Row = dict[str, Any]  # the summary of a result
 
@@ -58,6 +58,8 @@ class Column:
     cell: Callable[[Row], str]
 
     def width(self, rows: Sequence[Row]) -> int:
+        from rich.cells import cell_len
+
         return max(cell_len(text) for text in (self.heading, *map(self.cell, rows)))
 
 
@@ -124,6 +126,10 @@ def results_table(
 
     A narrow terminal shows fewer columns.
     """
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
     goals = goals or Goals()
     table = Table(
         title=title,
@@ -150,6 +156,8 @@ def results_table(
 
 def render(table: Table, width: int = 140) -> str:
     """The table as text."""
+    from rich.console import Console
+
     out = io.StringIO()
     Console(file=out, width=width).print(table)
     return out.getvalue().rstrip()
