@@ -103,7 +103,7 @@ def main() -> None:
                 "batch": 8,
                 "seeds": 2,
                 **settings,
-                **more_settings,
+                **asked,
             }
             task = il.Task(lambda: nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10)))
             try:

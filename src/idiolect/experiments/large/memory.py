@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import tracemalloc
 import weakref
@@ -88,6 +87,8 @@ def resident_peak(reset: bool = False) -> int:
         )
         return int(status["VmRSS" if reset else "VmHWM"].split()[0]) << 10
     except OSError:
+        import resource  # not on Windows
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (
             0 if sys.platform == "darwin" else 10
         )
