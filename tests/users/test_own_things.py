@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -133,29 +132,38 @@ def installed(tmp_path):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def command(environment: dict, folder: Path, *words: str) -> str:
-    """What a command of a new process prints."""
-    call = [sys.executable, "-m", "idiolect.cli", *words]
-    done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+SCRIPT = """
+import contextlib, io, json, sys
+from idiolect.cli.main import main
+from idiolect.methods import make_method
+from idiolect.testing import check_method
+
+def printed(*words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(list(words)) == 0, words
+    return json.loads(out.getvalue())
+
+given = ["--data", "two-moons", "--model", "small-net", "--rounds", "2", "--quiet", "--json"]
+own = ["--channel", "doubled", "--rule", "quiet", "--attack", "shout", "--malicious", "1"]
+kinds = ("methods", "channels", "attacks", "rules", "data")
+json.dump({
+    "listed": {kind: [row["name"] for row in printed(kind, "--json")] for kind in kinds},
+    "compared": [r["label"] for r in printed("compare", "halfway:share=0.3", "fedavg", *given)],
+    "run": printed("run", "halfway", *given, *own)["rounds"],
+    "checked": check_method(make_method("halfway")),
+}, sys.stdout)
+"""
 
 
-def test_things_of_an_installed_package_are_listed_and_run(installed, tmp_path):
-    for kind, name in (
-        ("methods", "halfway"),
-        ("channels", "doubled"),
-        ("attacks", "shout"),
-        ("rules", "quiet"),
-        ("data", "two-moons"),
-    ):
-        assert name in [
-            row["name"] for row in json.loads(command(installed, tmp_path, kind, "--json"))
-        ]
-    given = ["--data", "two-moons", "--model", "small-net", "--rounds", "2", "--quiet", "--json"]
-    rows = json.loads(
-        command(installed, tmp_path, "compare", "halfway:share=0.3", "fedavg", *given)
+def test_things_of_an_installed_package_are_listed_run_and_checked(installed, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=installed, capture_output=True, text=True
     )
-    assert [row["label"] for row in rows][1:3] == ["halfway share=0.3", "fedavg"]
-    own = ["--channel", "doubled", "--rule", "quiet", "--attack", "shout", "--malicious", "1"]
-    assert json.loads(command(installed, tmp_path, "run", "halfway", *given, *own))["rounds"] == 2
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    names = {"methods": "halfway", "channels": "doubled", "attacks": "shout", "rules": "quiet"}
+    for kind, name in (names | {"data": "two-moons"}).items():
+        assert name in got["listed"][kind]
+    assert got["compared"][1:3] == ["halfway share=0.3", "fedavg"]
+    assert got["run"] == 2 and got["checked"] is None
