@@ -189,18 +189,7 @@ def compare(
     >>> found.labels
     ['fedavg', 'local steps=5']
     """
-    rows = [Row.of(m) for m in methods]
-    if not rows:
-        raise SettingError("methods: none were given; at least one is needed")
-    chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    goals = goals_of(chosen, count)
-    for row, s in zip(rows, chosen, strict=True):  # refuse all that is bad before any work
-        check(row.method, task, federation, s)
-    if (goals.budget or goals.target) and not federation.classes:
-        raise SettingError(
-            "data: a budget and a target are about accuracy, and these data have real targets; "
-            "leave bytes and target out"
-        )
+    rows, chosen, goals = _checked(methods, task, federation, count, settings)
     path = None if directory is None else Path(directory)
     saved: dict[str, Any] = {"baselines": baselines, "count": count, "folders": []}
     if path is not None:
@@ -222,6 +211,29 @@ def compare(
     if path is not None:
         comparison.write(path, saved)
     return comparison
+
+
+def _checked(
+    methods: Sequence[Method | Plan | str],
+    task: Task,
+    federation: Federation,
+    count: str,
+    settings: dict[str, Any],
+) -> tuple[list[Row], list[Settings], Goals]:
+    """The rows of a comparison, their settings and its goals: all that is bad is refused here."""
+    rows = [Row.of(m) for m in methods]
+    if not rows:
+        raise SettingError("methods: none were given; at least one is needed")
+    chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+    goals = goals_of(chosen, count)
+    for row, s in zip(rows, chosen, strict=True):
+        check(row.method, task, federation, s)
+    if (goals.budget or goals.target) and not federation.classes:
+        raise SettingError(
+            "data: a budget and a target are about accuracy, and these data have real targets; "
+            "leave bytes and target out"
+        )
+    return rows, chosen, goals
 
 
 def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:

@@ -8,7 +8,6 @@ rounds are one way to use a server and single arrivals another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,50 +25,10 @@ from ..wire.ragged import Ragged
 from .contract import Contract
 from .exchange import Order, Query, Verdict
 from .roster import Roster
+from .round import Round, RoundRule
 from .rules import Rule, TooFew
-from .rules.message import combine_message
 from .selection import select
 from .step import ServerStep
-
-
-@dataclass
-class Round:
-    """A round under way."""
-
-    order: Order
-    inbox: Inbox
-    # as the roster was when the round was opened: joining and leaving count from the next one on
-    clients: int  # how many may take part
-    mean_samples: float  # training samples of the mean one of them
-    # the second exchange of a channel that has one: part of the message -> ...
-    asked: bool = False  # whether `Server.ask` has been called
-    queries: dict[str, Tensor] = field(default_factory=dict)  # coordinates asked for
-    answers: dict[str, Inbox] = field(default_factory=dict)
-    rule_state: State = field(default_factory=dict)  # what the rule keeps after combining sketches
-    closed: bool = False
-
-    @property
-    def version(self) -> int:
-        """The version of the model that the round started from."""
-        return self.order.version
-
-
-@dataclass
-class _Combine:
-    """The aggregation rule for the messages of one round, as `Method.aggregate` is given it."""
-
-    contract: Contract
-    rule: Rule
-    samples: Tensor  # float64[S], over the mean client's
-    clients: int
-    key: int
-    state: State  # what the rule keeps; {} = no history
-
-    def __call__(self, up: State, weights: Tensor | None = None) -> State:
-        if weights is None:
-            weights = self.contract.method.weigh(self.samples)
-        rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
-        return rows
 
 
 class Server:
@@ -159,7 +118,7 @@ class Server:
         got = round.inbox.admitted()
         if len(got.wire_ids) < max(self.quorum, 1):
             return []
-        combine = self._combine(round, self._samples(round, got), self.rule_state)
+        combine = self._combine(round, round.samples(got), self.rule_state)
         try:
             tables = combine(self._sketches(round, self._on_device(got.up)))
         except TooFew:
@@ -262,10 +221,10 @@ class Server:
             if contract.link.aggregate_stage is None:
                 up = self._on_device(got.up)
                 channel_state = self.channel_state
-                combine = self._combine(round, self._samples(round, got), self.rule_state)
+                combine = self._combine(round, round.samples(got), self.rule_state)
             else:
                 up, channel_state, round.rule_state, taken = self._changes(round, got, counts)
-                combine = self._combine(round, self._samples(round, got, counts), {})
+                combine = self._combine(round, round.samples(got, counts), {})
             if contract.link.codes:
                 reference = method.reference(task, method.broadcast(task, before))
                 up = contract.link.restore(up, reference)
@@ -300,7 +259,7 @@ class Server:
         taken: dict[str, bytes] = {}
         tables: State = {}
         if not stage.second_exchange:
-            combine = self._combine(round, self._samples(round, got), self.rule_state)
+            combine = self._combine(round, round.samples(got), self.rule_state)
             tables = combine(self._sketches(round, up))
             rule_state = combine.state
         kept = counts.to(self.contract.task.device)
@@ -323,20 +282,16 @@ class Server:
         answers = round.answers[part].admitted()
         kept = torch.isin(answers.wire_ids, got.wire_ids[counts])
         values = self._on_device({"values": answers.up["values"][kept]})
-        combine = self._combine(round, self._samples(round, got, counts), {})
+        combine = self._combine(round, round.samples(got, counts), {})
         return combine(values)["values"]
 
     def _sketches(self, round: Round, up: State) -> State:
         return {part: up[part] for part, _, _ in self.contract.link.aggregate_parts(round.version)}
 
-    def _combine(self, round: Round, samples: Tensor, state: State) -> _Combine:
+    def _combine(self, round: Round, samples: Tensor, state: State) -> RoundRule:
         key = int(streams.keys(self.contract.task.seed, "rule", round.version)[0])
-        return _Combine(self.contract, self.rule, samples, round.clients, key, state)
-
-    def _samples(self, round: Round, got: Admitted, counts: Tensor | None = None) -> Tensor:
-        """Training samples of the clients heard, over the mean client's: m n_i / N."""
-        weights = got.weights if counts is None or bool(counts.all()) else got.weights[counts]
-        return (weights / round.mean_samples).to(self.contract.task.device)
+        on_device = samples.to(self.contract.task.device)
+        return RoundRule(self.contract, self.rule, on_device, round.clients, key, state)
 
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}
