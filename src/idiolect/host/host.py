@@ -320,6 +320,8 @@ class Host:
         """The rows of those of these clients that belong to this host."""
         if not len(self.wire_ids):
             return wire_ids[:0]
+        if torch.equal(wire_ids, self.wire_ids):
+            return torch.arange(len(wire_ids))
         at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=len(self.wire_ids) - 1)
         return at[self.wire_ids[at] == wire_ids]
 
