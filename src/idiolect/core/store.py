@@ -1,8 +1,8 @@
 """Rows of many clients: made when a client is first met, versioned by round, in a file when large.
 
 A round that is run again starts from the rows before it (else a repeated message would step twice),
-so the rows that the last round replaced are kept until the next one. A store that never sees a round
-twice can do without (`keep`).
+so the rows that the last round replaced are kept until the next one. A store that never sees a
+round twice can do without (`keep`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .types import State, prefixed, under
 
 
 class Store:
-    """Rows by number: `read(rows, round)` before an update, `write(rows, round, state)` after it."""
+    """Rows by number: `read(rows, round)` before an update, `write(rows, round, state)` after."""
 
     def __init__(
         self,
