@@ -346,17 +346,17 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
     columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
-    held_out = set(session.people.held_out.tolist())
-    malicious = set(session.people.malicious.tolist())
-    return [
-        {
-            "client": id,
-            "held_out": wire_id in held_out,
-            "malicious": wire_id in malicious,
-            **{n: values[wire_id] for n, values in columns.items()},
-        }
-        for wire_id, id in enumerate(session.server.roster.ids)
-    ]
+    held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
+    held_out[session.people.held_out] = True
+    malicious = torch.zeros_like(held_out)
+    malicious[session.people.malicious] = True
+    columns = {
+        "client": session.server.roster.ids,
+        "held_out": held_out.tolist(),
+        "malicious": malicious.tolist(),
+        **columns,
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @contextmanager
