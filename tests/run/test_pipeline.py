@@ -57,6 +57,19 @@ def test_every_host_hands_its_own_rows_over(settings):
     assert torch.equal(private_of(first)["w"], private_of(second)["w"])
 
 
+def test_the_models_of_a_stage_come_back_from_its_directory(tmp_path):
+    stages = [(il.FedAvg(), 3), (il.Ffgg(part="output", start="common"), 2)]
+    results = il.pipeline(stages, task(), federation(), directory=tmp_path / "p")
+    loaded = il.load(tmp_path / "p" / "stage-1", task=task(), federation=federation())
+    for client in federation().ids:
+        for a, b in zip(
+            loaded.personal(client).parameters(),
+            results[1].personal(client).parameters(),
+            strict=True,
+        ):
+            assert torch.equal(a, b)
+
+
 def test_a_stage_without_a_shared_model_can_only_be_the_last():
     with pytest.raises(il.SettingError, match="no shared model"):
         il.pipeline([(il.Local(), 1), (il.FedAvg(), 1)], task(), federation())

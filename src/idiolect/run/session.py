@@ -85,6 +85,7 @@ class Session:
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         bound = task.under(settings.numerics(seed))
+        self.started = start is not None  # from an earlier stage, not from a new model
         if start:
             bound.x0 = start.x0.to(bound.x0)
         self.contract = Contract(method, bound, settings.channel, run)
@@ -140,11 +141,16 @@ class Session:
     def save(self) -> tuple[State, dict[str, Any]]:
         """The server's side; hosts save themselves."""
         tensors, facts = self.server.save()
+        if self.started:
+            tensors = tensors | {"start.x0": self.contract.task.x0.cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
     def load(self, found: Checkpoint) -> None:
         """As it was saved, hosts from their folders."""
-        self.server.load(found.states["server"], found.facts["server"])
+        task = self.contract.task
+        tensors = found.states["server"]
+        task.x0 = tensors.get("start.x0", task.x0).to(task.x0)
+        self.server.load(tensors, found.facts["server"])
         self.held_out_personalised = found.facts["server"]["held_out_personalised"]
         for number, host in enumerate(self.hosts):
             host.load(found.path / host_folder(number))
