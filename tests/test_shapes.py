@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 
 import idiolect as il
+from helpers import classification
 from idiolect.adversary import ATTACKS
 from idiolect.channels import CHANNELS
 from idiolect.core import streams
@@ -21,11 +21,7 @@ from shapes import checked, places
 
 
 def federation() -> il.Federation:
-    rng = np.random.default_rng(0)
-    ids = np.repeat(np.arange(6), [30, 7, 24, 12, 40, 18])
-    y = rng.integers(0, 3, len(ids))
-    x = np.eye(3, 5)[y] + 0.5 * rng.standard_normal((len(ids), 5))
-    return il.Federation.from_arrays(torch.from_numpy(x), y, ids, classes=3)
+    return classification((30, 7, 24, 12, 40, 18), features=5)
 
 
 def task() -> il.Task:

@@ -12,22 +12,15 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.host.host import Host
+from helpers import classification
 from idiolect.methods import METHODS, make_method
 from idiolect.wire import messages as wire
+from run.robust.common import tampering, with_header
 
 SIZES = (12, 40, 25, 18, 33, 9)
 
 
-def federation() -> il.Federation:
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=sum(SIZES))
-    return il.Federation.from_arrays(
-        rng.standard_normal((len(y), 8)) + y[:, None], y, np.repeat(np.arange(6), SIZES)
-    )
-
-
-FEDERATION = federation()
+FEDERATION = classification(SIZES, features=8)
 
 
 def run(method: il.Method, **settings) -> il.Result:
@@ -38,27 +31,6 @@ def run(method: il.Method, **settings) -> il.Result:
 def network() -> nn.Module:
     """Two layers, so that methods that share one of them have something to send."""
     return nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
-
-
-def tampering(monkeypatch, tamper) -> None:
-    """Every round's messages go through `tamper(round, messages)` on their way to the server."""
-    honest = Host.update
-
-    def update(host, order):
-        sent = honest(host, order)
-        if not len(order.heard):
-            return sent
-        messages = [sent.messages.row(k) for k in range(len(sent.messages))]
-        return replace(sent, messages=tamper(order.version, messages), values=None)
-
-    monkeypatch.setattr(Host, "update", update)
-
-
-def with_header(message: bytes, **fields) -> bytes:
-    head = np.frombuffer(message[:24], dtype=wire.HEADER).copy()
-    for name, value in fields.items():
-        head[name] = value
-    return head.tobytes() + message[24:]
 
 
 def number(message: bytes, value: float) -> bytes:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
-from helpers import private_of, state_of
+from helpers import classification, private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
@@ -38,15 +38,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
-def federation() -> il.Federation:
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=6 * 20)
-    return il.Federation.from_arrays(
-        rng.standard_normal((120, 8)) + y[:, None], y, np.repeat(np.arange(6), 20)
-    )
-
-
-FEDERATION = federation()
+FEDERATION = classification((20,) * 6, features=8)
 
 
 def task() -> il.Task:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import helpers
 import idiolect as il
 from helpers import private_of, state_of
 from idiolect import SettingError
@@ -19,15 +20,12 @@ from idiolect.host.host import Host
 FEATURES, CLASSES = 5, 3
 
 
-def federation(clients=8, samples=20, seed=0, **options) -> il.Federation:
-    rng = np.random.default_rng(seed)
-    y = rng.integers(CLASSES, size=clients * samples)
-    x = rng.standard_normal((len(y), FEATURES)) + np.eye(CLASSES, FEATURES)[y]
-    return il.Federation.from_arrays(x, y, np.repeat(np.arange(clients), samples), **options)
-
-
 def linear() -> il.Task:
-    return il.Task(lambda: nn.Linear(FEATURES, CLASSES))
+    return helpers.linear(FEATURES, CLASSES)
+
+
+def federation(clients=8, **options) -> il.Federation:
+    return helpers.classification((20,) * clients, FEATURES, CLASSES, **options)
 
 
 FEDERATION = federation()
