@@ -112,7 +112,7 @@ class Session:
             scratch=scratch,
             finetune_steps=settings.finetune_steps,
             finetune_lr=settings.finetune_lr,
-            repeats=False,  # nothing between server and hosts can be lost or come twice here
+            repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
