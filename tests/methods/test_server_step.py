@@ -146,5 +146,5 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
         expected["gradients"][faulty] += 4  # the client did its work; only its message was refused
     assert_equals(result, expected, federation)
     ledger = result.session().server.ledger
-    assert dict(ledger.rejected) == {reason: 1}
+    assert ledger.refused == {reason: 1}
     assert (ledger.selected, ledger.admitted) == (ROUNDS * SAMPLE, ROUNDS * SAMPLE - 1)

@@ -71,7 +71,7 @@ def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
     for name, (reason, fault) in FAULTS.items():
         result = bad(monkeypatch, channel, fault)
         assert same_bits(result, gone), name
-        assert server(result).ledger.rejected == {reason: 1}, name
+        assert server(result).ledger.refused == {reason: 1}, name
         assert result.summary()["rejected_by_reason"] == {reason: 1}, name
         accounted(result)
 
@@ -174,7 +174,7 @@ def test_two_hundred_mutations_raise_nothing_and_are_all_accounted_for(channel, 
     assert count["messages"] == 200
     sound(result)
     ledger = server(result).ledger
-    assert ledger.rejected and set(ledger.rejected) <= {*REASONS, "overflow"}
+    assert ledger.refused and set(ledger.refused) <= {*REASONS, "overflow"}
 
 
 def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
@@ -224,7 +224,7 @@ def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkey
     result = run("fedavg", rounds=6, channel=channel)
     ours, theirs = memories(result)
     assert ours.any() and torch.equal(ours, theirs)
-    assert sum(server(result).ledger.rejected.values()) == 15
+    assert sum(server(result).ledger.refused.values()) == 15
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,8 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
     )
     result = run("fedavg", rounds=3, sample=CLIENTS, channel=channel, rule="krum(f=1)")
     ledger = server(result).ledger
-    assert ledger.rejected == {"size": 3, "too few": 3} and ledger.admitted == 2 * CLIENTS
+    assert ledger.refused == {"size": 3, "too few": 3} and ledger.admitted == 2 * CLIENTS
+    assert ledger.missing == {"silent": 3} and ledger.surplus == {"size": 3}
     assert unchanged == [False, True, False]
     accounted(result)
 
@@ -377,7 +378,7 @@ def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
         (host,) = run("fedavg", rounds=0, channel=channel).session().hosts
         down = {"w": host.contract.task.x0}
         return [
-            host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)
+            host._send(round, down, [(cohort, {"w": numbers[round, cohort]})]) for round in range(3)
         ]
 
     for among, alone in zip(messages(everyone), messages(two), strict=True):
@@ -405,5 +406,5 @@ def test_a_message_coded_otherwise_is_not_decoded(monkeypatch):
     assert other.checksum != plain.checksum
     tampering(monkeypatch, lambda round, ms: [with_header(ms[0], schema=other.checksum), *ms[1:]])
     result = run("fedavg", channel="half")
-    assert server(result).ledger.rejected == {"schema": 2} and wire.HEADER.itemsize == 24
+    assert server(result).ledger.surplus == {"schema": 2} and wire.HEADER.itemsize == 24
     assert everything(result)
