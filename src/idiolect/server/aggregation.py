@@ -63,9 +63,7 @@ class Aggregation:
             raise Overflow
         return outcome
 
-    def _changes(
-        self, round: Round, got: Admitted
-    ) -> tuple[State, State, State, dict[str, bytes]]:
+    def _changes(self, round: Round, got: Admitted) -> tuple[State, State, State, dict[str, bytes]]:
         """Sketches: aggregated first, then decoded.
 
         (messages as if every client had sent the change, the channel's vectors, the rule's, and the
@@ -130,13 +128,3 @@ class Aggregation:
     def pack(self, state: State, version: int) -> bytes:
         """A message down."""
         return pack_down(state, self.contract.run, version, self.contract.checksum)
-
-
-def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]
-    """The largest number of every message, without its sign.
-
-    >>> magnitudes({"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "c": torch.ones(2, 1)}).tolist()
-    [2.0, 3.0]
-    """
-    parts = [t.flatten(1).abs().amax(1).double().cpu() for t in up.values() if t.shape[1]]
-    return torch.stack(parts).amax(0)

@@ -58,6 +58,15 @@ class SecondExchange:
             silent |= ~torch.isin(self.got.wire_ids, inbox.admitted().wire_ids)
         return silent
 
+    def magnitudes(self, wire_ids: Tensor) -> Tensor:  # -> float64, in their order
+        """The largest number in the answers of these clients, who have all answered."""
+        total = torch.zeros(len(wire_ids), dtype=torch.float64)
+        for inbox in self.answers.values():
+            answers = inbox.admitted()
+            mine = torch.isin(answers.wire_ids, wire_ids)
+            total = total.maximum(magnitudes(answers.up)[mine])
+        return total
+
     def bytes_of(self, wire_ids: Tensor) -> Tensor:  # -> int64, in their order
         """What the answers of these clients took."""
         total = self.spent[torch.isin(self.got.wire_ids, wire_ids)].clone()
@@ -135,3 +144,13 @@ class RoundRule:
             weights = self.contract.method.weigh(self.samples)
         rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
+
+
+def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]
+    """The largest number of every message, without its sign.
+
+    >>> magnitudes({"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "c": torch.ones(2, 1)}).tolist()
+    [2.0, 3.0]
+    """
+    parts = [t.flatten(1).abs().amax(1).double().cpu() for t in up.values() if t.shape[1]]
+    return torch.stack(parts).amax(0)

@@ -24,11 +24,11 @@ from ..wire.admission import Admitted, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
-from .aggregation import Aggregation, Overflow, magnitudes
+from .aggregation import Aggregation, Overflow
 from .contract import Contract
 from .exchange import Order, Query, Verdict
 from .roster import Roster
-from .round import MISSING, Outcome, Round, SecondExchange
+from .round import MISSING, Outcome, Round, SecondExchange, magnitudes
 from .rules import Rule, TooFew
 from .selection import select
 from .step import ServerStep
@@ -122,7 +122,7 @@ class Server:
         self.ledger.add_gradients(wire_ids, gradients)
 
     def ask(self, round: Round) -> list[Query]:
-        """The questions of a channel's second exchange; none for most channels, and none in the end.
+        """The questions of a channel's second exchange; none for most channels.
 
         An engine asks until nothing is left to ask: `while queries := server.ask(round)`, passing
         the answers to `receive_answer`. A client that fails to answer, or whose numbers overflow,
@@ -287,6 +287,8 @@ class Server:
         """
         aggregation = self._aggregation()
         sizes = magnitudes(got.up)
+        if round.second is not None:
+            sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
         order = sizes.argsort(descending=True, stable=True)
 
         def fits(dropped: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -68,6 +68,21 @@ class Admitted:
     fates: np.ndarray  # int8[E]: of the expected clients by increasing wire id, places in FATES
     surplus: dict[str, int]  # reason -> rejected messages that decide no client's fate
     memory: State = field(default_factory=dict)  # what a channel remembers of these clients
+
+    def only(self, kept: Tensor) -> Admitted:  # bool[S]
+        """Some of them."""
+        if bool(kept.all()):
+            return self
+        mask = kept.numpy()
+        return replace(
+            self,
+            up={n: t[kept.to(t.device)] for n, t in self.up.items()},
+            wire_ids=self.wire_ids[kept],
+            weights=self.weights[kept],
+            bytes=self.bytes[mask],
+            values=self.values[mask],
+            memory={n: t[kept.to(t.device)] for n, t in self.memory.items()},
+        )
 
 
 @dataclass

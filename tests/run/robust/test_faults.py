@@ -10,6 +10,7 @@ import torch
 import idiolect as il
 from idiolect.engine.inprocess import InProcess
 from idiolect.host.host import Host
+from idiolect.server.server import EXCHANGES, Server
 from idiolect.wire import messages as wire
 from idiolect.wire.admission import REASONS
 from run.robust.common import (
@@ -293,12 +294,13 @@ def test_numbers_whose_sum_overflows_do_not_stay_in_the_channel(channel, monkeyp
 
 # -- the second exchange ---------------------------------------------------------------------------
 def answering(monkeypatch, change) -> None:
-    """The answers of round 1 go through `change(byte matrix)`."""
+    """The answers of round 1 go through `change(byte matrix)`, while the last client is asked."""
     honest = Host.answer
 
     def answer(host, query):
         out = honest(host, query)
-        return change(out.copy()) if query.version == 1 else out
+        asked = CLIENTS - 1 in query.asked.tolist()
+        return change(out.copy()) if query.version == 1 and asked else out
 
     monkeypatch.setattr(Host, "answer", answer)
 
@@ -337,6 +339,52 @@ def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, m
     assert server(spoilt).ledger.rejected == {"answer": 1}
     assert same_bits(spoilt, result(ANSWERS["missing"]))
     assert not same_bits(spoilt, result(lambda a: a))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_client_that_fails_in_the_second_exchange_has_no_part_in_the_first(method, monkeypatch):
+    """As if it had not been selected: it shapes neither the sum nor what is asked for."""
+    given = {"rounds": 3, "sample": CLIENTS, "channel": EXACT}
+    with monkeypatch.context() as patch:
+        answering(patch, ANSWERS["NaN"])
+        failed = run(method, **given)
+    with monkeypatch.context() as patch:
+        not_selecting(patch, CLIENTS - 1, version=1)
+        expected = run(method, **given)
+    ours, theirs = server(failed), server(expected)
+    for name in ("state", "channel_state", "rule_state"):
+        states = getattr(ours, name), getattr(theirs, name)
+        assert all(torch.equal(t, states[1][n]) for n, t in states[0].items()), name
+    counts = ours.ledger.counts, theirs.ledger.counts
+    assert torch.equal(counts[0]["values_up"], counts[1]["values_up"])
+
+
+def not_selecting(monkeypatch, client: int, version: int) -> None:
+    """This client is not selected in this round."""
+    sampled = Server._sampled
+
+    def without(self, at):
+        chosen = sampled(self, at)
+        return chosen[chosen != client] if at == version else chosen
+
+    monkeypatch.setattr(Server, "_sampled", without)
+
+
+def test_clients_that_fail_one_after_the_other_cannot_keep_a_round_open(monkeypatch):
+    """Whoever is asked last fails, again and again: after five times the round is given up."""
+    honest = Host.answer
+    asked = []
+
+    def answer(host, query):
+        asked.append(len(query.asked))
+        return honest(host, query)[:-1]
+
+    monkeypatch.setattr(Host, "answer", answer)
+    result = run("fedavg", rounds=1, sample=CLIENTS, channel=EXACT)
+    fates = server(result).ledger.last
+    assert fates.admitted == 0 and len(asked) <= EXCHANGES and asked == sorted(asked)[::-1]
+    assert sum(fates.rejected.values()) == CLIENTS and fates.rejected["answer"] >= 2
+    sound(result)
 
 
 def test_a_client_whose_answer_is_rejected_remembers_what_it_did_before(monkeypatch):
