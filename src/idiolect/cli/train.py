@@ -253,6 +253,8 @@ def resume(argv: list[str]) -> None:
         action="store_true",
         help="also with changed code: the result may differ from that of an uninterrupted run",
     )
+    parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
+    parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
     parsed = Flags(parser).parse(argv)
     path = Path(parsed.run)
     how: bool | str = "force" if parsed.force else True
@@ -260,11 +262,11 @@ def resume(argv: list[str]) -> None:
         saved = read_json(path / "compare.json")
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
-        plans = [Plan(**p) for p in saved["plans"]]
+        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
         _compare_plans(plans, saved, path, parsed.json, parsed.quiet, how)
         return
     if (path / "pipeline.json").exists():
-        plans = [Plan(**p) for p in read_json(path / "pipeline.json")]
+        plans = [_changed(Plan(**p), parsed) for p in read_json(path / "pipeline.json")]
         _pipeline_plans(plans, path, parsed.json, parsed.quiet, how)
         return
     if not (path / "settings.json").exists():
@@ -272,7 +274,15 @@ def resume(argv: list[str]) -> None:
     origin = read_identity(path)["origin"]
     if not origin:
         raise _made_in_python(path, "run")
-    _run_plan(build(Plan, origin, "origin"), path, parsed.json, parsed.quiet, how)
+    plan = _changed(build(Plan, origin, "origin"), parsed)
+    _run_plan(plan, path, parsed.json, parsed.quiet, how)
+
+
+def _changed(plan: Plan, parsed: Any) -> Plan:
+    """The plan with the settings that are given anew."""
+    given = {"threads": parsed.threads, "memory": parsed.memory}
+    new = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(plan, settings={**plan.settings, **new})
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:
