@@ -22,16 +22,17 @@ from ..core.store import Store
 from ..core.types import State, prefixed, under
 from ..wire.admission import Admitted, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
-from ..wire.messages import HEADER, pack_down
+from ..wire.messages import HEADER, magnitudes, pack_down
 from ..wire.ragged import Ragged
 from .aggregation import Aggregation, Overflow
 from .contract import Contract
 from .exchange import Order, Query, Verdict
 from .roster import Roster
-from .round import MISSING, Outcome, Round, SecondExchange, magnitudes
+from .round import MISSING, Outcome, Round, SecondExchange
 from .rules import Rule, TooFew
 from .selection import select
 from .step import ServerStep
+from .stream import Plan, Stream, largest_number
 
 EXCHANGES = 5  # how often clients are asked in a second exchange before a round is given up
 
@@ -68,6 +69,7 @@ class Server:
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
         self.ledger = Ledger(len(roster))
+        self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int]) -> Tensor:
@@ -99,7 +101,21 @@ class Server:
             link.limit(version) if link.codes else 0,
         )
         clients = int(self.roster.eligible.sum())
-        return Round(order, inbox, clients, self.roster.mean_samples())
+        round = Round(order, inbox, clients, self.roster.mean_samples())
+        if self.plan.streams and link.aggregate_stage is None:
+            self._sum_on_arrival(round)
+        return round
+
+    def _sum_on_arrival(self, round: Round) -> None:
+        """Messages of this round are added up instead of being held."""
+        round.stream = Stream(self.contract, self.rule, round.clients)
+        aggregation = self._aggregation()
+
+        def add(rows: State, weights: np.ndarray) -> None:
+            aggregation.collect(round, rows, torch.from_numpy(weights) / round.mean_samples)
+
+        round.inbox.sink = add
+        round.inbox.largest = largest_number(self.contract.task.dtype)
 
     def receive(self, round: Round, messages: Messages, values: np.ndarray | None = None) -> None:
         """Messages of a round: any number of them, at any time before it is closed, in any order.
@@ -270,6 +286,9 @@ class Server:
             except TooFew:
                 break
             except Overflow:
+                if round.stream is not None:  # who it was cannot be told from a sum
+                    round.drop(got.wire_ids, "overflow")
+                    return None, nobody
                 failed = self._overflowing(round, got)
                 round.drop(got.wire_ids[failed], "overflow")
                 if round.second is not None:  # what was asked for was shaped by them too
@@ -327,7 +346,7 @@ class Server:
 
     def _aggregation(self) -> Aggregation:
         before = Outcome(self.state, self.channel_state, self.rule_state)
-        return Aggregation(self.contract, self.rule, self.step, before)
+        return Aggregation(self.contract, self.rule, self.step, before, self.plan.streams)
 
     # -- messages --------------------------------------------------------------------------------
     def message(self, version: int) -> bytes:

@@ -38,6 +38,7 @@ REASONS = (
     "too many",  # its client has sent `BODIES` bad ones
     "channel",
     "not finite",
+    "overflow",  # a finite number beyond `Inbox.largest`
 )
 FATES = ("admitted", "missing", *REASONS)
 _CODE = {fate: i for i, fate in enumerate(FATES)}
@@ -76,7 +77,7 @@ class Admitted:
         mask = kept.numpy()
         return replace(
             self,
-            up={n: t[kept.to(t.device)] for n, t in self.up.items()},
+            up={n: t[kept.to(t.device)] if len(t) else t for n, t in self.up.items()},
             wire_ids=self.wire_ids[kept],
             weights=self.weights[kept],
             bytes=self.bytes[mask],
@@ -112,6 +113,10 @@ class Inbox:
     cap: float  # the largest weight that counts; a larger claim counts as the cap
     decode: Decode | None = None  # a channel's; None = a message has the schema's length
     limit: int = 0  # with `decode`: the most bytes of a body
+    # where rows go instead of being held, with the weights of their clients; then each number may
+    # have a magnitude of `largest` at most
+    sink: Callable[[State, np.ndarray], None] | None = None
+    largest: float = np.inf
 
     def __post_init__(self) -> None:
         self._expected = np.unique(self.expected.numpy().astype(np.int64))
@@ -152,7 +157,8 @@ class Inbox:
             waiting = waiting[~admitted & ~spent]
             first = np.unique(place[waiting], return_index=True)[1]  # sorted by wire id
             chosen = waiting[first]
-            fates[chosen] = self._open(arrived, chosen, place[chosen])
+            weights = np.minimum(head["weight"][chosen].astype(np.float64), self.cap)
+            fates[chosen] = self._open(arrived, chosen, place[chosen], weights)
             sound = chosen[fates[chosen] == ADMITTED]
             self._fates[place[sound]] = ADMITTED
             self._weights[place[sound]] = np.minimum(head["weight"][sound], self.cap)
@@ -166,7 +172,7 @@ class Inbox:
         """The messages of all batches so far that count."""
         taken = self._fates == ADMITTED
         up, memory = self._rows.rows(), self._memory.rows()
-        if not taken.any():
+        if not taken.any() or self.sink is not None:
             up, _, memory = self._decoded(Ragged.empty(0), self._expected[:0])
         surplus = Counter(self._rejected)
         surplus.subtract(FATES[fate] for fate in self._fates[self._fates > MISSING])
@@ -203,7 +209,9 @@ class Inbox:
             fates[~passes & (fates == ADMITTED)] = _CODE[reason]
         return fates, np.logical_and.reduce([lengths >= HEAD, *addressed.values()])
 
-    def _open(self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray) -> np.ndarray:
+    def _open(
+        self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray, weights: np.ndarray
+    ) -> np.ndarray:
         """Open the bodies of some messages, one per client, and hold the sound ones; their fates.
 
         The clients' places increase.
@@ -220,10 +228,18 @@ class Inbox:
             sound = decoded & wire.finite(rows).cpu().numpy()
             fates[group][~sound] = _CODE["not finite"]
             fates[group][~decoded] = _CODE["channel"]
+            if self.largest < np.inf:
+                fits = wire.magnitudes(rows).numpy() <= self.largest
+                fates[group][sound & ~fits] = _CODE["overflow"]
+                sound &= fits
             if not sound.all():
                 index = torch.from_numpy(np.flatnonzero(sound))
                 rows = {n: t[index] for n, t in rows.items()}
                 memory = {n: t[index] for n, t in memory.items()}
+            if self.sink is not None:
+                if sound.any():
+                    self.sink(rows, weights[group][sound])
+                continue
             self._rows.put(place[group][sound], rows)
             self._memory.put(place[group][sound], memory)
         return fates
