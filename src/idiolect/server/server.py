@@ -8,7 +8,6 @@ rounds are one way to use a server and single arrivals another.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property
@@ -24,7 +23,7 @@ from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..wire.admission import Admitted, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
-from ..wire.messages import HEADER, magnitudes, pack_down
+from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
 from .aggregation import Aggregation, Overflow
 from .contract import Contract
@@ -33,6 +32,7 @@ from .roster import Roster
 from .round import MISSING, Outcome, Round, SecondExchange
 from .rules import Rule, TooFew
 from .selection import select
+from .settling import candidates, overflowing, settle
 from .step import ServerStep
 from .stream import Plan, Stream, largest_number
 
@@ -170,12 +170,13 @@ class Server:
         silent = second.unanswered()
         if bool(silent.any()):
             return silent, "answer"
+        aggregation = self._aggregation()
         try:
-            second.outcome = self._aggregation()(round, second.got)
+            second.outcome = aggregation(round, second.got)
         except TooFew:
-            return silent, ""
+            pass
         except Overflow:
-            return self._overflowing(round, second.got), "overflow"
+            return overflowing(aggregation, round, second.got), "overflow"
         return silent, ""
 
     def _question(self, round: Round, got: Admitted) -> list[Query]:
@@ -235,8 +236,7 @@ class Server:
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
             return Verdict(round.version, heard[:0], heard[:0], {})
-        got = self._candidates(round)
-        outcome, got = self._settled(round, got)
+        outcome, got = settle(self._aggregation(), round, candidates(round), self.quorum)
         taken: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
@@ -257,77 +257,6 @@ class Server:
         stage = self.contract.link.aggregate_stage
         if stage is not None and stage.second_exchange and not round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
-
-    def _candidates(self, round: Round) -> Admitted:
-        """The messages that may count, each part of an exchange that was completed."""
-        got = round.inbox.admitted()
-        if not round.asked:
-            return got
-        gone = torch.cat([got.wire_ids[:0], *round.dropped.values()])
-        got = got.only(~torch.isin(got.wire_ids, gone))
-        if round.second is None:  # too few were left to ask
-            return got
-        second = round.second
-        silent = second.unanswered()
-        round.drop(second.got.wire_ids[silent], "answer")
-        late = ~torch.isin(got.wire_ids, second.got.wire_ids)
-        round.drop(got.wire_ids[late], "late")
-        if bool(silent.any()):  # closed before the others were asked again
-            round.drop(second.got.wire_ids[~silent], "unsettled")
-            return got.only(torch.zeros_like(late))
-        return got.only(~late)
-
-    def _settled(self, round: Round, got: Admitted) -> tuple[Outcome | None, Admitted]:
-        """The server after the round and those who count; None where it stays as it is."""
-        nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
-        if not len(got.wire_ids):
-            return None, nobody
-        unasked = round.asked and round.second is None
-        while len(got.wire_ids) >= max(self.quorum, 1) and not unasked:
-            try:
-                outcome = round.second.outcome if round.second else None
-                return outcome or self._aggregation()(round, got), got
-            except TooFew:
-                break
-            except Overflow:
-                if round.stream is not None:  # who it was cannot be told from a sum
-                    round.drop(got.wire_ids, "overflow")
-                    return None, nobody
-                failed = self._overflowing(round, got)
-                round.drop(got.wire_ids[failed], "overflow")
-                if round.second is not None:  # what was asked for was shaped by them too
-                    round.drop(got.wire_ids[~failed], "unsettled")
-                    return None, nobody
-                got = got.only(~failed)
-        round.drop(got.wire_ids, "too few")
-        return None, nobody
-
-    def _overflowing(self, round: Round, got: Admitted) -> Tensor:  # -> bool[S]
-        """Whose messages make the server overflow.
-
-        As few as possible, the largest first; and those of the same kind, within a factor of 1,000
-        of the smallest of them.
-        """
-        aggregation = self._aggregation()
-        sizes = magnitudes(got.up)
-        if round.second is not None:
-            sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
-        order = sizes.argsort(descending=True, stable=True)
-
-        def fits(dropped: int) -> bool:
-            kept = torch.ones(len(order), dtype=torch.bool)
-            kept[order[:dropped]] = False
-            try:
-                aggregation(round, got.only(kept))
-            except Overflow:
-                return False
-            except TooFew:
-                pass
-            return True
-
-        # the first number that fits; without anybody nothing overflows
-        dropped = bisect_left(range(1, len(order)), True, key=fits) + 1
-        return sizes >= 1e-3 * sizes[order[dropped - 1]]
 
     def _remember(self, round: Round, got: Admitted) -> None:
         """What a round that counted leaves behind, beside the server's vectors."""
