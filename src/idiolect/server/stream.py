@@ -61,8 +61,11 @@ class Sums:
         """The rows of a batch."""
         self.weight += float(weights.sum())
         for name, rows in up.items():
-            part = (weights.to(rows.dtype) @ rows).double()
-            self.rows[name] = self.rows[name] + part if name in self.rows else part
+            part = weights.to(rows.dtype) @ rows
+            if name in self.rows:
+                self.rows[name] += part
+            else:
+                self.rows[name] = part.double()
 
     def mean(self, like: State) -> State:
         """What the rule gives in the end."""
