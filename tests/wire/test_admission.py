@@ -230,7 +230,7 @@ def test_a_schema_without_parts_admits_nothing():
     assert got.rejected == {"size": 2} and got.up == {} and len(got.wire_ids) == 0
 
 
-# -- the fate of every expected client --------------------------------------------------------------
+# -- the fate of every expected client -------------------------------------------------------------
 def fates(got: Admitted) -> dict[int, str]:
     return {int(k): FATES[f] for k, f in zip(EXPECTED, got.fates, strict=True)}
 
