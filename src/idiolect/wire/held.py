@@ -23,8 +23,8 @@ class Held:
     def __init__(self, places: int):
         self.taken = np.zeros(places, dtype=bool)  # the places that have a row
         self._state: State = {}
-        self._packed = False  # the rows stand at the front, without gaps
-        self._lent = False  # somebody reads them: they must not change any more
+        # the rows stand at the front, without gaps, and somebody may be reading them
+        self._packed = False
 
     def put(self, places: np.ndarray, state: State) -> None:
         """Rows of new places, which increase. Everybody's at once are kept as they are."""
@@ -43,15 +43,14 @@ class Held:
 
         `like`: tensors of the same type whose rows have the same shape, on the same device.
         """
-        if self._state and not self._packed and not self._lent:
+        if self._state and not self._packed:
             return self._state
         old = self._state
         self._state = {n: t.new_empty(len(self.taken), *t.shape[1:]) for n, t in like.items()}
         at = torch.from_numpy(np.flatnonzero(self.taken))
         for n, t in old.items():
-            self._state[n][at] = t[: len(at)] if self._packed else t[at]
+            self._state[n][at] = t[: len(at)]
         self._packed = False
-        self._lent = False
         return self._state
 
     def rows(self) -> State:
@@ -61,7 +60,6 @@ class Held:
             for t in self._state.values():
                 _close_gaps(t, np.flatnonzero(self.taken))
             self._packed = True
-        self._lent = True
         return {n: t[:count] for n, t in self._state.items()}
 
 
