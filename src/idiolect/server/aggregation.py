@@ -51,11 +51,11 @@ class Aggregation:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
             combine = round.stream.end()
         elif link.aggregate_stage is None:
-            up = self._restored(self._on_device(got.up), round)
+            up = self._on_device(got.up)
             combine = self._combine(round, got, self.before.rule)
         else:
             up, channel, rule_state, taken = self._changes(round, got)
-            up = self._restored(up, round)
+            up = link.restore(up, self.reference(round.order.rate))
             combine = self._combine(round, got, {}, one_row=self.streams)
         after = method.aggregate(contract.task, state, up, combine)
         if link.aggregate_stage is None:
@@ -72,18 +72,16 @@ class Aggregation:
         assert round.stream is not None
         contract = self.contract
         method = contract.method.scaled(round.order.rate)
-        up = self._restored(self._on_device(rows), round)
+        up = self._on_device(rows)
         combine = round.stream.batch(samples.to(contract.task.device))
         method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
 
-    def _restored(self, up: State, round: Round) -> State:
-        """Coded changes to models again."""
+    def reference(self, rate: float) -> State:
+        """What the coded parts of a message are changes of."""
         contract = self.contract
-        if not contract.link.codes:
-            return up
-        method = contract.method.scaled(round.order.rate)
+        method = contract.method.scaled(rate)
         down = method.broadcast(contract.task, self.step.method_state(self.before.state))
-        return contract.link.restore(up, method.reference(contract.task, down))
+        return method.reference(contract.task, down)
 
     def _changes(self, round: Round, got: Admitted) -> tuple[State, State, State, dict[str, bytes]]:
         """Sketches: aggregated first, then decoded.

@@ -101,7 +101,7 @@ class Server:
             version,
             heard,
             self.roster.most_samples(),
-            self._decoder(version) if link.codes else None,
+            self._decoder(version, rate) if link.codes else None,
             link.limit(version) if link.codes else 0,
         )
         clients = int(self.roster.eligible.sum())
@@ -291,17 +291,20 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _decoder(self, version: int) -> Decode:
-        """How bodies become rows, with what the channel remembers of their senders."""
+    def _decoder(self, version: int, rate: float) -> Decode:
+        """How bodies become rows, with what the channel remembers of their senders.
+
+        Coded changes become models again, unless the channel decodes their sum only.
+        """
+        link = self.contract.link
+        reference = self._aggregation().reference(rate) if link.aggregate_stage is None else {}
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
-            # messages come in any order, some of them twice
-            ids, sender = np.unique(wire_ids, return_inverse=True)
-            clients = torch.from_numpy(ids)
-            known = self.memory.read(clients, version) if len(ids) else self.memory.fresh(clients)
-            at = torch.from_numpy(sender)
-            rows = {n: t[at.to(t.device)] for n, t in known.items()}
-            return self.contract.link.decode(bodies, rows, version)
+            clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
+            met = len(clients) > 0
+            known = self.memory.read(clients, version) if met else self.memory.fresh(clients)
+            rows, sense, memory = link.decode(bodies, known, version)
+            return link.restore(rows, reference), sense, memory
 
         return decode
 
