@@ -222,7 +222,7 @@ def test_twenty_thousand_mutated_messages_raise_nothing_and_each_has_one_fate():
         assert torch.isfinite(got.up["w"]).all() and torch.isfinite(got.up["c"]).all()
         assert ((got.weights > 0) & (got.weights <= CAP)).all()
         fates.update(got.rejected)
-    assert set(fates) == set(REASONS) - {"channel"}
+    assert set(fates) == set(REASONS) - {"channel", "overflow"}  # of channels, of sums
 
 
 def test_a_schema_without_parts_admits_nothing():
