@@ -28,6 +28,7 @@ from typing import IO, Any
 import torch
 
 from ..core.knobs import SettingError
+from ..core.text import csv_cell
 
 FORMAT = 2
 
@@ -90,7 +91,7 @@ class RunDirectory:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
         self.write(name, text.getvalue().encode())
 
     def write(self, name: str, content: bytes) -> None:
