@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..core.text import shown
 from ..report.console import ERR
 from ..run.compare import Reporter
 from ..run.run import Interrupted
@@ -51,7 +52,7 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Reporter]:
     Gives a function that makes a run's reporter.
     """
     columns = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -70,9 +71,9 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Reporter]:
             def report(seed: int, round: int, accuracy: float) -> None:
                 nonlocal done
                 done = before + (seed - first_seed) * rounds + round
-                shown = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
+                reached = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
                 rate = f"{done / (time.perf_counter() - began):.1f} rounds/s"
-                text = f"{name} seed {seed}{shown}"
+                text = f"{shown(name)} seed {seed}{reached}"
                 bar.update(task, completed=done, description=text, rate=rate)
 
             return report

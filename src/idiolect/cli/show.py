@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
+from ..core.text import shown
 from ..report.console import OUT
 from ..report.goals import Goals
 from ..report.tables import results_table
@@ -73,4 +74,4 @@ def export(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps([str(p) for p in paths]))
     else:
-        print(f"{len(paths) - 1} files and {paths[-1].name} in {folder}")
+        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))

@@ -11,7 +11,7 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
-from ..report.console import ERR, OUT
+from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS
 from ..report.tables import majority_row, results_table
 from ..run.compare import compare as run_compare
@@ -63,12 +63,12 @@ def _run_plan(
             **plan.run_settings,
         )
     if "projection" in result.record.notes:
-        ERR.print(projection_line(result.record.notes["projection"]), highlight=False)
+        say(projection_line(result.record.notes["projection"]))
     if as_json:
         print(json.dumps(result.summary()))
     else:
         _table([result.summary()], federation, _title(plan, federation, task.d))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def _title(plan: Plan, federation: Federation, d: int) -> str:
@@ -147,7 +147,7 @@ def _compare_plans(
         print(json.dumps(found.summary()))
     else:
         OUT.print(found.table(OUT.width))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def demo(argv: list[str]) -> None:
@@ -236,7 +236,7 @@ def _pipeline_plans(
         print(json.dumps(baseline + rows))
     else:
         _table(rows, federation, _title(plans[0], federation, task.d))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def resume(argv: list[str]) -> None:

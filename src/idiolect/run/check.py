@@ -9,6 +9,7 @@ import torch
 
 from ..channels.link import Link
 from ..core.knobs import SettingError
+from ..core.text import shown
 from ..data.federation import Federation
 from ..method import Method
 from ..task.numerics import Numerics
@@ -19,7 +20,7 @@ from .settings import Settings
 
 def warn(text: str) -> None:
     """A warning for the user."""
-    print(f"warning: {text}", file=sys.stderr)
+    print(f"warning: {shown(text)}", file=sys.stderr)
 
 
 def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
