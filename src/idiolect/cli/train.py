@@ -19,8 +19,9 @@ from ..run.directory import read_json
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import run as run_method
-from .flags import Flags, Parser, peek, plan_of, read_toml, training_flags
+from .flags import Flags, Parser, peek, plan_of, training_flags
 from .progress import directory_for, progress_bar, resumable
+from .settings_file import read_toml
 
 
 def run(argv: list[str]) -> None:
