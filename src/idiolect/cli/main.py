@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..core import allocator
 from ..core.knobs import SettingError, nearest
 from ..run.checkpoint import CheckpointError
-from ..run.run import Interrupted
+from ..run.interrupts import exit_code
 
 
 class Command(NamedTuple):
@@ -75,7 +75,10 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; 0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C."""
+    """Run a command and say how it went.
+
+    0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     try:
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -94,12 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     except (SettingError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except Interrupted as stop:
-        print(f"interrupted: {stop}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"interrupted: {stop}" if str(stop) else "interrupted", file=sys.stderr)
+        return exit_code(stop)
     except BrokenPipeError:
         return 0
 

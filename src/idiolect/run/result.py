@@ -7,18 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save as save_arrays
 from safetensors.torch import save_file
 from torch import nn
 
+from ..core.files import write_atomic
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
+from .arrays import float32_safetensors
 from .directory import RunDirectory, read_json
+from .journal import Journal
 from .record import Record, SeedRecord
 from .session import Session, host_folder
 
@@ -171,17 +172,22 @@ class Result:
         folder.write_csv("clients.csv", self.clients_table())
         folder.write_json("result.json", self.summary())
         folder.write_json("record.json", record.as_dict())
-        arrays = {f"seed-{s.seed}": np.ascontiguousarray(s.by_client) for s in record.seeds}
-        folder.write("record.safetensors", save_arrays(arrays))
+        arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
+        write_atomic(folder.path / "record.safetensors", float32_safetensors(arrays))
 
     def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
         session = self._session(s.seed)
         tensors, server = session.save()
-        states = {
-            "server": tensors,
-            "history": {"by_client": torch.from_numpy(s.by_client.copy())},
+        journal = Journal(folder, s.seed, len(session.server.roster))
+        for row in s.by_client:
+            journal.files["accuracy"].append(row.tobytes())
+        facts = {
+            "server": server,
+            "history": s.history,
+            "seconds": s.seconds,
+            "journal": journal.save(),
         }
-        facts = {"server": server, "history": s.history, "seconds": s.seconds}
+        states = {"server": tensors}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         checkpoint.save(folder.checkpoints(s.seed), s.rounds, states, facts, parts)
 

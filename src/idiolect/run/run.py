@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.knobs import SettingError, build
@@ -25,7 +23,9 @@ from . import checkpoint
 from .check import check, warn
 from .directory import RunDirectory, environment
 from .identity import check_same, identity_of, run_number
-from .interrupts import finish_on_interrupt
+from .interrupts import Interrupted, Interruption, finish_on_interrupt
+from .journal import Journal
+from .on_disk import on_disk
 from .record import Record, SeedRecord
 from .result import Result
 from .session import People, Session, Start, host_folder
@@ -33,10 +33,9 @@ from .settings import Settings
 
 # seed, rounds done, accuracy so far (NaN before the first evaluation)
 Progress = Callable[[int, int, float], None]
+clock = time.monotonic  # seconds
 
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the run stopped between two rounds; what was done is in its directory."""
+__all__ = ["Interrupted", "Progress", "run"]
 
 
 def run(
@@ -122,13 +121,21 @@ class Runner:
         s = self.settings
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in range(s.seed, s.seed + s.seeds):
-                one = Seed(self.session(seed, folder), SeedRecord(seed))
+                session = self.session(seed, folder)
+                journal = Journal(folder, seed, len(session.server.roster))
+                one = Seed(session, SeedRecord(seed), journal)
                 record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
+                if resume and folder:
+                    checkpoint.clear(folder.checkpoints(seed))
+                    if checkpoint.found(folder.checkpoints(seed)):
+                        one.restore(folder.checkpoints(seed))
+                journal.begin(record.rounds_table())
                 last = seed + 1 == s.seed + s.seeds
-                self._train(one, folder, resume, interrupted, last)
+                self._train(one, folder, interrupted, last)
                 self._finish(one)
                 one.session.release()
+                journal.close()
                 if not one.on_disk:
                     result.keep(seed, one.session)
                 if folder is not None:
@@ -189,39 +196,39 @@ class Runner:
         self,
         one: Seed,
         folder: RunDirectory | None,
-        resume: bool,
-        interrupted: Callable[[], bool],
+        interrupted: Interruption,
         last: bool,
     ) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
         server = one.session.server
         record = one.record
-        if resume and folder:
-            checkpoint.clear(folder.checkpoints(record.seed))
-            if checkpoint.found(folder.checkpoints(record.seed)):
-                one.restore(folder.checkpoints(record.seed))
-        began = time.perf_counter() - record.seconds
+        began = clock() - record.seconds
+        saved = clock()
         while not (stop := self._stop(one)):
             if interrupted():
-                record.seconds = time.perf_counter() - began
+                record.seconds = clock() - began
                 one.save(folder)
-                raise Interrupted(
+                raise interrupted.stop(
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
             one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
-            record.seconds = time.perf_counter() - began
-            if s.checkpoint_every and server.version % s.checkpoint_every == 0:
+            one.journal.round_done(server)
+            record.seconds = clock() - began
+            by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+            by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
+            if by_rounds or by_time:
                 one.save(folder)
+                saved = clock()
             if self.progress:
                 accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
                 self.progress(record.seed, server.version, accuracy)
         record.stopped = stop
         one.save(folder)
         if interrupted() and not last:
-            raise Interrupted(f"stopped after the last round of seed {record.seed}")
+            raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
 
     def _stop(self, one: Seed) -> str:
         """Why the run ends here; "" while it goes on."""
@@ -263,8 +270,8 @@ class Runner:
         record.sent = {n: ledger.total(n) for n in _SENT}
         record.rejected = dict(ledger.rejected)
         record.clients = _client_rows(session, list(parts.values()))
-        if one.by_client:
-            record.by_client = torch.stack(one.by_client).numpy()
+        if record.history:
+            record.by_client = one.journal.by_client()
 
 
 _SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
@@ -276,7 +283,7 @@ class Seed:
 
     session: Session
     record: SeedRecord
-    by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
+    journal: Journal
     on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
@@ -291,7 +298,7 @@ class Seed:
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
-        self.by_client.append(accuracy)
+        self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
 
     def note_collapse(self, figures: dict[str, float]) -> None:
@@ -308,8 +315,6 @@ class Seed:
         if folder is None:
             return
         tensors, server = self.session.save()
-        accuracy = torch.stack(self.by_client) if self.by_client else torch.zeros(0, 0)
-        states = {"server": tensors, "history": {"by_client": accuracy}}
         facts = {
             "server": server,
             "history": self.record.history,
@@ -319,6 +324,8 @@ class Seed:
         version = self.session.server.version
         self.on_disk = False
         with on_disk(f"the checkpoint of round {version}"):
+            facts["journal"] = self.journal.save()
+            states = {"server": tensors}
             checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
             self.on_disk = True
 
@@ -326,8 +333,8 @@ class Seed:
         """Back to the newest sound checkpoint."""
         found = checkpoint.load(path, warn)
         self.session.load(found)
-        self.by_client = list(found.states["history"]["by_client"])
         self.record.history = found.facts["history"]
+        self.journal.load(found.facts["journal"], found.round)
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
@@ -357,17 +364,3 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
         **columns,
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-@contextmanager
-def on_disk(what: str) -> Iterator[None]:
-    """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        warn(
-            f"{what} could not be written ({error.strerror}); "
-            "earlier files are untouched and the run goes on"
-        )
