@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..core.files import read_json_object
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..methods import METHODS
@@ -15,7 +16,7 @@ from ..report.console import ERR, OUT
 from ..report.goals import COUNTS
 from ..report.tables import majority_row, results_table
 from ..run.compare import compare as run_compare
-from ..run.directory import read_json
+from ..run.manifest import read_comparison, read_pipeline
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import run as run_method
@@ -198,14 +199,6 @@ def pipeline(argv: list[str]) -> None:
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
     directory = directory_for(parsed.directory, "pipeline")
-    if directory.exists():
-        raise SettingError(
-            f"directory: {directory} already exists; "
-            f"choose another, or: idiolect resume {directory}"
-        )
-    directory.mkdir(parents=True)
-    saved = json.dumps([p.as_dict() for p in plans], indent=1)
-    (directory / "pipeline.json").write_text(saved)
     _pipeline_plans(plans, directory, parsed.json, parsed.quiet)
 
 
@@ -250,22 +243,27 @@ def resume(argv: list[str]) -> None:
     parsed = Flags(parser).parse(argv)
     path = Path(parsed.run)
     if (path / "compare.json").exists():
-        saved = read_json(path / "compare.json")
+        saved = read_comparison(path)
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
+        saved = {"baselines": True, "count": "bytes", **saved}
         plans = [Plan(**p) for p in saved["plans"]]
         _compare_plans(plans, saved, path, parsed.json, parsed.quiet, resume=True)
         return
     if (path / "pipeline.json").exists():
-        plans = [Plan(**p) for p in read_json(path / "pipeline.json")]
+        saved = read_pipeline(path)
+        if "plans" not in saved:
+            raise _made_in_python(path, "pipeline")
+        plans = [Plan(**p) for p in saved["plans"]]
         _pipeline_plans(plans, path, parsed.json, parsed.quiet, resume=True)
         return
     if not (path / "settings.json").exists():
         raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
-    origin = read_json(path / "settings.json").get("origin")
+    origin = read_json_object(path / "settings.json").get("origin")
     if not origin:
         raise _made_in_python(path, "run")
-    _run_plan(Plan(**origin), path, parsed.json, parsed.quiet, resume=True)
+    plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
+    _run_plan(plan, path, parsed.json, parsed.quiet, resume=True)
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:

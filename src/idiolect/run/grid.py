@@ -22,6 +22,7 @@ import torch
 from ..core.plain import plain
 from .interrupts import SIGNALS, Interruption, finish_on_interrupt
 from .on_disk import on_disk
+from .orphans import end_with_parent
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
 
@@ -87,13 +88,13 @@ def finish(
             waiting.append(json.dumps(record, allow_nan=False))
             results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
             with on_disk(f"the result of {job.describe()}"):
-                _store(path, waiting)
+                store(path, waiting)
             if report:
                 report(results, job)
     return {job: results[job] for job in keys}
 
 
-def _store(path: Path, lines: list[str]) -> None:
+def store(path: Path, lines: list[str]) -> None:
     """Append lines and forget them; one that was cut off there must not run into the next one."""
     while lines:
         with path.open("ab+", buffering=0) as file:
@@ -161,16 +162,8 @@ def _prepare_worker() -> None:
     """One thread per worker; signals are the parent's business, and its end is the worker's."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for its next job for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _train_in_thread(job: Job) -> Outcome:

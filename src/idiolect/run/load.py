@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.knobs import SettingError
+from ..core.files import read_json_object
+from ..core.knobs import SettingError, build
+from ..core.typed import expect
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
@@ -13,8 +15,8 @@ from ..task.task import Task
 from . import checkpoint
 from .check import warn
 from .compare import Comparison
-from .directory import read_json
 from .identity import check_same, identity_of, run_number
+from .manifest import COMPARE, PIPELINE, read_comparison
 from .plan import Plan
 from .result import Result, read_record
 from .session import Session
@@ -33,16 +35,21 @@ def load(
     path = Path(directory)
     if (path / "compare.json").exists():
         return _comparison(path, task, federation)
+    if (path / PIPELINE).exists():
+        stages = ", ".join(str(p) for p in sorted(path.glob("stage-*")))
+        raise SettingError(
+            f"directory: {path} is a pipeline; load the stages inside: {stages or 'none yet'}"
+        )
     record = read_record(path)
     result = Result(record)
-    identity = read_json(path / "settings.json")
+    identity = read_identity(path / "settings.json")
     if (task is not None and federation is not None) or record.origin:
         result = Result(record, _Models(path, identity, task, federation))
     return result
 
 
 def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
-    saved = read_json(path / "compare.json")
+    saved = read_comparison(path)
     if "labels" not in saved:
         raise SettingError(
             f"directory: the comparison in {path} is not finished; "
@@ -52,7 +59,21 @@ def _comparison(path: Path, task: Task | None, federation: Federation | None) ->
     results = [load(folder, task=task, federation=federation) for folder in folders]
     single = [r for r in results if isinstance(r, Result)]
     goals = Goals(**saved["goals"])
+    if len(single) < len(results):
+        raise SettingError(f"directory: cannot use {path / COMPARE}: a folder is a comparison")
     return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"])
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """settings.json of a run, which may come from anyone: the parts that models are made from."""
+    identity = read_json_object(path)
+    try:
+        for name in ("method", "run", "data", "model", "origin"):
+            expect(identity.get(name), dict[str, Any], name)
+        expect(identity["method"].get("name"), str, "method.name")
+    except ValueError as error:
+        raise SettingError(f"directory: cannot use {path}: {error}") from None
+    return identity
 
 
 class _Models:
@@ -73,12 +94,12 @@ class _Models:
     def __call__(self, seed: int) -> Session:
         identity = self.identity
         if self.federation is None or self.task is None:
-            plan = Plan(**identity["origin"])
+            plan = Plan.read(identity["origin"], f"directory: origin in {self.path}")
             self.federation = self.federation or plan.make_data()
             self.task = self.task or plan.make_task(self.federation)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}
         method = make_method(identity["method"]["name"], **fields)
-        settings = Settings(**identity["run"])
+        settings = build(Settings, identity["run"], "run")
         now = identity_of(method, self.task, self.federation, settings)
         check_same({**identity, "start": {}}, now, self.path)
         session = Session(

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.numpy import load_file as load_arrays
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from ..core.files import write_atomic
+from ..core.files import check_regular, read_json_object, write_atomic
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
 from .arrays import float32_safetensors
-from .directory import RunDirectory, read_json
+from .directory import RunDirectory
 from .journal import Journal
 from .record import Record, SeedRecord
 from .session import Session, host_folder
@@ -223,9 +223,26 @@ def read_record(path: Path) -> Record:
             else f"{path} holds no run (record.json is missing)"
         )
         raise SettingError(f"directory: {text}")
-    record = Record.from_dict(read_json(path / "record.json"))
-    if (path / "record.safetensors").exists():
-        arrays = load_arrays(path / "record.safetensors")
-        for s in record.seeds:
-            s.by_client = arrays.get(f"seed-{s.seed}", s.by_client)
+    try:
+        record = Record.from_dict(read_json_object(path / "record.json"))
+        if (path / "record.safetensors").exists():
+            _read_arrays(record, path / "record.safetensors")
+    except SettingError as error:
+        text = str(error).removeprefix("record: ").removeprefix("directory: ")
+        raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
     return record
+
+
+def _read_arrays(record: Record, path: Path) -> None:
+    """The accuracies of clients in every evaluated round, as many as the record has."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="np") as file:
+            for s in record.seeds:
+                shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
+                found = file.get_slice(f"seed-{s.seed}")
+                if found.get_dtype() != "F32" or found.get_shape() != shape:
+                    raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
+                s.by_client = file.get_tensor(f"seed-{s.seed}")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise SettingError(f"{path.name} beside it: {error}") from None

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...core.files import write_atomic
 from ...run.grid import finish
 from .grid import ATTACKS, CLIENTS, FEDERATIONS, FORMAT, METHODS, ROUNDS, SEEDS, jobs
 from .page import page
@@ -43,7 +44,7 @@ def write(
     tables = Tables.of(results, attacks)
     text = folder / "robustness.md"
     figures = folder / "robustness.json"
-    text.write_text(page(tables, rounds, seeds, clients))
+    write_atomic(text, page(tables, rounds, seeds, clients).encode())
     settings = {
         "format": FORMAT,
         "rounds": rounds,
@@ -52,7 +53,7 @@ def write(
         "methods": {m: _described(m) for m in methods},
     }
     stored = {"settings": settings, "tables": tables.as_dict()}
-    figures.write_text(json.dumps(stored, indent=1) + "\n")
+    write_atomic(figures, (json.dumps(stored, indent=1) + "\n").encode())
     return [text, figures, picture(tables, folder / "robustness.png")]
 
 
