@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 
 from .. import data, models
-from ..core.files import write_atomic
 from ..data.federation import Federation
 from ..methods import LpProj
 from ..projections import PROJECTIONS
@@ -63,7 +62,7 @@ def cells(
 ) -> Iterator[str]:
     """The accuracy of each method."""
     setting = FEDERATIONS[title]
-    settings = {"rounds": setting.rounds, "sample": setting.heard, "seeds": seeds}
+    settings: dict[str, Any] = {"rounds": setting.rounds, "sample": setting.heard, "seeds": seeds}
     for method in methods:
 
         def accuracy(method: LpProj = method) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def write(folder: Path, seeds: int = 3) -> list[Path]:
             page.append(line)
             if line.startswith("|"):
                 console.print(line, highlight=False, soft_wrap=True)
-        write_atomic(folder / "projections.md", ("\n".join(page) + "\n").encode())
+        (folder / "projections.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     return [folder / "projections.md"]
 
 

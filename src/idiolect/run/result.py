@@ -112,7 +112,7 @@ class Result:
             paths = [target / "clients.safetensors"]
             save_file(everything, paths[0])
             index = {paths[0].name: "all"}
-        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n")
+        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         return [*paths, target / "clients.json"]
 
     def session(self, seed: int | None = None) -> Session:

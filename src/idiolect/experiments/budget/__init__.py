@@ -14,7 +14,6 @@ from typing import Any
 from rich.console import Console
 
 from ... import data, models
-from ...core.files import write_atomic
 from ...data.federation import Federation
 from ...methods import name_of
 from ...report.curve_picture import picture
@@ -101,6 +100,6 @@ def write(
             drawn, stored[title] = measure(title, case, seeds, keep, rounds, only)
             in_words = Goals(case.budget, case.target, "values")
             pictures += picture(drawn, in_words, folder / case.picture)
-        write_atomic(text, page(stored).encode())
-        write_atomic(figures, (json.dumps(stored, indent=1) + "\n").encode())
+        text.write_text(page(stored), encoding="utf-8")
+        figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, figures, *pictures]

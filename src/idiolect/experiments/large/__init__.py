@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ...core.files import write_atomic
 from ...run.kept import kept
 from .cases import METHODS, MODELS
 from .page import line, page
@@ -45,8 +44,8 @@ def write(folder: Path) -> list[Path]:
             for method in METHODS:
                 found.append(keep(partial(_measured, model, method), model, method))
                 console.print(line(found[-1]), highlight=False, soft_wrap=True)
-        write_atomic(text, page(found).encode())
-        write_atomic(figures, (json.dumps(found, indent=1) + "\n").encode())
+        text.write_text(page(found), encoding="utf-8")
+        figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return [text, figures]
 
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...core.files import write_atomic
 from ...run.grid import finish
 from .grid import ATTACKS, CLIENTS, FEDERATIONS, FORMAT, METHODS, ROUNDS, SEEDS, jobs
 from .page import page
@@ -44,7 +43,7 @@ def write(
     tables = Tables.of(results, attacks)
     text = folder / "robustness.md"
     figures = folder / "robustness.json"
-    write_atomic(text, page(tables, rounds, seeds, clients).encode())
+    text.write_text(page(tables, rounds, seeds, clients), encoding="utf-8")
     settings = {
         "format": FORMAT,
         "rounds": rounds,
@@ -53,7 +52,7 @@ def write(
         "methods": {m: _described(m) for m in methods},
     }
     stored = {"settings": settings, "tables": tables.as_dict()}
-    write_atomic(figures, (json.dumps(stored, indent=1) + "\n").encode())
+    figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, figures, picture(tables, folder / "robustness.png")]
 
 
