@@ -202,6 +202,33 @@ def check_object(
     return value
 
 
+def check_like(value: Any, pattern: Any, name: str = "it") -> None:
+    """Refuse, by ValueError, plain data that are not built as the pattern is.
+
+    An object with entries has these keys; an empty one is a table, name -> whole number; a list has
+    whole numbers or texts; whole numbers are not negative.
+
+    >>> check_like({"version": 3, "rejected": {"size": 1}}, {"version": 0, "rejected": {}})
+    >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
+    Traceback (most recent call last):
+        ...
+    ValueError: server: the field 'version' is a text; a whole number is expected
+    """
+    try:
+        check_object({"": value}, {"": type(pattern)})
+        if isinstance(pattern, dict) and pattern:
+            check_object(value, {n: type(p) for n, p in pattern.items()})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if isinstance(pattern, dict):
+        for key, item in value.items():
+            check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
+    elif isinstance(pattern, list) and not all(type(item) in (int, str) for item in value):
+        raise ValueError(f"{name}: a list of whole numbers or texts is expected")
+    elif type(value) is int and value < 0:
+        raise ValueError(f"{name}: {value} is not accepted; a whole number >= 0 is expected")
+
+
 _WORDS = {
     dict: "an object",
     list: "a list",

@@ -20,7 +20,6 @@ import numpy as np
 
 from ..server.server import Server
 from .check import warn
-from .checkpoint import CheckpointError
 from .directory import RunDirectory
 from .growing import GrowingFile, Mark
 from .on_disk import on_disk
@@ -93,25 +92,21 @@ class Journal:
         marks = {name: file.sync() for name, file in self.files.items()}
         return {name: mark for name, mark in marks.items() if name != "metrics"}
 
-    def load(self, saved: Any, round: int) -> None:
-        """Back to what a checkpoint kept; what came after it is cut off."""
-        if not isinstance(saved, dict) or saved.keys() != {"ledger", "accuracy"}:
-            raise CheckpointError("the checkpoint does not say how far the files had grown")
-        try:
-            marks = {name: Mark.of(mark) for name, mark in saved.items()}
-        except ValueError as error:
-            raise CheckpointError(f"the checkpoint of round {round}: {error}") from None
-        accuracy = self.files["accuracy"]
-        if marks["accuracy"].size % (4 * self.clients) or not accuracy.back_to(marks["accuracy"]):
-            raise CheckpointError(
-                f"{accuracy.path} does not hold the accuracies of clients up to round {round} "
-                "(lost or changed); put the file back as it was when the run stopped"
+    def load(self, saved: dict[str, Any], evaluated: int) -> None:
+        """Back to what a checkpoint kept, after so many evaluated rounds.
+
+        What came after it is cut off. ValueError where the accuracies are not what was kept.
+        """
+        marks = {name: Mark.of(saved.get(name)) for name in ("ledger", "accuracy")}
+        accuracy, ledger = self.files["accuracy"], self.files["ledger"]
+        rows = 4 * self.clients * evaluated
+        if marks["accuracy"].size != rows or not accuracy.back_to(marks["accuracy"]):
+            raise ValueError(
+                f"{accuracy.path} is not as it was when it was saved (lost or changed); "
+                "put it back, or go on from an earlier checkpoint"
             )
-        if not self.files["ledger"].back_to(marks["ledger"]):
-            warn(
-                f"{self.files['ledger'].path} does not hold the rounds up to {round} "
-                "(lost or changed); it begins anew after them"
-            )
+        if not ledger.back_to(marks["ledger"]):
+            warn(f"{ledger.path} has lost rounds or was changed; it begins anew with the next one")
 
     def by_client(self) -> np.ndarray:
         """Accuracies of all evaluated rounds, float32[rounds, clients]."""

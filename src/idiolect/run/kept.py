@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .code import package_source
 from .grid import store, stored
 from .interrupts import Interruption, finish_on_interrupt
 from .on_disk import on_disk
-
-PACKAGE = Path(__file__).parents[1]
 
 
 class Kept:
@@ -23,7 +22,7 @@ class Kept:
         self.path = path
         self.interrupted = interrupted
         self.found = stored(path)
-        self.code = _digest_of_code()
+        self.code = package_source()
         self._waiting: list[str] = []
 
     def __call__(self, make: Callable[[], Any], *parts: Any) -> Any:
@@ -62,11 +61,3 @@ def kept(path: Path) -> Iterator[Kept]:
     with finish_on_interrupt("finishing the run at work, then stopping") as interrupted:
         yield Kept(path, interrupted)
         path.unlink(missing_ok=True)
-
-
-def _digest_of_code() -> str:
-    """Of all of the package: figures of other code are other figures."""
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.files import read_json_object
 from ..core.knobs import SettingError, build
-from ..core.typed import expect
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
 from ..task.task import Task
-from . import checkpoint
 from .check import warn
 from .compare import Comparison
-from .identity import check_same, identity_of, run_number
+from .directory import refuse_links
+from .identity import check_same, identity_of, read_identity, run_number
 from .manifest import COMPARE, PIPELINE, read_comparison
 from .plan import Plan
+from .restore import restore
 from .result import Result, read_record
 from .session import Session
 from .settings import Settings
@@ -41,11 +40,11 @@ def load(
             f"directory: {path} is a pipeline; load the stages inside: {stages or 'none yet'}"
         )
     record = read_record(path)
-    result = Result(record)
-    identity = read_identity(path / "settings.json")
+    identity = read_identity(path)
+    models = None
     if (task is not None and federation is not None) or record.origin:
-        result = Result(record, _Models(path, identity, task, federation))
-    return result
+        models = _Models(path, identity, task, federation)
+    return Result(record, models, identity)
 
 
 def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
@@ -62,18 +61,6 @@ def _comparison(path: Path, task: Task | None, federation: Federation | None) ->
     if len(single) < len(results):
         raise SettingError(f"directory: cannot use {path / COMPARE}: a folder is a comparison")
     return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"])
-
-
-def read_identity(path: Path) -> dict[str, Any]:
-    """settings.json of a run, which may come from anyone: the parts that models are made from."""
-    identity = read_json_object(path)
-    try:
-        for name in ("method", "run", "data", "model", "origin"):
-            expect(identity.get(name), dict[str, Any], name)
-        expect(identity["method"].get("name"), str, "method.name")
-    except ValueError as error:
-        raise SettingError(f"directory: cannot use {path}: {error}") from None
-    return identity
 
 
 class _Models:
@@ -101,10 +88,17 @@ class _Models:
         method = make_method(identity["method"]["name"], **fields)
         settings = build(Settings, identity["run"], "run")
         now = identity_of(method, self.task, self.federation, settings)
-        check_same({**identity, "start": {}}, now, self.path)
+        check_same({**identity, "start": {}}, now, self.path, warn)
         session = Session(
-            method, self.task, self.federation, settings, seed, run_number(identity, seed)
+            method,
+            self.task,
+            self.federation,
+            settings,
+            seed,
+            run_number(identity, seed),
+            started=bool(identity.get("start")),
         )
-        session.load(checkpoint.load(self.path / "checkpoints" / f"seed-{seed}", warn))
+        refuse_links(self.path)
+        restore(session, self.path / "checkpoints" / f"seed-{seed}", identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session

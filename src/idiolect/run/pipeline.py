@@ -30,7 +30,7 @@ def pipeline(
     federation: Federation,
     *,
     directory: str | Path | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     report: Callable[[str, int, int], Progress] | None = None,
     origins: Sequence[dict[str, Any]] | None = None,
     **settings: Any,
@@ -65,7 +65,7 @@ def pipeline(
                 task,
                 federation,
                 directory=folder,
-                resume=begun,
+                resume=resume if begun else False,
                 progress=report(f"stage {number}", first, rounds) if report else None,
                 start=start,
                 origin=origins[number] if origins else None,
@@ -79,7 +79,7 @@ def _begin(
     path: Path,
     stages: Sequence[tuple[Method, int]],
     origins: Sequence[dict[str, Any]] | None,
-    resume: bool,
+    resume: bool | str,
 ) -> None:
     """pipeline.json, or the check that a resumed pipeline has the same stages."""
     saved: dict[str, Any] = {
