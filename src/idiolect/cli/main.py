@@ -13,7 +13,7 @@ from ..core.text import shown
 from ..data.sources import FetchError
 from ..report.console import lines, print_anything
 from ..run.checkpoint import CheckpointError
-from ..run.run import Interrupted
+from ..run.interrupts import exit_code
 
 
 class Command(NamedTuple):
@@ -78,7 +78,10 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; 0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C."""
+    """Run a command and say how it went.
+
+    0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     print_anything()
     try:
@@ -101,12 +104,9 @@ def main(argv: list[str] | None = None) -> int:
     except SettingError as error:
         print(f"error: {shown(error)}", file=sys.stderr)
         return 2
-    except Interrupted as stop:
-        print(f"interrupted: {shown(stop)}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"interrupted: {shown(stop)}" if str(stop) else "interrupted", file=sys.stderr)
+        return exit_code(stop)
     except BrokenPipeError:
         return 0
 

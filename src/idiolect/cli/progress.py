@@ -18,7 +18,7 @@ from rich.progress import (
 from ..core.text import shown
 from ..report.console import ERR
 from ..run.compare import Reporter
-from ..run.run import Interrupted
+from ..run.interrupts import Interrupted
 from ..run.run import Progress as Report
 
 
@@ -42,7 +42,8 @@ def resumable(directory: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; continue with: idiolect resume {directory}") from None
+        text = f"{stop}; continue with: idiolect resume {directory}"
+        raise Interrupted(text, stop.number) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,10 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags | extra, FILE_MODE)
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     """A whole file on the disk, or the one that was there before; for the user alone.
+
+    The content may come in pieces.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -70,7 +72,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb", opener=private_opener) as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -198,6 +200,33 @@ def check_object(
             found = _kind(type(value[name]))
             raise ValueError(f"the field {name!r} is {found}; {expected} is expected")
     return value
+
+
+def check_like(value: Any, pattern: Any, name: str = "it") -> None:
+    """Refuse, by ValueError, plain data that are not built as the pattern is.
+
+    An object with entries has these keys; an empty one is a table, name -> whole number; a list has
+    whole numbers or texts; whole numbers are not negative.
+
+    >>> check_like({"version": 3, "rejected": {"size": 1}}, {"version": 0, "rejected": {}})
+    >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
+    Traceback (most recent call last):
+        ...
+    ValueError: server: the field 'version' is a text; a whole number is expected
+    """
+    try:
+        check_object({"": value}, {"": type(pattern)})
+        if isinstance(pattern, dict) and pattern:
+            check_object(value, {n: type(p) for n, p in pattern.items()})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if isinstance(pattern, dict):
+        for key, item in value.items():
+            check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
+    elif isinstance(pattern, list) and not all(type(item) in (int, str) for item in value):
+        raise ValueError(f"{name}: a list of whole numbers or texts is expected")
+    elif type(value) is int and value < 0:
+        raise ValueError(f"{name}: {value} is not accepted; a whole number >= 0 is expected")
 
 
 _WORDS = {

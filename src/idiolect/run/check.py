@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import suppress
 
 import torch
 
@@ -20,7 +21,8 @@ from .settings import Settings
 
 def warn(text: str) -> None:
     """A warning for the user."""
-    print(f"warning: {shown(text)}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone must not cost a run
+        print(f"warning: {shown(text)}", file=sys.stderr)
 
 
 def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:

@@ -7,19 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save as save_arrays
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from ..core.files import check_regular, read_json_object, write_atomic
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
-from .directory import RunDirectory, read_json
+from .arrays import float32_safetensors
+from .directory import RunDirectory
+from .journal import Journal
 from .record import Record, SeedRecord
+from .restore import bound_of
 from .session import Session, host_folder
 
 if TYPE_CHECKING:
@@ -31,12 +33,14 @@ Source = Callable[[int], Session]  # a seed -> its moving parts as they were at 
 class Result:
     """A record that can also reach models: those of this process, or those of a checkpoint."""
 
-    def __init__(self, record: Record, source: Source | None = None):
+    def __init__(
+        self, record: Record, source: Source | None = None, identity: dict[str, Any] | None = None
+    ):
         self.record = record
         self._source = source  # where the models of a seed come from, if not from this process
         self._sessions: dict[int, Session] = {}  # finished in this process, by seed
         self._loaded: dict[int, Session] = {}  # read back: one at a time
-        self._identity: dict[str, Any] | None = None
+        self._identity = identity  # what settings.json says
 
     # -- figures ---------------------------------------------------------------------------------
     @property
@@ -111,7 +115,7 @@ class Result:
             paths = [target / "clients.safetensors"]
             save_file(everything, paths[0])
             index = {paths[0].name: "all"}
-        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n")
+        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         return [*paths, target / "clients.json"]
 
     def session(self, seed: int | None = None) -> Session:
@@ -144,7 +148,7 @@ class Result:
         path = Path(directory)
         with RunDirectory(path, fresh=True) as folder:
             folder.write_json("settings.json", self.identity())
-            folder.write_json("environment.json", self.record.environment)
+            folder.write_json("environment.json", self.record.starts)
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
@@ -153,15 +157,11 @@ class Result:
 
     def identity(self) -> dict[str, Any]:
         """What settings.json says of this run."""
-        record = self.record
-        return {
-            "format": record.format,
-            "method": {"name": record.method, **record.fields},
-            "run": record.settings,
-            "data": record.data,
-            "model": record.model,
-            "origin": record.origin,
-        }
+        if self._identity is None:
+            raise SettingError(
+                "save: this result was not made by a run, and none can be told of it"
+            )
+        return self._identity
 
     def write(self, folder: RunDirectory) -> None:
         """Record and tables, into the run's own directory."""
@@ -171,19 +171,25 @@ class Result:
         folder.write_csv("clients.csv", self.clients_table())
         folder.write_json("result.json", self.summary())
         folder.write_json("record.json", record.as_dict())
-        arrays = {f"seed-{s.seed}": np.ascontiguousarray(s.by_client) for s in record.seeds}
-        folder.write("record.safetensors", save_arrays(arrays))
+        arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
+        write_atomic(folder.path / "record.safetensors", float32_safetensors(arrays))
 
     def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
         session = self._session(s.seed)
         tensors, server = session.save()
-        states = {
-            "server": tensors,
-            "history": {"by_client": torch.from_numpy(s.by_client.copy())},
+        journal = Journal(folder, s.seed, len(session.server.roster))
+        for row in s.by_client:
+            journal.files["accuracy"].append(row.tobytes())
+        facts = {
+            "server": server,
+            "history": s.history,
+            "seconds": s.seconds,
+            "journal": journal.save(),
         }
-        facts = {"server": server, "history": s.history, "seconds": s.seconds}
+        states = {"server": tensors}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
-        checkpoint.save(folder.checkpoints(s.seed), s.rounds, states, facts, parts)
+        bound = bound_of(self.identity(), session)
+        checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
 
     def __repr__(self) -> str:
         accuracy = self.over_seeds("accuracy")
@@ -217,9 +223,26 @@ def read_record(path: Path) -> Record:
             else f"{path} holds no run (record.json is missing)"
         )
         raise SettingError(f"directory: {text}")
-    record = Record.from_dict(read_json(path / "record.json"))
-    if (path / "record.safetensors").exists():
-        arrays = load_arrays(path / "record.safetensors")
-        for s in record.seeds:
-            s.by_client = arrays.get(f"seed-{s.seed}", s.by_client)
+    try:
+        record = Record.from_dict(read_json_object(path / "record.json"))
+        if (path / "record.safetensors").exists():
+            _read_arrays(record, path / "record.safetensors")
+    except SettingError as error:
+        text = str(error).removeprefix("record: ").removeprefix("directory: ")
+        raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
     return record
+
+
+def _read_arrays(record: Record, path: Path) -> None:
+    """The accuracies of clients in every evaluated round, as many as the record has."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="np") as file:
+            for s in record.seeds:
+                shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
+                found = file.get_slice(f"seed-{s.seed}")
+                if found.get_dtype() != "F32" or found.get_shape() != shape:
+                    raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
+                s.by_client = file.get_tensor(f"seed-{s.seed}")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise SettingError(f"{path.name} beside it: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.collapse import COLLAPSE_LOSS
+from ..core.files import check_object
 from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
 from ..host.scores import Scores, summarise
@@ -24,19 +23,22 @@ from ..task.task import Task
 from . import checkpoint
 from .check import check, warn
 from .directory import RunDirectory, environment
-from .identity import check_same, identity_of, run_number
-from .interrupts import finish_on_interrupt
+from .identity import check_same, identity_of, read_identity, run_number
+from .interrupts import Interrupted, Interruption, finish_on_interrupt
+from .journal import Journal
+from .on_disk import on_disk
 from .record import Record, SeedRecord
+from .restore import bound_of, refusing, restore
 from .result import Result
 from .session import People, Session, Start, host_folder
 from .settings import Settings
+from .starts import differences, read_starts
 
 # seed, rounds done, accuracy so far (NaN before the first evaluation)
 Progress = Callable[[int, int, float], None]
+clock = time.monotonic  # seconds
 
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the run stopped between two rounds; what was done is in its directory."""
+__all__ = ["Interrupted", "Progress", "run"]
 
 
 def run(
@@ -47,7 +49,7 @@ def run(
     directory: str | Path | None = None,
     progress: Progress | None = None,
     origin: dict[str, Any] | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     start: dict[int, Start] | None = None,
     **settings: Any,
 ) -> Result:
@@ -55,9 +57,10 @@ def run(
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`,
     settings, metrics and checkpoints are written there and `resume=True` continues a run that was
-    interrupted, to exactly the result it would have had. `origin` describes data and model by name,
-    so that `idiolect resume` can rebuild them. `start` gives, for each seed, the model and private
-    rows to start from (see `idiolect.pipeline`).
+    interrupted, to exactly the result it would have had: on as many threads as before unless told
+    otherwise, and not with changed code unless by `resume="force"`. `origin` describes data and
+    model by name, so that `idiolect resume` can rebuild them. `start` gives, for each seed, the
+    model and private rows to start from (see `idiolect.pipeline`).
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -68,18 +71,24 @@ def run(
     """
     chosen = build(Settings, settings, "run")
     check(method, task, federation, chosen)
+    if resume not in (True, False, "force"):
+        raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
     identity = identity_of(method, task, federation, chosen, origin, start)
     runner = Runner(method, task, federation, chosen, identity, start or {}, progress)
-    with torch_threads(chosen.threads):
-        if directory is None:
+    if directory is None:
+        with torch_threads(chosen.threads):
             return runner.run(None, resume=False)
-        with RunDirectory(directory, fresh=not resume) as folder:
-            if resume:
-                folder.clear()
-                check_same(folder.read_json("settings.json"), identity, folder.path)
-            else:
-                _begin(folder, identity)
-            return runner.run(folder, resume)
+    with RunDirectory(directory, fresh=not resume) as folder:
+        threads = chosen.threads
+        if resume:
+            folder.clear()
+            identity = read_identity(folder.path)
+            check_same(identity, runner.identity, folder.path, warn if resume == "force" else None)
+            runner.starts = read_starts(folder.path)
+            threads = threads or runner.starts[-1]["threads"]
+        with torch_threads(threads):
+            runner.begin(folder, identity)
+            return runner.run(folder, bool(resume))
 
 
 @contextmanager
@@ -95,14 +104,6 @@ def torch_threads(threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _begin(folder: RunDirectory, identity: dict[str, Any]) -> None:
-    try:
-        folder.write_json("environment.json", environment())
-        folder.write_json("settings.json", identity)
-    except OSError as error:
-        raise SettingError(f"directory: cannot write to {folder.path}: {error.strerror}") from None
-
-
 @dataclass
 class Runner:
     """Everything that a run's seeds have in common."""
@@ -114,21 +115,47 @@ class Runner:
     identity: dict[str, Any]
     start: dict[int, Start]
     progress: Progress | None
+    starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
+
+    def begin(self, folder: RunDirectory, identity: dict[str, Any]) -> None:
+        """Write what the run is and where it is at work, or say what is other than before."""
+        now = environment() | {"code": self.identity["code"], "from": {}}
+        for difference in differences(self.starts, now):
+            warn(difference)
+        self.starts.append(now)
+        begun = bool(self.starts[1:])
+        self.identity = identity
+        try:
+            folder.write_json("environment.json", self.starts)
+            if not begun:
+                folder.write_json("settings.json", identity)
+        except OSError as error:
+            raise SettingError(
+                f"directory: cannot write to {folder.path}: {error.strerror}"
+            ) from None
 
     def run(self, folder: RunDirectory | None, resume: bool) -> Result:
         """All seeds, one after the other."""
+        if not self.starts:
+            self.starts.append(environment() | {"code": self.identity["code"], "from": {}})
         record = self._blank_record()
-        result = Result(record, self._source(folder))
+        result = Result(record, self._source(folder), self.identity)
         s = self.settings
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in range(s.seed, s.seed + s.seeds):
-                one = Seed(self.session(seed, folder), SeedRecord(seed))
+                session = self.session(seed, folder)
+                journal = Journal(folder, seed, len(session.server.roster))
+                one = Seed(session, SeedRecord(seed), self.identity, journal)
                 record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
+                if resume and folder:
+                    self._restore(one, folder)
+                journal.begin(record.rounds_table())
                 last = seed + 1 == s.seed + s.seeds
-                self._train(one, folder, resume, interrupted, last)
+                self._train(one, folder, interrupted, last)
                 self._finish(one)
                 one.session.release()
+                journal.close()
                 if not one.on_disk:
                     result.keep(seed, one.session)
                 if folder is not None:
@@ -154,7 +181,8 @@ class Runner:
             model=self.identity["model"],
             origin=self.identity["origin"],
             notes=notes,
-            environment=environment(),
+            environment=self.starts[-1],
+            starts=self.starts,
         )
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
@@ -178,50 +206,60 @@ class Runner:
 
         def load(seed: int) -> Session:
             session = self.session(seed, None)
-            session.load(checkpoint.load(path(seed), warn))
+            restore(session, path(seed), self.identity, self.settings, warn)
             session.personalise_held_out(self.settings.held_out_rounds)
             return session
 
         return load
 
     # -- one seed --------------------------------------------------------------------------------
+    def _restore(self, one: Seed, folder: RunDirectory) -> None:
+        """Back to where the seed was when the run stopped."""
+        path = folder.checkpoints(one.record.seed)
+        checkpoint.recover(path)
+        if checkpoint.found(path):
+            one.restore(path, self.settings)
+        self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
+        with on_disk("the environment"):
+            folder.write_json("environment.json", self.starts)
+
     def _train(
         self,
         one: Seed,
         folder: RunDirectory | None,
-        resume: bool,
-        interrupted: Callable[[], bool],
+        interrupted: Interruption,
         last: bool,
     ) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
         server = one.session.server
         record = one.record
-        if resume and folder:
-            checkpoint.clear(folder.checkpoints(record.seed))
-            if checkpoint.found(folder.checkpoints(record.seed)):
-                one.restore(folder.checkpoints(record.seed))
-        began = time.perf_counter() - record.seconds
+        began = clock() - record.seconds
+        saved = clock()
         while not (stop := self._stop(one)):
             if interrupted():
-                record.seconds = time.perf_counter() - began
+                record.seconds = clock() - began
                 one.save(folder)
-                raise Interrupted(
+                raise interrupted.stop(
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
             one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
-            record.seconds = time.perf_counter() - began
-            if s.checkpoint_every and server.version % s.checkpoint_every == 0:
+            one.journal.round_done(server)
+            record.seconds = clock() - began
+            by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+            by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
+            if by_rounds or by_time:
                 one.save(folder)
+                saved = clock()
             if self.progress:
                 accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
                 self.progress(record.seed, server.version, accuracy)
         record.stopped = stop
         one.save(folder)
         if interrupted() and not last:
-            raise Interrupted(f"stopped after the last round of seed {record.seed}")
+            raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
 
     def _stop(self, one: Seed) -> str:
         """Why the run ends here; "" while it goes on."""
@@ -263,8 +301,8 @@ class Runner:
         record.sent = {n: ledger.total(n) for n in _SENT}
         record.rejected = dict(ledger.rejected)
         record.clients = _client_rows(session, list(parts.values()))
-        if one.by_client:
-            record.by_client = torch.stack(one.by_client).numpy()
+        if record.history:
+            record.by_client = one.journal.by_client()
 
 
 _SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
@@ -276,7 +314,8 @@ class Seed:
 
     session: Session
     record: SeedRecord
-    by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
+    identity: dict[str, Any]  # of the run
+    journal: Journal
     on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
@@ -291,7 +330,7 @@ class Seed:
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
-        self.by_client.append(accuracy)
+        self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
 
     def note_collapse(self, figures: dict[str, float]) -> None:
@@ -308,8 +347,6 @@ class Seed:
         if folder is None:
             return
         tensors, server = self.session.save()
-        accuracy = torch.stack(self.by_client) if self.by_client else torch.zeros(0, 0)
-        states = {"server": tensors, "history": {"by_client": accuracy}}
         facts = {
             "server": server,
             "history": self.record.history,
@@ -318,19 +355,38 @@ class Seed:
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
         self.on_disk = False
+        path = folder.checkpoints(self.record.seed)
         with on_disk(f"the checkpoint of round {version}"):
-            checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
+            facts["journal"] = self.journal.save()
+            bound = bound_of(self.identity, self.session)
+            checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
             self.on_disk = True
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: Path, settings: Settings) -> None:
         """Back to the newest sound checkpoint."""
-        found = checkpoint.load(path, warn)
-        self.session.load(found)
-        self.by_client = list(found.states["history"]["by_client"])
-        self.record.history = found.facts["history"]
+        found = restore(self.session, path, self.identity, settings, warn)
+        with refusing(found):
+            self.record.history = checked_history(found.facts, found.round)
+            self.journal.load(found.facts["journal"], len(self.record.history))
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+
+
+def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
+    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
+    check_object(facts, {"server": dict, "history": list, "seconds": (int, float), "journal": dict})
+    if not 0 <= facts["seconds"] < math.inf:
+        raise ValueError("seconds: a number >= 0 is expected")
+    nobody = Scores(*(torch.zeros(0),) * 5)
+    names = {"round", *summarise(nobody), *_SENT, "gradients_per_client"}
+    last = 0
+    for figures in facts["history"]:
+        check_object(figures, dict.fromkeys(names, (int, float)))
+        if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
+            raise ValueError("history: rounds are whole numbers in their order")
+        last = figures["round"]
+    return facts["history"]
 
 
 def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
@@ -357,17 +413,3 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
         **columns,
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-@contextmanager
-def on_disk(what: str) -> Iterator[None]:
-    """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        warn(
-            f"{what} could not be written ({error.strerror}); "
-            "earlier files are untouched and the run goes on"
-        )
