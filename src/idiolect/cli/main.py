@@ -80,7 +80,8 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a command and say how it went.
 
-    0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C, 143 after SIGTERM.
+    0 when it worked, 1 where the system refused (a full disk), 2 for a setting that is not
+    accepted, 130 after Ctrl-C, 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if argv is None else argv
     print_anything()
@@ -109,6 +110,9 @@ def main(argv: list[str] | None = None) -> int:
         return exit_code(stop)
     except BrokenPipeError:
         return 0
+    except OSError as error:  # of the disk, a folder, a file: their names say what to do
+        print(f"error: {shown(error)}", file=sys.stderr)
+        return 1
 
 
 def _help() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..core.knobs import nearest
+from ..core.paths import given_folder
 from ..core.text import shown
 from ..projections.report import all_kinds
 from ..report.console import OUT, literal
@@ -29,7 +29,7 @@ def reproduce(argv: list[str]) -> None:
     parsed = Flags(parser).parse(argv)
     if parsed.name not in EXPERIMENTS:
         raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
-    for path in EXPERIMENTS[parsed.name](Path(parsed.output)):
+    for path in EXPERIMENTS[parsed.name](given_folder(parsed.output, "output")):
         print(shown(path))
 
 

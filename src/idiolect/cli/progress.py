@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..core.paths import given_folder
 from ..core.text import shown
 from ..report.console import ERR
 from ..run.compare import Reporter
@@ -25,7 +26,7 @@ from ..run.run import Progress as Report
 def directory_for(given: str | None, name: str) -> Path:
     """The run directory: as given, or a new one named by time and method."""
     if given:
-        return Path(given)
+        return given_folder(given, "directory")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{stamp}-{name.replace(':', '.')}"
     path = base

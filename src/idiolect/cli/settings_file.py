@@ -6,7 +6,6 @@ import tomllib
 from typing import Any
 
 from ..core.knobs import SettingError, nearest
-from ..core.text import shown
 
 SECTIONS = ("method", "run", "data", "model")
 MOST = 1 << 20  # bytes; a file of all settings there are has a few thousand
@@ -40,18 +39,19 @@ def _content(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             body = file.read(MOST + 1)
-        if len(body) > MOST:
-            raise SettingError(f"config: {path} is not accepted; at most {MOST} bytes")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingError(f"config: cannot read {path}: {reason}") from None
+    if len(body) > MOST:
+        raise SettingError(f"config: {path} is not accepted; at most {MOST} bytes")
+    try:
         return tomllib.loads(body.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = body.count(b"\n", 0, error.start) + 1
         raise SettingError(
             f"config: {path} is not UTF-8: byte 0x{body[error.start]:02x} in line {line}"
         ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"config: {path} is not TOML: {error}") from None
     except RecursionError:
         raise SettingError(f"config: {path} is not accepted; it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"config: cannot read {shown(path)}: {reason}") from None
+    except ValueError as error:  # of tomllib, or a number of thousands of digits
+        raise SettingError(f"config: {path} is not TOML: {error}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
+from ..core.paths import given_path
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
@@ -247,7 +248,7 @@ def resume(argv: list[str]) -> None:
         help="also with changed code: the result may differ from that of an uninterrupted run",
     )
     parsed = Flags(parser).parse(argv)
-    path = Path(parsed.run)
+    path = given_path(parsed.run, "run")
     how: bool | str = "force" if parsed.force else True
     if (path / "compare.json").exists():
         saved = read_comparison(path)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError, nearest
+from ..core.paths import given_path
 from ..core.text import shown
 from .archives import (
     LIMIT,
@@ -64,7 +65,14 @@ FAILURES = (SettingError, OSError, subprocess.SubprocessError, NotImplementedErr
 
 def where() -> Path:
     """The cache directory."""
-    return Path(os.environ.get("IDIOLECT_DATA") or Path.home() / ".cache" / "idiolect").expanduser()
+    if named := os.environ.get("IDIOLECT_DATA"):
+        return given_path(named, "IDIOLECT_DATA")
+    try:
+        return Path.home() / ".cache" / "idiolect"
+    except RuntimeError:
+        raise FetchError(
+            "there is no home folder for the cache; name one in IDIOLECT_DATA"
+        ) from None
 
 
 def get(name: str) -> Path:

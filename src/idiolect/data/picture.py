@@ -78,7 +78,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
-    path = Path(path)
+    path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     height = min(9.0, max(3.5, 1.5 + 0.16 * federation.clients))
     figure = Figure(
         figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained"

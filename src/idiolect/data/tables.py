@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.paths import given_path
 from .federation import Federation
 
 CELLS = 1 << 28  # rows by columns of a Parquet file: 2 GiB as numbers of eight bytes
@@ -30,7 +31,7 @@ class TableFile(Knobs):
     seed: int = knob(0, "seed of the split", low=0)
 
     def load(self) -> Federation:
-        path = Path(self.path).expanduser()
+        path = given_path(self.path, "path")
         if path.suffix not in (".csv", ".parquet"):
             raise SettingError(f"path: {self.path!r} is not accepted; a .csv or .parquet file")
         if not path.is_file():

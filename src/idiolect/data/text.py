@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.paths import given_path
 from . import fetch
 from .federation import Federation
 from .splits import SPLITS
@@ -111,7 +112,7 @@ class Text(Knobs):
         raise NotImplementedError
 
     def _texts(self) -> dict[str, str]:
-        folder = Path(self.path).expanduser() if self.path else fetch.get(self.name)
+        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
         if not (folder / self.file).is_file():
             raise SettingError(f"path: {folder} holds no file {self.file}")
         try:
