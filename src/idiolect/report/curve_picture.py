@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..core.files import write_atomic
 from ..core.text import label
 from .goals import Curve, Goals, Point, sound
 
@@ -51,7 +53,9 @@ def picture(curves: list[Curve], goals: Goals, path: Path) -> list[Path]:
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    write_atomic(path, drawn.getvalue())
     return [path]
 
 

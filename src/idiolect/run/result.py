@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as save_tensors
 from torch import nn
 
-from ..core.files import check_regular, read_json_object, write_atomic
+from ..core.files import (
+    check_regular,
+    private_folder,
+    read_json_object,
+    write_atomic,
+    write_json,
+)
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..report.tables import render, results_table
@@ -96,8 +101,7 @@ class Result:
         """
         session = self._session(seed)
         task = session.contract.task
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        target = private_folder(Path(folder))
         index: dict[str, str] = {}
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
@@ -108,14 +112,14 @@ class Result:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}
                 continue
             path = target / f"client-{wire_id:06d}.safetensors"
-            save_file(tensors, path)
+            write_atomic(path, save_tensors(tensors))
             paths.append(path)
             index[path.name] = str(id)
         if one_file:
             paths = [target / "clients.safetensors"]
-            save_file(everything, paths[0])
+            write_atomic(paths[0], save_tensors(everything))
             index = {paths[0].name: "all"}
-        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        write_json(target / "clients.json", index)
         return [*paths, target / "clients.json"]
 
     def session(self, seed: int | None = None) -> Session:
