@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -15,7 +16,7 @@ from ..method import Method
 from ..task.numerics import Numerics
 from ..task.task import Task
 from .session import People
-from .settings import Settings
+from .settings import DTYPES, Settings
 
 
 def warn(text: str) -> None:
@@ -32,6 +33,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     method.check(task)
+    _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
@@ -59,6 +61,33 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "and the channel decodes their sum only"
         )
     _check_model(bound, federation)
+
+
+def _check_numbers(method: Method, s: Settings) -> None:
+    """Refuse a number that torch cannot hold in the run's precision."""
+    steps = {
+        name: getattr(s, name) for name in ("clip", "weight_decay", "server_lr", "finetune_lr")
+    }
+    largest = torch.finfo(DTYPES[s.dtype]).max
+    for name, value in {**method.as_dict(), **steps}.items():
+        if isinstance(value, float) and abs(value) > largest:
+            raise SettingError(
+                f"{name}: {value!r} is not accepted; numbers of {s.dtype} are at most {largest:.3g}"
+            )
+
+
+@contextmanager
+def numbers_fit(dtype: str) -> Iterator[None]:
+    """A product of settings that overflows is a setting that is not accepted."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "without overflow" not in str(error):
+            raise
+        raise SettingError(
+            f"method: its step sizes and weights multiply to more than {dtype} holds; "
+            "choose smaller ones, or dtype float64"
+        ) from None
 
 
 def _check_model(task: Task, federation: Federation) -> None:

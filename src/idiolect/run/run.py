@@ -21,7 +21,7 @@ from ..method import Method
 from ..methods import label_of, name_of
 from ..task.task import Task
 from . import checkpoint
-from .check import check, warn
+from .check import check, numbers_fit, warn
 from .directory import RunDirectory, environment
 from .identity import check_same, identity_of, read_identity, run_number
 from .interrupts import Interrupted, Interruption, finish_on_interrupt
@@ -243,7 +243,8 @@ class Runner:
                 raise interrupted.stop(
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
-            one.session.engine.advance(s.schedule(server.version, s.rounds))
+            with numbers_fit(s.dtype):
+                one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
             one.journal.round_done(server)
