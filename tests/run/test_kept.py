@@ -125,7 +125,8 @@ def test_projections_and_rules_go_on_where_they_were(tmp_path, monkeypatch):
         with pytest.raises(MemoryError):
             write(tmp_path / "parts")
         write(tmp_path / "parts")
-    assert done == ["run"] * 7 + ["by_clients"] * 3
+    # one of the six cells of projections stands in both tables and is run once
+    assert done == ["run"] * (5 + 1) + ["by_clients"] * (2 + 1)
     assert [(tmp_path / "parts" / p.name).read_bytes() for p in whole] == [
         p.read_bytes() for p in whole
     ]
