@@ -104,7 +104,7 @@ def test_half_a_line_and_lines_of_lost_rounds_are_cut_off(tmp_path):
     run(tmp_path / "whole", checkpoint_every=2)
     with pytest.raises(Killed):
         run(tmp_path / "run", kill_at=(0, 5), checkpoint_every=2)
-    for name in ("metrics.csv", "accuracy-seed-0.f32"):
+    for name in ("metrics.csv", "accuracy-seed-0.f32", "ledger-seed-0.csv"):
         with (tmp_path / "run" / name).open("ab") as file:
             file.write(b"0,6,0.1")
     run(tmp_path / "run", resume=True, checkpoint_every=2)
@@ -142,7 +142,7 @@ def test_accuracies_that_are_not_as_saved_are_refused_and_the_file_is_named(dama
         run(tmp_path / "run", resume=True, checkpoint_every=2)
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "accuracy-seed-0.f32"])
+@pytest.mark.parametrize("name", ["metrics.csv", "accuracy-seed-0.f32", "ledger-seed-0.csv"])
 def test_a_link_in_place_of_a_growing_file_is_not_followed(name, tmp_path):
     outside = tmp_path / "outside"
     outside.write_bytes(b"precious")
@@ -182,6 +182,39 @@ def test_a_line_of_the_ledger_tells_the_fate_of_every_selected_client(tmp_path):
         "reasons": "rejected: not finite 2; missing: silent 1",
     }
     assert second["round"] == "2"
+
+
+def test_the_ledger_of_a_run_has_a_line_per_round_evaluated_or_not(tmp_path):
+    result = run(tmp_path / "run", eval_every=0)
+    with (tmp_path / "run" / "ledger-seed-0.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert all(row["selected"] == row["admitted"] == "2" for row in rows)
+    assert int(rows[-1]["bytes_up"]) == result.seeds[0].sent["bytes_up"]
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_a_rejected_client_is_in_the_ledger_with_its_reason(tmp_path):
+    run(tmp_path / "run", malicious=1, attack="gaussian(std=1e39)", sample=4)
+    with (tmp_path / "run" / "ledger-seed-0.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["selected"] == "4" for row in rows)
+    assert all(
+        int(row["admitted"]) + int(row["rejected"]) + int(row["missing"]) == 4 for row in rows
+    )
+    assert rows[0]["rejected"] == "1" and rows[0]["reasons"].startswith("rejected: ")
+
+
+def test_a_ledger_that_was_changed_is_said_and_costs_no_result(tmp_path, capsys):
+    whole = run()
+    with pytest.raises(Killed):
+        run(tmp_path / "run", kill_at=(0, 5), checkpoint_every=2)
+    (tmp_path / "run" / "ledger-seed-0.csv").write_text("nothing")
+    result = run(tmp_path / "run", resume=True, checkpoint_every=2)
+    assert "ledger-seed-0.csv has lost rounds or was changed" in capsys.readouterr().err
+    assert result.seeds[0].history == whole.seeds[0].history
+    with (tmp_path / "run" / "ledger-seed-0.csv").open() as file:
+        assert [row["round"] for row in csv.DictReader(file)] == ["5", "6"]
 
 
 # -- accuracies of clients ------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +15,8 @@ from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
+from ..server.contract import Contract
+from ..server.stream import Plan
 from ..task.numerics import Numerics
 from ..task.task import Task
 from .session import People
@@ -60,6 +64,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "channel: this method's server step is not linear in the messages, "
             "and the channel decodes their sum only"
         )
+    _check_memory(method, bound, s, heard)
     _check_model(bound, federation)
 
 
@@ -88,6 +93,29 @@ def numbers_fit(dtype: str) -> Iterator[None]:
             f"method: its step sizes and weights multiply to more than {dtype} holds; "
             "choose smaller ones, or dtype float64"
         ) from None
+
+
+def _check_memory(method: Method, task: Task, s: Settings, heard: int) -> None:
+    """Say it where a round's messages exceed the memory and cannot be summed as they arrive."""
+    plan = Plan.of(Contract(method, task, s.channel, 0), s.rule, heard, int(s.memory * 2**30))
+    if not plan.reason:
+        return
+    facts = (
+        f"memory: the messages of a round take {plan.cohort / 2**30:.3g} GiB at the server, "
+        f"more than the {s.memory:g} GiB that are set, and must all be held: {plan.reason}"
+    )
+    advice = "hear fewer clients per round (sample), or aggregate with the mean"
+    if plan.cohort > physical_memory():
+        raise SettingError(f"{facts}; this machine has less: {advice}")
+    warn(f"{facts}; if that is too much, {advice}")
+
+
+def physical_memory() -> float:
+    """Bytes of memory of this machine; infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def _check_model(task: Task, federation: Federation) -> None:

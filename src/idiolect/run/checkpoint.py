@@ -7,9 +7,9 @@
 
 The name is the round and a generation: a round that is saved again gets the next one. A checkpoint
 is written beside the others under another name, reaches the disk, and is renamed; only then are
-older ones removed, but for the newest of an earlier round. So there is always a complete one. A folder whose
-hashes do not match is named and passed over for the one before; one that belongs to another run,
-seed or settings is refused. Nothing executable is ever read, and no link is followed.
+older ones removed, but for the newest of an earlier round. So there is always a complete one. A
+folder whose hashes do not match is named and passed over for the one before; one that belongs to
+another run, seed or settings is refused. Nothing executable is ever read, and no link is followed.
 """
 
 from __future__ import annotations
