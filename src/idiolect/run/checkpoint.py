@@ -7,9 +7,9 @@
 
 The name is the round and a generation: a round that is saved again gets the next one. A checkpoint
 is written beside the others under another name, reaches the disk, and is renamed; only then are
-older ones removed, but for the previous one. So there is always a complete one. A folder whose
-hashes do not match is named and passed over for the one before; one that belongs to another run,
-seed or settings is refused. Nothing executable is ever read, and no link is followed.
+older ones removed, but for the newest of an earlier round. So there is always a complete one. A
+folder whose hashes do not match is named and passed over for the one before; one that belongs to
+another run, seed or settings is refused. Nothing executable is ever read, and no link is followed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from ..core.files import (
 from ..core.tensors import HEADER, Shapes, read_tensors, write_tensors
 from ..core.types import State
 
-KEEP = 2
 RECORD = "checkpoint.json"
 Writer = Callable[[Path], None]  # fills a folder
 
@@ -84,7 +83,7 @@ def save(
     facts: dict[str, Any],
     parts: Mapping[str, Writer] | None = None,
 ) -> Path:
-    """Write a checkpoint atomically, then drop all but the last two.
+    """Write a checkpoint atomically, then drop older ones but for that of the round before.
 
     `parts`: subfolders that others write themselves. On failure (a full disk) the earlier
     checkpoints are untouched.
@@ -110,8 +109,10 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     older = [path for path in found(folder) if _number(path) < _number(final)]
-    for path in older[KEEP - 1 :]:
-        shutil.rmtree(path, ignore_errors=True)
+    previous = [path for path in older if _number(path)[0] < round][:1]
+    for path in older:
+        if path not in previous:
+            shutil.rmtree(path, ignore_errors=True)
     return final
 
 

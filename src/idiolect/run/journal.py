@@ -67,8 +67,8 @@ class Journal:
 
     def round_done(self, server: Server) -> None:
         """A round is over: the account of its messages."""
-        entry = getattr(server.ledger, "last", None)
         file = self.files.get("ledger")
+        entry = server.ledger.last
         if file is None or entry is None:
             return
         fates = {"rejected": entry.rejected, "missing": entry.missing, "surplus": entry.surplus}

@@ -21,7 +21,7 @@ from ..method import Method
 from ..methods import label_of, name_of
 from ..task.task import Task
 from . import checkpoint
-from .check import check, warn
+from .check import check, numbers_fit, warn
 from .directory import RunDirectory, environment
 from .identity import check_same, identity_of, read_identity, run_number
 from .interrupts import Interrupted, Interruption, finish_on_interrupt
@@ -243,7 +243,8 @@ class Runner:
                 raise interrupted.stop(
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
-            one.session.engine.advance(s.schedule(server.version, s.rounds))
+            with numbers_fit(s.dtype):
+                one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
             one.journal.round_done(server)
@@ -299,7 +300,7 @@ class Runner:
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.server.version
         record.sent = {n: ledger.total(n) for n in _SENT}
-        record.rejected = dict(ledger.rejected)
+        record.rejected = ledger.refused
         record.clients = _client_rows(session, list(parts.values()))
         if record.history:
             record.by_client = one.journal.by_client()

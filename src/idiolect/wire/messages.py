@@ -187,3 +187,13 @@ def finite(rows: State) -> Tensor:  # -> bool[K]
     if not checks:
         return torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
     return torch.stack(checks).all(0)
+
+
+def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]
+    """The largest number of every message, without its sign.
+
+    >>> magnitudes({"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "c": torch.ones(2, 1)}).tolist()
+    [2.0, 3.0]
+    """
+    parts = [t.flatten(1).abs().amax(1).double().cpu() for t in up.values() if t.shape[1]]
+    return torch.stack(parts).amax(0)
