@@ -6,11 +6,14 @@ import dataclasses
 import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
 from ..channels.link import Link
 from ..core.knobs import SettingError
+from ..core.text import shown
 from ..data.federation import Federation
 from ..method import Method
 from ..server.contract import Contract
@@ -18,12 +21,13 @@ from ..server.stream import Plan
 from ..task.numerics import Numerics
 from ..task.task import Task
 from .session import People
-from .settings import Settings
+from .settings import DTYPES, Settings
 
 
 def warn(text: str) -> None:
     """A warning for the user."""
-    print(f"warning: {text}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone must not cost a run
+        print(f"warning: {shown(text)}", file=sys.stderr)
 
 
 def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
@@ -34,6 +38,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     method.check(task)
+    _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
@@ -62,6 +67,33 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     _check_memory(method, bound, s, heard)
     _check_model(bound, federation)
+
+
+def _check_numbers(method: Method, s: Settings) -> None:
+    """Refuse a number that torch cannot hold in the run's precision."""
+    steps = {
+        name: getattr(s, name) for name in ("clip", "weight_decay", "server_lr", "finetune_lr")
+    }
+    largest = torch.finfo(DTYPES[s.dtype]).max
+    for name, value in {**method.as_dict(), **steps}.items():
+        if isinstance(value, float) and abs(value) > largest:
+            raise SettingError(
+                f"{name}: {value!r} is not accepted; numbers of {s.dtype} are at most {largest:.3g}"
+            )
+
+
+@contextmanager
+def numbers_fit(dtype: str) -> Iterator[None]:
+    """A product of settings that overflows is a setting that is not accepted."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "without overflow" not in str(error):
+            raise
+        raise SettingError(
+            f"method: its step sizes and weights multiply to more than {dtype} holds; "
+            "choose smaller ones, or dtype float64"
+        ) from None
 
 
 def _check_memory(method: Method, task: Task, s: Settings, heard: int) -> None:
