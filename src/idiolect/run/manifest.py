@@ -92,8 +92,8 @@ def _check_inside(directory: Path, name: str) -> None:
         raise ValueError(f"folders: {name[:80]!r} does not lie in the directory")
     try:
         kind = (directory / name).lstat().st_mode
-    except FileNotFoundError:  # a resumed comparison makes it again
-        return
+    except FileNotFoundError:
+        return  # resume runs it again, load says what is missing
     except OSError as error:
         raise ValueError(f"folders: {name[:80]!r}: {error.strerror}") from None
     if not stat.S_ISDIR(kind):
