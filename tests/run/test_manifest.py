@@ -68,7 +68,7 @@ COMPARISON = {
     "a folder above": ({"folders": ["../x", "1-local"]}, "'../x' does not lie in the directory"),
     "an absolute folder": ({"folders": ["/etc", "1-local"]}, "'/etc' does not lie in"),
     "the folder itself": ({"folders": [".", "1-local"]}, "'.' does not lie in"),
-    "a folder that is missing": ({"folders": ["0-gone", "1-local"]}, "'0-gone': No such file"),
+    "a name too long": ({"folders": ["x" * 300, "1-local"]}, "File name too long"),
     "fewer labels": ({"labels": ["one"]}, "labels and folders are not as many"),
     "a count that does not exist": (
         {"goals": {"budget": 0, "target": 0.0, "count": "cents"}},
@@ -102,6 +102,15 @@ def test_a_linked_folder_of_a_comparison_is_refused(copy, tmp_path):
     (directory / "0-fedavg").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(il.SettingError, match="'0-fedavg' is not a folder itself"):
         il.load(directory)
+
+
+def test_a_folder_that_is_lost_is_named_and_made_again_on_resume(copy, capsys):
+    directory = copy("compare")
+    shutil.rmtree(directory / "0-fedavg")
+    assert main(["show", str(directory)]) == 2
+    assert f"{directory / '0-fedavg'} holds no run" in capsys.readouterr().err
+    assert main(["resume", str(directory), "--quiet"]) == 0
+    assert len(il.load(directory).results) == 2
 
 
 def test_the_copies_themselves_are_sound(copy, capsys):

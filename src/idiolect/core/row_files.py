@@ -37,14 +37,15 @@ class RowFiles:
         self._place = place
         self._numbers = count()
         self._paths: dict[int, Path] = {}  # address of a mapped tensor -> its file
+        self._size = 0  # bytes of all files, were they full
 
     def rows(self, rows: int, like: State) -> State:
         """Room for this many rows like those given; see `reserve`."""
-        size = sum(rows * _row_size(t) for t in like.values())
+        self._size += sum(rows * _row_size(t) for t in like.values())
         try:
             return {n: self._map(rows, t) for n, t in like.items()}
         except OSError as error:
-            raise _no_room(error, self._place, size) from None
+            raise _no_room(error, self._place, self._size) from None
 
     def _map(self, rows: int, like: Tensor) -> Tensor:
         numbers = rows * like[:1].numel()
@@ -71,14 +72,14 @@ class RowFiles:
                 if t.numel():
                     _reserve(self._paths[t.data_ptr()], runs, _row_size(t))
         except OSError as error:
-            size = sum(len(t) * _row_size(t) for t in rows.values())
-            raise _no_room(error, self._place, size) from None
+            raise _no_room(error, self._place, self._size) from None
 
     def drop(self, rows: State) -> None:
         """Remove the files of these rows; their space is free when nobody holds them any more."""
         for t in rows.values():
             path = self._paths.pop(t.data_ptr(), None)
             if path is not None:
+                self._size -= len(t) * _row_size(t)
                 path.unlink(missing_ok=True)
 
 

@@ -32,7 +32,8 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
             check_object(start, _FIELDS)
             if not 1 <= start["threads"] <= _MOST_THREADS:
                 raise ValueError(f"threads: a whole number from 1 to {_MOST_THREADS} is expected")
-            check_object(start["packages"], dict.fromkeys(start["packages"], str))
+            for name, kind in (("packages", str), ("code", str), ("from", int)):
+                check_object(start[name], dict.fromkeys(start[name], kind))
     except ValueError as error:
         raise SettingError(f"directory: cannot use {file}: {error}") from None
     return starts
