@@ -32,6 +32,7 @@ import torch
 
 from ..core.files import private_folder, private_opener, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
+from ..core.text import csv_cell
 
 FORMAT = 3
 _OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
@@ -103,7 +104,7 @@ class RunDirectory:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
         self.write(name, text.getvalue().encode())
 
     def write(self, name: str, content: bytes) -> None:
