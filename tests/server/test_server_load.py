@@ -66,6 +66,14 @@ TENSORS = {
         lambda t: {**t, "state.optimizer.exp_avg": torch.zeros(4)},
         r"'state.optimizer.exp_avg' is float32\[4\]",
     ),
+    "steps of an optimiser before the first": (
+        lambda t: {**t, "state.optimizer.step": torch.tensor(-1e30)},
+        "more steps than there were rounds",
+    ),
+    "steps of an optimiser to come": (
+        lambda t: {**t, "state.optimizer.step": torch.tensor(3.0)},
+        "more steps than there were rounds",
+    ),
     "NaN": (lambda t: {**t, "state.w": t["state.w"] * torch.nan}, "not finite"),
     "NaN in the rule": (
         lambda t: {n: v * torch.nan if n.startswith("rule.") else v for n, v in t.items()},

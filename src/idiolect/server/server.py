@@ -408,6 +408,9 @@ class Server:
         vectors = [t for n, t in tensors.items() if n.startswith(("state.", "channel.", "rule."))]
         if not all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point()):
             raise ValueError("server: a number of its state is not finite")
+        steps = float(tensors.get(f"{OPTIMIZER_STATE}step", torch.zeros(())))
+        if not 0 <= steps <= facts["version"]:
+            raise ValueError("server: its optimiser has made more steps than there were rounds")
         roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
         if not torch.equal(roster.samples[: len(self.roster)], self.roster.samples):
             raise ValueError("server: a client has another number of training samples")
