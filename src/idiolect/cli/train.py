@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
+from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
@@ -247,10 +248,21 @@ def resume(argv: list[str]) -> None:
         action="store_true",
         help="also with changed code: the result may differ from that of an uninterrupted run",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the user's own code (module:Name) that the directory names",
+    )
     parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
     parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
     parsed = Flags(parser).parse(argv)
     path = given_path(parsed.run, "run")
+    with names_in(path, parsed.trust):
+        _resume(path, parsed)
+
+
+def _resume(path: Path, parsed: Any) -> None:
+    """Whatever the directory holds: a run, a comparison or a pipeline."""
     how: bool | str = "force" if parsed.force else True
     if (path / "compare.json").exists():
         saved = read_comparison(path)

@@ -309,6 +309,7 @@ class Runner:
         record.rounds = session.server.version
         record.sent = {n: ledger.total(n) for n in _SENT}
         record.rejected = ledger.refused
+        record.missing = dict(ledger.missing)
         record.clients = _client_rows(session, list(parts.values()))
         if record.history:
             record.by_client = one.journal.by_client()
