@@ -132,7 +132,7 @@ class Host:
             rows = torch.cat([rows for rows, _ in waiting])
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in waiting[0][1]}
             sent.append(self._send(order.version, down, rows, up))
-        messages = stacked([m for m, _ in sent])
+        messages = stacked([m for m, _ in sent]).clean()
         values = np.concatenate([v for _, v in sent]) if sent else np.zeros(0)
         return Sent(messages, values, self.wire_ids[train], spent)
 
