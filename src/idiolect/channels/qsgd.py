@@ -138,7 +138,8 @@ def _read_sparse(
     flags = np.unpackbits(reader.take(-(-counts // 8), who), axis=1, bitorder="little")
     flags = np.pad(flags, ((0, 0), (0, max(0, int(counts.max(initial=0)) - flags.shape[1]))))
     used = np.arange(flags.shape[1]) < counts[:, None]
-    reader.reject((flags.astype(bool) & ~used).any(axis=1), who)  # no encoder writes that
+    stray = np.any(flags.astype(bool) & ~used, axis=1)  # no encoder writes that
+    reader.reject(stray, who)
     negative = flags[used]
     level = bits.read_gamma(reader, who, counts, top)
     row = np.repeat(np.arange(len(counts)), counts)

@@ -219,4 +219,4 @@ def _senders(messages: Ragged) -> np.ndarray:  # -> int64[S]
 
 
 def _rows(messages: Ragged, kept: np.ndarray) -> list[bytes]:
-    return [messages.row(k) for k in np.flatnonzero(kept)]
+    return [messages.row(int(k)) for k in np.flatnonzero(kept)]
