@@ -132,7 +132,7 @@ class Host:
             rows = torch.cat([rows for rows, _ in waiting])
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in waiting[0][1]}
             sent.append(self._send(order.version, down, rows, up))
-        messages = stacked([m for m, _ in sent]).clean()
+        messages = stacked([m for m, _ in sent])
         values = np.concatenate([v for _, v in sent]) if sent else np.zeros(0)
         return Sent(messages, values, self.wire_ids[train], spent)
 
@@ -153,7 +153,7 @@ class Host:
         bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
         self.coder.write(rows, version, kept)
         heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
-        return join([Ragged.even(heads), bodies]), values
+        return join([Ragged.even(heads), bodies]).clean(), values
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""

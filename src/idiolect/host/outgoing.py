@@ -7,7 +7,7 @@ bytes. For tests and for users' own methods (`idiolect.testing`); no engine need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,6 +82,9 @@ class CheckedHost:
             ):
                 _demand(mine == theirs, f"{name} depend on {twin.what}")
         return sent
+
+    def updates(self, order: Order) -> Iterator[Sent]:
+        yield self.update(order)
 
     def answer(self, query: Query) -> np.ndarray:
         answer = self._host.answer(query)
