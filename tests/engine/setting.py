@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,6 +98,9 @@ class Network:
             return sent
         return replace(sent, messages=arrived, values=np.zeros(len(arrived)))
 
+    def updates(self, order) -> Iterator[Sent]:
+        yield self.update(order)
+
     def answer(self, query) -> np.ndarray:
         answers = self._answers(query.version, self._host.answer(query))
         self.arrived += [row.tobytes() for row in answers]
@@ -183,6 +186,7 @@ def held(engine, scored: bool = False) -> Held:
 
 
 def balanced(engine) -> None:
-    """selected = admitted + rejected, those missing among the rejected."""
+    """selected = admitted + rejected + missing."""
     ledger = engine.server.ledger
-    assert ledger.selected == ledger.admitted + sum(ledger.rejected.values()), ledger
+    lost = sum(ledger.rejected.values()) + sum(ledger.missing.values())
+    assert ledger.selected == ledger.admitted + lost, ledger

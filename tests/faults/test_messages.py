@@ -89,11 +89,12 @@ def same_state(a: il.Result, b: il.Result) -> bool:
 
 
 def accounted(result: il.Result, rounds: int = 3) -> None:
-    """selected = admitted + rejected; bytes up are those of the admitted."""
+    """selected = admitted + rejected + missing; bytes up are those of the admitted."""
     server = result.session().server
     ledger = server.ledger
     assert ledger.selected == rounds * server.sample
-    assert ledger.selected == ledger.admitted + sum(ledger.rejected.values())
+    lost = sum(ledger.rejected.values()) + sum(ledger.missing.values())
+    assert ledger.selected == ledger.admitted + lost
     assert ledger.total("bytes_up") == ledger.admitted * server.contract.up.length
     assert ledger.total("values_up") == ledger.admitted * server.contract.up.values
 
@@ -106,7 +107,7 @@ def test_a_rejected_message_is_an_absent_client(name, monkeypatch):
     bad = bad_in_round_1(monkeypatch, method, fault, **settings)
     assert same_state(bad, absent_in_round_1(monkeypatch, method, **settings))
     assert not same_state(bad, run(method, **settings))
-    assert bad.session().server.ledger.rejected == {reason: 1} and bad.summary()["rejected"] == 1
+    assert bad.session().server.ledger.refused == {reason: 1} and bad.summary()["rejected"] == 1
     assert bad.summary()["rejected_by_reason"] == {reason: 1}
     accounted(bad)
 
@@ -151,7 +152,7 @@ def test_a_replayed_round_changes_nothing(monkeypatch):
         tampering(patch, tamper)
         replayed = run(il.FedAvg())
     assert same_state(honest, replayed)
-    assert replayed.session().server.ledger.rejected == {"repeated": 12, "round": 8}
+    assert replayed.session().server.ledger.surplus == {"repeated": 12, "round": 8}
 
 
 def test_a_claimed_weight_counts_no_more_than_the_largest_client(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.host.host import Host
+from idiolect.host.host import Host, Sent
 from idiolect.wire import messages as wire
 from methods.common import an_lpproj, assert_equals, fedavg_reference, lpproj_reference
 from reference import setting
@@ -67,15 +67,15 @@ def test_a_schedule_scales_the_learning_rates_of_each_round(federation, schedule
 # -- messages --------------------------------------------------------------------------------------
 def test_lpproj_sends_21_numbers_to_every_client_and_21_from_each_sampled_one(monkeypatch):
     up, down = [], []
-    update = Host.update
+    updates = Host.updates
 
     def noting(self, order):
-        sent = update(self, order)
         down.append(len(order.down))
-        up.extend(len(sent.messages.row(k)) for k in range(len(order.heard)))
-        return sent
+        for sent in updates(self, order):
+            up.extend(len(sent.messages.row(k)) for k in range(len(sent.messages)))
+            yield sent
 
-    monkeypatch.setattr(Host, "update", noting)
+    monkeypatch.setattr(Host, "updates", noting)
     federation = il.data.load("synthetic", clients=100)
     task = il.Task(lambda: torch.nn.Linear(60, 10))
     method = il.LpProj(p=1, dim=21, steps=1)
@@ -124,19 +124,19 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     cohorts = draws.cohorts(ROUNDS, SAMPLE)
     faulty = cohorts[1][1]
     admitted = [[i for i in cohort if (t, i) != (1, faulty)] for t, cohort in enumerate(cohorts)]
-    update = Host.update
+    updates = Host.updates
 
     def spoiled(self, order):
-        sent = update(self, order)
+        sent = Sent.merge(list(updates(self, order)))
         messages = [
             spoil(sent.messages.row(k), reason)
             if (order.version, i) == (1, faulty)
             else sent.messages.row(k)
             for k, i in enumerate(order.heard.tolist())
         ]
-        return replace(sent, messages=messages)
+        yield replace(sent, messages=messages)
 
-    monkeypatch.setattr(Host, "update", spoiled)
+    monkeypatch.setattr(Host, "updates", spoiled)
     if kind == "lp-proj":
         result = run(an_lpproj(p=2), federation)
         expected = lpproj_reference(federation, p=2, cohorts=admitted)
@@ -146,5 +146,5 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
         expected["gradients"][faulty] += 4  # the client did its work; only its message was refused
     assert_equals(result, expected, federation)
     ledger = result.session().server.ledger
-    assert dict(ledger.rejected) == {reason: 1}
+    assert ledger.refused == {reason: 1}
     assert (ledger.selected, ledger.admitted) == (ROUNDS * SAMPLE, ROUNDS * SAMPLE - 1)

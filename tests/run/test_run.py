@@ -172,7 +172,7 @@ def prepared(change: dict) -> tuple:
 def test_bad_input_is_a_clear_error_before_any_work(name, monkeypatch):
     change, says = BAD[name]
     arguments, settings = prepared(change)
-    monkeypatch.setattr(Host, "update", lambda *_: pytest.fail("work had started"))
+    monkeypatch.setattr(Host, "updates", lambda *_: pytest.fail("work had started"))
     with pytest.raises(SettingError, match=says):
         il.run(*arguments, **settings)
 

@@ -44,7 +44,7 @@ def test_the_checksum_does_not_depend_on_how_one_side_computes():
 
 
 def test_every_schema_has_the_checksum():
-    for schema in (BASE.up, BASE.down, BASE.answer(3)):
+    for schema in (BASE.up, BASE.down, BASE.answer("w", b"", 3)):
         assert schema.contract == BASE.checksum
         assert schema.checksum != replace(schema, contract=0).checksum
 
@@ -58,7 +58,7 @@ def test_a_message_under_another_contract_is_rejected_as_schema(name):
     heads = wire.heads(other.up, BASE.run, 0, np.arange(CLIENTS), np.ones(CLIENTS))
     at.receive(round, [head.tobytes() + bytes(body) for head in heads])
     at.close(round)
-    assert at.ledger.rejected == {"schema": CLIENTS} and not at.ledger.admitted
+    assert at.ledger.surplus == {"schema": CLIENTS} and not at.ledger.admitted
 
 
 def test_hosts_refuse_a_message_down_under_another_contract():

@@ -99,7 +99,7 @@ def test_who_answers_without_having_been_asked_does_not_count():
     verdict = at.close(round)
     assert verdict.counted.tolist() == EVERYONE[:-1].tolist()
     assert verdict.unheard.tolist() == [CLIENTS - 1]
-    assert at.ledger.rejected == {"answer": 1} and at.ledger.admitted == CLIENTS - 1
+    assert at.ledger.rejected == {"late": 1} and at.ledger.admitted == CLIENTS - 1
 
 
 # -- rounds ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idiolect.wire import messages as wire
-from idiolect.wire.admission import HEAD, REASONS, Admitted, Inbox, admit
+from idiolect.wire.admission import BODIES, FATES, HEAD, REASONS, Admitted, Inbox, admit
 from idiolect.wire.ragged import Ragged
 
 RUN = 99
@@ -132,7 +132,9 @@ def test_a_bad_message_is_rejected_under_its_reason_and_is_an_absent_client(name
 def test_all_bad_messages_at_once_leave_the_good_ones():
     got = taken([*GOOD.values(), *(bad for _, bad in BAD.values())])
     assert equal(got, taken(list(GOOD.values())))
-    assert got.rejected == Counter(reason for reason, _ in BAD.values())
+    reasons = Counter(reason for reason, _ in BAD.values())
+    reasons["repeated"] += reasons.pop("not finite")  # not even opened: client 8 has been admitted
+    assert got.rejected == got.surplus == reasons
 
 
 def test_only_bad_messages_leave_nobody():
@@ -228,6 +230,63 @@ def test_a_schema_without_parts_admits_nothing():
     assert got.rejected == {"size": 2} and got.up == {} and len(got.wire_ids) == 0
 
 
+# -- the fate of every expected client ----------------------------------------------------------------
+def fates(got: Admitted) -> dict[int, str]:
+    return {int(k): FATES[f] for k, f in zip(EXPECTED, got.fates, strict=True)}
+
+
+def check_fates(got: Admitted) -> None:
+    """Everyone expected is admitted, rejected or missing; other rejected messages are surplus."""
+    by_fate = Counter(fates(got).values())
+    assert sum(by_fate.values()) == len(EXPECTED)
+    assert [k for k, fate in fates(got).items() if fate == "admitted"] == got.wire_ids.tolist()
+    turned_away = {reason: by_fate[reason] for reason in REASONS if by_fate[reason]}
+    assert Counter(got.rejected) == Counter(got.surplus) + Counter(turned_away)
+    assert min(got.surplus.values(), default=1) > 0
+
+
+SENT = [*GOOD.values(), *(bad for _, bad in BAD.values()), message(3, put=float("nan"))]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(SENT), max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_every_expected_client_has_one_fate_and_every_other_message_is_surplus(messages, cuts):
+    got = in_batches(messages, [min(cut, len(messages)) for cut in cuts])
+    check_fates(got)
+    assert len(got.wire_ids) + sum(got.rejected.values()) == len(messages)
+
+
+HEADER_WRONG = ("magic", "schema", "run", "round", "stranger", "repeated")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_message_decides_a_fate_only_if_its_header_is_right(name):
+    reason, bad = BAD[name]
+    got = taken([bad if k == 8 else m for k, m in GOOD.items()])
+    addressed = reason not in HEADER_WRONG and bad[:20] == GOOD[8][:20]
+    assert fates(got)[8] == (reason if addressed else "missing")
+    assert got.surplus == ({} if addressed else {reason: 1})
+
+
+def test_of_several_bad_messages_the_first_decides_and_a_sound_one_overrules_it():
+    short, heavy, sound = GOOD[8][:-1], message(8, weight=-1), GOOD[8]
+    nobody = in_batches([short, heavy], [1])
+    assert fates(nobody)[8] == "size" and nobody.surplus == {"weight": 1}
+    got = in_batches([short, heavy, sound, heavy], [1, 2])
+    assert fates(got)[8] == "admitted" and got.surplus == {"size": 1, "weight": 2}
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3, 4]])
+def test_after_a_few_bad_bodies_no_more_of_that_client_are_opened(cuts):
+    bad = message(8, put=float("nan"))
+    late = in_batches([*[bad] * BODIES, GOOD[8], GOOD[3]], cuts)
+    assert fates(late)[8] == "not finite" and late.wire_ids.tolist() == [3]
+    assert late.rejected == {"too many": 1, "not finite": BODIES}
+    in_time = in_batches([*[bad] * (BODIES - 1), GOOD[8], bad], cuts)
+    assert fates(in_time)[8] == "admitted"
+    assert in_time.rejected == {"repeated": 1, "not finite": BODIES - 1}
+
+
 # -- several batches -------------------------------------------------------------------------------
 def inbox(**changes) -> Inbox:
     arguments = {"expected": EXPECTED, "cap": CAP}
@@ -245,13 +304,14 @@ def in_batches(messages: list[bytes], cuts: list[int], values=None, **changes) -
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 40), max_size=6))
 def test_any_split_of_the_messages_into_batches_gives_the_same(random, cuts):
-    messages = [*GOOD.values(), *(bad for _, bad in BAD.values())]
+    messages = [*GOOD.values(), *(bad for name, (_, bad) in BAD.items() if name != "NaN")]
     random.shuffle(messages)  # "another client's id" differs from GOOD[5]: the first of them counts
     values = np.arange(len(messages)) + 0.5
     cuts = [min(cut, len(messages)) for cut in cuts]
     together = in_batches(messages, [], values)
     apart = in_batches(messages, cuts, values)
     assert equal(apart, together) and apart.rejected == together.rejected
+    assert np.array_equal(apart.fates, together.fates) and apart.surplus == together.surplus
     assert list(apart.rejected) == [reason for reason in REASONS if reason in apart.rejected]
     assert together.wire_ids.tolist() == EXPECTED.tolist()
     assert equal(in_batches(messages, cuts), taken(messages))
@@ -259,12 +319,12 @@ def test_any_split_of_the_messages_into_batches_gives_the_same(random, cuts):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_the_batches_gives_the_same(seed):
-    messages = [*GOOD.values(), *GOOD.values(), BAD["NaN"][1], BAD["another run"][1], b""]
+    messages = [*GOOD.values(), *GOOD.values(), BAD["another run"][1], b""]
     order = np.random.default_rng(seed).permutation(len(messages))
     apart = in_batches([messages[i] for i in order], list(range(1, len(messages))))
     together = taken(messages)
     assert equal(apart, together) and apart.rejected == together.rejected
-    assert apart.rejected == {"size": 1, "run": 1, "not finite": 1, "repeated": 5}
+    assert apart.rejected == {"size": 1, "run": 1, "repeated": 5}
 
 
 def test_of_messages_in_several_batches_the_first_sound_one_counts():
@@ -273,7 +333,7 @@ def test_of_messages_in_several_batches_the_first_sound_one_counts():
     second = message(2, put=2.0)
     got = in_batches([bad, first, second, bad, first], [1, 2, 3, 4])
     assert got.up["w"][:, 3].tolist() == [1.0]
-    assert got.rejected == {"not finite": 2, "repeated": 2}
+    assert got.rejected == {"repeated": 3, "not finite": 1}
 
 
 def test_no_batch_empty_batches_and_bad_batches_leave_nobody():
@@ -353,7 +413,7 @@ def test_batches_through_a_channel_give_the_same_rows_and_memory():
     assert together.up["w"].tolist() == [[2], [5], [7]]
     assert together.memory["w.0.g"].tolist() == [[2], [3], [13]]
     assert together.bytes.tolist() == [25] * 3
-    assert together.rejected == {"size": 1, "channel": 2, "repeated": 1}
+    assert together.rejected == {"size": 1, "repeated": 2, "channel": 1}
     for cuts in ([1], [2, 4], [1, 2, 3, 4, 5, 6]):
         apart = in_batches(messages, cuts, decode=decode, limit=1)
         assert equal(apart, together) and apart.rejected == together.rejected

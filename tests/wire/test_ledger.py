@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idiolect.wire.ledger import COUNTS, Ledger
+from idiolect.wire.ledger import COUNTS, Ledger, LedgerError, RoundEntry
 
 
 def used() -> Ledger:
@@ -11,9 +11,7 @@ def used() -> Ledger:
     ledger.sent_down(torch.tensor([0, 2]), 108, 21)
     ledger.sent_up(torch.tensor([2]), torch.tensor([50]), torch.tensor([10.5], dtype=torch.float64))
     ledger.add_gradients(torch.tensor([2, 0]), torch.tensor([5, 7]))
-    ledger.selected = 2
-    ledger.admitted = 1
-    ledger.rejected["size"] += 1
+    ledger.enter(RoundEntry(0, 2, 1, rejected={"size": 1}, surplus={"stranger": 3}, bytes=50))
     return ledger
 
 
@@ -62,3 +60,36 @@ def test_a_saved_ledger_comes_back():
     assert again.clients == 4 and again.save()[1] == ledger.save()[1]
     assert all(torch.equal(again.counts[n], ledger.counts[n]) for n in COUNTS)
     assert all(again.counts[n].dtype == ledger.counts[n].dtype for n in COUNTS)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        RoundEntry(3, selected=4, admitted=3),
+        RoundEntry(3, selected=4, admitted=4, missing={"silent": 1}),
+        RoundEntry(3, selected=4, admitted=3, rejected={"size": 1}, missing={"silent": 1}),
+        RoundEntry(3, selected=4, admitted=5, rejected={"size": -1}),
+    ],
+)
+def test_a_round_whose_clients_do_not_add_up_is_an_error(entry):
+    ledger = used()
+    with pytest.raises(LedgerError, match=r"do not add up.*round=3"):
+        ledger.enter(entry)
+    assert ledger.last is not None and ledger.last.round == 0 and ledger.selected == 2
+
+
+def test_bytes_that_no_admitted_message_had_are_an_error():
+    ledger = used()
+    ledger.sent_up(torch.tensor([1]), torch.tensor([9]), torch.zeros(1, dtype=torch.float64))
+    with pytest.raises(LedgerError, match="59 bytes are booked to clients, 58 were admitted"):
+        ledger.enter(RoundEntry(1, selected=1, admitted=1, bytes=8))
+
+
+def test_totals_are_the_sums_of_the_rounds():
+    ledger = used()
+    for round in (1, 2):
+        ledger.enter(RoundEntry(round, 3, 0, {"size": 1}, {"silent": 1, "crashed": 1}, {"run": 2}))
+    assert (ledger.selected, ledger.admitted, ledger.last.round) == (8, 1, 2)
+    assert ledger.rejected == {"size": 3} and ledger.missing == {"silent": 2, "crashed": 2}
+    assert ledger.surplus == {"stranger": 3, "run": 4}
+    assert ledger.refused == {"size": 3, "stranger": 3, "run": 4}

@@ -29,12 +29,13 @@ class InProcess:
         server = self.server
         round = server.open(rate=rate)
         for host in self.hosts:
-            sent = host.update(round.order)
-            server.account(sent.trained, sent.gradients)
-            server.receive(round, sent.messages, sent.values)
-        for query in server.ask(round):
-            for host in self.hosts:
-                server.receive_answer(round, query.part, host.answer(query))
+            for sent in host.updates(round.order):
+                server.account(sent.trained, sent.gradients)
+                server.receive(round, sent.messages, sent.values)
+        while queries := server.ask(round):
+            for query in queries:
+                for host in self.hosts:
+                    server.receive_answer(round, query.part, host.answer(query))
         verdict = server.close(round)
         for host in self.hosts:
             host.conclude(verdict)

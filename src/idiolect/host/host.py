@@ -7,6 +7,7 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,19 @@ class Sent:
     trained: Tensor  # int64: wire ids of the clients that trained
     gradients: Tensor  # int64: gradient evaluations of each of them
 
+    @classmethod
+    def merge(cls, sent: Sequence[Sent]) -> Sent:
+        """All of it as one."""
+        if len(sent) == 1:
+            return sent[0]
+        none = torch.zeros(0, dtype=torch.int64)
+        return cls(
+            stacked([s.messages for s in sent]),
+            np.concatenate([np.zeros(0), *(s.values for s in sent)]),
+            torch.cat([none, *(s.trained for s in sent)]),
+            torch.cat([none, *(s.gradients for s in sent)]),
+        )
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -103,44 +117,49 @@ class Host:
     # -- a round ---------------------------------------------------------------------------------
     def update(self, order: Order) -> Sent:
         """Train the clients of this host that the order names; messages of those that are heard."""
+        return Sent.merge(list(self.updates(order)))
+
+    def updates(self, order: Order) -> Iterator[Sent]:
+        """The same, a chunk of clients at a time: no more than one chunk's models are in memory.
+
+        A host that `gathers` sends everything with its last chunk.
+        """
         contract = self.contract
         train = self.rows(order.train)
         heard = self.rows(order.heard)
         down = self._open(contract.down, order.down, order.version, contract.task.device)
         method = contract.method.scaled(order.rate)
-        spent = torch.zeros(len(train), dtype=torch.int64)
-        sent: list[tuple[Ragged, np.ndarray]] = []
         waiting: list[tuple[Tensor, State]] = []
-        done = 0
-        for rows in train.split(self.chunk) if len(train) else ():
+        chunks = train.split(self.chunk) if len(train) else ()
+        for number, rows in enumerate(chunks, 1):
             here = self._here(rows, order.version)
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
             self.store.write(rows, order.version, after)
-            spent[done : done + len(rows)] = here.tally
-            done += len(rows)
+            spent = here.tally
             sends = torch.isin(rows, heard)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):
                     up = {n: t[sends.to(t.device)] for n, t in up.items()}
                 waiting.append((rows[sends], up))
             del up, after, here  # a chunk of large models is gone before the next one is at work
-            if waiting and not self.gathers:
-                sent.append(self._send(order.version, down, *waiting.pop()))
-        if waiting:
-            rows = torch.cat([rows for rows, _ in waiting])
-            up = {n: torch.cat([state[n] for _, state in waiting]) for n in waiting[0][1]}
-            sent.append(self._send(order.version, down, rows, up))
-        messages = stacked([m for m, _ in sent])
-        values = np.concatenate([v for _, v in sent]) if sent else np.zeros(0)
-        return Sent(messages, values, self.wire_ids[train], spent)
+            messages, values = Ragged.empty(0), np.zeros(0)
+            if waiting and (number == len(chunks) or not self.gathers):
+                messages, values = self._send(order.version, down, waiting)
+            yield Sent(messages, values, self.wire_ids[rows], spent)
 
     def _send(
-        self, version: int, down: State, rows: Tensor, up: State
+        self, version: int, down: State, waiting: list[tuple[Tensor, State]]
     ) -> tuple[Ragged, np.ndarray]:
         """Messages through the channel, each with a header; and what they count as in words."""
         contract = self.contract
+        rows, up = waiting.pop()
+        if waiting:
+            waiting.append((rows, up))
+            rows = torch.cat([some for some, _ in waiting])
+            up = {n: torch.cat([state[n] for _, state in waiting]) for n in up}
+            waiting.clear()
         reference = contract.method.reference(contract.task, down)
         up = self.leaving(Exchange(version), rows, up, reference)
         wire_ids = self.wire_ids[rows].numpy()
@@ -167,7 +186,7 @@ class Host:
         stage = contract.link.aggregate_stage
         assert stage is not None
         prefix, form = self._aggregate_part(query.part, query.version)
-        schema = contract.answer(len(asked))
+        schema = contract.answer(query.part, query.message, len(asked))
         if not len(rows):
             return np.empty((0, schema.length), dtype=np.uint8)
         kept = under(self.coder.read(rows), prefix)

@@ -261,7 +261,7 @@ class Runner:
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.server.version
         record.sent = {n: ledger.total(n) for n in _SENT}
-        record.rejected = dict(ledger.rejected)
+        record.rejected = ledger.refused
         record.clients = _client_rows(session, list(parts.values()))
         if one.by_client:
             record.by_client = torch.stack(one.by_client).numpy()

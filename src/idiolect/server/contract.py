@@ -45,9 +45,13 @@ class Contract:
         state = self.method.broadcast(self.task, self.method.server(self.task))
         return Schema.of(state, self.checksum)
 
-    def answer(self, numbers: int) -> Schema:
-        """What an answer of a channel's second exchange holds."""
-        return Schema((("values", (numbers,), self.task.dtype),), contract=self.checksum)
+    def answer(self, part: str, query: bytes, numbers: int) -> Schema:
+        """What an answer of a channel's second exchange holds.
+
+        An answer is one to this very query: clients may be asked again in the same round.
+        """
+        question = f"answer {part} {zlib.crc32(query)}"
+        return Schema((("values", (numbers,), self.task.dtype),), question, self.checksum)
 
     @cached_property
     def checksum(self) -> int:

@@ -8,6 +8,9 @@ rounds are one way to use a server and single arrivals another.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,20 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import streams
 from ..core.store import Store
 from ..core.types import State, prefixed, under
 from ..wire.admission import Admitted, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
+from .aggregation import Aggregation, Overflow
 from .contract import Contract
 from .exchange import Order, Query, Verdict
 from .roster import Roster
-from .round import Round, RoundRule
+from .round import MISSING, Outcome, Round, SecondExchange, magnitudes
 from .rules import Rule, TooFew
 from .selection import select
 from .step import ServerStep
+
+EXCHANGES = 5  # how often clients are asked in a second exchange before a round is given up
 
 
 class Server:
@@ -104,36 +109,90 @@ class Server:
         if self.contract.up.parts:
             round.inbox.receive(messages, values)
 
+    def missing(self, round: Round, wire_ids: Tensor, reason: str) -> None:
+        """What the engine knows of messages that will not come; otherwise they are "silent"."""
+        if reason not in MISSING:
+            raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
+        earlier = round.excuses.get(reason, wire_ids[:0])
+        known = torch.cat([wire_ids[:0], *round.excuses.values()])
+        round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, known)]])
+
     def account(self, wire_ids: Tensor, gradients: Tensor) -> None:
         """Gradient evaluations that clients report."""
         self.ledger.add_gradients(wire_ids, gradients)
 
     def ask(self, round: Round) -> list[Query]:
-        """The questions of a channel's second exchange; none for most channels."""
-        contract = self.contract
-        stage = contract.link.aggregate_stage
+        """The questions of a channel's second exchange; none for most channels.
+
+        An engine asks until nothing is left to ask: `while queries := server.ask(round)`, passing
+        the answers to `receive_answer`. A client that fails to answer, or whose numbers overflow,
+        is dropped from the whole round; the others are asked again if the question is another one
+        without it, five times at most.
+        """
+        stage = self.contract.link.aggregate_stage
         if stage is None or not stage.second_exchange:
             return []
-        round.asked = True
-        got = round.inbox.admitted()
+        if not round.asked:
+            round.asked = True
+            return self._question(round, round.inbox.admitted())
+        while round.second is not None:
+            got = round.second.got
+            failed, reason = self._failed(round, round.second)
+            if not bool(failed.any()):
+                break
+            round.drop(got.wire_ids[failed], reason)
+            if queries := self._question(round, got.only(~failed)):
+                return queries
+        return []
+
+    def _failed(self, round: Round, second: SecondExchange) -> tuple[Tensor, str]:
+        """Who must be dropped of those asked, bool[S], and why."""
+        silent = second.unanswered()
+        if bool(silent.any()):
+            return silent, "answer"
+        try:
+            second.outcome = self._aggregation()(round, second.got)
+        except TooFew:
+            return silent, ""
+        except Overflow:
+            return self._overflowing(round, second.got), "overflow"
+        return silent, ""
+
+    def _question(self, round: Round, got: Admitted) -> list[Query]:
+        """Ask these clients, if there are enough of them and the question is a new one."""
+        earlier = round.second
+        round.second = None
         if len(got.wire_ids) < max(self.quorum, 1):
             return []
-        combine = self._combine(round, round.samples(got), self.rule_state)
+        if earlier is not None and earlier.asked == EXCHANGES:
+            round.drop(got.wire_ids, "unsettled")
+            return []
+        aggregation = self._aggregation()
         try:
-            tables = combine(self._sketches(round, self._on_device(got.up)))
+            tables, rule_state = aggregation.sketches(round, got)
         except TooFew:
             return []
-        round.rule_state = combine.state
+        wanted = aggregation.query(round, tables)
+        spent = torch.zeros(len(got.wire_ids), dtype=torch.int64)
+        asked = 1
+        if earlier is not None:
+            if all(torch.equal(wanted[part], q) for part, q in earlier.queries.items()):
+                kept = torch.isin(earlier.got.wire_ids, got.wire_ids)
+                spent = earlier.spent[kept]
+                round.second = replace(earlier, got=got, rule_state=rule_state, spent=spent)
+                return []
+            spent = earlier.bytes_of(got.wire_ids)
+            asked = earlier.asked + 1
+        round.second = SecondExchange(got, wanted, {}, rule_state, spent, asked)
         queries = []
-        for part, prefix, form in contract.link.aggregate_parts(round.version):
-            wanted = stage.query(tables[part], under(self.channel_state, prefix), form)
-            message = self._pack({"query": wanted.int().cpu()}, round.version)
+        for part, coordinates in wanted.items():
+            message = self._pack({"query": coordinates.int().cpu()}, round.version)
             self.ledger.sent_down(got.wire_ids, len(message), 0)
-            queries.append(Query(round.version, part, message, got.wire_ids))
-            round.queries[part] = wanted
-            round.answers[part] = Inbox(
-                contract.answer(len(wanted)),
-                contract.run,
+            query = Query(round.version, part, message, got.wire_ids)
+            queries.append(query)
+            round.second.answers[part] = Inbox(
+                self.contract.answer(query.part, query.message, len(coordinates)),
+                self.contract.run,
                 round.version,
                 got.wire_ids,
                 self.roster.most_samples(),
@@ -142,7 +201,8 @@ class Server:
 
     def receive_answer(self, round: Round, part: str, messages: Messages) -> None:
         """Answers to a query, as `receive`."""
-        round.answers[part].receive(messages)
+        if round.second is not None:
+            round.second.answers[part].receive(messages)
 
     def close(self, round: Round) -> Verdict:
         """End a round: combine what arrived and step, or leave everything as it was.
@@ -155,24 +215,19 @@ class Server:
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
             return Verdict(round.version, heard[:0], heard[:0], {})
-        got = round.inbox.admitted()
-        self.ledger.selected += len(heard)
-        self.ledger.rejected.update(got.rejected)
-        silent = len(heard) - len(got.wire_ids) - sum(got.rejected.values())
-        if silent > 0:
-            self.ledger.rejected["missing"] += silent
-        counts = self._answered(round, got)
+        got = self._candidates(round)
+        outcome, got = self._settled(round, got)
         taken: dict[str, bytes] = {}
-        if bool(counts.any()):
-            trouble, taken = self._step(round, got, counts)
-            if trouble:
-                self.ledger.rejected[trouble] += int(counts.sum())
-                counts[:] = False
-        counted = got.wire_ids[counts]
-        if len(counted):
-            self._remember(round, got, counts)
-            for message in taken.values():
-                self.ledger.sent_down(counted, len(message), 0)
+        if outcome is not None:
+            self.state = outcome.state
+            self.channel_state = outcome.channel
+            self.rule_state = outcome.rule
+            taken = outcome.taken
+            self._remember(round, got)
+        counted = got.wire_ids
+        for message in taken.values():
+            self.ledger.sent_down(counted, len(message), 0)
+        self._book(round, got)
         return Verdict(round.version, counted, heard[~torch.isin(heard, counted)], taken)
 
     def _check_open(self, round: Round) -> None:
@@ -183,118 +238,96 @@ class Server:
         if stage is not None and stage.second_exchange and not round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
 
-    def _answered(self, round: Round, got: Admitted) -> Tensor:  # -> bool[S]
-        """Which of the admitted took part in every exchange of the round."""
-        answered = torch.ones(len(got.wire_ids), dtype=torch.bool)
-        for inbox in round.answers.values():
-            answered &= torch.isin(got.wire_ids, inbox.admitted().wire_ids)
-        if not bool(answered.all()):
-            self.ledger.rejected["answer"] += int((~answered).sum())
-        return answered
+    def _candidates(self, round: Round) -> Admitted:
+        """The messages that may count, each part of an exchange that was completed."""
+        got = round.inbox.admitted()
+        if not round.asked:
+            return got
+        gone = torch.cat([got.wire_ids[:0], *round.dropped.values()])
+        got = got.only(~torch.isin(got.wire_ids, gone))
+        if round.second is None:  # too few were left to ask
+            return got
+        second = round.second
+        silent = second.unanswered()
+        round.drop(second.got.wire_ids[silent], "answer")
+        late = ~torch.isin(got.wire_ids, second.got.wire_ids)
+        round.drop(got.wire_ids[late], "late")
+        if bool(silent.any()):  # closed before the others were asked again
+            round.drop(second.got.wire_ids[~silent], "unsettled")
+            return got.only(torch.zeros_like(late))
+        return got.only(~late)
 
-    def _remember(self, round: Round, got: Admitted, counts: Tensor) -> None:
-        """What a round that counted leaves behind, beside the server's state."""
-        counted = got.wire_ids[counts]
-        if got.memory:
-            rows = {n: t[counts.to(t.device)] for n, t in got.memory.items()}
-            self.memory.write(counted, round.version, rows)
-        lengths = torch.from_numpy(got.bytes)[counts]
-        for inbox in round.answers.values():
-            answers = inbox.admitted()
-            lengths += torch.from_numpy(answers.bytes)[torch.isin(answers.wire_ids, counted)]
-        self.ledger.admitted += len(counted)
-        self.ledger.sent_up(counted, lengths, torch.from_numpy(got.values)[counts])
+    def _settled(self, round: Round, got: Admitted) -> tuple[Outcome | None, Admitted]:
+        """The server after the round and those who count; None where it stays as it is."""
+        nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
+        if not len(got.wire_ids):
+            return None, nobody
+        unasked = round.asked and round.second is None
+        while len(got.wire_ids) >= max(self.quorum, 1) and not unasked:
+            try:
+                outcome = round.second.outcome if round.second else None
+                return outcome or self._aggregation()(round, got), got
+            except TooFew:
+                break
+            except Overflow:
+                failed = self._overflowing(round, got)
+                round.drop(got.wire_ids[failed], "overflow")
+                if round.second is not None:  # what was asked for was shaped by them too
+                    round.drop(got.wire_ids[~failed], "unsettled")
+                    return None, nobody
+                got = got.only(~failed)
+        round.drop(got.wire_ids, "too few")
+        return None, nobody
 
-    # -- aggregation and step --------------------------------------------------------------------
-    def _step(self, round: Round, got: Admitted, counts: Tensor) -> tuple[str, dict[str, bytes]]:
-        """Aggregate and step; or say why server and channel stay as they are."""
-        if int(counts.sum()) < self.quorum:
-            return "too few", {}
-        if round.asked and not round.queries:  # the rule had too few sketches to combine
-            return "too few", {}
-        contract = self.contract
-        task = contract.task
-        method = contract.method.scaled(round.order.rate)
-        before = self.step.method_state(self.state)
-        try:
-            taken: dict[str, bytes] = {}
-            if contract.link.aggregate_stage is None:
-                up = self._on_device(got.up)
-                channel_state = self.channel_state
-                combine = self._combine(round, round.samples(got), self.rule_state)
-            else:
-                up, channel_state, round.rule_state, taken = self._changes(round, got, counts)
-                combine = self._combine(round, round.samples(got, counts), {})
-            if contract.link.codes:
-                reference = method.reference(task, method.broadcast(task, before))
-                up = contract.link.restore(up, reference)
-            after = method.aggregate(task, before, up, combine)
-            state = self.step(self.state, after, method.shared_name)
-        except TooFew:
-            return "too few", {}
-        first_pass = contract.link.aggregate_stage is None
-        rule_state = combine.state if first_pass else round.rule_state
-        vectors = (*state.values(), *channel_state.values(), *rule_state.values())
-        if not all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point()):
-            return "overflow", {}
-        self.state = state
-        self.channel_state = channel_state
-        self.rule_state = rule_state
-        return "", taken
+    def _overflowing(self, round: Round, got: Admitted) -> Tensor:  # -> bool[S]
+        """Whose messages make the server overflow.
 
-    def _changes(
-        self, round: Round, got: Admitted, counts: Tensor
-    ) -> tuple[State, State, State, dict[str, bytes]]:
-        """Sketches: aggregated first, then decoded.
-
-        (messages as if every client had sent the change, the channel's vectors, the rule's, and the
-        coordinates taken in a second exchange).
+        As few as possible, the largest first; and those of the same kind, within a factor of 1,000
+        of the smallest of them.
         """
-        link = self.contract.link
-        stage = link.aggregate_stage
-        assert stage is not None
-        up = self._on_device(got.up)
-        channel_state = dict(self.channel_state)
-        rule_state = round.rule_state
-        taken: dict[str, bytes] = {}
-        tables: State = {}
-        if not stage.second_exchange:
-            combine = self._combine(round, round.samples(got), self.rule_state)
-            tables = combine(self._sketches(round, up))
-            rule_state = combine.state
-        kept = counts.to(self.contract.task.device)
-        rows = {n: t[kept] for n, t in up.items()} if not bool(counts.all()) else up
-        for part, prefix, form in link.aggregate_parts(round.version):
-            state = under(channel_state, prefix)
-            if stage.second_exchange:
-                exact = self._exact(round, part, got, counts)
-                query = round.queries[part].to(exact.device)
-                change, chosen, state = stage.conclude(query, exact, state, form)
-                taken[part] = self._pack({"chosen": chosen.int().cpu()}, round.version)
-            else:
-                change, state = stage.finish(tables[part], state, form)
-            channel_state |= prefixed(state, prefix)
-            rows = rows | {part: change.expand(int(counts.sum()), -1)}
-        return rows, channel_state, rule_state, taken
+        aggregation = self._aggregation()
+        sizes = magnitudes(got.up)
+        if round.second is not None:
+            sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
+        order = sizes.argsort(descending=True, stable=True)
 
-    def _exact(self, round: Round, part: str, got: Admitted, counts: Tensor) -> Tensor:
-        """The aggregate of the answers to a query."""
-        answers = round.answers[part].admitted()
-        kept = torch.isin(answers.wire_ids, got.wire_ids[counts])
-        values = self._on_device({"values": answers.up["values"][kept]})
-        combine = self._combine(round, round.samples(got, counts), {})
-        return combine(values)["values"]
+        def fits(dropped: int) -> bool:
+            kept = torch.ones(len(order), dtype=torch.bool)
+            kept[order[:dropped]] = False
+            try:
+                aggregation(round, got.only(kept))
+            except Overflow:
+                return False
+            except TooFew:
+                pass
+            return True
 
-    def _sketches(self, round: Round, up: State) -> State:
-        return {part: up[part] for part, _, _ in self.contract.link.aggregate_parts(round.version)}
+        # the first number that fits; without anybody nothing overflows
+        dropped = bisect_left(range(1, len(order)), True, key=fits) + 1
+        return sizes >= 1e-3 * sizes[order[dropped - 1]]
 
-    def _combine(self, round: Round, samples: Tensor, state: State) -> RoundRule:
-        key = int(streams.keys(self.contract.task.seed, "rule", round.version)[0])
-        on_device = samples.to(self.contract.task.device)
-        return RoundRule(self.contract, self.rule, on_device, round.clients, key, state)
+    def _remember(self, round: Round, got: Admitted) -> None:
+        """What a round that counted leaves behind, beside the server's vectors."""
+        if got.memory:
+            self.memory.write(got.wire_ids, round.version, got.memory)
+        lengths = torch.from_numpy(got.bytes).clone()
+        if round.second is not None:
+            lengths += round.second.bytes_of(got.wire_ids)
+        self.ledger.sent_up(got.wire_ids, lengths, torch.from_numpy(got.values))
 
-    def _on_device(self, rows: State) -> State:
-        return {n: t.to(self.contract.task.device) for n, t in rows.items()}
+    def _book(self, round: Round, got: Admitted) -> None:
+        """The round in the ledger: every client that was asked has one fate."""
+        surplus: Counter[str] = Counter()
+        bytes = int(got.bytes.sum())
+        if round.second is not None:
+            for inbox in round.second.answers.values():
+                surplus.update(inbox.admitted().surplus)
+            bytes += int(round.second.bytes_of(got.wire_ids).sum())
+        self.ledger.enter(round.entry(got.wire_ids, dict(surplus), bytes))
+
+    def _aggregation(self) -> Aggregation:
+        before = Outcome(self.state, self.channel_state, self.rule_state)
+        return Aggregation(self.contract, self.rule, self.step, before)
 
     # -- messages --------------------------------------------------------------------------------
     def message(self, version: int) -> bytes:
@@ -386,3 +419,6 @@ class Server:
         self.memory.load(under(tensors, "memory."), self.contract.task.device)
         counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
         self.ledger = Ledger.load(counts, facts["ledger"])
+
+    def _on_device(self, vectors: State) -> State:
+        return {n: t.to(self.contract.task.device) for n, t in vectors.items()}

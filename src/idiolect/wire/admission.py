@@ -1,10 +1,16 @@
-"""What the server accepts, and why it rejects the rest. A rejected message is an absent client."""
+"""What the server accepts, and why it rejects the rest. A rejected message is an absent client.
+
+Headers come first: only the first 24 bytes of a message are read before its size, run, round,
+sender and weight are right and a body of its sender is still wanted. Bodies are then opened a few
+at a time, at most `BODIES` per client. So what a round costs is bounded by whom it asked, not by
+what is sent.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,9 +18,12 @@ from torch import Tensor
 
 from ..core.types import State
 from . import messages as wire
+from .arrivals import HEAD, Arrivals, Messages
+from .held import Held
 from .ragged import Ragged
 
-HEAD = wire.HEADER.itemsize
+BODIES = 3  # bodies per client and version that are opened: one, and more only if it was bad
+GROUP = 16 << 20  # bytes of bodies and of the rows they become that are opened at a time
 
 # In the order of the checks: a message is counted under the first reason that applies.
 REASONS = (
@@ -25,18 +34,30 @@ REASONS = (
     "round",
     "stranger",
     "weight",
+    "repeated",  # its client has an admitted message
+    "too many",  # its client has sent `BODIES` bad ones
     "channel",
     "not finite",
-    "repeated",
 )
-Messages = Sequence[bytes | memoryview] | np.ndarray | Ragged
-# (bodies, wire ids) -> (rows, which bodies made sense, what the channel remembers of the senders)
+FATES = ("admitted", "missing", *REASONS)
+_CODE = {fate: i for i, fate in enumerate(FATES)}
+ADMITTED = _CODE["admitted"]
+MISSING = _CODE["missing"]
+
+# (bodies, wire ids, which increase) -> (rows, which bodies made sense, what the channel remembers
+# of the senders)
 Decode = Callable[[Ragged, np.ndarray], tuple[State, np.ndarray, State]]
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """The messages that count, sorted by wire id, and how many were rejected."""
+    """The messages that count, sorted by wire id, and what became of the others.
+
+    A rejected message decides its client's fate only if its header is right (magic, schema, run,
+    round, an expected client); the first such message does, unless a message of this client is
+    admitted. So every expected client is admitted, rejected under one reason, or missing; and the
+    messages rejected are the clients rejected and the surplus.
+    """
 
     up: State  # rows
     wire_ids: Tensor  # int64[S]
@@ -44,7 +65,24 @@ class Admitted:
     bytes: np.ndarray  # int64[S]: length of each message
     values: np.ndarray  # float64[S]: 32-bit words of each message as the lp-proj paper counts
     rejected: dict[str, int]  # reason -> messages
+    fates: np.ndarray  # int8[E]: of the expected clients by increasing wire id, places in FATES
+    surplus: dict[str, int]  # reason -> rejected messages that decide no client's fate
     memory: State = field(default_factory=dict)  # what a channel remembers of these clients
+
+    def only(self, kept: Tensor) -> Admitted:  # bool[S]
+        """Some of them."""
+        if bool(kept.all()):
+            return self
+        mask = kept.numpy()
+        return replace(
+            self,
+            up={n: t[kept.to(t.device)] for n, t in self.up.items()},
+            wire_ids=self.wire_ids[kept],
+            weights=self.weights[kept],
+            bytes=self.bytes[mask],
+            values=self.values[mask],
+            memory={n: t[kept.to(t.device)] for n, t in self.memory.items()},
+        )
 
 
 @dataclass
@@ -53,7 +91,7 @@ class Inbox:
 
     Every batch goes through the same checks, so it does not matter how the messages are split into
     batches. Of several messages of one client the first sound one counts: a bad copy cannot push
-    out the good one, in whichever batch it comes.
+    out the good one, in whichever batch it comes, unless `BODIES` bad ones came before it.
 
     >>> schema = wire.Schema.of({"w": torch.zeros(2)})
     >>> inbox = Inbox(schema, run=7, version=0, expected=torch.arange(3), cap=9.0)
@@ -63,6 +101,8 @@ class Inbox:
     >>> got = inbox.admitted()
     >>> got.wire_ids.tolist(), got.up["w"].tolist(), got.rejected
     ([0, 2], [[0.0, 0.0], [2.0, 2.0]], {'repeated': 1})
+    >>> [FATES[fate] for fate in got.fates], got.surplus
+    (['admitted', 'missing', 'admitted'], {'repeated': 1})
     """
 
     schema: wire.Schema
@@ -75,9 +115,16 @@ class Inbox:
 
     def __post_init__(self) -> None:
         self._expected = np.unique(self.expected.numpy().astype(np.int64))
-        self._taken = np.zeros(len(self._expected), dtype=bool)  # has an admitted message
-        self._batches: list[_Batch] = []
+        clients = len(self._expected)
+        self._fates = np.full(clients, MISSING, dtype=np.int8)
+        self._opened = np.zeros(clients, dtype=np.int8)  # bodies so far
         self._rejected: Counter[str] = Counter()
+        # of the admitted messages, at the places of their clients
+        self._rows = Held(clients)
+        self._memory = Held(clients)
+        self._weights = np.zeros(clients)
+        self._lengths = np.zeros(clients, dtype=np.int64)
+        self._values = np.zeros(clients)
 
     def receive(self, messages: Messages, values: np.ndarray | None = None) -> None:
         """Check messages and hold those that count; each other one is counted under its reason.
@@ -85,87 +132,111 @@ class Inbox:
         `values`: float64 per message, 32-bit words as the lp-proj paper counts; None = the number
         of values of the schema.
         """
-        arrived, values = self._fitting(messages, values)
-        head = wire.header(arrived.matrix) if len(arrived) else np.zeros(0, dtype=wire.HEADER)
-        wire_ids = head["client"].astype(np.int64)
-        place, known = self._places(wire_ids)
-        with np.errstate(invalid="ignore"):
-            weights = head["weight"].astype(np.float64)
-            checks = {
-                "magic": head["magic"] == wire.MAGIC,
-                "schema": head["schema"] == self.schema.checksum,
-                "run": head["run"] == self.run,
-                "round": head["version"] == self.version,
-                "stranger": known,
-                "weight": np.isfinite(weights) & (weights > 0),
-            }
-        good = np.ones(len(wire_ids), dtype=bool)
-        for reason, passes in checks.items():
-            self._rejected[reason] += int((good & ~passes).sum())
-            good &= passes
-        if not good.all():
-            arrived = arrived[good]
-        wire_ids = wire_ids[good]
-        place = place[good]
+        arrived = Arrivals(messages)
+        if values is None:
+            values = np.full(len(arrived), float(self.schema.values))
+        values = np.asarray(values, dtype=np.float64)
+        if len(values) != len(arrived):
+            raise ValueError(f"{len(values)} values for {len(arrived)} messages")
+        head = arrived.headers()
+        place, known = self._places(head["client"].astype(np.int64))
+        fates, deciding = self._judged(arrived.lengths, head, known)
 
-        rows, decoded, memory = self._open(arrived, wire_ids)
-        sound = decoded.copy()
-        if len(wire_ids):
-            sound &= wire.finite(rows).cpu().numpy()
-        self._rejected["channel"] += int((~decoded).sum())
-        self._rejected["not finite"] += int((decoded & ~sound).sum())
+        waiting = np.flatnonzero(fates == ADMITTED)  # messages whose bodies could be opened
+        while len(waiting):
+            clients = place[waiting]
+            admitted = self._fates[clients] == ADMITTED
+            spent = ~admitted & (self._opened[clients] >= BODIES)
+            fates[waiting[admitted]] = _CODE["repeated"]
+            fates[waiting[spent]] = _CODE["too many"]
+            waiting = waiting[~admitted & ~spent]
+            first = np.unique(place[waiting], return_index=True)[1]  # sorted by wire id
+            chosen = waiting[first]
+            fates[chosen] = self._open(arrived, chosen, place[chosen])
+            sound = chosen[fates[chosen] == ADMITTED]
+            self._fates[place[sound]] = ADMITTED
+            self._weights[place[sound]] = np.minimum(head["weight"][sound], self.cap)
+            self._lengths[place[sound]] = arrived.lengths[sound]
+            self._values[place[sound]] = values[sound]
+            waiting = np.delete(waiting, first)
 
-        candidates = np.flatnonzero(sound & ~self._taken[place])
-        first = np.unique(place[candidates], return_index=True)[1]  # sorted by wire id
-        chosen = candidates[first]
-        self._rejected["repeated"] += int(sound.sum()) - len(chosen)
-        if not len(chosen):
-            return
-        self._taken[place[chosen]] = True
-        index = torch.from_numpy(chosen)
-        self._batches.append(
-            _Batch(
-                place[chosen],
-                {name: t[index] for name, t in rows.items()},
-                np.minimum(weights[good][chosen], self.cap),
-                arrived.lengths[chosen],
-                values[good][chosen],
-                {name: t[index] for name, t in memory.items()},
-            )
-        )
+        self._book(fates, place, deciding)
 
     def admitted(self) -> Admitted:
         """The messages of all batches so far that count."""
-        whole = _merged(self._batches or [self._nothing()])
+        taken = self._fates == ADMITTED
+        up, memory = self._rows.rows(), self._memory.rows()
+        if not taken.any():
+            up, _, memory = self._decoded(Ragged.empty(0), self._expected[:0])
+        surplus = Counter(self._rejected)
+        surplus.subtract(FATES[fate] for fate in self._fates[self._fates > MISSING])
         return Admitted(
-            whole.rows,
-            torch.from_numpy(self._expected[whole.place]),
-            torch.from_numpy(whole.weights),
-            whole.lengths,
-            whole.values,
-            {reason: self._rejected[reason] for reason in REASONS if self._rejected[reason]},
-            whole.memory,
+            up,
+            torch.from_numpy(self._expected[taken]),
+            torch.from_numpy(self._weights[taken]),
+            self._lengths[taken],
+            self._values[taken],
+            _in_order(self._rejected),
+            self._fates.copy(),
+            _in_order(surplus),
+            memory,
         )
 
-    def _fitting(self, messages: Messages, values: np.ndarray | None) -> tuple[Ragged, np.ndarray]:
-        """The messages of an acceptable length; the others are not even looked at."""
-        if values is None:
-            values = np.full(len(messages), float(self.schema.values))
-        values = np.asarray(values, dtype=np.float64)
-        if len(values) != len(messages):
-            raise ValueError(f"{len(values)} values for {len(messages)} messages")
+    def _judged(
+        self, lengths: np.ndarray, head: np.ndarray, known: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:  # -> int8[M], bool[M]
+        """What header and length of each message say, and which would decide a client's fate."""
         low = HEAD if self.decode else max(HEAD, self.schema.length)
         high = HEAD + self.limit if self.decode else self.schema.length
-        if isinstance(messages, np.ndarray):
-            messages = Ragged.even(messages)
-        if isinstance(messages, Ragged):
-            fits = (messages.lengths >= low) & (messages.lengths <= high)
-            arrived = messages if fits.all() else messages[fits]
-        else:
-            fits = np.array([low <= len(m) <= high for m in messages], dtype=bool)
-            arrived = Ragged.of([bytes(m) for m, fit in zip(messages, fits, strict=True) if fit])
-        self._rejected["size"] += int((~fits).sum())
-        return arrived, values[fits]
+        addressed = {
+            "magic": head["magic"] == wire.MAGIC,
+            "schema": head["schema"] == self.schema.checksum,
+            "run": head["run"] == self.run,
+            "round": head["version"] == self.version,
+            "stranger": known,
+        }
+        with np.errstate(invalid="ignore"):
+            weighed = np.isfinite(head["weight"]) & (head["weight"] > 0)
+        checks = {"size": (lengths >= low) & (lengths <= high), **addressed, "weight": weighed}
+        fates = np.full(len(lengths), ADMITTED, dtype=np.int8)
+        for reason, passes in checks.items():
+            fates[~passes & (fates == ADMITTED)] = _CODE[reason]
+        return fates, np.logical_and.reduce([lengths >= HEAD, *addressed.values()])
+
+    def _open(self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Open the bodies of some messages, one per client, and hold the sound ones; their fates.
+
+        The clients' places increase.
+        """
+        self._opened[place] += 1
+        fates = np.full(len(chosen), ADMITTED, dtype=np.int8)
+        longest = int(arrived.lengths[chosen].max(initial=0))
+        step = max(1, GROUP // (longest + self.schema.length))
+        for a in range(0, len(chosen), step):
+            group = slice(a, a + step)
+            rows, decoded, memory = self._decoded(
+                arrived.take(chosen[group]), self._expected[place[group]]
+            )
+            sound = decoded & wire.finite(rows).cpu().numpy()
+            fates[group][~sound] = _CODE["not finite"]
+            fates[group][~decoded] = _CODE["channel"]
+            if not sound.all():
+                index = torch.from_numpy(np.flatnonzero(sound))
+                rows = {n: t[index] for n, t in rows.items()}
+                memory = {n: t[index] for n, t in memory.items()}
+            self._rows.put(place[group][sound], rows)
+            self._memory.put(place[group][sound], memory)
+        return fates
+
+    def _book(self, fates: np.ndarray, place: np.ndarray, deciding: np.ndarray) -> None:
+        """Count the rejected messages; the first deciding one of a client without a fate is it."""
+        for code, count in enumerate(np.bincount(fates, minlength=len(FATES))):
+            if code > MISSING:
+                self._rejected[FATES[code]] += int(count)
+        bad = np.flatnonzero(deciding & (fates != ADMITTED))
+        bad = bad[self._fates[place[bad]] == MISSING]
+        clients, first = np.unique(place[bad], return_index=True)
+        self._fates[clients] = fates[bad[first]]
 
     def _places(self, wire_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each sender among the expected clients, and whether it has one."""
@@ -174,19 +245,14 @@ class Inbox:
         known[known] = self._expected[place[known]] == wire_ids[known]
         return place, known
 
-    def _open(self, arrived: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
+    def _decoded(self, group: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
         """Rows of the messages, which of them made sense, and what a channel remembers."""
         if self.decode is not None:
-            bodies = Ragged(arrived.matrix[:, HEAD:], arrived.lengths - HEAD)
+            bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD * (len(group) > 0))
             return self.decode(bodies, wire_ids)
         empty = np.empty((0, self.schema.length), dtype=np.uint8)
-        rows = wire.unpack(self.schema, arrived.matrix if len(arrived) else empty)
+        rows = wire.unpack(self.schema, group.matrix if len(group) else empty)
         return rows, np.ones(len(wire_ids), dtype=bool), {}
-
-    def _nothing(self) -> _Batch:
-        none = np.zeros(0, dtype=np.int64)
-        rows, _, memory = self._open(Ragged.empty(0), none)
-        return _Batch(none, rows, np.zeros(0), none, np.zeros(0), memory)
 
 
 def admit(
@@ -206,41 +272,6 @@ def admit(
     return inbox.admitted()
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Admitted messages, sorted by wire id."""
-
-    place: np.ndarray  # int64[S]: of the sender among the expected clients
-    rows: State
-    weights: np.ndarray
-    lengths: np.ndarray
-    values: np.ndarray
-    memory: State
-
-
-def _merged(batches: list[_Batch]) -> _Batch:
-    """All batches as one; a single one is returned as it is, its rows are not copied again."""
-    if len(batches) == 1:
-        return batches[0]
-    places = np.concatenate([b.place for b in batches])
-    order = places.argsort()
-    target = np.empty(len(places), dtype=np.int64)  # the row of each message among all
-    target[order] = np.arange(len(places))
-    targets = torch.from_numpy(target).split([len(b.place) for b in batches])
-
-    def merge(states: list[State]) -> State:
-        merged = {}
-        for name, like in states[0].items():
-            merged[name] = like.new_empty(len(places), *like.shape[1:])
-            for rows, state in zip(targets, states, strict=True):
-                merged[name][rows] = state[name]
-        return merged
-
-    return _Batch(
-        places[order],
-        merge([b.rows for b in batches]),
-        np.concatenate([b.weights for b in batches])[order],
-        np.concatenate([b.lengths for b in batches])[order],
-        np.concatenate([b.values for b in batches])[order],
-        merge([b.memory for b in batches]),
-    )
+def _in_order(counts: Counter[str]) -> dict[str, int]:
+    """The reasons that occurred, in the order of the checks."""
+    return {reason: counts[reason] for reason in REASONS if counts[reason]}

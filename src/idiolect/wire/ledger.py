@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,27 +12,62 @@ from torch import Tensor
 COUNTS = ("bytes_up", "bytes_down", "values_up", "values_down", "gradients")
 
 
+class LedgerError(RuntimeError):
+    """The account of a round does not balance: a defect of the software, never of a message."""
+
+
+@dataclass(frozen=True)
+class RoundEntry:
+    """One round: selected = admitted + rejected + missing.
+
+    Every selected client is in exactly one of the three. Messages that decide no client's fate
+    (from strangers, of another round or run, copies) are `surplus`.
+
+    >>> RoundEntry(4, 10, 8, {"not finite": 1}, {"silent": 1}, {"stranger": 5}, 800).check()
+    """
+
+    round: int
+    selected: int  # clients whose messages were asked for
+    admitted: int  # clients whose messages counted
+    rejected: dict[str, int] = field(default_factory=dict)  # reason -> clients
+    missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
+    surplus: dict[str, int] = field(default_factory=dict)  # reason -> messages
+    bytes: int = 0  # of the messages that counted
+
+    def check(self) -> None:
+        """Raise where clients are lost or counted twice."""
+        accounted = self.admitted + sum(self.rejected.values()) + sum(self.missing.values())
+        counts = (*self.rejected.values(), *self.missing.values(), *self.surplus.values())
+        if accounted != self.selected or min(counts, default=0) < 0:
+            raise LedgerError(f"the clients of this round do not add up: {self}")
+
+
 @dataclass
 class Ledger:
-    """Totals per client, and for the whole run what became of the messages that were asked for.
+    """Totals per client, and what became of the messages that were asked for.
 
     Every count is a tensor [clients] whose index is the wire id. Bytes and gradients are int64;
-    values are float64, for coded numbers count as fractions of 32-bit words. In every round
-    selected = admitted + rejected, where a selected client that no message accounts for is rejected
-    as "missing", and messages beyond those asked for are rejected on top. The sum of admitted bytes
-    is the byte counter.
+    values are float64, for coded numbers count as fractions of 32-bit words. `enter` closes the
+    account of a round and checks it: every selected client is admitted, rejected or missing, and
+    the sum of admitted bytes is the byte counter.
 
     >>> ledger = Ledger(clients=3)
     >>> ledger.sent_down(torch.tensor([0, 2]), bytes=108, values=21)
-    >>> ledger.counts["bytes_down"].tolist(), ledger.bytes
-    ([108, 0, 108], 216)
+    >>> ledger.sent_up(torch.tensor([2]), bytes=torch.tensor([50]), values=torch.tensor([10.5]))
+    >>> ledger.enter(RoundEntry(0, selected=2, admitted=1, missing={"silent": 1}, bytes=50))
+    >>> ledger.counts["bytes_down"].tolist(), ledger.bytes, ledger.missing["silent"]
+    ([108, 0, 108], 266, 1)
     """
 
     clients: int
     counts: dict[str, Tensor] = field(default_factory=dict)
     selected: int = 0
     admitted: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)  # reason -> clients
+    missing: Counter[str] = field(default_factory=Counter)  # reason -> clients
+    surplus: Counter[str] = field(default_factory=Counter)  # reason -> messages
+    bytes_admitted: int = 0
+    last: RoundEntry | None = None  # the newest round
 
     def __post_init__(self) -> None:
         for name in COUNTS:
@@ -60,6 +96,27 @@ class Ledger:
         """These clients evaluated so many gradients."""
         self.counts["gradients"][wire_ids] += counts
 
+    def enter(self, entry: RoundEntry) -> None:
+        """The end of a round; raises where the account does not balance."""
+        entry.check()
+        self.selected += entry.selected
+        self.admitted += entry.admitted
+        self.rejected.update(entry.rejected)
+        self.missing.update(entry.missing)
+        self.surplus.update(entry.surplus)
+        self.bytes_admitted += entry.bytes
+        self.last = entry
+        if self.bytes_admitted != self.total("bytes_up"):
+            raise LedgerError(
+                f"{self.total('bytes_up')} bytes are booked to clients, "
+                f"{self.bytes_admitted} were admitted, after {entry}"
+            )
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Messages that did not count, by reason: those of selected clients and all others."""
+        return dict(self.rejected + self.surplus)
+
     def total(self, *names: str) -> int:
         """The sum of some counts over all clients."""
         return sum(int(self.counts[n].sum()) for n in names)
@@ -69,22 +126,27 @@ class Ledger:
         """Bytes of all clients in both directions."""
         return self.total("bytes_up", "bytes_down")
 
-    def save(self) -> tuple[dict[str, Tensor], dict]:
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, facts) for a checkpoint."""
         return dict(self.counts), {
             "selected": self.selected,
             "admitted": self.admitted,
             "rejected": dict(self.rejected),
+            "missing": dict(self.missing),
+            "surplus": dict(self.surplus),
         }
 
     @classmethod
-    def load(cls, tensors: dict[str, Tensor], facts: dict) -> Ledger:
+    def load(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Ledger:
         """The inverse of `save`."""
         counts = {name: tensors[name] for name in COUNTS}
         return cls(
             len(counts["gradients"]),
             counts,
-            facts["selected"],
-            facts["admitted"],
-            Counter(facts["rejected"]),
+            selected=facts["selected"],
+            admitted=facts["admitted"],
+            rejected=Counter(facts["rejected"]),
+            missing=Counter(facts["missing"]),
+            surplus=Counter(facts["surplus"]),
+            bytes_admitted=int(counts["bytes_up"].sum()),
         )

@@ -89,12 +89,12 @@ class Spy:
         self.sent: list[tuple[int, Sent]] = []  # (round, messages), one per host and round
         self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
         self.told: list[tuple[torch.Tensor, int]] = []  # (wire ids, bytes to each of them)
-        update, answer, conclude = Host.update, Host.answer, Host.conclude
+        updates, answer, conclude = Host.updates, Host.answer, Host.conclude
 
         def spied(host, order):
-            sent = update(host, order)
+            sent = Sent.merge(list(updates(host, order)))
             self.sent.append((order.version, sent))
-            return sent
+            yield sent
 
         def answered(host, query):
             out = answer(host, query)
@@ -108,7 +108,7 @@ class Spy:
             self.told += [(counted, len(message)) for message in verdict.taken.values()]
             conclude(host, verdict)
 
-        monkeypatch.setattr(Host, "update", spied)
+        monkeypatch.setattr(Host, "updates", spied)
         monkeypatch.setattr(Host, "answer", answered)
         monkeypatch.setattr(Host, "conclude", concluded)
 
@@ -172,16 +172,16 @@ def numbers(
 
 def tampering(monkeypatch, tamper) -> None:
     """Every round's messages go through `tamper(round, messages)` on their way to the server."""
-    honest = Host.update
+    honest = Host.updates
 
-    def update(host, order):
-        sent = honest(host, order)
-        if not len(order.heard):
-            return sent
-        messages = [sent.messages.row(k) for k in range(len(sent.messages))]
-        return replace(sent, messages=tamper(order.version, messages), values=None)
+    def updates(host, order):
+        sent = Sent.merge(list(honest(host, order)))
+        if len(order.heard):
+            messages = [sent.messages.row(k) for k in range(len(sent.messages))]
+            sent = replace(sent, messages=tamper(order.version, messages), values=None)
+        yield sent
 
-    monkeypatch.setattr(Host, "update", update)
+    monkeypatch.setattr(Host, "updates", updates)
 
 
 def with_header(message: bytes, **fields) -> bytes:
@@ -241,11 +241,12 @@ def gap(a: il.Result, b: il.Result) -> float:
 
 
 def accounted(result: il.Result) -> None:
-    """selected = admitted + rejected."""
+    """selected = admitted + rejected + missing."""
     one = server(result)
     asked = one.version * one.sample if one.contract.up.parts else 0
     ledger = one.ledger
-    assert ledger.selected == asked == ledger.admitted + sum(ledger.rejected.values()), ledger
+    lost = sum(ledger.rejected.values()) + sum(ledger.missing.values())
+    assert ledger.selected == asked == ledger.admitted + lost, ledger
 
 
 def sound(result: il.Result) -> None:

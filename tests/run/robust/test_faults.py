@@ -10,6 +10,7 @@ import torch
 import idiolect as il
 from idiolect.engine.inprocess import InProcess
 from idiolect.host.host import Host
+from idiolect.server.server import EXCHANGES, Server
 from idiolect.wire import messages as wire
 from idiolect.wire.admission import REASONS
 from run.robust.common import (
@@ -71,7 +72,7 @@ def test_a_rejected_message_is_an_absent_client(channel, monkeypatch):
     for name, (reason, fault) in FAULTS.items():
         result = bad(monkeypatch, channel, fault)
         assert same_bits(result, gone), name
-        assert server(result).ledger.rejected == {reason: 1}, name
+        assert server(result).ledger.refused == {reason: 1}, name
         assert result.summary()["rejected_by_reason"] == {reason: 1}, name
         accounted(result)
 
@@ -174,7 +175,7 @@ def test_two_hundred_mutations_raise_nothing_and_are_all_accounted_for(channel, 
     assert count["messages"] == 200
     sound(result)
     ledger = server(result).ledger
-    assert ledger.rejected and set(ledger.rejected) <= {*REASONS, "overflow"}
+    assert ledger.refused and set(ledger.refused) <= {*REASONS, "overflow"}
 
 
 def test_shuffled_and_repeated_messages_change_nothing(monkeypatch):
@@ -224,7 +225,7 @@ def test_a_rejected_message_is_remembered_by_neither_side(channel, fault, monkey
     result = run("fedavg", rounds=6, channel=channel)
     ours, theirs = memories(result)
     assert ours.any() and torch.equal(ours, theirs)
-    assert sum(server(result).ledger.rejected.values()) == 15
+    assert sum(server(result).ledger.refused.values()) == 15
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,8 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
     )
     result = run("fedavg", rounds=3, sample=CLIENTS, channel=channel, rule="krum(f=1)")
     ledger = server(result).ledger
-    assert ledger.rejected == {"size": 3, "too few": 3} and ledger.admitted == 2 * CLIENTS
+    assert ledger.refused == {"size": 3, "too few": 3} and ledger.admitted == 2 * CLIENTS
+    assert ledger.missing == {"silent": 3} and ledger.surplus == {"size": 3}
     assert unchanged == [False, True, False]
     accounted(result)
 
@@ -292,12 +294,13 @@ def test_numbers_whose_sum_overflows_do_not_stay_in_the_channel(channel, monkeyp
 
 # -- the second exchange ---------------------------------------------------------------------------
 def answering(monkeypatch, change) -> None:
-    """The answers of round 1 go through `change(byte matrix)`."""
+    """The answers of round 1 go through `change(byte matrix)`, while the last client is asked."""
     honest = Host.answer
 
     def answer(host, query):
         out = honest(host, query)
-        return change(out.copy()) if query.version == 1 else out
+        asked = CLIENTS - 1 in query.asked.tolist()
+        return change(out.copy()) if query.version == 1 and asked else out
 
     monkeypatch.setattr(Host, "answer", answer)
 
@@ -336,6 +339,52 @@ def test_a_bad_answer_of_the_second_exchange_is_an_absent_answer(name, method, m
     assert server(spoilt).ledger.rejected == {"answer": 1}
     assert same_bits(spoilt, result(ANSWERS["missing"]))
     assert not same_bits(spoilt, result(lambda a: a))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_client_that_fails_in_the_second_exchange_has_no_part_in_the_first(method, monkeypatch):
+    """As if it had not been selected: it shapes neither the sum nor what is asked for."""
+    given = {"rounds": 3, "sample": CLIENTS, "channel": EXACT}
+    with monkeypatch.context() as patch:
+        answering(patch, ANSWERS["NaN"])
+        failed = run(method, **given)
+    with monkeypatch.context() as patch:
+        not_selecting(patch, CLIENTS - 1, version=1)
+        expected = run(method, **given)
+    ours, theirs = server(failed), server(expected)
+    for name in ("state", "channel_state", "rule_state"):
+        states = getattr(ours, name), getattr(theirs, name)
+        assert all(torch.equal(t, states[1][n]) for n, t in states[0].items()), name
+    counts = ours.ledger.counts, theirs.ledger.counts
+    assert torch.equal(counts[0]["values_up"], counts[1]["values_up"])
+
+
+def not_selecting(monkeypatch, client: int, version: int) -> None:
+    """This client is not selected in this round."""
+    sampled = Server._sampled
+
+    def without(self, at):
+        chosen = sampled(self, at)
+        return chosen[chosen != client] if at == version else chosen
+
+    monkeypatch.setattr(Server, "_sampled", without)
+
+
+def test_clients_that_fail_one_after_the_other_cannot_keep_a_round_open(monkeypatch):
+    """Whoever is asked last fails, again and again: after five times the round is given up."""
+    honest = Host.answer
+    asked = []
+
+    def answer(host, query):
+        asked.append(len(query.asked))
+        return honest(host, query)[:-1]
+
+    monkeypatch.setattr(Host, "answer", answer)
+    result = run("fedavg", rounds=1, sample=CLIENTS, channel=EXACT)
+    fates = server(result).ledger.last
+    assert fates.admitted == 0 and len(asked) <= EXCHANGES and asked == sorted(asked)[::-1]
+    assert sum(fates.rejected.values()) == CLIENTS and fates.rejected["answer"] >= 2
+    sound(result)
 
 
 def test_a_client_whose_answer_is_rejected_remembers_what_it_did_before(monkeypatch):
@@ -377,7 +426,7 @@ def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
         (host,) = run("fedavg", rounds=0, channel=channel).session().hosts
         down = {"w": host.contract.task.x0}
         return [
-            host._send(round, down, cohort, {"w": numbers[round, cohort]}) for round in range(3)
+            host._send(round, down, [(cohort, {"w": numbers[round, cohort]})]) for round in range(3)
         ]
 
     for among, alone in zip(messages(everyone), messages(two), strict=True):
@@ -405,5 +454,5 @@ def test_a_message_coded_otherwise_is_not_decoded(monkeypatch):
     assert other.checksum != plain.checksum
     tampering(monkeypatch, lambda round, ms: [with_header(ms[0], schema=other.checksum), *ms[1:]])
     result = run("fedavg", channel="half")
-    assert server(result).ledger.rejected == {"schema": 2} and wire.HEADER.itemsize == 24
+    assert server(result).ledger.surplus == {"schema": 2} and wire.HEADER.itemsize == 24
     assert everything(result)

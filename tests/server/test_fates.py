@@ -1,0 +1,144 @@
+"""What becomes of every client that was asked, round by round."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from engine.setting import CLIENTS, EVERYONE, EXACT, contract, hosts, of_server, server
+from idiolect.server.server import Server
+from idiolect.server.step import ServerStep
+from idiolect.wire.ledger import LedgerError
+
+ADAM = ServerStep("adam", 0.01)
+
+
+def huge(message: bytes, value: float = 1e25) -> bytes:
+    """Finite numbers, whose squares are not."""
+    return message[:24] + np.float32(value).tobytes() * ((len(message) - 24) // 4)
+
+
+def advance(at: Server, host, tamper: Callable[[list[bytes]], list[bytes]] = list):
+    """A round, with messages and answers as `tamper` leaves the messages."""
+    round = at.open()
+    messages = host.update(round.order).messages
+    at.receive(round, tamper([messages.row(k) for k in range(len(messages))]))
+    while queries := at.ask(round):
+        for query in queries:
+            at.receive_answer(round, query.part, host.answer(query))
+    verdict = at.close(round)
+    host.conclude(verdict)
+    return verdict
+
+
+def same(a: Server, b: Server) -> bool:
+    ours, theirs = of_server(a), of_server(b)
+    return ours.keys() == theirs.keys() and all(torch.equal(t, theirs[n]) for n, t in ours.items())
+
+
+# -- overflow --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("channel", ["none", "topk(share=1.0)", "sketch(columns=5, rows=3, k=4)"])
+@pytest.mark.parametrize("who", [0, 3, CLIENTS - 1])
+def test_whose_numbers_overflow_is_rejected_alone(who, channel):
+    """1e25 is a finite number, and Adam squares it."""
+    agreed = contract("fedavg", channel=channel)
+    (host, other) = (hosts(agreed, 1)[0] for _ in range(2))
+    attacked = server(agreed, sample=CLIENTS, step=ADAM)
+    expected = server(agreed, sample=CLIENTS, step=ADAM)
+
+    def spoil(ms):
+        return [huge(m) if k == who and channel == "none" else m for k, m in enumerate(ms)]
+
+    if channel != "none":  # the numbers of a coded message are the channel's business
+        leave = host.leaving
+        host.leaving = lambda e, rows, up, r: leave(
+            e, rows, {n: torch.where((rows == who)[:, None], 1e25, t) for n, t in up.items()}, r
+        )
+    for _ in range(3):
+        advance(attacked, host, spoil)
+        assert attacked.ledger.last.rejected == {"overflow": 1}
+        assert attacked.ledger.last.admitted == CLIENTS - 1
+        advance(expected, other, lambda ms: [m for k, m in enumerate(ms) if k != who])
+        assert expected.ledger.last.missing == {"silent": 1}
+    assert same(attacked, expected)
+
+
+def test_several_whose_numbers_overflow_are_all_found():
+    agreed = contract("fedavg")
+    (host, other) = (hosts(agreed, 1)[0] for _ in range(2))
+    attacked = server(agreed, sample=CLIENTS, step=ADAM)
+    expected = server(agreed, sample=CLIENTS, step=ADAM)
+    sizes = {1: 1e25, 2: 3e38, 4: 1e23}
+    verdict = advance(attacked, host, lambda ms: [
+        huge(m, sizes[k]) if k in sizes else m for k, m in enumerate(ms)
+    ])  # fmt: skip
+    advance(expected, other, lambda ms: [m for k, m in enumerate(ms) if k not in sizes])
+    assert verdict.counted.tolist() == [0, 3, 5] and verdict.unheard.tolist() == [1, 2, 4]
+    assert attacked.ledger.last.rejected == {"overflow": 3} and same(attacked, expected)
+
+
+def test_an_answer_that_overflows_drops_its_sender_from_both_exchanges():
+    agreed = contract("fedavg", channel=EXACT)
+    (host, other) = (hosts(agreed, 1)[0] for _ in range(2))
+    attacked = server(agreed, sample=CLIENTS, step=ADAM)
+    expected = server(agreed, sample=CLIENTS, step=ADAM)
+    answer = host.answer
+
+    def answered(query):
+        rows = answer(query)
+        for k, wire_id in enumerate(query.asked.tolist()):
+            if wire_id == 2:
+                rows[k] = np.frombuffer(huge(rows[k].tobytes()), np.uint8)
+        return rows
+
+    host.answer = answered
+    advance(attacked, host)
+    advance(expected, other, lambda ms: [m for k, m in enumerate(ms) if k != 2])
+    assert attacked.ledger.last.rejected == {"overflow": 1} and same(attacked, expected)
+
+
+# -- missing ---------------------------------------------------------------------------------------
+def test_an_engine_says_why_messages_are_missing():
+    agreed = contract("fedavg")
+    (host,) = hosts(agreed, 1)
+    at = server(agreed, sample=CLIENTS)
+    round = at.open()
+    messages = host.update(round.order).messages
+    at.receive(round, [messages.row(k) for k in (0, 1)])
+    at.missing(round, torch.tensor([1, 2, 3]), "crashed")  # 1 had sent its message before
+    at.missing(round, torch.tensor([3, 4]), "timed out")  # 3 is accounted for
+    at.close(round)
+    last = at.ledger.last
+    assert (last.selected, last.admitted, last.rejected) == (CLIENTS, 2, {})
+    assert last.missing == {"crashed": 2, "timed out": 1, "silent": 1}
+    with pytest.raises(ValueError, match="'asleep' is not accepted; one of silent, timed out"):
+        at.missing(round, EVERYONE, "asleep")
+
+
+def test_the_account_is_checked_at_the_end_of_every_round(monkeypatch):
+    """A server that counts a client twice does not go on."""
+    agreed = contract("fedavg")
+    (host,) = hosts(agreed, 1)
+    at = server(agreed, sample=CLIENTS)
+    remember = Server._remember
+
+    def twice(self, round, got):
+        remember(self, round, got)
+        remember(self, round, got)
+
+    monkeypatch.setattr(Server, "_remember", twice)
+    with pytest.raises(LedgerError, match="bytes are booked"):
+        advance(at, host)
+
+
+def test_a_client_that_lies_about_another_leaves_the_other_ones_fate_to_itself():
+    """A forged message under another client's id is surplus; a first bad one does not exclude."""
+    agreed = contract("fedavg")
+    (host,) = hosts(agreed, 1)
+    at = server(agreed, sample=CLIENTS)
+    nan = np.float32("nan").tobytes()
+    advance(at, host, lambda ms: [ms[0][:24] + nan + ms[0][28:], *ms, ms[1]])
+    last = at.ledger.last
+    assert last.admitted == CLIENTS and not last.rejected and not last.missing
+    assert last.surplus == {"not finite": 1, "repeated": 1}
