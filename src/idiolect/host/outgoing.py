@@ -165,7 +165,7 @@ def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
     """What a host sends in a second exchange: one declared message per client asked."""
     contract = host.contract
     asked = (len(query.message) - wire.HEADER.itemsize) // torch.int32.itemsize
-    schema = contract.answer(asked)
+    schema = contract.answer(query.part, query.message, asked)
     rows = host.rows(query.asked)
     _array(answer, np.uint8, (len(rows), schema.length))
     wire_ids = host.wire_ids[rows].numpy()
