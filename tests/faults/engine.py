@@ -60,7 +60,15 @@ LATE = "late"  # by 1 + amount rounds
 KINDS = (*FAULTS, LATE)
 # of answers in a second exchange: those of a sender who cannot be told from an honest one are left
 # to the messages
-ANSWER_KINDS = ("lost", "repeated", "truncated", "oversized", "not a number", "of another run", LATE)
+ANSWER_KINDS = (
+    "lost",
+    "repeated",
+    "truncated",
+    "oversized",
+    "not a number",
+    "of another run",
+    LATE,
+)
 
 
 @dataclass
@@ -118,7 +126,9 @@ class FaultyHost:
         arrives += self.post.late.pop(order.version, [])
         if own:
             any_message = next(iter(own.values()))
-            arrives += [with_header(any_message, client=STRANGER + k) for k in range(plan.strangers)]
+            arrives += [
+                with_header(any_message, client=STRANGER + k) for k in range(plan.strangers)
+            ]
         return replace(sent, messages=arrives, values=np.zeros(len(arrives)))
 
     def updates(self, order) -> Iterator[Sent]:
@@ -126,9 +136,7 @@ class FaultyHost:
 
     def answer(self, query) -> list[bytes]:
         answers = self.checked.answer(query)
-        rows = {
-            int(row[16:20].copy().view("<u4")[0]): row.tobytes() for row in answers
-        }
+        rows = {int(row[16:20].copy().view("<u4")[0]): row.tobytes() for row in answers}
         return self.post.carry(query.version, self.post.plan.answers, rows)
 
     def conclude(self, verdict: Verdict) -> None:

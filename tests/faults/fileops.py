@@ -111,9 +111,7 @@ class _File:
 
 
 @contextmanager
-def at_operation(
-    folder: Path, at: int = 0, act: Callable[[], None] = kill
-) -> Iterator[list[str]]:
+def at_operation(folder: Path, at: int = 0, act: Callable[[], None] = kill) -> Iterator[list[str]]:
     """Operations on what is in `folder` are counted, and `act` is called in place of the n-th."""
     counter = Counter(folder, at, act)
     real_open = io.open

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.setting import FEDERATION, RUN, TASK, bits, of_hosts, of_server
+from engine.setting import FEDERATION, RUN, TASK, bits, of_server
 from faults.engine import ENGINES, FaultyHost, Post, ScriptedHost, ScriptedServer
 from faults.fileops import at_operation, full_disk
 from idiolect.adversary import parse_attack
@@ -179,7 +179,8 @@ class Faulty:
         self.hosts[i].real.load(self.folder / f"backup-{self.places[i]}")
 
     def kept(self) -> dict[str, Tensor]:
-        return of_server(self.server) | of_hosts(self.hosts)
+        """All that server and hosts keep; of a round that is under way, what was before it."""
+        return of_server(self.server) | rows_before(self.server.version, self.hosts)
 
 
 # -- the run without ---------------------------------------------------------------------------------
@@ -232,7 +233,17 @@ class Model:
             store.load({n: t.clone() for n, t in rows.items()})
 
     def kept(self) -> dict[str, Tensor]:
-        return of_server(self.server) | of_hosts(self.hosts)
+        return of_server(self.server) | rows_before(self.server.version, self.hosts)
+
+
+def rows_before(version: int, hosts: list) -> dict[str, Tensor]:
+    """Private rows and rows of the channel before this round, sorted by wire id."""
+    order = torch.cat([h.wire_ids for h in hosts]).argsort()
+    out = {}
+    for part in ("store", "coder"):
+        rows = [getattr(h, part).read(torch.arange(h.data.clients), version) for h in hosts]
+        out |= {f"{part}.{n}": torch.cat([r[n] for r in rows])[order] for n in rows[0]}
+    return out
 
 
 def digest(kept: dict[str, Tensor]) -> str:

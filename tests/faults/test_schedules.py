@@ -59,15 +59,14 @@ class Schedule(RuleBasedStateMachine):
         engine=st.sampled_from(list(ENGINES)),
     )
     def begin(self, method, channel, aggregation, quorum, sample, attack, optimizer, engine):
-        setting = Setting(
-            method, channel, aggregation, quorum, sample, attack, optimizer, engine
-        )
+        setting = Setting(method, channel, aggregation, quorum, sample, attack, optimizer, engine)
         self.folder = Path(tempfile.mkdtemp(prefix="idiolect-faults-"))
         self.faulty = Faulty(setting, self.folder)
         self.model = Model(setting)
         self.backed_up: set[int] = set()
         self.saved: tuple | None = None  # what the newest checkpoint must hold
         self.seen: set[tuple[int, int]] = set()  # (round, client) that have counted
+        self.under_way = False  # whether hosts have begun a round that the server has not closed
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -90,6 +89,7 @@ class Schedule(RuleBasedStateMachine):
         faulty.post.plan = Plan(**plan)
         faulty.advance()
         verdict = faulty.post.verdict
+        self.under_way = False
         assert server.version == version + 1 and verdict.version == version
         counted = verdict.counted.tolist()
         self.balances(counted, verdict, before)
@@ -140,10 +140,12 @@ class Schedule(RuleBasedStateMachine):
         self.model.do("rejoin", client)
 
     # -- hosts that stop ---------------------------------------------------------------------------
+    @precondition(lambda self: not self.under_way)
     @rule(host=st.integers(0, 1))
     def restart(self, host):
         self.faulty.restart(host)
 
+    @precondition(lambda self: not self.under_way)
     @rule(host=st.integers(0, 1))
     def back_up(self, host):
         self.faulty.back_up(host)
@@ -161,6 +163,7 @@ class Schedule(RuleBasedStateMachine):
     @rule()
     def lose_the_server_in_a_round(self):
         self.faulty.lose_server_in_a_round()
+        self.under_way = True
 
     def content(self):
         """What a crash must bring back, and how the model gets there too."""
@@ -170,12 +173,13 @@ class Schedule(RuleBasedStateMachine):
         state = digest(faulty.kept()), facts, faulty.server.version
         return state, places, list(self.model.log), set(self.seen), set(self.backed_up)
 
+    @precondition(lambda self: not self.under_way)
     @rule()
     def save(self):
         assert self.faulty.save()
         self.saved = self.content()
 
-    @precondition(lambda self: self.saved)
+    @precondition(lambda self: self.saved and not self.under_way)
     @rule(at=st.integers(1, 40))
     def save_on_a_full_disk(self, at):
         now = self.content()
@@ -195,6 +199,7 @@ class Schedule(RuleBasedStateMachine):
             set(self.saved[4]),
         )
         self.faulty.load(places)
+        self.under_way = False
         assert self.content()[0] == state
         self.model = Model(self.model.setting, log)
 

@@ -168,6 +168,8 @@ def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
     schema = contract.answer(query.part, query.message, asked)
     rows = host.rows(query.asked)
     _array(answer, np.uint8, (len(rows), schema.length))
+    if not len(rows):
+        return
     wire_ids = host.wire_ids[rows].numpy()
     weights = host.samples[rows].numpy()
     heads = wire.heads(schema, contract.run, query.version, wire_ids, weights)
