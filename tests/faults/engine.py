@@ -147,7 +147,7 @@ class FaultyHost:
         return getattr(self.real, name)
 
 
-# -- a run in which the clients that failed were never selected -------------------------------------
+# -- a run in which the clients that failed were never selected ------------------------------------
 class ScriptedServer(Server):
     """Selects the clients it is told to."""
 

@@ -29,9 +29,20 @@ from faults.fileops import at_operation
 from idiolect.cli.main import main as idiolect
 
 # a channel with memory, a server optimiser, rows of clients, and a last round that is saved twice
-RUN = """run fedprox-soft --steps 2 --data synthetic --clients 4 --samples 60 --rounds 3 --sample 2
---batch 8 --eval-every 1 --checkpoint-every 1 --server-optimizer adam --quiet""".split()
-RUN += ["--channel", "feedback + topk(share=0.5)"]
+OPTIONS = {
+    "--steps": 2,
+    "--data": "synthetic",
+    "--clients": 4,
+    "--samples": 60,
+    "--rounds": 3,
+    "--sample": 2,
+    "--batch": 8,
+    "--eval-every": 1,
+    "--checkpoint-every": 1,
+    "--server-optimizer": "adam",
+    "--channel": "feedback + topk(share=0.5)",
+}
+RUN = ["run", "fedprox-soft", "--quiet", *(str(text) for pair in OPTIONS.items() for text in pair)]
 
 HALF_WAY = 90  # of the operations of a run
 

@@ -183,7 +183,7 @@ class Faulty:
         return of_server(self.server) | rows_before(self.server.version, self.hosts)
 
 
-# -- the run without ---------------------------------------------------------------------------------
+# -- the run without -------------------------------------------------------------------------------
 @dataclass
 class Model:
     """The same run, in which whoever failed was not selected. A log is all it is made of."""
