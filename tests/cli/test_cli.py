@@ -547,7 +547,7 @@ def kill_when(folder: Path, round: int, argv: list[str]) -> None:
     process = subprocess.Popen([*COMMAND, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
     while not any(
-        p.name.isdigit() and int(p.name) >= round for p in folder.glob("checkpoints/seed-3/*")
+        int(p.name.partition("-")[0]) >= round for p in folder.glob("checkpoints/seed-3/[0-9]*")
     ):
         assert process.poll() is None and time.monotonic() < until, process.stderr.read()
         time.sleep(0.002)

@@ -2,10 +2,13 @@
 
 import gc
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from idiolect.core.knobs import SettingError
 from idiolect.core.store import Store
 
 N = 7
@@ -134,7 +137,9 @@ def test_rows_go_to_a_file_only_above_the_limit(tmp_path):
 def test_the_file_is_in_the_scratch_folder_and_goes_with_the_store(tmp_path):
     s = store(1, tmp_path)
     step(s, [0, 3], 0)
-    assert {f for _, _, files in os.walk(tmp_path) for f in files} == {"x", "n"}
+    files = [Path(folder) / f for folder, _, files in os.walk(tmp_path) for f in files]
+    assert {re.sub("[0-9]+", "N", f.name) for f in files} == {"rows-N.bin"}
+    assert {f.stat().st_mode & 0o777 for f in files} == {0o600}
     del s
     gc.collect()
     assert list(tmp_path.iterdir()) == []
@@ -213,3 +218,177 @@ def test_all_rows_can_be_read_in_any_order(limit, tmp_path):
     order = torch.arange(N).flip(0)
     rows = store(limit, tmp_path).read(order)
     assert rows["x"][:, 0].tolist() == order.tolist()
+
+
+# -- going back ------------------------------------------------------------------------------------
+@kinds
+def test_rows_go_back_to_what_they_were_before_a_round(limit, tmp_path):
+    """Some of them, whoever else was written in it, in whichever chunks."""
+    s = store(limit, tmp_path)
+    step(s, [0, 1, 2, 5], 0)
+    before = everything(s)
+    version = s.version.clone()
+    step(s, [0, 1], 1)
+    step(s, [2, 6], 1)
+    after = everything(s)
+    s.back(torch.tensor([1, 4, 6]), 1)
+    gone = torch.tensor([False, True, False, False, False, False, True]).unsqueeze(1)
+    for n, t in everything(s).items():
+        assert torch.equal(t, torch.where(gone, before[n], after[n]))
+    assert s.version.tolist() == [1, 0, 1, -1, -1, 0, -1]
+    assert torch.equal(s.version[gone.squeeze()], version[gone.squeeze()])
+    s.back(torch.tensor([1]), 1)  # twice is once
+    assert torch.equal(everything(s)["x"][1], before["x"][1])
+
+
+@kinds
+def test_everyone_goes_back(limit, tmp_path):
+    s = store(limit, tmp_path)
+    everyone = torch.arange(N)
+    step(s, everyone.tolist(), 3)
+    before = everything(s)
+    step(s, everyone.tolist(), 4)
+    s.back(everyone, 4)
+    s.settle(4)
+    assert all(torch.equal(t, before[n]) for n, t in everything(s).items())
+    assert s.version.tolist() == [3] * N and not s._before
+
+
+@kinds
+def test_a_round_that_was_taken_back_is_run_again_as_if_for_the_first_time(limit, tmp_path):
+    s = store(limit, tmp_path)
+    step(s, [1, 2], 0)
+    once = everything(s)
+    for _ in range(2):
+        s.back(torch.tensor([1, 2]), 0)
+        step(s, [1, 2], 0)
+        assert all(torch.equal(t, once[n]) for n, t in everything(s).items())
+
+
+@kinds
+def test_a_settled_round_leaves_nothing_behind_and_rows_of_later_rounds_are_kept(limit, tmp_path):
+    s = store(limit, tmp_path)
+    step(s, [0, 1], 0)
+    s.settle(0)
+    assert not s._before
+    files = len(list(tmp_path.rglob("*.bin")))
+    for round in range(1, 5):
+        step(s, [0, 1], round)
+        s.settle(round - 1)
+        assert len(s._before) == 1
+        s.settle(round)
+        assert len(list(tmp_path.rglob("*.bin"))) == files
+
+
+def test_what_is_kept_of_rows_in_files_is_in_files(tmp_path):
+    s = store(1, tmp_path)
+    step(s, [0, 1], 0)
+    (before,) = s._before
+    mapped = {t.data_ptr() for t in before.rows.values()}
+    assert mapped <= s._files._paths.keys()
+
+
+@kinds
+def test_rows_that_a_method_hands_back_unchanged_are_kept_by_value(limit, tmp_path):
+    """The same tensor comes back from an update of everyone; later a part of it is written."""
+    s = store(limit, tmp_path)
+    everyone = torch.arange(N)
+    s.write(everyone, 0, s.read(everyone, 0))
+    s.write(torch.tensor([2]), 0, {n: t + 9 for n, t in s.read(torch.tensor([2]), 0).items()})
+    s.back(torch.tensor([2]), 0)
+    assert everything(s)["x"][2].tolist() == [2.0] * D
+
+
+def test_a_store_that_keeps_nothing_cannot_go_back():
+    s = Store(3, lambda ids: {"x": torch.zeros(len(ids), 2)}, keep=False)
+    s.write(torch.arange(3), 0, {n: t + 1 for n, t in s.read(torch.arange(3), 0).items()})
+    s.back(torch.arange(3), 1)  # nothing of that round
+    with pytest.raises(RuntimeError, match="keeps no rows from before"):
+        s.back(torch.tensor([1]), 0)
+
+
+# -- what others have saved ------------------------------------------------------------------------
+def renamed(saved, old, new):
+    return {new if n == old else n: t for n, t in saved.items()}
+
+
+FOREIGN = {
+    "a path for a name": (
+        lambda s: renamed(s, "rows.x", "rows./tmp/w3-escaped"),
+        "'rows./tmp/w3-escaped' is not expected; expected: version, made, rows.x, rows.n",
+    ),
+    "a name more": (lambda s: {**s, "rows.y": s["rows.x"]}, "'rows.y' is not expected"),
+    "a name less": (lambda s: {n: t for n, t in s.items() if n != "rows.n"}, "'rows.n' is missing"),
+    "wider rows": (
+        lambda s: {**s, "rows.x": torch.zeros(N, 2 * D)},
+        r"float32\[7, 6\]; float32\[7, 3\] is expected",
+    ),
+    "another dtype": (lambda s: {**s, "rows.x": s["rows.x"].double()}, "float64"),
+    "more clients": (lambda s: {n: torch.cat([t, t]) for n, t in s.items()}, r"\[7\] is expected"),
+    "a round to come": (lambda s: {**s, "version": s["version"] + 9}, "a round that is not done"),
+    "a round before all": (lambda s: {**s, "version": s["version"] - 9}, "round that is not done"),
+    "written, never met": (lambda s: {**s, "made": ~s["made"]}, "its client was never met"),
+    "met, without rows": (
+        lambda s: {n: t for n, t in s.items() if not n.startswith("rows.")},
+        "their rows are missing",
+    ),
+    "versions that are no whole numbers": (
+        lambda s: {**s, "version": s["version"].float()},
+        "'version' is float32",
+    ),
+}
+
+
+@kinds
+@pytest.mark.parametrize(("change", "says"), FOREIGN.values(), ids=FOREIGN.keys())
+def test_only_what_the_store_declares_is_loaded_and_nothing_else_is_touched(
+    limit, change, says, tmp_path
+):
+    s = store(limit, tmp_path)
+    step(s, [1, 2], 0)
+    step(s, [2, 6], 1)
+    saved = change({n: t.clone() for n, t in s.save().items()})
+    (tmp_path / "other").mkdir()
+    again = store(limit, tmp_path / "other")
+    with pytest.raises(ValueError, match=says):
+        again.load(saved, rounds=2)
+    assert not list((tmp_path / "other").iterdir()) and not Path("/tmp/w3-escaped").exists()
+    assert not again.made.any()
+    again.load({n: t.clone() for n, t in s.save().items()}, rounds=2)
+
+
+# -- a full disk -----------------------------------------------------------------------------------
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate here")
+def test_a_full_disk_is_an_error_before_rows_are_written(tmp_path, monkeypatch):
+    s = store(1, tmp_path)
+    step(s, [0, 1], 0)
+    rows = everything(s)
+    s.settle(0)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    says = f"memory: .* no room for them in {tmp_path} .No space left on device.: .* GiB"
+    with pytest.raises(SettingError, match=says):
+        step(s, [0, 1], 1)
+    assert torch.equal(s.read(torch.arange(2))["x"], rows["x"][:2])
+
+
+def test_space_is_reserved_for_the_rows_that_are_written_and_no_others(tmp_path):
+    wide = 1 << 18  # a row takes 1 MiB
+    s = Store(64, lambda ids: {"x": torch.ones(len(ids), wide)}, 1, tmp_path)
+    s.read(torch.tensor([5, 6, 40]))
+    (file,) = tmp_path.rglob("*.bin")
+    assert file.stat().st_size == 64 << 20
+    assert 3 << 20 <= file.stat().st_blocks * 512 < 4 << 20
+
+
+def test_space_is_reserved_where_the_system_offers_nothing_for_it(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    s = store(1, tmp_path)
+    step(s, [1, 2], 0)
+    assert everything(s)["x"][:, 0].tolist() == [0, 3, 5, 3, 4, 5, 6]
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SettingError, match="No space left on device"):
+        step(s, [1, 2], 1)

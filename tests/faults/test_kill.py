@@ -37,14 +37,14 @@ POINTS = {  # what is called, the call at which to die, before or after it
     "in an evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 5, "before"),
     "before a checkpoint": ("idiolect.run.checkpoint:save", 2, "before"),
     "after a checkpoint": ("idiolect.run.checkpoint:save", 2, "after"),
-    "in the first checkpoint": ("idiolect.run.checkpoint:save_file", 2, "after"),
-    "between the files of a checkpoint": ("idiolect.run.checkpoint:save_file", 3, "after"),
+    "in the first checkpoint": ("idiolect.run.checkpoint:write_tensors", 2, "after"),
+    "between the files of a checkpoint": ("idiolect.run.checkpoint:write_tensors", 3, "after"),
     "before a host saves its rows": ("idiolect.host.host:Host.save", 2, "before"),
-    "between the files of a host": ("idiolect.host.host:save_file", 3, "after"),
-    "before a checkpoint has its name": ("os:replace", "000004", "before"),
-    "when a checkpoint has its name": ("os:replace", "000004", "after"),
-    "when an old checkpoint is half removed": ("shutil:rmtree", "000002", "before"),
-    "when the last checkpoint has its name": ("os:replace", "000006", "after"),
+    "between the files of a host": ("idiolect.host.host:write_tensors", 3, "after"),
+    "before a checkpoint has its name": ("os:replace", "000000000004-0", "before"),
+    "when a checkpoint has its name": ("os:replace", "000000000004-0", "after"),
+    "when an old checkpoint is half removed": ("shutil:rmtree", "000000000002-0", "before"),
+    "when the last checkpoint has its name": ("os:replace", "000000000006-0", "after"),
     "in the last evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 7, "before"),
     "before the result is written": ("os:replace", "result.json", "before"),
 }
@@ -158,7 +158,7 @@ def fill_and_resume(directory: Path) -> str:
         said = pipe.read()
     os.waitpid(child, 0)
     kept = sorted(p.name for p in (directory / "checkpoints" / "seed-0").iterdir())
-    if kept != ["000002"]:
+    if kept != ["000000000002-0"]:
         return f"{said}; checkpoints: {kept}"
     again = digest(run(directory, resume=True))
     return again if said == again else said

@@ -24,8 +24,8 @@ from torch import nn
 import idiolect as il
 from helpers import classification, private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
+from idiolect.core import files, tensors
 from idiolect.methods import make_method
-from idiolect.run import checkpoint
 from idiolect.run.checkpoint import CheckpointError
 from idiolect.run.directory import RunDirectory
 
@@ -229,6 +229,11 @@ def checkpoints(directory: Path, seed: int = 0) -> list[str]:
     return sorted(p.name for p in (directory / "checkpoints" / f"seed-{seed}").iterdir())
 
 
+def at(round: int, generation: int = 0) -> str:
+    """The name of a checkpoint."""
+    return f"{round:012d}-{generation}"
+
+
 def test_checkpoints_come_every_so_many_rounds_and_the_last_two_stay(tmp_path):
     seen = []
 
@@ -248,14 +253,14 @@ def test_checkpoints_come_every_so_many_rounds_and_the_last_two_stay(tmp_path):
     )
     pairs = [
         [],
-        ["000002"],
-        ["000002"],
-        ["000002", "000004"],
-        ["000002", "000004"],
-        ["000004", "000006"],
-        ["000004", "000006"],
+        [at(2)],
+        [at(2)],
+        [at(2), at(4)],
+        [at(2), at(4)],
+        [at(4), at(6)],
+        [at(4), at(6)],
     ]
-    assert seen == pairs and checkpoints(tmp_path / "run") == ["000006", "000007"]
+    assert seen == pairs and checkpoints(tmp_path / "run") == [at(6), at(7)]
 
 
 def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -268,10 +273,14 @@ def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_
         "os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b))
     )
     run(il.FedAvg(), tmp_path / "run")
-    files = {"server.safetensors", "history.safetensors", "checkpoint.json"}
-    files |= {"host-0", "private.safetensors", "channel.safetensors"}
-    at = events.index(f"named {ROUNDS:06d}")
-    assert files <= set(events[:at]) and "seed-0" in events[at:]
+    written = {"server.safetensors", "history.safetensors", "host-0"}
+    written |= {"private.safetensors", "channel.safetensors"}
+    named = events.index(f"named {at(ROUNDS)}")
+    assert written <= set(events[:named]) and events[named + 1] == "seed-0"
+    record = next(e for e in events if e.startswith(".checkpoint.json."))
+    assert events.index(record) < events.index("named checkpoint.json") < named
+    # the names of the directory, of what is in it, and of the folders of checkpoints
+    assert {tmp_path.name, "run", "checkpoints", "seed-0"} <= set(events[:named])
 
 
 @pytest.mark.parametrize("settings", ["plain", "a file of rows"])
@@ -297,7 +306,7 @@ def test_a_run_directory_says_what_ran_and_what_came_out(tmp_path):
         and settings["data"]["sha256"] == FEDERATION.fingerprint()
     )
     assert (
-        json.loads((tmp_path / "run" / "environment.json").read_text())["packages"]["torch"]
+        json.loads((tmp_path / "run" / "environment.json").read_text())[0]["packages"]["torch"]
         == torch.__version__
     )
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result.summary()
@@ -307,7 +316,7 @@ def test_a_run_directory_says_what_ran_and_what_came_out(tmp_path):
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(tmp_path):
     interrupted(il.FedProxSoft(), tmp_path / "run", (0, 3))
-    half = tmp_path / "run" / "checkpoints" / "seed-0" / ".writing-000004-99999"
+    half = tmp_path / "run" / "checkpoints" / "seed-0" / f".writing-{at(4)}-0badcafe"
     half.mkdir()
     (half / "server.safetensors").write_bytes(b"half")
     rows = tmp_path / "run" / "idiolect-rows-abc"
@@ -353,41 +362,48 @@ DAMAGE = {
 
 def stopped_at_four(directory: Path) -> Path:
     interrupted(il.FedProxSoft(), directory, (0, 4), checkpoint_every=2)
-    assert checkpoints(directory) == ["000002", "000004"]
+    assert checkpoints(directory) == [at(2), at(4, 1)]
     return directory / "checkpoints" / "seed-0"
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(name, tmp_path, capsys):
     folder = stopped_at_four(tmp_path / "run")
-    DAMAGE[name](folder / "000004")
+    DAMAGE[name](folder / at(4, 1))
     capsys.readouterr()
     result = run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2)
-    assert f"warning: checkpoint {folder / '000004'} is damaged" in capsys.readouterr().err
+    assert f"warning: checkpoint {folder / at(4, 1)} is damaged" in capsys.readouterr().err
     same(result, run(il.FedProxSoft(), checkpoint_every=2))
 
 
 def test_with_all_checkpoints_damaged_the_run_is_refused_and_they_are_named(tmp_path):
     folder = stopped_at_four(tmp_path / "run")
-    for name in ("000002", "000004"):
+    for name in (at(2), at(4, 1)):
         flip(folder / name / "server.safetensors", -5)
     with pytest.raises(CheckpointError) as error:
         run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2)
     assert (
-        "000002" in str(error.value)
-        and "000004" in str(error.value)
-        and "SHA-256" in str(error.value)
+        at(2) in str(error.value) and at(4, 1) in str(error.value) and "SHA-256" in str(error.value)
     )
 
 
 def test_a_run_killed_before_its_first_checkpoint_was_whole_starts_again(tmp_path):
     folder = stopped_at_four(tmp_path / "run")
-    shutil.rmtree(folder / "000002")
-    (folder / "000004").rename(folder / ".writing-000002-99999")
-    same(
-        run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2),
-        run(il.FedProxSoft(), checkpoint_every=2),
-    )
+    shutil.rmtree(folder / at(2))
+    (folder / at(4, 1)).rename(folder / f".writing-{at(4)}-0badcafe")
+    (folder / f".writing-{at(4)}-0badcafe" / "checkpoint.json").unlink()
+    result = run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2)
+    assert result.record.starts[1]["from"] == {"0": 0}
+    same(result, run(il.FedProxSoft(), checkpoint_every=2))
+
+
+def test_a_checkpoint_that_was_whole_when_the_run_was_killed_is_not_lost(tmp_path):
+    folder = stopped_at_four(tmp_path / "run")
+    shutil.rmtree(folder / at(2))
+    (folder / at(4, 1)).rename(folder / f".writing-{at(4)}-0badcafe")
+    result = run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2)
+    assert result.record.starts[1]["from"] == {"0": 4}
+    same(result, run(il.FedProxSoft(), checkpoint_every=2))
 
 
 @pytest.mark.parametrize(
@@ -554,7 +570,7 @@ def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkp
 ):
     def progress(seed, round, accuracy):
         if round == 3:
-            monkeypatch.setattr(checkpoint, "save_file", failure)
+            monkeypatch.setattr(tensors, "save_file", failure)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
     result = il.run(
@@ -564,7 +580,7 @@ def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkp
     assert (
         "warning: the checkpoint of round 4 could not be written (No space left on device)" in err
     )
-    assert checkpoints(tmp_path / "run") == ["000002"]
+    assert checkpoints(tmp_path / "run") == [at(2)]
     monkeypatch.undo()
     same(result, run(il.FedProxSoft(), checkpoint_every=2))
     same(run(il.FedProxSoft(), tmp_path / "run", checkpoint_every=2), result)
@@ -573,8 +589,7 @@ def test_a_full_disk_is_said_and_costs_neither_the_result_nor_the_earlier_checkp
 def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, monkeypatch, capsys):
     def progress(seed, round, accuracy):
         if round == 3:
-            monkeypatch.setattr(Path, "write_text", full)
-            monkeypatch.setattr(Path, "write_bytes", full)
+            monkeypatch.setattr(os, "fsync", full)
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8, "checkpoint_every": 2}
     result = il.run(
@@ -582,7 +597,7 @@ def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, mo
     )
     err = capsys.readouterr().err
     assert "the result could not be written" in err
-    assert checkpoints(tmp_path / "run") == ["000002"] and not [
+    assert checkpoints(tmp_path / "run") == [at(2)] and not [
         p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")
     ]
     monkeypatch.undo()
@@ -590,6 +605,6 @@ def test_a_disk_that_fills_up_while_text_is_written_costs_no_result(tmp_path, mo
 
 
 def test_a_disk_that_is_full_from_the_start_is_a_clear_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(files, "write_atomic", full)
     with pytest.raises(SettingError, match="No space left on device"):
         run(il.FedAvg(), tmp_path / "run")

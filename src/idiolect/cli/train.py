@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
@@ -16,6 +16,7 @@ from ..report.goals import COUNTS
 from ..report.tables import majority_row, results_table
 from ..run.compare import compare as run_compare
 from ..run.directory import read_json
+from ..run.identity import read_identity
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import run as run_method
@@ -45,7 +46,7 @@ def run(argv: list[str]) -> None:
 
 
 def _run_plan(
-    plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: bool = False
+    plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: bool | str = False
 ) -> None:
     method = plan.make_method()
     settings = plan.make_settings()
@@ -124,7 +125,7 @@ def _compare_plans(
     directory: Path,
     as_json: bool,
     quiet: bool,
-    resume: bool = False,
+    resume: bool | str = False,
 ) -> None:
     settings = [p.make_settings() for p in plans]
     federation = plans[0].make_data()
@@ -210,7 +211,7 @@ def pipeline(argv: list[str]) -> None:
 
 
 def _pipeline_plans(
-    plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool = False
+    plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool | str = False
 ) -> None:
     federation = plans[0].make_data()
     task = plans[0].make_task(federation)
@@ -247,25 +248,31 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("run", help="the run's directory")
     parser.add_json()
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="also with changed code: the result may differ from that of an uninterrupted run",
+    )
     parsed = Flags(parser).parse(argv)
     path = Path(parsed.run)
+    how: bool | str = "force" if parsed.force else True
     if (path / "compare.json").exists():
         saved = read_json(path / "compare.json")
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
         plans = [Plan(**p) for p in saved["plans"]]
-        _compare_plans(plans, saved, path, parsed.json, parsed.quiet, resume=True)
+        _compare_plans(plans, saved, path, parsed.json, parsed.quiet, how)
         return
     if (path / "pipeline.json").exists():
         plans = [Plan(**p) for p in read_json(path / "pipeline.json")]
-        _pipeline_plans(plans, path, parsed.json, parsed.quiet, resume=True)
+        _pipeline_plans(plans, path, parsed.json, parsed.quiet, how)
         return
     if not (path / "settings.json").exists():
         raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
-    origin = read_json(path / "settings.json").get("origin")
+    origin = read_identity(path)["origin"]
     if not origin:
         raise _made_in_python(path, "run")
-    _run_plan(Plan(**origin), path, parsed.json, parsed.quiet, resume=True)
+    _run_plan(build(Plan, origin, "origin"), path, parsed.json, parsed.quiet, how)
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:

@@ -1,24 +1,48 @@
 """Rows of many clients: made when a client is first met, versioned by round, in a file when large.
 
-A round that is run again starts from the rows before it (else a repeated message would step twice),
-so the rows that the last round replaced are kept until the next one. A store that never sees a
-round twice can do without (`keep`).
+Rows that a round has replaced are kept until it is settled, so that a round can be run again (else
+a repeated message would step twice) and so that a client whose message did not count can go back
+to the row it had before. A store whose rounds are never run again and never taken back can do
+without (`keep`).
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from .row_files import RowFiles
+from .tensors import Shapes, check_shapes, shapes_of
 from .types import State, prefixed, under
+
+_COPIED = 64 << 20  # bytes of rows that are copied between files at once
+
+
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """Rows as they were before a round."""
+
+    round: int
+    ids: Tensor  # increasing
+    version: Tensor  # the rounds that wrote them
+    rows: State
 
 
 class Store:
-    """Rows by number: `read(ids, round)` before an update, `write(ids, round, rows)` after it."""
+    """Rows by number: `read(ids, round)` before an update, `write(ids, round, rows)` after it.
+
+    >>> store = Store(3, lambda ids: {"x": torch.zeros(len(ids), 1)})
+    >>> ids = torch.tensor([0, 2])
+    >>> store.write(ids, 0, {"x": store.read(ids, 0)["x"] + 1})
+    >>> store.back(torch.tensor([2]), 0)
+    >>> store.settle(0)
+    >>> store.read(torch.arange(3))["x"].flatten().tolist()
+    [1.0, 0.0, 0.0]
+    """
 
     def __init__(
         self,
@@ -36,26 +60,30 @@ class Store:
         self.rows: State = {}
         self.version = _unmet(clients)  # the round that wrote the row; -1: not yet met
         self.made = torch.zeros(clients, dtype=torch.bool)
-        self.file_backed = False
-        # (round, ids, rows) as they were before the last round
-        self._before: list[tuple[int, Tensor, State]] = []
-        self._folder: tempfile.TemporaryDirectory | None = None
+        self._before: list[_Before] = []  # of the last round
+        self._files: RowFiles | None = None
 
+    @property
+    def file_backed(self) -> bool:
+        """Whether rows are in files."""
+        return self._files is not None
+
+    # -- a round ---------------------------------------------------------------------------------
     def read(self, ids: Tensor, round: int | None = None) -> State:
         """Rows of these clients; with a round, as they were before that round."""
         self._meet(ids)
-        rows = {n: t if self._all(ids) else t[ids.to(t.device)] for n, t in self.rows.items()}
+        rows = self._at(ids)
         if not self.keep or round is None:
             return rows
         again = self.version[ids] == round
         if not bool(again.any()):
             return rows
         rows = {n: t.clone() for n, t in rows.items()}
-        for _, old_ids, old in self._before:
-            mine = again & torch.isin(ids, old_ids)
-            at = torch.searchsorted(old_ids, ids[mine])
+        for before in self._before:
+            mine = again & torch.isin(ids, before.ids)
+            at = torch.searchsorted(before.ids, ids[mine])
             for n, t in rows.items():
-                t[mine.to(t.device)] = old[n][at.to(t.device)]
+                t[mine.to(t.device)] = before.rows[n][at.to(t.device)]
         return rows
 
     def write(self, ids: Tensor, round: int, rows: State) -> None:
@@ -69,9 +97,7 @@ class Store:
                 f"round {round} is run again, and this store keeps no rows from before"
             )
         if self.keep and len(new):
-            old = {n: t if self._all(new) else t[new.to(t.device)] for n, t in self.rows.items()}
-            self._before = [b for b in self._before if b[0] == round]
-            self._before.append((round, new, old))
+            self._keep(round, new, rows)
         if self._all(ids):
             self.rows = {n: t.detach().contiguous() for n, t in rows.items()}
             if len({t.data_ptr() for t in self.rows.values()}) < len(self.rows):
@@ -81,48 +107,115 @@ class Store:
                 self.rows[n][ids.to(t.device)] = t
         self.version[ids] = round
 
+    def back(self, ids: Tensor, round: int) -> None:
+        """Rows of these clients as they were before `round`; others of it are not touched."""
+        if not self.rows:
+            return
+        written = ids[self.version[ids] == round]
+        if len(written) and not self.keep:
+            raise RuntimeError(f"round {round}: this store keeps no rows from before")
+        for before in self._before:
+            mine = written[torch.isin(written, before.ids)]
+            at = torch.searchsorted(before.ids, mine)
+            for n, t in self.rows.items():
+                t[mine.to(t.device)] = before.rows[n][at.to(t.device)]
+            self.version[mine] = before.version[at]
+
+    def settle(self, round: int) -> None:
+        """The round is concluded: what was kept from before it is dropped."""
+        self._drop([b for b in self._before if b.round <= round])
+
     def grow(self, clients: int) -> None:
         """Room for more clients, at the end."""
         more = clients - self.clients
         if more < 0:
             raise ValueError(f"clients: {clients} is not accepted; the store has {self.clients}")
         old = self.rows
+        held = self._files  # the old rows, until they are copied
+        made = self.made
         self.clients = clients
         self.version = torch.cat([self.version, _unmet(more)])
-        self.made = torch.cat([self.made, torch.zeros(more, dtype=torch.bool)])
+        self.made = torch.cat([made, torch.zeros(more, dtype=torch.bool)])
         if old:
-            self._allocate({n: t[:1] for n, t in old.items()})
-            for n, t in old.items():
-                self.rows[n][: len(t)] = t
+            self._allocate(old)
+            self._fill(made.nonzero().flatten(), old)
+        del held
 
+    # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> State:
         """Everything, for a checkpoint."""
         return {**prefixed(self.rows, "rows."), "version": self.version, "made": self.made}
 
-    def load(self, tensors: State, device: torch.device | None = None) -> None:
-        """As it was saved; rows on `device`."""
-        self.version = tensors["version"].clone()
-        self.made = tensors["made"].clone()
-        self.clients = len(self.version)
-        self.rows = {}
-        self._before = []
+    def expected(self, clients: int | None = None, rows: bool = True) -> Shapes:
+        """Names, shapes and dtypes of what `save` gives, with or without rows."""
+        clients = self.clients if clients is None else clients
+        shapes = shapes_of({"version": self.version[:0], "made": self.made[:0]})
+        if rows:
+            shapes |= shapes_of(self._like(), "rows.")
+        return {n: ((clients, *shape[1:]), dtype) for n, (shape, dtype) in shapes.items()}
+
+    def check(self, tensors: Shapes, clients: int | None = None) -> None:
+        """Refuse what this store cannot have saved, before any of it is used.
+
+        A store that has met nobody has saved no rows.
+        """
+        rows = any(n.startswith("rows.") for n in tensors)
+        check_shapes(tensors, self.expected(clients, rows))
+
+    def load(
+        self,
+        tensors: State,
+        device: torch.device | None = None,
+        clients: int | None = None,
+        rounds: int | Tensor | None = None,
+    ) -> None:
+        """As it was saved; rows on `device`.
+
+        Names, shapes and dtypes are those that `fresh` declares, for `clients` clients (as many as
+        there are here unless told otherwise), and no row is newer than the `rounds` that are done,
+        given for all rows or for each; anything else is a ValueError.
+        """
+        self.check(shapes_of(tensors), clients)
+        version = tensors["version"].clone()
+        made = tensors["made"].clone()
+        too_new = torch.zeros(()) if rounds is None else version >= rounds
+        if bool((version < -1).any()) or bool(too_new.any()):
+            raise ValueError("version: a row is of a round that is not done")
         saved = {n: t.to(device) if device else t for n, t in under(tensors, "rows.").items()}
+        if not saved and self._like() and bool(made.any()):
+            raise ValueError("made: clients were met, and their rows are missing")
+        if saved and bool((version[~made] >= 0).any()):
+            raise ValueError("made: a row was written, and its client was never met")
+        self.version = version
+        self.made = made
+        self.clients = len(version)
+        self._drop(self._before)
+        self.rows = {}
+        self._files = None
         if saved:
-            self._allocate({n: t[:1] for n, t in saved.items()})
-            for n, t in saved.items():
-                self.rows[n].copy_(t)
+            self._allocate(saved)
+            if self.file_backed:
+                self._fill(made.nonzero().flatten(), saved)
+            else:
+                for n, t in saved.items():
+                    self.rows[n].copy_(t)
 
     def adopt(self, rows: State) -> bool:
         """Start from rows of an earlier stage; only where names and shapes are those kept here."""
-        mine = self.fresh(torch.arange(1))
+        mine = self._like()
         alike = mine.keys() == rows.keys() and all(
-            t.shape[1:] == rows[n].shape[1:] for n, t in mine.items()
+            t.shape[1:] == rows[n].shape[1:] and t.dtype == rows[n].dtype for n, t in mine.items()
         )
         if not mine or not alike:
             return False
         everyone = torch.ones(self.clients, dtype=torch.bool)
         self.load({**prefixed(rows, "rows."), "version": self.version, "made": everyone})
         return True
+
+    # -- inside ----------------------------------------------------------------------------------
+    def _like(self) -> State:
+        """Rows as they are made here, for their names, shapes and dtypes."""
+        return self.rows or self.fresh(torch.arange(min(self.clients, 1)))
 
     def _check(self, ids: Tensor, rows: State) -> None:
         for name, t in rows.items():
@@ -139,6 +232,30 @@ class Store:
             return False
         return bool((ids[1:] > ids[:-1]).all())
 
+    def _at(self, ids: Tensor) -> State:
+        """The rows as they are; all of them are not copied."""
+        return {n: t if self._all(ids) else t[ids.to(t.device)] for n, t in self.rows.items()}
+
+    def _keep(self, round: int, ids: Tensor, after: State) -> None:
+        """Keep the rows that a round is about to replace; in a file, where rows are in one."""
+        self._drop([b for b in self._before if b.round != round])
+        rows = self._at(ids)
+        given = {t.data_ptr() for t in after.values()}
+        rows = {n: t.clone() if t.data_ptr() in given else t for n, t in rows.items()}
+        if self._files is not None:
+            kept = self._files.rows(len(ids), rows)
+            self._files.reserve(kept, torch.arange(len(ids)))
+            for n, t in kept.items():
+                t.copy_(rows[n])
+            rows = kept
+        self._before.append(_Before(round, ids, self.version[ids].clone(), rows))
+
+    def _drop(self, gone: list[_Before]) -> None:
+        for before in gone:
+            if self._files is not None:
+                self._files.drop(before.rows)
+        self._before = [b for b in self._before if b not in gone]
+
     def _meet(self, ids: Tensor) -> None:
         new = ids[~self.made[ids]]
         if not len(new):
@@ -146,25 +263,30 @@ class Store:
         rows = self.fresh(new)
         if rows and not self.rows:
             self._allocate(rows)
+        if self._files is not None:
+            self._files.reserve(self.rows, new.sort().values)
         for n, t in rows.items():
             self.rows[n][new.to(t.device)] = t
         self.made[new] = True
 
     def _allocate(self, like: State) -> None:
-        size = sum(t[0].numel() * t.element_size() for t in like.values()) * self.clients
+        size = sum(t[:1].numel() * t.element_size() for t in like.values()) * self.clients
         on_cpu = all(t.device.type == "cpu" for t in like.values())
-        self.file_backed = size > self.limit and on_cpu
-        if not self.file_backed:
+        if size > self.limit and on_cpu:
+            self._files = RowFiles(self.scratch)
+            self.rows = self._files.rows(self.clients, like)
+        else:
+            self._files = None
             self.rows = {n: t.new_zeros(self.clients, *t.shape[1:]) for n, t in like.items()}
-            return
-        folder = tempfile.TemporaryDirectory(prefix="idiolect-rows-", dir=self.scratch)
-        self.rows = {}
-        for n, t in like.items():  # sparse files: a row takes space when it is first written
-            path = str(Path(folder.name) / n)
-            numbers = self.clients * t[0].numel()
-            flat = torch.from_file(path, shared=True, size=numbers, dtype=t.dtype)
-            self.rows[n] = flat.view(self.clients, *t.shape[1:])
-        self._folder = folder
+
+    def _fill(self, ids: Tensor, rows: State) -> None:
+        """Copy these rows from elsewhere, a few at a time."""
+        if self._files is not None:
+            self._files.reserve(self.rows, ids)
+        size = sum(t[:1].numel() * t.element_size() for t in rows.values())
+        for some in ids.split(max(1, _COPIED // max(size, 1))) if len(ids) else ():
+            for n, t in rows.items():
+                self.rows[n][some.to(t.device)] = t[some.to(t.device)]
 
 
 def _unmet(clients: int) -> Tensor:

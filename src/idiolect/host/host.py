@@ -7,19 +7,20 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
+from ..core.files import private_folder
 from ..core.knobs import SettingError
 from ..core.store import Store
+from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.types import State, prefixed, under
 from ..data.federation import Federation
 from ..server.contract import Contract
@@ -46,7 +47,7 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
-    repeats: bool = True  # a round may be asked for twice; then rows take twice the memory
+    repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
 
 
@@ -82,7 +83,10 @@ class Exchange:
 
 
 class Host:
-    """Runs a method's client side for its clients, chunk by chunk."""
+    """Runs a method's client side for its clients, chunk by chunk.
+
+    A client whose message did not count is as one that was not selected: see `conclude`.
+    """
 
     gathers: bool = False  # whether all messages of a round are in one place before any is sent
 
@@ -98,12 +102,15 @@ class Host:
         self.wire_ids = wire_ids  # int64[N], increasing: row -> wire id
         self.keys = streams.name_keys(data.names)
         self.samples = data.sizes("train")
+        # whether a client that is not selected keeps its private row: then one that was not heard
+        # goes back to the row it had before the round
+        self.rows_go_back = contract.method.trains == "sampled" and bool(contract.up.parts)
         self.store = Store(
             data.clients,
             lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
             settings.memory,
             settings.scratch,
-            settings.repeats,
+            settings.repeats or self.rows_go_back,
         )
         # what the channel keeps at each client
         self.coder = Store(
@@ -197,23 +204,31 @@ class Host:
         return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
     def conclude(self, verdict: Verdict) -> None:
-        """The end of a round, for what the clients remember of the channel.
+        """The end of a round, for what the clients keep.
 
-        Clients whose messages counted forget the coordinates that the server has taken. For the
-        others everything is as before the round, as it is at the server: else LBGM would send
-        multiples of what the server has never seen, and a message that is not finite would stay in
-        the error of its sender for good. A client learns it with the next broadcast: one bit, not
-        counted.
+        A client whose message did not count is as one that was not selected. What its channel keeps
+        is as before the round, as it is at the server: else LBGM would send multiples of what the
+        server has never seen, and a message that is not finite would stay in the error of its
+        sender for good. So is its private row where only selected clients train: else SCAFFOLD's
+        control variates would no longer have the server's as their mean. Where everyone trains, a
+        client that is not selected trains too, and its row stays. What it computed stays counted. A
+        client learns it with the next broadcast: one bit, not counted.
+
+        Clients whose messages counted forget the coordinates that the server has taken.
         """
-        link = self.contract.link
-        if not link.codes:
-            return
         unheard = self.rows(verdict.unheard)
-        if len(unheard):
-            before = self.coder.read(unheard, verdict.version)
-            self.coder.write(unheard, verdict.version, before)
+        self.coder.back(unheard, verdict.version)
+        if self.rows_go_back:
+            self.store.back(unheard, verdict.version)
+        self._forget(verdict)
+        if not self.settings.repeats:
+            self.coder.settle(verdict.version)
+            self.store.settle(verdict.version)
+
+    def _forget(self, verdict: Verdict) -> None:
+        """The coordinates that the server has taken in a second exchange."""
+        stage = self.contract.link.aggregate_stage
         counted = self.rows(verdict.counted)
-        stage = link.aggregate_stage
         if not verdict.taken or stage is None or not len(counted):
             return
         for part, message in verdict.taken.items():
@@ -319,18 +334,39 @@ class Host:
 
     def save(self, folder: Path) -> None:
         """Private rows and what the channel keeps, as files in a folder of the owner's."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, store in (("private", self.store), ("channel", self.coder)):
-            tensors = {n: t.cpu().contiguous() for n, t in store.save().items()}
-            save_file({**tensors, "wire_ids": self.wire_ids}, folder / f"{name}.safetensors")
+        private_folder(folder)
+        for name, store in self._stores().items():
+            write_tensors(folder / name, {**store.save(), "wire_ids": self.wire_ids})
 
-    def load(self, folder: Path) -> None:
-        """As it was saved."""
-        for name, store in (("private", self.store), ("channel", self.coder)):
-            tensors = load_file(folder / f"{name}.safetensors")
-            if not torch.equal(tensors.pop("wire_ids"), self.wire_ids):
+    def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
+        """As it was saved; ValueError for anything that this host cannot have saved.
+
+        No row may be newer than the `rounds` that are done: given for all rows, or for each.
+        """
+        found = {}
+        for name, store in self._stores().items():
+            found[name] = read_tensors(folder / name, self._check_of(store))
+            if not torch.equal(found[name].pop("wire_ids"), self.wire_ids):
                 raise ValueError(f"{folder}: these are the rows of other clients")
-            store.load(tensors, self.contract.task.device)
+        for name, store in self._stores().items():
+            store.load(found[name], self.contract.task.device, rounds=rounds)
+
+    def _stores(self) -> dict[str, Store]:
+        """What is saved, by the names of the files."""
+        return {"private.safetensors": self.store, "channel.safetensors": self.coder}
+
+    def _check_of(self, store: Store) -> Callable[[Shapes], None]:
+        def check(shapes: Shapes) -> None:
+            own = {n: shape for n, shape in shapes.items() if n == "wire_ids"}
+            check_shapes(own, shapes_of({"wire_ids": self.wire_ids}))
+            store.check({n: shape for n, shape in shapes.items() if n != "wire_ids"})
+
+        return check
+
+    def most_bytes(self) -> int:
+        """The most that `save` writes."""
+        rows = [bytes_of(store.expected()) for store in self._stores().values()]
+        return sum(rows) + 2 * bytes_of(shapes_of({"wire_ids": self.wire_ids}))
 
     def release(self) -> None:
         """Forget what only makes evaluation faster."""

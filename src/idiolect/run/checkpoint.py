@@ -1,13 +1,15 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, each file hashed.
+"""Checkpoints: tensors in safetensors, the rest in JSON, each file hashed, each bound to its run.
 
-    checkpoints/seed-0/000100/
+    checkpoints/seed-0/000000000100-0/
         server.safetensors, history.safetensors    states of the server's side
         host-0/private.safetensors, ...            written by each host itself
-        checkpoint.json                            round, facts, SHA-256 of each file
+        checkpoint.json                            round, whose it is, facts, SHA-256 of each file
 
-A checkpoint is written beside the others and renamed; the previous one is kept. Nothing
-executable is ever read. A folder whose hashes do not match is named and passed over for the one
-before.
+The name is the round and a generation: a round that is saved again gets the next one. A checkpoint
+is written beside the others under another name, reaches the disk, and is renamed; only then are
+older ones removed, but for the newest of an earlier round. So there is always a complete one. A
+folder whose hashes do not match is named and passed over for the one before; one that belongs to
+another run, seed or settings is refused. Nothing executable is ever read, and no link is followed.
 """
 
 from __future__ import annotations
@@ -16,19 +18,34 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
+from ..core.files import (
+    check_object,
+    check_regular,
+    parse_json,
+    private_folder,
+    read_bytes,
+    sync,
+    write_atomic,
+)
+from ..core.tensors import HEADER, Shapes, read_tensors, write_tensors
 from ..core.types import State
 
-KEEP = 2
+RECORD = "checkpoint.json"
 Writer = Callable[[Path], None]  # fills a folder
+
+_NAME = re.compile(r"([0-9]{12,18})-([0-9]{1,9})")
+_WRITING = ".writing-"
+_FILE = re.compile(r"[a-z]+\.safetensors|[a-z]+-[0-9]{1,9}/[a-z]+\.safetensors")
+_FILES = 100_000  # in a checkpoint, at most
+_MOST_JSON = 1 << 30  # bytes of checkpoint.json: it holds a line per evaluated round
 
 
 class CheckpointError(RuntimeError):
@@ -36,54 +53,66 @@ class CheckpointError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Bound:
+    """Whose a checkpoint is. One of anybody else is refused."""
+
+    run: str  # the run's id
+    seed: int
+    settings: str  # SHA-256 of settings.json
+    contract: int  # the contract's checksum
+
+
+@dataclass(frozen=True)
 class Checkpoint:
-    """A sound checkpoint, read back."""
+    """A sound checkpoint: its hashes match. What is in it is read, and checked, when asked for."""
 
     round: int
-    states: dict[str, State]
     facts: dict[str, Any]
     path: Path  # where folders written by others lie
+
+    def read(self, name: str, check: Callable[[Shapes], None]) -> State:
+        """The tensors of one state; `check` sees their names, shapes and dtypes first."""
+        return read_tensors(self.path / f"{name}.safetensors", check)
 
 
 def save(
     folder: Path,
+    bound: Bound,
     round: int,
     states: Mapping[str, State],
     facts: dict[str, Any],
     parts: Mapping[str, Writer] | None = None,
 ) -> Path:
-    """Write a checkpoint atomically and drop all but the last two.
+    """Write a checkpoint atomically, then drop older ones but for that of the round before.
 
     `parts`: subfolders that others write themselves. On failure (a full disk) the earlier
     checkpoints are untouched.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"{round:06d}"
-    temporary = folder / f".writing-{round:06d}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    private_folder(folder)
+    final = folder / _next_name(folder, round)
+    temporary = folder / f"{_WRITING}{final.name}-{secrets.token_hex(4)}"
     try:
-        temporary.mkdir()
+        private_folder(temporary)
         for name, state in states.items():
-            tensors = {n: t.contiguous() for n, t in state.items()}
-            save_file(tensors, temporary / f"{name}.safetensors")
+            write_tensors(temporary / f"{name}.safetensors", state)
         for name, write in (parts or {}).items():
             write(temporary / name)
-        body = {"round": round, "facts": facts, "sha256": _hashes(temporary)}
-        record = temporary / "checkpoint.json"
-        record.write_text(json.dumps({**body, "seal": _seal(body)}))
-        for path in temporary.rglob("*"):
-            _sync(path)
-        shutil.rmtree(final, ignore_errors=True)
+        body = {"bound": asdict(bound), "round": round, "facts": facts}
+        body |= {"sha256": {name: _sha256(temporary / name) for name in _files(temporary)}}
+        text = json.dumps({**body, "seal": _seal(body)})
+        for path in sorted(temporary.rglob("*"), reverse=True):  # what is in a folder before it
+            sync(path)
+        write_atomic(temporary / RECORD, text.encode())
         os.replace(temporary, final)
-        _sync(folder)
-    except BaseException as error:
+        sync(folder)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        code = re.search(r"os error (\d+)", str(error))
-        if isinstance(error, SafetensorError) and code:
-            raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
         raise
-    for old in found(folder)[KEEP:]:
-        shutil.rmtree(old, ignore_errors=True)
+    older = [path for path in found(folder) if _number(path) < _number(final)]
+    previous = [path for path in older if _number(path)[0] < round][:1]
+    for path in older:
+        if path not in previous:
+            shutil.rmtree(path, ignore_errors=True)
     return final
 
 
@@ -91,55 +120,144 @@ def found(folder: Path) -> list[Path]:
     """Checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), reverse=True)
+    named = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)]
+    return sorted(named, key=_number, reverse=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove what a killed run left half written."""
-    for half in folder.glob(".writing-*"):
-        shutil.rmtree(half, ignore_errors=True)
+def recover(folder: Path) -> None:
+    """Tidy up after a killed run: a checkpoint that is whole gets its name, a half one goes."""
+    for path in sorted(folder.glob(f"{_WRITING}*")):
+        name = path.name.removeprefix(_WRITING).rpartition("-")[0]
+        try:
+            if not _NAME.fullmatch(name) or (folder / name).exists():
+                raise ValueError("it has no name to be given")
+            _check_hashes(path, _record(path))
+            os.replace(path, folder / name)
+            sync(folder)
+        except (OSError, ValueError):
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def load(folder: Path, warn: Callable[[str], None] | None = None) -> Checkpoint:
-    """The newest sound checkpoint; a damaged one is named through `warn` and passed over."""
+def load(
+    folder: Path,
+    bound: Bound,
+    rounds: int,
+    most_bytes: int,
+    warn: Callable[[str], None] | None = None,
+) -> Checkpoint:
+    """The newest sound checkpoint; a damaged one is named through `warn` and passed over.
+
+    One that is not bound to this run, or is beyond its `rounds`, or takes more than `most_bytes`
+    beside its headers, is refused by a CheckpointError that names it.
+    """
     problems = []
     for path in found(folder):
         try:
-            return _read(path)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            SafetensorError,
-        ) as error:
-            problems.append(f"{path}: {error}")
-            if warn:
-                warn(f"checkpoint {path} is damaged ({error}); trying the one before")
+            record = _record(path)
+        except (OSError, ValueError) as error:
+            problems.append(_damaged(path, error, warn))
+            continue
+        _check_bound(path, record, bound, rounds, most_bytes)
+        try:
+            _check_hashes(path, record)
+        except (OSError, ValueError) as error:
+            problems.append(_damaged(path, error, warn))
+            continue
+        return Checkpoint(record["round"], record["facts"], path)
     listed = "".join(f"\n  {p}" for p in problems) or ": it has none"
     raise CheckpointError(f"no usable checkpoint in {folder}{listed}")
 
 
-def _read(path: Path) -> Checkpoint:
-    record = json.loads((path / "checkpoint.json").read_text())
+def _damaged(path: Path, error: Exception, warn: Callable[[str], None] | None) -> str:
+    if warn:
+        warn(f"checkpoint {path} is damaged ({error}); trying the one before")
+    return f"{path}: {error}"
+
+
+_BODY = {"bound": dict, "round": int, "facts": dict, "sha256": dict, "seal": str}
+_BOUND = {"run": str, "seed": int, "settings": str, "contract": int}
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What checkpoint.json says, if it is whole and of the right form."""
+    if path.is_symlink() or not path.is_dir():
+        raise ValueError("it is not a folder itself (links are refused)")
+    record = check_object(parse_json(read_bytes(path / RECORD, _MOST_JSON)), _BODY)
     if record.pop("seal") != _seal(record):
-        raise ValueError("checkpoint.json does not match its SHA-256")
-    states: dict[str, State] = {}
+        raise ValueError(f"{RECORD} does not match its SHA-256")
+    check_object(record["bound"], _BOUND)
+    if not all(isinstance(text, str) for text in record["sha256"].values()):
+        raise ValueError(f"{RECORD}: the SHA-256 of a file is a text")
+    if len(record["sha256"]) > _FILES:
+        raise ValueError(f"{RECORD} names {len(record['sha256'])} files; at most {_FILES}")
+    for name in record["sha256"]:
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is no file of a checkpoint")
+    return record
+
+
+def _check_bound(
+    path: Path, record: dict[str, Any], bound: Bound, rounds: int, most_bytes: int
+) -> None:
+    """Refuse a checkpoint that is not this run's."""
+    theirs = Bound(**record["bound"])
+    round = record["round"]
+    wrong = ""
+    if theirs.run != bound.run:
+        wrong = "it belongs to another run"
+    elif theirs.seed != bound.seed:
+        wrong = f"it belongs to seed {theirs.seed}, not to seed {bound.seed}"
+    elif theirs.settings != bound.settings:
+        wrong = "settings.json is not the one it was made under (has it been edited?)"
+    elif theirs.contract != bound.contract:
+        wrong = "it was made under another contract of method, model and channel"
+    elif not 0 <= round <= rounds or round != _number(path)[0]:
+        wrong = f"it is of round {round}, and the run has {rounds}"
+    if not wrong:
+        room = most_bytes + HEADER * (1 + len(record["sha256"]))
+        size = sum(_size(path / name) for name in record["sha256"])
+        if size > room:
+            wrong = f"it has {size} bytes, more than this run writes"
+    if wrong:
+        raise CheckpointError(f"checkpoint {path} is refused: {wrong}; remove it to go on without")
+
+
+def _check_hashes(path: Path, record: dict[str, Any]) -> None:
+    """Every file is as it was written, and there is no other."""
+    if set(_files(path)) != record["sha256"].keys() | {RECORD}:
+        raise ValueError("a file is missing, or there is one more")
     for name, expected in record["sha256"].items():
-        file = path / name
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            raise ValueError(f"{name!r} does not lie in the checkpoint")
-        if _sha256(file) != expected:
+        if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not match its SHA-256")
-        if file.parent == path:
-            states[file.stem] = load_file(file)
-    return Checkpoint(int(record["round"]), states, record["facts"], path)
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): _sha256(p) for p in files}
+def _files(folder: Path) -> list[str]:
+    """The files of a checkpoint; ValueError for whatever is neither a file nor a folder itself."""
+    names = []
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if not stat.S_ISDIR(mode):
+            check_regular(path)
+            names.append(path.relative_to(folder).as_posix())
+    return names
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0  # it is missing: found out with the hashes
+
+
+def _number(path: Path) -> tuple[int, int]:
+    """Round and generation in a checkpoint's name."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2])) if match else (-1, -1)
+
+
+def _next_name(folder: Path, round: int) -> str:
+    taken = [number for at, number in map(_number, found(folder)) if at == round]
+    return f"{round:012d}-{max(taken, default=-1) + 1}"
 
 
 def _seal(body: dict[str, Any]) -> str:
@@ -147,16 +265,6 @@ def _seal(body: dict[str, Any]) -> str:
 
 
 def _sha256(path: Path) -> str:
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Make sure that a file or folder is on the disk, where the system offers that."""
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

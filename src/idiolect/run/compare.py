@@ -169,7 +169,7 @@ def compare(
     directory: str | Path | None = None,
     baselines: bool = True,
     count: str = "bytes",
-    resume: bool = False,
+    resume: bool | str = False,
     report: Reporter | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -279,7 +279,7 @@ class _Work:
     task: Task
     federation: Federation
     path: Path | None
-    resume: bool
+    resume: bool | str
     report: Reporter | None
     settings: dict[str, Any]  # that all rows share
     comparison: Comparison
@@ -300,7 +300,7 @@ class _Work:
             directory=folder,
             origin=row.origin,
             progress=progress,
-            resume=begun,
+            resume=self.resume if begun else False,
             **given,
         )
         self.comparison.results.append(result)

@@ -1,35 +1,40 @@
 """The directory of a run: one owner at a time, written file by file, each atomically.
 
-Format 2 (`settings.json` has the number):
+It is private to its user, and read as what it is: something that may come from anyone. A link in
+it is refused. Format 3 (`settings.json` has the number):
 
-    settings.json      what must be the same on resume: method, run, data, model, origin
-    environment.json   versions, platform, threads
+    settings.json      the run's id, and what must be the same on resume: method, run, data, model,
+                       origin, code
+    environment.json   a list, one entry per start: versions, platform, threads, from which round
     metrics.csv        a row per seed and evaluated round
     clients.csv        a row per seed and client
     result.json        the summary that `--json` prints
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round
-    checkpoints/       seed-0/000100/... (see run/checkpoint.py)
+    checkpoints/       seed-0/000000000100-0/... (see run/checkpoint.py)
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import platform
 import shutil
+import stat
 import sys
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from ..core.files import private_folder, private_opener, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
 
-FORMAT = 2
+FORMAT = 3
+_OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
 
 
 class RunDirectory:
@@ -37,19 +42,27 @@ class RunDirectory:
 
     def __init__(self, path: Path | str, *, fresh: bool):
         self.path = Path(path)
-        if fresh and (self.path / "settings.json").exists():
+        there = [name for name in _OF_A_RUN if os.path.lexists(self.path / name)]
+        if fresh and "settings.json" in there:
             raise SettingError(
                 f"directory: {self.path} already holds a run; choose another, "
                 f"or continue it with: idiolect resume {self.path}"
             )
-        if not fresh and not (self.path / "settings.json").exists():
+        if fresh and there:
+            raise SettingError(
+                f"directory: {self.path} has {there[0]} of an earlier run; "
+                "choose another, or remove what is in it"
+            )
+        if not fresh and "settings.json" not in there:
             raise SettingError(f"directory: {self.path} holds no run (settings.json is missing)")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("a")
+            if not self.path.is_dir():
+                private_folder(self.path)
+            refuse_links(self.path)
+            self._lock = open(self.path / "lock", "a", opener=private_opener)  # noqa: SIM115
         except OSError as error:
             raise SettingError(
-                f"directory: cannot write to {self.path}: {error.strerror}"
+                f"directory: cannot write to {self.path}: {error.strerror or error}"
             ) from None
         if not _locked(self._lock):
             self._lock.close()
@@ -81,7 +94,7 @@ class RunDirectory:
         return self.path / "checkpoints" / f"seed-{seed}"
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+        write_json(self.path / name, value)
 
     def read_json(self, name: str) -> Any:
         return read_json(self.path / name)
@@ -95,21 +108,19 @@ class RunDirectory:
 
     def write(self, name: str, content: bytes) -> None:
         """A whole file, or none of it."""
-        temporary = self.path / f".{name}.{os.getpid()}"
-        try:
-            temporary.write_bytes(content)
-            os.replace(temporary, self.path / name)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_atomic(self.path / name, content)
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, or a SettingError that names it."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise SettingError(f"directory: cannot read {path}: {error}") from None
+def refuse_links(path: Path) -> None:
+    """Refuse a directory in which anything is neither a file nor a folder itself."""
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            found = Path(folder) / name
+            mode = found.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise SettingError(
+                    f"directory: {found} is a link or a device; a run has files and folders only"
+                )
 
 
 def _locked(file: IO[str]) -> bool:
@@ -132,7 +143,7 @@ def _locked(file: IO[str]) -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """What a figure may depend on beside the settings."""
+    """What a figure may depend on beside the settings, as it is at this start."""
     packages = {}
     for name in ("idiolect", "torch", "numpy", "scikit-learn", "safetensors"):
         try:
@@ -140,6 +151,7 @@ def environment() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             packages[name] = "not installed as a package"
     return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.machine(),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
+import json
+import re
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..core.files import check_object, read_json_object
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import name_of
 from ..task.task import Task
+from .code import code_of
 from .directory import FORMAT
 from .session import Start
 from .settings import Settings, fixed_on_resume
@@ -28,7 +33,10 @@ def identity_of(
     origin: dict[str, Any] | None = None,
     start: dict[int, Start] | None = None,
 ) -> dict[str, Any]:
-    """Method, settings, data and model as plain data: the content of settings.json."""
+    """Method, settings, data, model and code as plain data: the content of settings.json.
+
+    Its id is new: a resumed run takes on the one in its directory (see `read_identity`).
+    """
     layout = task.layout
     parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
     given = "made anew for each seed"
@@ -36,6 +44,7 @@ def identity_of(
         given = hashlib.sha256(task.x0.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
     identity: dict[str, Any] = {
         "format": FORMAT,
+        "id": secrets.token_hex(16),
         "method": {"name": name_of(method), **method.as_dict()},
         "run": settings.as_dict(),
         "data": {
@@ -50,6 +59,7 @@ def identity_of(
             "weights": given,
         },
         "origin": origin or {},
+        "code": code_of(method),
     }
     if start:
         identity["start"] = {str(seed): s.sha256() for seed, s in start.items()}
@@ -58,27 +68,100 @@ def identity_of(
 
 def run_number(identity: dict[str, Any], seed: int) -> int:
     """32 bits that identify a seed of a run on the wire."""
-    method = sorted(identity["method"].items())
-    return zlib.crc32(repr((method, identity["data"], seed)).encode())
+    digest = hashlib.sha256(f"{identity['id']}:{seed}".encode()).digest()
+    return int.from_bytes(digest[:4])
 
 
-def check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Refuse to resume a run with anything that changes its result."""
+def digest(identity: dict[str, Any]) -> str:
+    """SHA-256 of what settings.json says: every checkpoint has it, so that an edit shows."""
+    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_FIELDS = {
+    "format": int,
+    "id": str,
+    **dict.fromkeys(("method", "run", "data", "model", "origin", "code", "start"), dict),
+}
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """What settings.json in a run directory says; a SettingError where it cannot be used."""
+    file = path / "settings.json"
+    saved = read_json_object(file)
     if saved.get("format") != FORMAT:
         raise SettingError(
-            f"resume: {path} has format {saved.get('format')!r}, "
+            f"resume: {path} has format {_short(saved.get('format'))}, "
             "made by another version of idiolect; "
             f"this version continues runs of format {FORMAT}. "
             "Finish it with the version that began it (environment.json names it), or run it anew"
         )
+    try:
+        check_object(saved, _FIELDS, {"start"})
+        if not re.fullmatch("[0-9a-f]{32}", saved["id"]):
+            raise ValueError("the field 'id' is not 128 bits in hexadecimal digits")
+        json.dumps(saved, allow_nan=False)
+        if not isinstance(saved["method"].get("name"), str):
+            raise ValueError("the field 'method' names no method")
+    except ValueError as error:
+        raise SettingError(f"directory: cannot use {file}: {error}") from None
+    return saved
+
+
+def check_same(
+    saved: dict[str, Any],
+    now: dict[str, Any],
+    path: Path,
+    warn: Callable[[str], None] | None = None,
+) -> None:
+    """Refuse to resume a run with anything that changes its result.
+
+    Changed code is refused too, as nobody can tell what it changes; with `warn` it is said only.
+    """
     for part in ("method", "run", "data", "model", "start"):
         old = saved.get(part) or {}
         new = now.get(part) or {}
         names = fixed_on_resume() if part == "run" else [*new, *(k for k in old if k not in new)]
         changed = [k for k in names if old.get(k) != new.get(k)]
         if changed:
-            what = ", ".join(f"{k} was {old.get(k)!r}, is {new.get(k)!r}" for k in changed)
+            what = ", ".join(
+                f"{_short(k, str)} was {_short(old.get(k))}, is {_short(new.get(k))}"
+                for k in changed
+            )
             raise SettingError(
                 f"resume: {path} was made with another {part}: {what}; "
                 "only the same settings continue a run"
             )
+    changed = changed_code(saved, now)
+    if not changed:
+        return
+    what = ", ".join(changed)
+    if warn is None:
+        raise SettingError(
+            f"resume: {path} was begun with other code: {what}; the rounds still to come may "
+            "differ from those of an uninterrupted run. Finish it with the code that began it, or "
+            "go on all the same with --force (in Python resume='force')"
+        )
+    warn(
+        f"{path} was begun with other code: {what}; the rounds still to come may differ from "
+        "those of an uninterrupted run"
+    )
+
+
+def changed_code(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between the code that began a run and the code at work, in words."""
+    old, new = saved["code"], now["code"]
+    words = []
+    if old.get("idiolect") != new["idiolect"]:
+        words.append(f"idiolect {_short(old.get('idiolect'), str)} is now {new['idiolect']}")
+    if old.get("source") != new["source"]:
+        words.append("the source files of idiolect have changed")
+    if old.get("method") != new["method"]:
+        words.append("the source of the method has changed")
+    return words
+
+
+def _short(value: Any, form: Callable[[Any], str] = repr) -> str:
+    """A value from a file, for a message."""
+    text = form(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

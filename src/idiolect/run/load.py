@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
 from ..task.task import Task
-from . import checkpoint
 from .check import warn
 from .compare import Comparison
-from .directory import read_json
-from .identity import check_same, identity_of, run_number
+from .directory import read_json, refuse_links
+from .identity import check_same, identity_of, read_identity, run_number
 from .plan import Plan
+from .restore import restore
 from .result import Result, read_record
 from .session import Session
 from .settings import Settings
@@ -34,11 +34,11 @@ def load(
     if (path / "compare.json").exists():
         return _comparison(path, task, federation)
     record = read_record(path)
-    result = Result(record)
-    identity = read_json(path / "settings.json")
+    identity = read_identity(path)
+    models = None
     if (task is not None and federation is not None) or record.origin:
-        result = Result(record, _Models(path, identity, task, federation))
-    return result
+        models = _Models(path, identity, task, federation)
+    return Result(record, models, identity)
 
 
 def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
@@ -78,12 +78,19 @@ class _Models:
             self.task = self.task or plan.make_task(self.federation)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}
         method = make_method(identity["method"]["name"], **fields)
-        settings = Settings(**identity["run"])
+        settings = build(Settings, identity["run"], "run")
         now = identity_of(method, self.task, self.federation, settings)
-        check_same({**identity, "start": {}}, now, self.path)
+        check_same({**identity, "start": {}}, now, self.path, warn)
         session = Session(
-            method, self.task, self.federation, settings, seed, run_number(identity, seed)
+            method,
+            self.task,
+            self.federation,
+            settings,
+            seed,
+            run_number(identity, seed),
+            started=bool(identity.get("start")),
         )
-        session.load(checkpoint.load(self.path / "checkpoints" / f"seed-{seed}", warn))
+        refuse_links(self.path)
+        restore(session, self.path / "checkpoints" / f"seed-{seed}", identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session

@@ -61,7 +61,8 @@ class Record:
     origin: dict[str, Any] = field(default_factory=dict)  # data and model by name, where known
     kernel: str = ""
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # see Method.report
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)  # of the last start
+    starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of every start
     seeds: list[SeedRecord] = field(default_factory=list)
     format: int = FORMAT
 

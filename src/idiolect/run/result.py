@@ -20,6 +20,7 @@ from ..report.tables import render, results_table
 from . import checkpoint
 from .directory import RunDirectory, read_json
 from .record import Record, SeedRecord
+from .restore import bound_of
 from .session import Session, host_folder
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ Source = Callable[[int], Session]  # a seed -> its moving parts as they were at 
 class Result:
     """A record that can also reach models: those of this process, or those of a checkpoint."""
 
-    def __init__(self, record: Record, source: Source | None = None):
+    def __init__(
+        self, record: Record, source: Source | None = None, identity: dict[str, Any] | None = None
+    ):
         self.record = record
         self._source = source  # where the models of a seed come from, if not from this process
         self._sessions: dict[int, Session] = {}  # finished in this process, by seed
         self._loaded: dict[int, Session] = {}  # read back: one at a time
-        self._identity: dict[str, Any] | None = None
+        self._identity = identity  # what settings.json says
 
     # -- figures ---------------------------------------------------------------------------------
     @property
@@ -144,7 +147,7 @@ class Result:
         path = Path(directory)
         with RunDirectory(path, fresh=True) as folder:
             folder.write_json("settings.json", self.identity())
-            folder.write_json("environment.json", self.record.environment)
+            folder.write_json("environment.json", self.record.starts)
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
@@ -153,15 +156,11 @@ class Result:
 
     def identity(self) -> dict[str, Any]:
         """What settings.json says of this run."""
-        record = self.record
-        return {
-            "format": record.format,
-            "method": {"name": record.method, **record.fields},
-            "run": record.settings,
-            "data": record.data,
-            "model": record.model,
-            "origin": record.origin,
-        }
+        if self._identity is None:
+            raise SettingError(
+                "save: this result was not made by a run, and none can be told of it"
+            )
+        return self._identity
 
     def write(self, folder: RunDirectory) -> None:
         """Record and tables, into the run's own directory."""
@@ -183,7 +182,8 @@ class Result:
         }
         facts = {"server": server, "history": s.history, "seconds": s.seconds}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
-        checkpoint.save(folder.checkpoints(s.seed), s.rounds, states, facts, parts)
+        bound = bound_of(self.identity(), session)
+        checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
 
     def __repr__(self) -> str:
         accuracy = self.over_seeds("accuracy")

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from ..core.collapse import COLLAPSE_LOSS
+from ..core.files import check_object
 from ..core.knobs import SettingError, build
+from ..core.tensors import check_shapes
 from ..data.federation import SPLITS, Federation
 from ..host.scores import Scores, summarise
 from ..method import Method
@@ -24,12 +26,14 @@ from ..task.task import Task
 from . import checkpoint
 from .check import check, warn
 from .directory import RunDirectory, environment
-from .identity import check_same, identity_of, run_number
+from .identity import check_same, identity_of, read_identity, run_number
 from .interrupts import finish_on_interrupt
 from .record import Record, SeedRecord
+from .restore import bound_of, refusing, restore
 from .result import Result
 from .session import People, Session, Start, host_folder
 from .settings import Settings
+from .starts import differences, read_starts
 
 # seed, rounds done, accuracy so far (NaN before the first evaluation)
 Progress = Callable[[int, int, float], None]
@@ -47,7 +51,7 @@ def run(
     directory: str | Path | None = None,
     progress: Progress | None = None,
     origin: dict[str, Any] | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     start: dict[int, Start] | None = None,
     **settings: Any,
 ) -> Result:
@@ -55,9 +59,10 @@ def run(
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`,
     settings, metrics and checkpoints are written there and `resume=True` continues a run that was
-    interrupted, to exactly the result it would have had. `origin` describes data and model by name,
-    so that `idiolect resume` can rebuild them. `start` gives, for each seed, the model and private
-    rows to start from (see `idiolect.pipeline`).
+    interrupted, to exactly the result it would have had: on as many threads as before unless told
+    otherwise, and not with changed code unless by `resume="force"`. `origin` describes data and
+    model by name, so that `idiolect resume` can rebuild them. `start` gives, for each seed, the
+    model and private rows to start from (see `idiolect.pipeline`).
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -68,18 +73,24 @@ def run(
     """
     chosen = build(Settings, settings, "run")
     check(method, task, federation, chosen)
+    if resume not in (True, False, "force"):
+        raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
     identity = identity_of(method, task, federation, chosen, origin, start)
     runner = Runner(method, task, federation, chosen, identity, start or {}, progress)
-    with torch_threads(chosen.threads):
-        if directory is None:
+    if directory is None:
+        with torch_threads(chosen.threads):
             return runner.run(None, resume=False)
-        with RunDirectory(directory, fresh=not resume) as folder:
-            if resume:
-                folder.clear()
-                check_same(folder.read_json("settings.json"), identity, folder.path)
-            else:
-                _begin(folder, identity)
-            return runner.run(folder, resume)
+    with RunDirectory(directory, fresh=not resume) as folder:
+        threads = chosen.threads
+        if resume:
+            folder.clear()
+            identity = read_identity(folder.path)
+            check_same(identity, runner.identity, folder.path, warn if resume == "force" else None)
+            runner.starts = read_starts(folder.path)
+            threads = threads or runner.starts[-1]["threads"]
+        with torch_threads(threads):
+            runner.begin(folder, identity)
+            return runner.run(folder, bool(resume))
 
 
 @contextmanager
@@ -95,14 +106,6 @@ def torch_threads(threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _begin(folder: RunDirectory, identity: dict[str, Any]) -> None:
-    try:
-        folder.write_json("environment.json", environment())
-        folder.write_json("settings.json", identity)
-    except OSError as error:
-        raise SettingError(f"directory: cannot write to {folder.path}: {error.strerror}") from None
-
-
 @dataclass
 class Runner:
     """Everything that a run's seeds have in common."""
@@ -114,15 +117,35 @@ class Runner:
     identity: dict[str, Any]
     start: dict[int, Start]
     progress: Progress | None
+    starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
+
+    def begin(self, folder: RunDirectory, identity: dict[str, Any]) -> None:
+        """Write what the run is and where it is at work, or say what is other than before."""
+        now = environment() | {"code": self.identity["code"], "from": {}}
+        for difference in differences(self.starts, now):
+            warn(difference)
+        self.starts.append(now)
+        begun = bool(self.starts[1:])
+        self.identity = identity
+        try:
+            folder.write_json("environment.json", self.starts)
+            if not begun:
+                folder.write_json("settings.json", identity)
+        except OSError as error:
+            raise SettingError(
+                f"directory: cannot write to {folder.path}: {error.strerror}"
+            ) from None
 
     def run(self, folder: RunDirectory | None, resume: bool) -> Result:
         """All seeds, one after the other."""
+        if not self.starts:
+            self.starts.append(environment() | {"code": self.identity["code"], "from": {}})
         record = self._blank_record()
-        result = Result(record, self._source(folder))
+        result = Result(record, self._source(folder), self.identity)
         s = self.settings
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in range(s.seed, s.seed + s.seeds):
-                one = Seed(self.session(seed, folder), SeedRecord(seed))
+                one = Seed(self.session(seed, folder), SeedRecord(seed), self.identity)
                 record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
                 last = seed + 1 == s.seed + s.seeds
@@ -154,7 +177,8 @@ class Runner:
             model=self.identity["model"],
             origin=self.identity["origin"],
             notes=notes,
-            environment=environment(),
+            environment=self.starts[-1],
+            starts=self.starts,
         )
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
@@ -178,7 +202,7 @@ class Runner:
 
         def load(seed: int) -> Session:
             session = self.session(seed, None)
-            session.load(checkpoint.load(path(seed), warn))
+            restore(session, path(seed), self.identity, self.settings, warn)
             session.personalise_held_out(self.settings.held_out_rounds)
             return session
 
@@ -198,9 +222,12 @@ class Runner:
         server = one.session.server
         record = one.record
         if resume and folder:
-            checkpoint.clear(folder.checkpoints(record.seed))
+            checkpoint.recover(folder.checkpoints(record.seed))
             if checkpoint.found(folder.checkpoints(record.seed)):
-                one.restore(folder.checkpoints(record.seed))
+                one.restore(folder.checkpoints(record.seed), s)
+            self.starts[-1]["from"][str(record.seed)] = server.version
+            with on_disk("the environment"):
+                folder.write_json("environment.json", self.starts)
         began = time.perf_counter() - record.seconds
         while not (stop := self._stop(one)):
             if interrupted():
@@ -276,6 +303,7 @@ class Seed:
 
     session: Session
     record: SeedRecord
+    identity: dict[str, Any]  # of the run
     by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
     on_disk: bool = False  # whether the last checkpoint was written
 
@@ -318,19 +346,41 @@ class Seed:
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
         self.on_disk = False
+        path = folder.checkpoints(self.record.seed)
         with on_disk(f"the checkpoint of round {version}"):
-            checkpoint.save(folder.checkpoints(self.record.seed), version, states, facts, parts)
+            bound = bound_of(self.identity, self.session)
+            checkpoint.save(path, bound, version, states, facts, parts)
             self.on_disk = True
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: Path, settings: Settings) -> None:
         """Back to the newest sound checkpoint."""
-        found = checkpoint.load(path, warn)
-        self.session.load(found)
-        self.by_client = list(found.states["history"]["by_client"])
-        self.record.history = found.facts["history"]
+        found = restore(self.session, path, self.identity, settings, warn)
+        with refusing(found):
+            self.record.history = checked_history(found.facts, found.round)
+            rows = len(self.record.history)
+            shape = (rows, len(self.session.server.roster)) if rows else (0, 0)
+            expected = {"by_client": (shape, torch.float32)}
+            history = found.read("history", lambda shapes: check_shapes(shapes, expected))
+        self.by_client = list(history["by_client"])
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+
+
+def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
+    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
+    check_object(facts, {"server": dict, "history": list, "seconds": (int, float)})
+    if not 0 <= facts["seconds"] < math.inf:
+        raise ValueError("seconds: a number >= 0 is expected")
+    nobody = Scores(*(torch.zeros(0),) * 5)
+    names = {"round", *summarise(nobody), *_SENT, "gradients_per_client"}
+    last = 0
+    for figures in facts["history"]:
+        check_object(figures, dict.fromkeys(names, (int, float)))
+        if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
+            raise ValueError("history: rounds are whole numbers in their order")
+        last = figures["round"]
+    return facts["history"]
 
 
 def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:

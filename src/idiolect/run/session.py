@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from ..adversary import chosen
 from ..adversary.host import MaliciousHost, WatchedHost
 from ..adversary.observer import Observer
 from ..core import streams
+from ..core.files import check_object
 from ..core.knobs import SettingError
+from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
@@ -28,7 +31,7 @@ from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
 from .checkpoint import Checkpoint
-from .settings import Settings
+from .settings import Settings, fixed_on_resume
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,18 @@ class Session:
         run: int,
         scratch: Path | None = None,
         start: Start | None = None,
+        started: bool = False,
     ):
         self.seed = seed
         self.people = People.of(federation, settings, seed)
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         bound = task.under(settings.numerics(seed))
-        self.started = start is not None  # from an earlier stage, not from a new model
+        # from an earlier stage, not from a new model; its start is given here or in a checkpoint
+        self.started = started or start is not None
         if start:
             bound.x0 = start.x0.to(bound.x0)
-        self.contract = Contract(method, bound, settings.channel, run)
+        self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
         eligible[self.people.eligible] = True
@@ -112,7 +117,7 @@ class Session:
             scratch=scratch,
             finetune_steps=settings.finetune_steps,
             finetune_lr=settings.finetune_lr,
-            repeats=False,  # nothing between server and hosts can be lost or come twice here
+            repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
@@ -145,15 +150,40 @@ class Session:
             tensors = tensors | {"start.x0": self.contract.task.x0.cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
-    def load(self, found: Checkpoint) -> None:
-        """As it was saved, hosts from their folders."""
+    def load(self, found: Checkpoint, settings: Settings) -> None:
+        """As it was saved, hosts from their folders; ValueError for what was not saved by this."""
+        facts = check_object(found.facts.get("server"))
+        personalised = facts.pop("held_out_personalised", None)
+        if not isinstance(personalised, bool):
+            raise ValueError("server: 'held_out_personalised' is true or false")
+        server = self.server
+        enrolled = len(server.roster)
+        tensors = found.read("server", lambda shapes: self._check(shapes, facts))
+        start = tensors.pop("start.x0", None)
+        server.load(tensors, facts)
+        if server.version != found.round or len(server.roster) != enrolled:
+            raise ValueError("server: another round or other clients than the checkpoint is of")
         task = self.contract.task
-        tensors = found.states["server"]
-        task.x0 = tensors.get("start.x0", task.x0).to(task.x0)
-        self.server.load(tensors, found.facts["server"])
-        self.held_out_personalised = found.facts["server"]["held_out_personalised"]
+        if start is not None:
+            task.x0 = start.to(task.x0)
+        self.held_out_personalised = personalised
+        done = torch.full((enrolled,), found.round)
+        done[self.people.held_out] += settings.held_out_rounds * personalised
         for number, host in enumerate(self.hosts):
-            host.load(found.path / host_folder(number))
+            host.load(found.path / host_folder(number), done[host.wire_ids])
+
+    def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
+        """Refuse what this session cannot have saved of the server's side."""
+        start = shapes_of({"start.x0": self.contract.task.x0}) if self.started else {}
+        check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
+        self.server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
+
+    def most_bytes(self, rounds: int) -> int:
+        """The most that a checkpoint takes: server, hosts, and figures of every round."""
+        figures = 4 * (rounds + 1) * len(self.server.roster)
+        start = bytes_of(shapes_of({"x0": self.contract.task.x0}))
+        hosts = sum(host.most_bytes() for host in self.hosts)
+        return self.server.most_bytes() + start + hosts + figures
 
     def personalise_held_out(self, rounds: int) -> None:
         """The clients kept out of training train towards the finished server, once."""
@@ -165,6 +195,13 @@ class Session:
         """Free what only training and evaluation need."""
         for host in self.hosts:
             host.release()
+
+
+def settings_digest(settings: Settings) -> str:
+    """SHA-256 of all settings that are fixed for a run: server and hosts must have them alike."""
+    values = settings.as_dict()
+    text = json.dumps({name: values[name] for name in sorted(fixed_on_resume())})
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def host_folder(number: int) -> str:

@@ -18,13 +18,14 @@ class Contract:
     """Method, task, channel and run: both sides are built from it, and neither holds the other.
 
     The checksum is mixed into the schema's of every header, so that a message made under another
-    method, model, precision, channel or seed is rejected by its first bytes.
+    method, model, precision, channel, seed or run setting is rejected by its first bytes.
     """
 
     method: Method
     task: Task  # as the run computes it
     channel: Channel
     run: int  # identifies the run, 32 bits
+    settings: str = ""  # a digest of the run's settings, where both sides know them
 
     @cached_property
     def link(self) -> Link:
@@ -67,5 +68,6 @@ class Contract:
             numerics,
             self.channel.stages,
             self.run,
+            self.settings,
         )
         return zlib.crc32(repr(parts).encode())

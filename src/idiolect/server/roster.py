@@ -119,5 +119,5 @@ class Roster:
         """A roster as it was saved."""
         roster = cls()
         roster.enrol(facts["ids"], tensors["samples"].tolist())
-        roster.eligible = tensors["eligible"].clone()
+        roster.eligible = tensors["eligible"] & (roster.samples > 0)
         return roster

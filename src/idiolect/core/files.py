@@ -1,0 +1,264 @@
+"""Files that hold models or clients' figures: private to the user, whole or not there, read warily.
+
+What is written here is readable by its owner alone (0600 in folders of 0700), has reached the disk
+before it has its name, and its name has reached the disk too. What is read may come from anyone:
+only regular files, no symbolic links, no more bytes than a bound, no more in them than is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from .knobs import SettingError
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+MOST_JSON = 256 << 20  # bytes of a JSON file that is read
+
+Kinds = type | tuple[type, ...]  # what a JSON value may be: int, (int, float), list, ...
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made with its missing parents for the user alone; a link is refused.
+
+    A folder that is there already keeps its permissions.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     made = private_folder(Path(place) / "runs" / "first")
+    ...     oct(made.stat().st_mode & 0o777), made.name
+    ('0o700', 'first')
+    """
+    if path.is_symlink():
+        raise SettingError(f"directory: {path} is a symbolic link; a folder itself is accepted")
+    missing = []
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
+        sync(folder.parent)
+    if not path.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(path))
+    return path
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open(..., opener=private_opener)`: a new file is the user's alone, a link is refused."""
+    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.open(path, flags | extra, FILE_MODE)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """A whole file on the disk, or the one that was there before; for the user alone.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     file = Path(place) / "note.txt"
+    ...     write_atomic(file, b"first")
+    ...     write_atomic(file, b"second")
+    ...     file.read_bytes(), [p.name for p in Path(place).iterdir()]
+    (b'second', ['note.txt'])
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "xb", opener=private_opener) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A value as a JSON file, atomically. NaN and infinity are refused: see `core.plain`."""
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file, or the names in a folder, are on the disk, where that is possible."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse, by OSError, whatever is not a file itself: a link, a folder, a pipe, a device."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(f"{path.name} is not a regular file (links are refused)")
+
+
+def read_bytes(path: Path, limit: int = MOST_JSON) -> bytes:
+    """The content of a regular file of at most `limit` bytes; OSError for anything else."""
+    check_regular(path)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(private_opener(str(path), flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path.name} is not a regular file (links are refused)")
+        if found.st_size > limit:
+            raise OSError(f"{path.name} has {found.st_size} bytes; at most {limit} are read")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(f"{path.name} grows while it is read")
+    return content
+
+
+def parse_json(content: bytes) -> Any:
+    """JSON in UTF-8 as plain data. ValueError for all else: a key twice, nesting without end.
+
+    NaN and Infinity are read, as Python writes them.
+
+    >>> parse_json(b'{"rounds": 5, "rounds": 6}')
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'rounds' is there twice
+    """
+    try:
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_once)
+        if b"\\u" in content:
+            _refuse_half_characters(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def read_json(path: Path, limit: int = MOST_JSON) -> Any:
+    """The content of a JSON file, or a SettingError that names it."""
+    try:
+        return parse_json(read_bytes(path, limit))
+    except (OSError, ValueError) as error:
+        raise SettingError(f"directory: cannot read {path}: {_reason(error)}") from None
+
+
+def read_json_object(
+    path: Path,
+    fields: Mapping[str, Kinds] | None = None,
+    optional: Collection[str] = (),
+    limit: int = MOST_JSON,
+) -> dict[str, Any]:
+    """A JSON file that holds an object, or a SettingError that names file and field.
+
+    With `fields` (name -> kind) it has these and no others; those that are `optional` may be
+    missing.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     file = Path(place) / "compare.json"
+    ...     write_json(file, {"labels": ["a"], "count": "bytes"})
+    ...     read_json_object(file, {"labels": list, "count": str, "title": str}, {"title"})
+    {'labels': ['a'], 'count': 'bytes'}
+    """
+    value = read_json(path, limit)
+    if fields is not None or not isinstance(value, dict):
+        try:
+            check_object(value, fields, optional)
+        except ValueError as error:
+            raise SettingError(f"directory: cannot use {path}: {error}") from None
+    return value
+
+
+def check_object(
+    value: Any, fields: Mapping[str, Kinds] | None = None, optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """The value, if it is an object with these fields; else a ValueError that says what is wrong.
+
+    `bool` is no `int` here, as in JSON.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds {_kind(type(value))}; {_kind(dict)} is expected")
+    if fields is None:
+        return value
+    for name in value:
+        if name not in fields:
+            known = ", ".join(fields)
+            raise ValueError(f"the field {name[:80]!r} is not expected; known: {known}")
+    for name, kinds in fields.items():
+        if name not in value:
+            if name not in optional:
+                raise ValueError(f"the field {name!r} is missing")
+            continue
+        accepted = kinds if isinstance(kinds, tuple) else (kinds,)
+        if type(value[name]) not in accepted:
+            expected = " or ".join(map(_kind, accepted))
+            found = _kind(type(value[name]))
+            raise ValueError(f"the field {name!r} is {found}; {expected} is expected")
+    return value
+
+
+def check_like(value: Any, pattern: Any, name: str = "it") -> None:
+    """Refuse, by ValueError, plain data that are not built as the pattern is.
+
+    An object with entries has these keys; an empty one is a table, name -> whole number; a list has
+    whole numbers or texts; whole numbers are not negative.
+
+    >>> check_like({"version": 3, "rejected": {"size": 1}}, {"version": 0, "rejected": {}})
+    >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
+    Traceback (most recent call last):
+        ...
+    ValueError: server: the field 'version' is a text; a whole number is expected
+    """
+    try:
+        check_object({"": value}, {"": type(pattern)})
+        if isinstance(pattern, dict) and pattern:
+            check_object(value, {n: type(p) for n, p in pattern.items()})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if isinstance(pattern, dict):
+        for key, item in value.items():
+            check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
+    elif isinstance(pattern, list) and not all(type(item) in (int, str) for item in value):
+        raise ValueError(f"{name}: a list of whole numbers or texts is expected")
+    elif type(value) is int and value < 0:
+        raise ValueError(f"{name}: {value} is not accepted; a whole number >= 0 is expected")
+
+
+_WORDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def _kind(kind: type) -> str:
+    return _WORDS.get(kind, kind.__name__)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once each."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} is there twice")
+    return value
+
+
+def _refuse_half_characters(value: Any) -> None:
+    """Texts with half of a surrogate pair cannot be written again, nor shown."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it is not Unicode") from None
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,114 @@
+"""Tensors in safetensors files: private when written; when read, only those that are expected."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from .files import FILE_MODE, check_regular
+from .types import State
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, tuple[Shape, torch.dtype]]  # name -> shape and dtype
+
+HEADER = 64 << 20  # bytes of a file beside its tensors, at most
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def shapes_of(state: State, prefix: str = "") -> dict[str, tuple[Shape, torch.dtype]]:
+    """Names, shapes and dtypes of some tensors.
+
+    >>> shapes_of({"w": torch.zeros(3)}, "state.")
+    {'state.w': ((3,), torch.float32)}
+    """
+    return {f"{prefix}{n}": (tuple(t.shape), t.dtype) for n, t in state.items()}
+
+
+def check_shapes(found: Shapes, expected: Shapes) -> None:
+    """Refuse, by ValueError, tensors that are not exactly those expected.
+
+    >>> check_shapes({"w": ((3,), torch.float32)}, {"w": ((4,), torch.float32)})
+    Traceback (most recent call last):
+        ...
+    ValueError: tensor 'w' is float32[3]; float32[4] is expected
+    """
+    for name in found:
+        if name not in expected:
+            known = ", ".join(list(expected)[:12]) or "none"
+            raise ValueError(f"tensor {name[:80]!r} is not expected; expected: {known}")
+    for name, form in expected.items():
+        if name not in found:
+            raise ValueError(f"tensor {name!r} is missing; {_text(*form)} is expected")
+        if found[name] != form:
+            is_, wanted = _text(*found[name]), _text(*form)
+            raise ValueError(f"tensor {name!r} is {is_}; {wanted} is expected")
+
+
+def bytes_of(shapes: Shapes) -> int:
+    """What tensors of these shapes take."""
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes.values())
+
+
+def write_tensors(path: Path, state: State) -> None:
+    """A safetensors file for the user alone; a full disk is an OSError."""
+    try:
+        save_file({n: t.cpu().contiguous() for n, t in state.items()}, path)
+        os.chmod(path, FILE_MODE)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
+
+
+def file_shapes(path: Path) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Names, shapes and dtypes in a file, from its header alone; ValueError if it has none."""
+    check_regular(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {}
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                dtype = part.get_dtype()
+                if dtype not in _DTYPES:
+                    raise ValueError(f"{path.name}: numbers of type {dtype} are not expected")
+                found[name] = (tuple(part.get_shape()), _DTYPES[dtype])
+            return found
+    except SafetensorError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def read_tensors(path: Path, check: Callable[[Shapes], None]) -> State:
+    """The tensors of a file; `check` sees names, shapes and dtypes before any of them is read.
+
+    Whatever is wrong is a ValueError that names the file.
+    """
+    try:
+        check(file_shapes(path))
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (ValueError, SafetensorError) as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(path.name) else f"{path.name}: {text}") from None
+
+
+def _text(shape: Shape, dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
