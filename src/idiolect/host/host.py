@@ -132,6 +132,7 @@ class Host:
         A host that `gathers` sends everything with its last chunk.
         """
         contract = self.contract
+        self._undo(order.version)
         train = self.rows(order.train)
         heard = self.rows(order.heard)
         down = self._open(contract.down, order.down, order.version, contract.task.device)
@@ -155,6 +156,16 @@ class Host:
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
             yield Sent(messages, values, self.wire_ids[rows], spent)
+
+    def _undo(self, version: int) -> None:
+        """A round that was begun and never concluded has not happened: the server was lost in it.
+
+        Opened again it may name others, where clients have joined or left.
+        """
+        everyone = torch.arange(self.data.clients)
+        self.coder.back(everyone, version)
+        if self.store.keep:
+            self.store.back(everyone, version)
 
     def _send(
         self, version: int, down: State, waiting: list[tuple[Tensor, State]]
