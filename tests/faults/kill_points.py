@@ -168,6 +168,7 @@ def main(place: Path, count: int) -> None:
             came_to = carried_on(folder) if how == "killed" else f"not killed: {how[-300:]}"
             if came_to != whole:
                 wrong[f"{at} {operations[at - 1]}"] = came_to
+                print(f"{name}: {at} {operations[at - 1]}: {came_to}", file=sys.stderr)
             shutil.rmtree(folder)
         report[name] = {"operations": len(operations), "tried": len(points), "wrong": wrong}
         print(f"{name}: {len(points)} of {len(operations)}, {len(wrong)} wrong", file=sys.stderr)

@@ -7,6 +7,7 @@ checkpoint and no crash; after a crash of the first it is made anew from what is
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -157,6 +158,7 @@ class Faulty:
         """
         tensors, facts = self.server.save()
         folder = self.folder / "server"
+        shutil.rmtree(folder, ignore_errors=True)  # of a time that a crash may have undone
         checkpoint.save(folder, self.bound, self.server.version, {"server": tensors}, facts)
         order = self.server.open().order
         for host in self.hosts:
