@@ -26,6 +26,11 @@ class Combine(Protocol):
     samples: Tensor  # float64[S]: training samples of each client heard, over the mean client's
     clients: int  # N: how many clients may take part
 
+    @property
+    def heard(self) -> int:
+        """S: how many clients were heard."""
+        ...
+
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         """One vector for each part of the message: rows[S, m] -> [m], selected once per message.
 
@@ -61,6 +66,15 @@ class Method(Knobs):
     def linear(self) -> bool:
         """Whether `aggregate` needs no more of the messages than their weighted mean."""
         return True
+
+    @property
+    def streams(self) -> bool:
+        """Whether `aggregate` may be given the messages of a large cohort a few at a time.
+
+        It may if it treats every row by itself, whatever is in the others, and counts clients by
+        `rule.heard`.
+        """
+        return self.linear
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""

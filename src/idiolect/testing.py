@@ -88,6 +88,10 @@ class PlainMean:
     samples: Tensor  # float64[S], over the mean client's
     clients: int
 
+    @property
+    def heard(self) -> int:
+        return len(self.samples)
+
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         weights = self.method.weigh(self.samples) if weights is None else weights
         share = weights / weights.sum()

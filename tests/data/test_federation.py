@@ -1,5 +1,7 @@
 """Federations from the user's own arrays, frames, files and data sets; and what is refused."""
 
+import contextlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -163,3 +165,24 @@ def test_unreadable_tables_are_refused(tmp_path):
         (tmp_path / name).write_bytes(body)
         with pytest.raises(SettingError, match="cannot be read"):
             data.load("table", path=str(tmp_path / name))
+
+
+def test_a_parquet_file_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
+    FRAME.to_parquet(tmp_path / "visits.parquet")
+    monkeypatch.setattr("idiolect.data.tables.CELLS", FRAME.size - 1)
+    monkeypatch.setattr("pandas.read_parquet", lambda *_: pytest.fail("unpacked"))
+    with pytest.raises(SettingError, match=f"at most {FRAME.size - 1} cells are accepted"):
+        data.load("table", path=str(tmp_path / "visits.parquet"), client="site", target="ill")
+
+
+def test_damaged_parquet_files_are_refused_whatever_the_library_makes_of_them(tmp_path):
+    FRAME.to_parquet(tmp_path / "visits.parquet")
+    sound = (tmp_path / "visits.parquet").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        body = bytearray(sound)
+        for at in rng.integers(len(body), size=3):
+            body[at] = rng.integers(256)
+        (tmp_path / "visits.parquet").write_bytes(body)
+        with contextlib.suppress(SettingError):
+            data.load("table", path=str(tmp_path / "visits.parquet"), client="site", target="ill")

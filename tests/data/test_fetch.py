@@ -1,5 +1,6 @@
 """Fetching: only the right bytes enter the cache, from whichever source has them."""
 
+import dataclasses
 import gzip
 import hashlib
 import http.server
@@ -7,12 +8,13 @@ import io
 import os
 import tarfile
 import threading
+import time
 from functools import partial
 
 import pytest
 
 from idiolect.core.knobs import SettingError
-from idiolect.data import fetch
+from idiolect.data import download, fetch
 from idiolect.data.sources import SOURCES, DataSource, File, Way
 
 BODY = {"a": b"first file " * 100, "b": b"second"}
@@ -26,8 +28,9 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def site(tmp_path):
-    """A web server on this computer; yields (folder, address)."""
+def site(tmp_path, monkeypatch):
+    """A web server on this computer, without encryption; yields (folder, address)."""
+    monkeypatch.setattr(download, "SCHEMES", ("http",))
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -114,22 +117,47 @@ def test_damaged_or_oversized_downloads_leave_nothing_behind(cache, site, monkey
     assert left(cache) == []
 
 
-def test_a_corrupt_file_in_the_cache_is_replaced(cache, site, monkeypatch):
+def test_a_wrong_file_in_the_cache_is_set_aside_when_a_source_replaces_it(
+    cache, site, monkeypatch, capsys
+):
     folder, address = site
     fill(folder)
     offer(monkeypatch, each(address))
     fetch.get("toy")
-    (cache / "toy" / "a").write_bytes(b"bit rot")
-    assert (fetch.get("toy") / "a").read_bytes() == BODY["a"]
+    for number, body in enumerate((b"my own data", b"my other data"), start=1):
+        (cache / "toy" / "a").write_bytes(body)
+        capsys.readouterr()
+        assert (fetch.get("toy") / "a").read_bytes() == BODY["a"]
+        aside = cache / "toy" / f"a.set-aside-{number}"
+        assert aside.read_bytes() == body
+        told = capsys.readouterr().err
+        for text in (str(aside), FILES["a"].sha256, hashlib.sha256(body).hexdigest()):
+            assert text in told
+    assert left(cache) == ["a", "a.set-aside-1", "a.set-aside-2", "b"]
 
 
-def test_a_corrupt_file_in_the_cache_is_reported_when_it_cannot_be_replaced(cache, monkeypatch):
-    offer(monkeypatch)
+@pytest.mark.parametrize("ways", [(), (Way("each", "http://127.0.0.1:9/", {"a": "a", "b": "b"}),)])
+def test_a_file_in_the_cache_that_no_source_can_replace_stays(cache, monkeypatch, ways):
+    offer(monkeypatch, *ways)
     (cache / "toy").mkdir(parents=True)
-    (cache / "toy" / "a").write_bytes(b"bit rot")
-    with pytest.raises(fetch.FetchError, match=r"corrupt download: a .*removed"):
+    (cache / "toy" / "a").write_bytes(b"my own data")
+    with pytest.raises(fetch.FetchError) as error:
         fetch.get("toy")
-    assert left(cache) == []
+    assert (cache / "toy" / "a").read_bytes() == b"my own data" and left(cache) == ["a"]
+    found = hashlib.sha256(b"my own data").hexdigest()
+    for text in (" a (", FILES["a"].sha256, found, "left as it is", "with path", "move it away"):
+        assert text in str(error.value)
+
+
+def test_only_old_remains_of_a_killed_download_are_swept(cache, site, monkeypatch):
+    fill(site[0])
+    offer(monkeypatch, each(site[1]))
+    for name in (".part-old", ".part-new"):
+        (cache / "toy" / name).mkdir(parents=True)
+        (cache / "toy" / name / "download").write_bytes(b"half")
+    os.utime(cache / "toy" / ".part-old", (0, 0))
+    fetch.get("toy")
+    assert left(cache) == [".part-new", "a", "b"]
 
 
 def test_the_next_source_is_tried_and_every_failure_is_told(cache, site, monkeypatch):
@@ -178,9 +206,50 @@ def test_a_failing_package_client_is_quoted(cache, tmp_path, monkeypatch):
         fetch.get("toy")
 
 
-def tar_way(folder, address, members):
+def test_a_package_client_that_never_ends_is_ended_with_what_it_started(
+    cache, tmp_path, monkeypatch
+):
+    pids = tmp_path / "pids"
+    (tmp_path / "npm").write_text(f"#!/bin/sh\nsleep 60 &\necho $$ $! > {pids}\nwait\n")
+    (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(fetch, "PATIENCE", 0.3)
+    offer(monkeypatch, Way("npm", "toy@9", {}))
+    with pytest.raises(fetch.FetchError, match=r"npm was not done after 0\.3 seconds"):
+        fetch.get("toy")
+    started = pids.read_text().split()
+    until = time.monotonic() + 5
+    while any(alive(pid) for pid in started):
+        assert time.monotonic() < until, "a process was left behind"
+        time.sleep(0.01)
+
+
+def alive(pid):
+    """A process that is there and not merely waiting to be buried."""
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def tar_way(folder, address, members, names=None, **options):
+    """The way to an archive of these members, with its hash."""
     make_tar(folder / "toy.tar.gz", members)
-    return Way("tar", address + "toy.tar.gz", {name: f"toy/{name}" for name in BODY})
+    names = names or {name: f"toy/{name}" for name in BODY}
+    known = fetch.sha256(folder / "toy.tar.gz")
+    return Way("tar", address + "toy.tar.gz", names, known, **options)
+
+
+@pytest.mark.parametrize(
+    ("known", "message"), [("", "is not known; it is not opened"), ("0" * 64, "corrupt download")]
+)
+def test_no_archive_is_opened_before_its_hash_is_right(cache, site, monkeypatch, known, message):
+    way = tar_way(*site, [(f"toy/{name}", body) for name, body in BODY.items()])
+    offer(monkeypatch, dataclasses.replace(way, sha256=known))
+    monkeypatch.setattr(fetch, "open_tar", lambda _: pytest.fail("opened"))
+    with pytest.raises(fetch.FetchError, match=message):
+        fetch.get("toy")
+    assert left(cache) == []
 
 
 def test_only_members_with_the_expected_names_are_written(cache, site, monkeypatch, tmp_path):
@@ -211,15 +280,16 @@ def test_wrong_archives_are_refused(cache, site, monkeypatch, members, message):
 
 def test_an_archive_that_is_none_is_refused(cache, site, monkeypatch):
     way = tar_way(*site, [])
-    (site[0] / "toy.tar.gz").write_bytes(b"<html>gone</html>")
-    offer(monkeypatch, way)
+    gone = b"<html>gone</html>"
+    (site[0] / "toy.tar.gz").write_bytes(gone)
+    offer(monkeypatch, dataclasses.replace(way, sha256=hashlib.sha256(gone).hexdigest()))
     with pytest.raises(fetch.FetchError, match="could not be obtained"):
         fetch.get("toy")
 
 
 def test_a_gzipped_member_larger_than_its_file_is_stopped(cache, site, monkeypatch):
-    make_tar(site[0] / "t.tar.gz", [("a.gz", gzip.compress(bytes(10**6))), ("b", BODY["b"])])
-    offer(monkeypatch, Way("tar", site[1] + "t.tar.gz", {"a": "a.gz", "b": "b"}))
+    members = [("a.gz", gzip.compress(bytes(10**6))), ("b", BODY["b"])]
+    offer(monkeypatch, tar_way(*site, members, {"a": "a.gz", "b": "b"}))
     with pytest.raises(
         fetch.FetchError, match="corrupt download: a has more than the 1100 bytes expected"
     ):
@@ -240,8 +310,8 @@ def test_a_converter_makes_the_files(cache, site, monkeypatch):
         (folder / "a").write_bytes((folder / "packed").read_bytes() * 100)
         (folder / "b").write_bytes(BODY["b"])
 
-    make_tar(site[0] / "t.tar.gz", [("one", b"first file ")])
-    offer(monkeypatch, Way("tar", site[1] + "t.tar.gz", {"packed": "one"}, convert=convert))
+    one = [("one", b"first file ")]
+    offer(monkeypatch, tar_way(*site, one, {"packed": "one"}, convert=convert))
     fetch.get("toy")
     assert left(cache) == ["a", "b"]
 
@@ -267,3 +337,6 @@ def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
     )
     for way in source.ways:
         assert way.convert or set(way.members) == set(source.files)
+        if way.kind in ("tar", "each"):
+            assert way.ref.startswith("https://")
+        assert way.kind in ("apt", "each") or len(way.sha256) == 64

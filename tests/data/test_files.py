@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_labels_that_do_not_go_with_the_images_are_refused(tmp_path):
         (b"\0\0\x0d\x01" + struct.pack(">I", 1) + bytes(4), "not an IDX file of bytes"),
         (
             b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(4),
-            "promises 5 bytes of data, the file has 4",
+            "promises 5 bytes of data, the file has less",
         ),
         (b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(6), "has more"),
         (b"\0\0\x08\x03" + struct.pack(">III", 2**31, 2**31, 2**31), "at most"),
@@ -106,6 +107,8 @@ def test_labels_that_do_not_go_with_the_images_are_refused(tmp_path):
             gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 5) + bytes(5), mtime=0)[:-9],
             "damaged gzip",
         ),
+        (gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "damaged gzip"),
+        (b"\0\0\x08\xff" + struct.pack(">I", 1) * 255 + b"\1", "255 dimensions; at most 8"),
     ],
 )
 def test_damaged_idx_files_are_refused(tmp_path, body, message):
@@ -113,6 +116,18 @@ def test_damaged_idx_files_are_refused(tmp_path, body, message):
     path.write_bytes(body)
     with pytest.raises(SettingError, match=message):
         idx.read(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_memory_is_taken_for_bytes_that_a_short_file_cannot_hold(tmp_path, packed):
+    body = b"\0\0\x08\x01" + struct.pack(">I", idx.LIMIT)
+    (tmp_path / "x").write_bytes(gzip.compress(body) if packed else body)
+    tracemalloc.start()
+    with pytest.raises(SettingError, match="promises 1073741824 bytes of data, the file has less"):
+        idx.read(tmp_path / "x")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def write_cifar(folder, n=40):
@@ -171,7 +186,9 @@ def test_png_sheets_become_the_original_batches(tmp_path):
         ).read_bytes()
 
 
-@pytest.mark.parametrize("text", ["{", "[0, 11]", "[]", '["a"]', "[[1], [2]]", "[0.5]", "3"])
+@pytest.mark.parametrize(
+    "text", ["{", "[0, 11]", "[]", '["a"]', "[[1], [2]]", "[0.5]", "3", "[" * 10**5]
+)
 def test_bad_label_lists_are_refused(tmp_path, text):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(SettingError, match=r"l\.json"):

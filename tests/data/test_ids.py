@@ -192,3 +192,18 @@ def test_all_clients_in_order_are_the_same_object():
 def test_positions_that_name_no_clients_are_refused(positions, message):
     with pytest.raises(SettingError, match=message):
         F.of(positions)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda ids: np.array(ids, dtype=object)])
+@pytest.mark.parametrize(
+    ("odd", "message"), [("a\ud800", "must be whole characters"), ("a\0b", "must be without NUL")]
+)
+def test_text_that_no_file_could_give_back_is_refused(kind, odd, message):
+    with pytest.raises(SettingError, match=message):
+        read_ids(kind(["a", odd]))
+
+
+def test_a_nul_at_the_end_does_not_make_two_clients_one():
+    for given in (["a", "a\0"], np.array(["a", "a\0"], dtype=object)):
+        with pytest.raises(SettingError, match="must be without NUL"):
+            read_ids(given)

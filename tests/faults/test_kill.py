@@ -22,10 +22,11 @@ from torch import nn
 
 import idiolect as il
 
+AGAIN = "000000000006-1"  # the last round, at the end of the run
 POINTS = {  # what is called, the call at which to die, before or after it
-    "before the first round": ("idiolect.host.host:Host.update", 1, "before"),
-    "before the clients' work": ("idiolect.host.host:Host.update", 5, "before"),
-    "after the clients' work": ("idiolect.host.host:Host.update", 5, "after"),
+    "before the first round": ("idiolect.host.host:Host.updates", 1, "before"),
+    "before the clients' work": ("idiolect.host.host:Host.updates", 5, "before"),
+    "after the clients' work": ("idiolect.server.server:Server.account", 5, "before"),
     "when a client's message has been received": (
         "idiolect.server.server:Server.receive",
         5,
@@ -43,6 +44,13 @@ POINTS = {  # what is called, the call at which to die, before or after it
     "between the files of a host": ("idiolect.host.host:write_tensors", 3, "after"),
     "before a checkpoint has its name": ("os:replace", "000000000004-0", "before"),
     "when a checkpoint has its name": ("os:replace", "000000000004-0", "after"),
+    "when a round is saved again, before it has its name": ("os:replace", AGAIN, "before"),
+    "when a round is saved again, and has its name": ("os:replace", AGAIN, "after"),
+    "when the same round's earlier checkpoint is half removed": (
+        "shutil:rmtree",
+        "000000000006-0",
+        "before",
+    ),
     "when an old checkpoint is half removed": ("shutil:rmtree", "000000000002-0", "before"),
     "when the last checkpoint has its name": ("os:replace", "000000000006-0", "after"),
     "in the last evaluation": ("idiolect.engine.inprocess:InProcess.evaluate", 7, "before"),

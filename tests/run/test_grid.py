@@ -215,3 +215,72 @@ def test_ctrl_c_on_a_grid_in_processes(presses, seconds, tmp_path):
 
 def test_nothing_of_any_paper_is_in_the_runner():
     assert "lp-proj" not in Path(grid.__file__).read_text()
+
+
+def living(group: int) -> list[int]:
+    """Processes of a session, as /proc tells; one that is dead but not yet waited for is none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == group and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("when", ["at work", "while workers start"])
+def test_workers_end_when_their_parent_is_killed_and_the_grid_goes_on(when, tmp_path):
+    """kill -9 of the parent: neither a worker nor the resource tracker stays."""
+    script = tmp_path / "script.py"
+    path = tmp_path / "runs.jsonl"
+    script.write_text(_GRID)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(script), str(path), "0.5"]
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    started = 3 if when == "while workers start" else 4  # the parent, the tracker, the workers
+    while len(living(process.pid)) < started or (when == "at work" and not stored(path)):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while living(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert living(process.pid) == []
+    before = stored(path)
+    assert set(before) <= {f"square {n}" for n in range(20)}
+    results = finish([Square(n) for n in range(20)], path)
+    assert squares(results) == {n: n**2 for n in range(20)}
+    assert all(stored(path)[key] == result for key, result in before.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signals", "seconds"), [(1, 0.5), (2, 30.0)])
+def test_sigterm_to_all_processes_of_a_grid_lets_the_jobs_at_work_end(signals, seconds, tmp_path):
+    """As a scheduler sends it: to the parent and its workers. A second one stops at once."""
+    script = tmp_path / "script.py"
+    path = tmp_path / "runs.jsonl"
+    script.write_text(_GRID)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(script), str(path), str(seconds)]
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while len(living(process.pid)) < 4 or (signals == 1 and not stored(path)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0 if signals == 1 else 12)  # the workers have their jobs
+    for _ in range(signals):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode != 0 and "finishing the jobs at work" in said
+    assert (0 < len(stored(path)) < 20) if signals == 1 else not stored(path)
+    deadline = time.monotonic() + 10
+    while living(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert living(process.pid) == []

@@ -273,7 +273,7 @@ def test_every_file_of_a_checkpoint_reaches_the_disk_before_it_has_its_name(tmp_
         "os.replace", lambda a, b: (events.append(f"named {Path(b).name}"), replace(a, b))
     )
     run(il.FedAvg(), tmp_path / "run")
-    written = {"server.safetensors", "history.safetensors", "host-0"}
+    written = {"server.safetensors", "accuracy-seed-0.f32", "host-0"}
     written |= {"private.safetensors", "channel.safetensors"}
     named = events.index(f"named {at(ROUNDS)}")
     assert written <= set(events[:named]) and events[named + 1] == "seed-0"
@@ -290,7 +290,7 @@ def test_nothing_executable_and_nothing_temporary_is_written(settings, tmp_path)
     del result
     gc.collect()
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    assert {p.suffix for p in files} <= {".json", ".csv", ".safetensors", ""} and not [
+    assert {p.suffix for p in files} <= {".json", ".csv", ".safetensors", ".f32", ""} and not [
         p for p in files if p.name.startswith(".")
     ]
     assert {p.name for p in files if not p.suffix} == {"lock"}
@@ -344,7 +344,6 @@ DAMAGE = {
     "a byte of the server": lambda p: flip(p / "server.safetensors", -5),
     "a byte of the header": lambda p: flip(p / "server.safetensors", 3),
     "a byte of the private rows": lambda p: flip(p / "host-0/private.safetensors", 200),
-    "a byte of the history": lambda p: flip(p / "history.safetensors", -1),
     "a file cut short": lambda p: os.truncate(p / "host-0/private.safetensors", 50),
     "an empty file": lambda p: os.truncate(p / "server.safetensors", 0),
     "a missing file": lambda p: (p / "host-0/private.safetensors").unlink(),

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from idiolect.wire import admission, held
 from idiolect.wire import messages as wire
 from idiolect.wire.admission import BODIES, FATES, HEAD, REASONS, Admitted, Inbox, admit
 from idiolect.wire.ragged import Ragged
@@ -221,7 +222,7 @@ def test_twenty_thousand_mutated_messages_raise_nothing_and_each_has_one_fate():
         assert torch.isfinite(got.up["w"]).all() and torch.isfinite(got.up["c"]).all()
         assert ((got.weights > 0) & (got.weights <= CAP)).all()
         fates.update(got.rejected)
-    assert set(fates) == set(REASONS) - {"channel"}
+    assert set(fates) == set(REASONS) - {"channel", "overflow"}  # of channels, of sums
 
 
 def test_a_schema_without_parts_admits_nothing():
@@ -230,7 +231,7 @@ def test_a_schema_without_parts_admits_nothing():
     assert got.rejected == {"size": 2} and got.up == {} and len(got.wire_ids) == 0
 
 
-# -- the fate of every expected client ----------------------------------------------------------------
+# -- the fate of every expected client -------------------------------------------------------------
 def fates(got: Admitted) -> dict[int, str]:
     return {int(k): FATES[f] for k, f in zip(EXPECTED, got.fates, strict=True)}
 
@@ -425,3 +426,77 @@ def test_one_batch_is_not_copied_again():
     box.receive(list(GOOD.values()))
     once, twice = box.admitted(), box.admitted()
     assert all(t.data_ptr() == twice.up[n].data_ptr() for n, t in once.up.items())
+
+
+def test_rows_of_several_batches_are_held_once():
+    box = inbox()
+    for batch in ([GOOD[13], GOOD[2]], [GOOD[3]], [GOOD[8], GOOD[5]]):
+        box.receive(batch)
+    once, twice = box.admitted(), box.admitted()
+    assert all(t.data_ptr() == twice.up[n].data_ptr() for n, t in once.up.items())
+    assert all(t.untyped_storage().nbytes() == t.nbytes for t in once.up.values())
+    assert equal(once, taken(list(GOOD.values())))
+
+
+# -- what is opened --------------------------------------------------------------------------------
+def counted(opened: list[list[int]]):
+    """`decode`, which writes down whose bodies it is given."""
+
+    def counting(bodies: Ragged, wire_ids: np.ndarray):
+        if len(bodies):
+            opened.append(wire_ids.tolist())
+        return decode(bodies, wire_ids)
+
+    return counting
+
+
+def test_only_the_body_of_a_message_that_can_count_is_opened():
+    opened: list[list[int]] = []
+    head = {k: m[:HEAD] for k, m in GOOD.items()}
+    wrong = [
+        message(8, run=RUN + 1)[:HEAD],
+        message(9)[:HEAD],
+        message(8, weight=0)[:HEAD],
+        head[8] + bytes(2),
+    ]
+    messages = [*(h + b"\7" for h in wrong), head[3] + b"\1", *[head[3] + b"\2"] * 50]
+    got = in_batches(messages, [10, 20], decode=counted(opened), limit=1)
+    assert opened == [[3]] and got.up["w"].tolist() == [[1.0]]
+    assert fates(got) == {2: "missing", 3: "admitted", 5: "missing", 8: "weight", 13: "missing"}
+    bad = [head[3] + b"\0"] * 50
+    opened.clear()
+    in_batches(bad, [10, 20], decode=counted(opened), limit=1)
+    assert opened == [[3]] * BODIES
+
+
+@pytest.mark.parametrize("group", [1, 150, 300])
+def test_bodies_opened_in_groups_give_the_same_rows(group, monkeypatch):
+    messages = [GOOD[13], BAD["NaN"][1], *GOOD.values(), BAD["another run"][1]]
+    coded = [m[:HEAD] + bytes([i % 4]) for i, m in enumerate(messages)]
+    whole = in_batches(messages, [4])
+    opened: list[list[int]] = []
+    whole_coded = in_batches(coded, [4], decode=decode, limit=1)
+    monkeypatch.setattr(admission, "GROUP", group)
+    monkeypatch.setattr(held, "MOVED", group)
+    apart = in_batches(messages, [4])
+    apart_coded = in_batches(coded, [4], decode=counted(opened), limit=1)
+    assert equal(apart, whole) and apart.rejected == whole.rejected
+    assert equal(apart_coded, whole_coded) and apart_coded.rejected == whole_coded.rejected
+    assert max(map(len, opened)) == max(1, group // (HEAD + 1 + SCHEMA.length))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(SENT), max_size=30))
+def test_lists_and_padded_matrices_of_the_same_messages_are_the_same(messages):
+    ragged = Ragged.of(messages)
+    noise = np.random.default_rng(0).integers(256, size=ragged.matrix.shape, dtype=np.uint8)
+    beyond = np.arange(ragged.matrix.shape[1]) >= ragged.lengths[:, None]
+    padded = Ragged(np.where(beyond, noise, ragged.matrix), ragged.lengths)
+    a, b = taken(messages), taken(padded)
+    assert equal(a, b) and a.rejected == b.rejected and a.surplus == b.surplus
+    assert np.array_equal(a.fates, b.fates)
+
+
+def test_a_matrix_narrower_than_a_header_is_rejected_for_its_size():
+    got = taken(np.zeros((3, 10), dtype=np.uint8))
+    assert got.rejected == got.surplus == {"size": 3}

@@ -132,8 +132,10 @@ def _read_sparse(
 ) -> np.ndarray:  # -> int32[rows of who, n]
     """Levels with their signs, at most `top`, as `_sparse` wrote them."""
     counts = bits.from_bytes(reader.take(4, who), "<u4")[:, 0].astype(np.int64)
-    reader.reject(counts > n, who)
-    counts = np.where(counts > n, 0, counts)
+    room = 8 * (reader.bodies.lengths - reader.at)[who]  # bits that are left
+    many = (counts > n) | (3 * counts > room)  # a number takes at least three bits
+    reader.reject(many, who)
+    counts = np.where(many, 0, counts)
     gaps = bits.read_gamma(reader, who, counts, n)
     flags = np.unpackbits(reader.take(-(-counts // 8), who), axis=1, bitorder="little")
     flags = np.pad(flags, ((0, 0), (0, max(0, int(counts.max(initial=0)) - flags.shape[1]))))

@@ -8,9 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from ..core.knobs import SettingError, describe, nearest
+from ..core.text import shown
 from ..data import DATASETS, get, load, picture, table
 from ..data.sources import SOURCES
-from ..report.console import ERR, OUT
+from ..report.console import OUT, literal, say
 from .flags import Flags, Parser
 
 
@@ -49,24 +50,24 @@ def _get(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.json:
         print(json.dumps({"name": name, "folder": folder}))
     else:
-        print(f"{name} lies in {folder}")
+        print(shown(f"{name} lies in {folder}"))
 
 
 def _show(parsed: Any, options: dict[str, Any]) -> None:
     federation = load(_named(parsed.name), **options)
     if parsed.json:
         counts = federation.class_counts("train").tolist() if federation.classes else None
-        shown = {
+        facts = {
             "name": federation.name,
             "clients": list(federation.ids),
             "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
             "class_counts": counts,
         }
-        print(json.dumps(shown))
+        print(json.dumps(facts))
     else:
         OUT.print(table(federation))
     if parsed.picture:
-        ERR.print(f"picture: {picture(federation, parsed.picture)}", highlight=False)
+        say(f"picture: {picture(federation, parsed.picture)}")
 
 
 def _list(parsed: Any, options: dict[str, Any]) -> None:
@@ -86,7 +87,7 @@ def _list(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    shown = Table("data", "what it is", "from", "terms")
+    listed = Table("data", "what it is", "from", "terms")
     for r in rows:
-        shown.add_row(r["name"], r["summary"], r["source"], r["terms"])
-    OUT.print(shown)
+        listed.add_row(*(literal(r[key]) for key in ("name", "summary", "source", "terms")))
+    OUT.print(listed)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.knobs import SettingError, accepted, kinds_of, nearest, written
+from ..core.knobs import SettingError, accepted, check, kinds_of, nearest, written
 from ..data import DATASETS
 from ..methods import METHODS
 from ..models import MODELS, options_of
 from ..run.plan import Plan
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
-
-FILE_SECTIONS = ("method", "run", "data", "model")  # of a settings file
+from .settings_file import read_toml
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +51,9 @@ class Flags:
     parser: Parser
     # argparse destination -> (section, field)
     taken: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # section -> name -> the field and its type
+    fields: dict[str, dict[str, tuple[dataclasses.Field, type]]] = field(default_factory=dict)
+    open_sections: set[str] = field(default_factory=set)  # those that take any other name too
 
     def add(self, section: str, cls: type, title: str, skip: dict[str, Any] | None = None) -> None:
         """A flag per field.
@@ -63,6 +63,7 @@ class Flags:
         """
         group = self.parser.add_argument_group(title)
         kinds = kinds_of(cls)
+        self._know(section, cls, kinds)
         for f in dataclasses.fields(cls):
             if not f.metadata or (skip and f.name in skip):
                 continue
@@ -83,6 +84,12 @@ class Flags:
                 **switch,
             )
 
+    def _know(self, section: str, cls: type, kinds: dict[str, type]) -> None:
+        known = self.fields.setdefault(section, {})
+        known |= {f.name: (f, kinds[f.name]) for f in dataclasses.fields(cls) if f.init}
+        if getattr(cls, "takes_any_option", False):
+            self.open_sections.add(section)
+
     def _flag(self, section: str, name: str) -> str:
         taken = any(other == name for _, other in self.taken.values())
         if section in ("data", "model") and (name == "seed" or taken):
@@ -101,6 +108,28 @@ class Flags:
             raise SettingError(f"{unknown[0]} is not a flag of {prog}; {hint}see: {prog} --help")
         return known
 
+    def check_file(self, file: dict[str, Any], path: str) -> None:
+        """Refuse a key or a value of a settings file, by its place in the file.
+
+        Sections whose settings are not known yet (those of a model that the data decide) are
+        checked when they are used.
+        """
+        for section, known in self.fields.items():
+            more = {"run": ("loss",)}.get(section, ("name",))
+            for key, value in file[section].items():
+                if key in more or (key not in known and section in self.open_sections):
+                    continue
+                if key not in known:
+                    raise nearest(key, (*known, *more), f"config: {path}: {section} setting")
+                try:
+                    if known[key][0].metadata:
+                        check(key, value, *known[key])
+                except SettingError as error:
+                    raise SettingError(f"config: {path}: [{section}] {error}") from None
+        loss = file["run"].get("loss", "")
+        if not isinstance(loss, str):
+            raise SettingError(f"config: {path}: [run] loss: {loss!r} is not accepted; text")
+
     def values(self, parsed: argparse.Namespace, section: str) -> dict[str, Any]:
         """What the user gave for a section."""
         given = vars(parsed)
@@ -109,28 +138,6 @@ class Flags:
             for destination, (s, name) in self.taken.items()
             if s == section and given[destination] is not None
         }
-
-
-def read_toml(path: str | None) -> dict[str, Any]:
-    """A settings file: [method] name = "..." and fields, [run], [data] name = "...", [model] ..."""
-    content: dict[str, Any] = {}
-    if path is not None:
-        try:
-            content = tomllib.loads(Path(path).read_text())
-        except OSError as error:
-            raise SettingError(f"config: cannot read {path}: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise SettingError(f"config: {path} is not TOML: {error}") from None
-    for section, value in content.items():
-        if section not in (*FILE_SECTIONS, "methods"):
-            raise nearest(section, FILE_SECTIONS, f"config section in {path}")
-        if section != "methods" and not isinstance(value, dict):
-            raise SettingError(
-                f"config: {section} in {path} is not a section; "
-                f"write [{section}] and its settings below"
-            )
-    sections = {s: dict(content.get(s, {})) for s in FILE_SECTIONS}
-    return sections | {"methods": content.get("methods", [])}
 
 
 def peek(argv: list[str], flag: str) -> str | None:
@@ -150,7 +157,8 @@ def training_flags(
     parser: Parser, argv: list[str], method: str | None
 ) -> tuple[Flags, dict[str, Any]]:
     """The flags of commands that train: those of the run, the data, the model and the method."""
-    file = read_toml(peek(argv, "--config"))
+    path = peek(argv, "--config")
+    file = read_toml(path)
     named_data = peek(argv, "--data") or file["data"].get("name", "synthetic")
     named_model = peek(argv, "--model") or file["model"].get("name")
     flags = Flags(parser)
@@ -172,6 +180,8 @@ def training_flags(
     flags.add("data", DATASETS.find(named_data), f"data {named_data}")
     if named_model:
         flags.add("model", options_of(MODELS.find(named_model)), f"model {named_model}")
+    if path is not None:
+        flags.check_file(file, path)
     return flags, file
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from .. import models
 from ..adversary import ATTACKS
 from ..channels import CHANNELS, Channel, Form, Stage
 from ..core import streams
 from ..core.knobs import SettingError, describe
+from ..core.text import shown
 from ..methods import METHODS, make_method
-from ..report.console import OUT
+from ..report.console import OUT, literal
 from ..server.rules import RULES, Wrapper
 from ..server.rules.rule import Resilient
 from ..task.task import Task
@@ -39,7 +40,8 @@ def methods(argv: list[str]) -> None:
     table = Table(*headings, box=SIMPLE_HEAD)
     for r in rows:
         keeps = "a state" if r["keeps_state"] else "nothing"
-        table.add_row(r["name"], r["summary"], r["trains"], r["sends"], keeps)
+        cells = (r["name"], r["summary"], r["trains"], r["sends"], keeps)
+        table.add_row(*map(literal, cells))
     OUT.print(table)
     OUT.print(
         "sends: numbers per message, up and down; keeps: at the clients between rounds. "
@@ -193,8 +195,8 @@ def rules(argv: list[str]) -> None:
         return
     table = _list("rule", "clients n for f malicious", numbers=False)
     for r in rows:
-        shown = f"{r['name']} +" if r["kind"] == "wrapper" else r["name"]
-        _add(table, {**r, "name": shown}, r["needs"])
+        name = f"{r['name']} +" if r["kind"] == "wrapper" else r["name"]
+        _add(table, {**r, "name": name}, r["needs"])
     OUT.print(table)
     OUT.print(
         "n: clients heard in a round. Those with a + stand before a rule: "
@@ -227,6 +229,7 @@ def _list(what: str, *more: str, numbers: bool = True) -> Table:
 
 def _add(table: Table, row: dict[str, Any], *cells: str) -> None:
     options = "\n".join(
-        f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})" for o in row["options"]
+        shown(f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})") for o in row["options"]
     )
-    table.add_row(row["name"], escape(row["summary"]), *cells, escape(options), end_section=True)
+    first = map(literal, (row["name"], row["summary"], *cells))
+    table.add_row(*first, Text(options), end_section=True)

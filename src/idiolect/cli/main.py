@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 from ..core import allocator
 from ..core.knobs import SettingError, nearest
+from ..core.text import shown
+from ..data.sources import FetchError
+from ..report.console import lines, print_anything
 from ..run.checkpoint import CheckpointError
-from ..run.run import Interrupted
+from ..run.interrupts import exit_code
 
 
 class Command(NamedTuple):
@@ -75,8 +78,13 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; 0 when it worked, 2 for a setting that is not accepted, 130 after Ctrl-C."""
+    """Run a command and say how it went.
+
+    0 when it worked, 1 where the system refused (a full disk), 2 for a setting that is not
+    accepted, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     arguments = sys.argv[1:] if argv is None else argv
+    print_anything()
     try:
         if not arguments or arguments[0] in ("-h", "--help"):
             _help()
@@ -91,28 +99,31 @@ def main(argv: list[str] | None = None) -> int:
         allocator.keep()
         COMMANDS[arguments[0]].load()(arguments[1:])
         return 0
-    except (SettingError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (FetchError, CheckpointError) as error:  # in lines of their own
+        print(f"error: {lines(error)}", file=sys.stderr)
         return 2
-    except Interrupted as stop:
-        print(f"interrupted: {stop}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except SettingError as error:
+        print(f"error: {shown(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"interrupted: {shown(stop)}" if str(stop) else "interrupted", file=sys.stderr)
+        return exit_code(stop)
     except BrokenPipeError:
         return 0
+    except OSError as error:  # of the disk, a folder, a file: their names say what to do
+        print(f"error: {shown(error)}", file=sys.stderr)
+        return 1
 
 
 def _help() -> None:
     from rich.table import Table
 
-    from ..report.console import OUT
+    from ..report.console import OUT, literal
 
     title = "idiolect: personalised federated learning"
     table = Table(title=title, title_justify="left", show_header=False, box=None)
     for name, command in COMMANDS.items():
-        table.add_row(f"idiolect {name} {command.usage}", command.text)
+        table.add_row(literal(f"idiolect {name} {command.usage}"), literal(command.text))
     OUT.print(table)
     OUT.print("Each command has --help; those that show figures or lists have --json.")
 

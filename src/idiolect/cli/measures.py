@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..core.knobs import nearest
+from ..core.paths import given_folder
+from ..core.text import shown
 from ..projections.report import all_kinds
-from ..report.console import OUT
+from ..report.console import OUT, literal
 from ..report.figures import number, size
 from ..run.measure import measure
 from .flags import Flags, Parser, plan_of, training_flags
@@ -28,8 +29,8 @@ def reproduce(argv: list[str]) -> None:
     parsed = Flags(parser).parse(argv)
     if parsed.name not in EXPERIMENTS:
         raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
-    for path in EXPERIMENTS[parsed.name](Path(parsed.output)):
-        print(path)
+    for path in EXPERIMENTS[parsed.name](given_folder(parsed.output, "output")):
+        print(shown(path))
 
 
 def kernels(argv: list[str]) -> None:
@@ -48,7 +49,7 @@ def kernels(argv: list[str]) -> None:
     table = Table("kernel", "ms per gradient of the cohort", "", title=title)
     for r in rows:
         time = f"{r['milliseconds']:.2f}" if r["milliseconds"] else r["error"]
-        table.add_row(r["kernel"], time, "chosen by the rule" if r["chosen"] else "")
+        table.add_row(r["kernel"], literal(time), "chosen by the rule" if r["chosen"] else "")
     OUT.print(table)
 
 
@@ -81,7 +82,7 @@ def projections(argv: list[str]) -> None:
     table = Table(*headings, title=title, box=SIMPLE_HEAD)
     for r in rows:
         if "refused" in r:
-            table.add_row(r["projection"], r["refused"])
+            table.add_row(r["projection"], literal(r["refused"]))
             continue
         table.add_row(
             r["projection"],
@@ -94,4 +95,4 @@ def projections(argv: list[str]) -> None:
         )
     OUT.print(table)
     for text in {r["warning"] for r in rows if r.get("warning")}:
-        OUT.print(f"warning: {text}")
+        OUT.print(literal(f"warning: {text}"))

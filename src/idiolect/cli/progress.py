@@ -15,16 +15,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..core.paths import given_folder
+from ..core.text import shown
 from ..report.console import ERR
 from ..run.compare import Reporter
-from ..run.run import Interrupted
+from ..run.interrupts import Interrupted
 from ..run.run import Progress as Report
 
 
 def directory_for(given: str | None, name: str) -> Path:
     """The run directory: as given, or a new one named by time and method."""
     if given:
-        return Path(given)
+        return given_folder(given, "directory")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{stamp}-{name.replace(':', '.')}"
     path = base
@@ -41,7 +43,8 @@ def resumable(directory: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        raise Interrupted(f"{stop}; continue with: idiolect resume {directory}") from None
+        text = f"{stop}; continue with: idiolect resume {directory}"
+        raise Interrupted(text, stop.number) from None
 
 
 @contextmanager
@@ -51,7 +54,7 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Reporter]:
     Gives a function that makes a run's reporter.
     """
     columns = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -70,9 +73,9 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Reporter]:
             def report(seed: int, round: int, accuracy: float) -> None:
                 nonlocal done
                 done = before + (seed - first_seed) * rounds + round
-                shown = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
+                reached = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
                 rate = f"{done / (time.perf_counter() - began):.1f} rounds/s"
-                text = f"{name} seed {seed}{shown}"
+                text = f"{shown(name)} seed {seed}{reached}"
                 bar.update(task, completed=done, description=text, rate=rate)
 
             return report

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
+from ..core.paths import given_folder, given_path
+from ..core.text import shown
 from ..report.console import OUT
 from ..report.goals import Goals
 from ..report.tables import results_table
@@ -21,7 +23,7 @@ def show(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", help="run directories")
     parser.add_json()
     parsed = Flags(parser).parse(argv)
-    found = [load(path) for path in parsed.runs]
+    found = [load(given_path(path, "runs")) for path in parsed.runs]
     rows: list[dict[str, Any]] = []
     goals = Goals()
     title = ""
@@ -62,15 +64,15 @@ def export(argv: list[str]) -> None:
     )
     parser.add_json()
     parsed = Flags(parser).parse(argv)
-    result = load(parsed.run)
+    result = load(given_path(parsed.run, "run"))
     if isinstance(result, Comparison):
         raise SettingError(
             f"run: {parsed.run} is a comparison; export one of the runs inside: "
             + ", ".join(str(p) for p in sorted(Path(parsed.run).iterdir()) if p.is_dir())
         )
-    folder = Path(parsed.output) if parsed.output else Path(parsed.run) / "models"
+    folder = given_folder(parsed.output or str(Path(parsed.run) / "models"), "output")
     paths = result.export(folder, parsed.seed, parsed.one_file)
     if parsed.json:
         print(json.dumps([str(p) for p in paths]))
     else:
-        print(f"{len(paths) - 1} files and {paths[-1].name} in {folder}")
+        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))

@@ -7,21 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..core.knobs import SettingError, build
+from ..core.knobs import SettingError
+from ..core.paths import given_path
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
-from ..report.console import ERR, OUT
+from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS
 from ..report.tables import majority_row, results_table
 from ..run.compare import compare as run_compare
-from ..run.directory import read_json
 from ..run.identity import read_identity
+from ..run.manifest import read_comparison, read_pipeline
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import run as run_method
-from .flags import Flags, Parser, peek, plan_of, read_toml, training_flags
+from .flags import Flags, Parser, peek, plan_of, training_flags
 from .progress import directory_for, progress_bar, resumable
+from .settings_file import read_toml
 
 
 def run(argv: list[str]) -> None:
@@ -64,12 +66,12 @@ def _run_plan(
             **plan.run_settings,
         )
     if "projection" in result.record.notes:
-        ERR.print(projection_line(result.record.notes["projection"]), highlight=False)
+        say(projection_line(result.record.notes["projection"]))
     if as_json:
         print(json.dumps(result.summary()))
     else:
         _table([result.summary()], federation, _title(plan, federation, task.d))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def _title(plan: Plan, federation: Federation, d: int) -> str:
@@ -148,7 +150,7 @@ def _compare_plans(
         print(json.dumps(found.summary()))
     else:
         OUT.print(found.table(OUT.width))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def demo(argv: list[str]) -> None:
@@ -199,14 +201,6 @@ def pipeline(argv: list[str]) -> None:
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
     directory = directory_for(parsed.directory, "pipeline")
-    if directory.exists():
-        raise SettingError(
-            f"directory: {directory} already exists; "
-            f"choose another, or: idiolect resume {directory}"
-        )
-    directory.mkdir(parents=True)
-    saved = json.dumps([p.as_dict() for p in plans], indent=1)
-    (directory / "pipeline.json").write_text(saved)
     _pipeline_plans(plans, directory, parsed.json, parsed.quiet)
 
 
@@ -237,7 +231,7 @@ def _pipeline_plans(
         print(json.dumps(baseline + rows))
     else:
         _table(rows, federation, _title(plans[0], federation, task.d))
-    ERR.print(f"run directory: {directory}", highlight=False)
+    say(f"run directory: {directory}")
 
 
 def resume(argv: list[str]) -> None:
@@ -254,17 +248,21 @@ def resume(argv: list[str]) -> None:
         help="also with changed code: the result may differ from that of an uninterrupted run",
     )
     parsed = Flags(parser).parse(argv)
-    path = Path(parsed.run)
+    path = given_path(parsed.run, "run")
     how: bool | str = "force" if parsed.force else True
     if (path / "compare.json").exists():
-        saved = read_json(path / "compare.json")
+        saved = read_comparison(path)
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
+        saved = {"baselines": True, "count": "bytes", **saved}
         plans = [Plan(**p) for p in saved["plans"]]
         _compare_plans(plans, saved, path, parsed.json, parsed.quiet, how)
         return
     if (path / "pipeline.json").exists():
-        plans = [Plan(**p) for p in read_json(path / "pipeline.json")]
+        saved = read_pipeline(path)
+        if "plans" not in saved:
+            raise _made_in_python(path, "pipeline")
+        plans = [Plan(**p) for p in saved["plans"]]
         _pipeline_plans(plans, path, parsed.json, parsed.quiet, how)
         return
     if not (path / "settings.json").exists():
@@ -272,7 +270,8 @@ def resume(argv: list[str]) -> None:
     origin = read_identity(path)["origin"]
     if not origin:
         raise _made_in_python(path, "run")
-    _run_plan(build(Plan, origin, "origin"), path, parsed.json, parsed.quiet, how)
+    plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
+    _run_plan(plan, path, parsed.json, parsed.quiet, how)
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,10 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags | extra, FILE_MODE)
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     """A whole file on the disk, or the one that was there before; for the user alone.
+
+    The content may come in pieces.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -70,7 +72,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb", opener=private_opener) as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

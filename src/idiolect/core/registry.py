@@ -139,6 +139,8 @@ def _literal(value: Any) -> str:
 
 def _imported(kind: str, name: str, module: str, attribute: str) -> Any:
     """`attribute` of `module`, which may lie in the current folder."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise SettingError(f"{kind}: {name!r} cannot be imported: {module!r} is no module's name")
     here = os.getcwd()
     added = here not in sys.path and "" not in sys.path
     if added:  # an installed command does not look there by itself

@@ -1,18 +1,69 @@
-"""Small parts by name and options in one line of text: "topk(share=0.01) + qsgd(levels=16)".
+"""Text of others: shown as text, and read as names with options.
 
-Channels, rules and attacks are chosen so, on the command line, in a plan or in Python. Nothing is
-evaluated; only literals are read.
+Names of clients, classes, files and folders come from anywhere. `shown` is how they are printed:
+nothing in them moves the cursor, colours the terminal or turns the line around. `csv_cell` is how
+they stand in a table that a spreadsheet may open, `label` how they stand in a picture.
+
+Small parts are chosen by name and options in one line, "topk(share=0.01) + qsgd(levels=16)", on the
+command line, in a plan or in Python. Nothing is evaluated; only literals are read.
 """
 
 from __future__ import annotations
 
 import ast
+import unicodedata
 from typing import Any
 
 from .knobs import SettingError, build
 from .registry import Table
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
+
+# -- text of others --------------------------------------------------------------------------------
+def shown(text: object, most: int = 0) -> str:
+    """Text in one line of characters that can be seen; all others as escapes.
+
+    Escaped are control characters (escape sequences and line ends among them), marks that reverse
+    the direction of writing, characters without width, halves of characters. With `most`, a longer
+    text ends in "...".
+
+    >>> shown("Zürich 東京"), shown("\\x1b[31mred\\r\\n"), shown("a" * 50, most=8)
+    ('Zürich 東京', '\\\\x1b[31mred\\\\r\\\\n', 'aaaaa...')
+    """
+    line = str(text)
+    if most and len(line) > most:
+        line = line[: max(0, most - 3)] + "..."
+    return line if line.isprintable() else "".join(map(_visible, line))
+
+
+def _visible(c: str) -> str:
+    if c.isprintable() or unicodedata.category(c) == "Zs":  # spaces of other widths
+        return c
+    return c.encode("unicode_escape").decode("ascii")
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe.
+
+    Numbers stay as they are.
+
+    >>> csv_cell("=1+1"), csv_cell("site 3"), csv_cell(-3)
+    ("'=1+1", 'site 3', -3)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def label(text: object, most: int = 0) -> str:
+    """Text for matplotlib, which reads "$...$" as mathematics.
+
+    >>> print(label("5 $ and 3 $"))
+    5 \\$ and 3 \\$
+    """
+    return shown(text, most).replace("$", r"\$")
+
+
+# -- parts by name and options ---------------------------------------------------------------------
 def split_outside(text: str, separator: str) -> list[str]:
     """Split at the separators that stand outside parentheses and brackets.
 

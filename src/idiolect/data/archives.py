@@ -1,7 +1,7 @@
 """Archives and files of a download: what is taken out of them, and the checks.
 
 Archives are read member by member under the names we expect, never unpacked as they come, and
-nothing in them is run.
+nothing in them is run. However they are packed, no more than known numbers of bytes come out.
 """
 
 from __future__ import annotations
@@ -13,61 +13,63 @@ import re
 import shutil
 import stat
 import subprocess
-import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
-from ..core.knobs import SettingError
-from .sources import File, Way
+from .sources import FetchError, File, Way
+from .tar import Bounded, Readable, is_file, members
 
-LIMIT = 1 << 29  # bytes of one download or member; the largest we know has 139 MB
+LIMIT = 1 << 29  # bytes of one download or member, and of an unpacked tar archive
 TOTAL = 1 << 26  # bytes of all members taken under a pattern; the largest we know have 12 MB
 CHUNK = 1 << 20
 
 
-class FetchError(SettingError):
-    """A data set could not be obtained; the message lists every source and why it failed."""
-
-
 @contextlib.contextmanager
-def open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
-    """A tar archive, or the tar inside a Debian package, as a stream."""
+def open_tar(archive: Path) -> Iterator[Bounded]:
+    """A gzipped tar archive, or the tar inside a Debian package, unpacked as it is read.
+
+    Of compressed archives only gzip is taken: it unpacks to a thousandfold at most.
+    """
     if archive.suffix != ".deb":
-        with tarfile.open(archive, "r|*") as tar:
-            yield tar
+        with gzip.open(archive) as stream:
+            yield Bounded(cast(IO[bytes], stream), LIMIT)
         return
     if not shutil.which("dpkg-deb"):
         raise FetchError("dpkg-deb is not installed")
     command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
-        tarfile.open(fileobj=cast(IO[bytes], process.stdout), mode="r|") as tar,
-    ):
-        yield tar  # leaving closes the pipe, which ends the command
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield Bounded(cast(IO[bytes], process.stdout), LIMIT)
+        finally:
+            process.kill()
 
 
 def extract_tar(
-    tar: tarfile.TarFile, members: dict[str, str], files: dict[str, File], scratch: Path
+    stream: Readable, wanted: dict[str, str], files: dict[str, File], scratch: Path
 ) -> None:
-    """Regular members with exactly the expected names, under our own file names.
+    """Plain files with exactly the expected names, under our own file names.
 
-    Everything else is passed over.
+    `wanted` maps our names to theirs. Everything else is passed over.
     """
-    wanted = {member: file for file, member in members.items()}
-    for info in tar:
-        if info.name in wanted or f"./{info.name}" in wanted:
-            member = info.name if info.name in wanted else f"./{info.name}"
-            stream = tar.extractfile(info) if info.isreg() and info.size <= LIMIT else None
-            if stream is None:
-                raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
-            with gzip.open(stream) if member.endswith(".gz") else stream as body:
-                file = wanted.pop(member)
-                copy(cast(IO[bytes], body), scratch / file, limit_of(file, files))
-            if not wanted:
-                return
-    raise FetchError(f"the archive has no {', '.join(sorted(wanted))}")
+    left = {member.removeprefix("./"): file for file, member in wanted.items()}
+    for info, body in members(stream):
+        file = left.pop(info.name.removeprefix("./"), None)
+        if file is None:
+            continue
+        if not is_file(info) or not 0 <= info.size <= LIMIT:
+            raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
+        if info.name.endswith(".gz"):
+            with gzip.open(cast(IO[bytes], body)) as unpacked:
+                copy(cast(IO[bytes], unpacked), scratch / file, limit_of(file, files))
+        else:
+            copy(body, scratch / file, limit_of(file, files))
+        if not left:
+            return
+    raise FetchError(f"the archive has no {', '.join(sorted(left))}")
 
 
 def extract_wheel(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> None:
@@ -122,10 +124,8 @@ def gunzip(packed: Path, target: Path, limit: int) -> None:
         copy(cast(IO[bytes], body), target, limit)
 
 
-def copy(
-    stream: IO[bytes], target: Path, limit: int, report: Callable[[int], Any] | None = None
-) -> None:
-    """A stream into a file, of at most `limit` bytes; `report` is told how many there are."""
+def copy(stream: Readable, target: Path, limit: int) -> None:
+    """A stream into a file, of at most `limit` bytes."""
     done = 0
     with open(target, "wb") as out:
         while chunk := stream.read(CHUNK):
@@ -135,8 +135,6 @@ def copy(
                     f"corrupt download: {target.name} has more than the {limit} bytes expected"
                 )
             out.write(chunk)
-            if report:
-                report(len(chunk))
 
 
 def sha256(path: Path) -> str:
@@ -146,21 +144,23 @@ def sha256(path: Path) -> str:
 
 
 def fault(path: Path, known: File) -> str:
-    """What is wrong with a file ("" if nothing); a wrong file is removed."""
+    """What is wrong with a file; "" if nothing. The file is left as it is."""
     if not path.is_file():
         return f"missing {path.name}"
-    found = sha256(path)
-    if found == known.sha256 and path.stat().st_size == known.size:
+    try:
+        size = path.stat().st_size
+        found = sha256(path) if size <= LIMIT else "not computed"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    if found == known.sha256 and size == known.size:
         return ""
-    size = path.stat().st_size
-    path.unlink()
     return (
-        f"corrupt download: {path.name} (expected {known.size} bytes, SHA-256 {known.sha256}; "
-        f"found {size} bytes, {found}); removed"
+        f"{path.name} (expected {known.size} bytes, SHA-256 {known.sha256}; "
+        f"found {size} bytes, SHA-256 {found})"
     )
 
 
 def demand(path: Path, known: File) -> None:
     """Refuse a file that is not the known one."""
     if wrong := fault(path, known):
-        raise FetchError(wrong)
+        raise FetchError(f"corrupt download: {wrong}")

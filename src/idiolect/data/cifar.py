@@ -19,6 +19,7 @@ from ..core.knobs import SettingError
 RECORD = 1 + 3 * 32 * 32
 BATCH_LIMIT = 1 << 28  # bytes of one batch; the original ones have 31 MB
 SHEET_LIMIT = 1 << 28  # bytes of one sheet's pixels; the known ones have 31 MB
+LIST_LIMIT = 1 << 24  # bytes of a list of labels; the known ones have 100 kB
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = ("test_batch",)
 
@@ -26,12 +27,16 @@ TEST = ("test_batch",)
 def read(path: str | Path) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 32, 32], int64[n]
     """Images and labels of one binary batch."""
     path = Path(path)
-    size = path.stat().st_size
-    if size == 0 or size % RECORD or size > BATCH_LIMIT:
-        raise SettingError(
-            f"{path}: {size} bytes are not a whole number of {RECORD}-byte CIFAR-10 records"
-        )
-    records = np.fromfile(path, dtype=np.uint8).reshape(-1, RECORD)
+    try:
+        size = path.stat().st_size
+        if size == 0 or size % RECORD or size > BATCH_LIMIT:
+            raise SettingError(
+                f"{path}: {size} bytes are not a whole number of {RECORD}-byte CIFAR-10 records "
+                f"in at most {BATCH_LIMIT} bytes"
+            )
+        records = np.fromfile(path, dtype=np.uint8, count=size).reshape(-1, RECORD)
+    except OSError as e:
+        raise SettingError(f"{path}: cannot be read: {e.strerror}") from None
     return records[:, 1:].reshape(-1, 3, 32, 32), _labels(records[:, 0], path)
 
 
@@ -86,8 +91,12 @@ def read_sheet(path: str | Path) -> np.ndarray:  # -> uint8[n, 3, 32, 32]
 def read_labels(path: str | Path) -> np.ndarray:
     """A JSON list of class numbers."""
     try:
-        values = np.array(json.loads(Path(path).read_text()))
-    except (ValueError, TypeError) as e:
+        with open(path, "rb") as f:
+            text = f.read(LIST_LIMIT + 1)
+        if len(text) > LIST_LIMIT:
+            raise ValueError(f"more than {LIST_LIMIT} bytes")
+        values = np.array(json.loads(text))
+    except (ValueError, TypeError, RecursionError, OSError) as e:
         raise SettingError(f"{path}: not a JSON list of class numbers ({e})") from None
     return _labels(values, Path(path))
 

@@ -5,7 +5,8 @@ the two:
 
 - NumPy whole numbers become Python ints, and so do floating-point numbers if all of them are whole;
 - any other object (a date, bytes, a pair) becomes its text, if that keeps different objects apart;
-- True and False are refused, and so is a missing id (None or NaN).
+- True and False are refused, and so is a missing id (None or NaN);
+- text that cannot be written as UTF-8 is refused, and so is text with the character NUL.
 
 Clients are ordered as `np.unique` orders the ids: numbers by size, text by its characters. Arrays
 of objects and lists of mixed types are ordered by the text of the ids.
@@ -17,7 +18,7 @@ The text of an id keys the client's random numbers, so two different ids with th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,33 @@ def read_ids(given: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
     _refuse_missing(array)
     if array.dtype == object:
         if not all(isinstance(value, str) for value in array):
-            return _read_objects(array)
+            ids, positions = _read_objects(array)
+            _check_text(ids)
+            return ids, positions
+        _check_text(dict.fromkeys(array))  # before NumPy cuts off NULs at the end
         array = array.astype(str)
     distinct, positions = np.unique(array, return_inverse=True)
-    return tuple(plain_id(value) for value in distinct), positions
+    ids = tuple(plain_id(value) for value in distinct)
+    _check_text(ids)
+    return ids, positions
+
+
+def _check_text(ids: Iterable[ClientId]) -> None:
+    """Refuse texts that could not be written to a file, or would not come back as they were."""
+    for id in ids:
+        text = str(id)
+        if text.isprintable():  # most are; half characters and NUL are not
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SettingError(
+                f"clients: {text!r} is not accepted as an id; text must be whole characters"
+            ) from None
+        if "\0" in text:
+            raise SettingError(
+                f"clients: {text!r} is not accepted as an id; text must be without NUL"
+            )
 
 
 def unknown_client(given: ClientId, ids: Sequence[ClientId]) -> SettingError:
@@ -94,7 +118,7 @@ def _as_array(given: Any) -> np.ndarray:
         return np.asarray(given)
     types = set(map(type, given))
     numbers = all(issubclass(t, (int, float, np.number)) and t is not bool for t in types)
-    if numbers or (len(types) == 1 and tuple not in types):
+    if numbers or (len(types) == 1 and not types & {tuple, str}):
         return np.asarray(given)
     return np.fromiter(given, dtype=object, count=len(given))
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, knob
+from ..core.paths import given_path
 from . import cifar, fetch, idx, partition
 from .federation import Federation
 from .partitioned import Partitioned
@@ -41,7 +42,7 @@ class Images(Partitioned):
     name: ClassVar[str] = ""
 
     def load(self) -> Federation:
-        folder = Path(self.path).expanduser() if self.path else fetch.get(self.name)
+        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..core.knobs import SettingError
+from ..core.text import label, shown
 from .federation import SPLITS, Federation
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+LONGEST = 120  # characters of a name that are shown
 
 
 def table(federation: Federation, rows: int = 20) -> Table:
@@ -22,12 +25,15 @@ def table(federation: Federation, rows: int = 20) -> Table:
     11
     """
     from rich.table import Table  # `import idiolect` does not wait for it
+    from rich.text import Text
 
     sizes = {s: federation.sizes(s) for s in SPLITS}
     counts = federation.class_counts("train") if federation.classes else None
     wide = counts is not None and federation.classes <= 16
+    name = shown(federation.name, LONGEST)
+    title = f"{name}: {federation.clients} clients, {len(federation.targets)} samples"
     out = Table(
-        title=f"{federation.name}: {federation.clients} clients, {len(federation.targets)} samples",
+        title=Text(title, style="table.title"),
         caption=_caption(federation),
     )
     for column in (
@@ -47,20 +53,16 @@ def table(federation: Federation, rows: int = 20) -> Table:
         if k is None:
             out.add_row("...", *[""] * (len(out.columns) - 1))
             continue
-        cells = [federation.names[k], *(str(int(sizes[s][k])) for s in SPLITS)]
+        cells = [Text(shown(federation.ids[k], LONGEST))]
+        cells += [Text(str(int(sizes[s][k]))) for s in SPLITS]
         if counts is not None:
             held = counts[k]
-            cells.append(str(int((held > 0).sum())))
+            cells.append(Text(str(int((held > 0).sum()))))
             if wide:
-                cells += [str(n) if n else "[dim]·[/dim]" for n in held.tolist()]
+                cells += [Text(str(n)) if n else Text("·", style="dim") for n in held.tolist()]
             else:
-                cells.append(
-                    ", ".join(
-                        f"{c} ({held[c]})"
-                        for c in held.argsort(descending=True)[:5].tolist()
-                        if held[c]
-                    )
-                )
+                most = [c for c in held.argsort(descending=True)[:5].tolist() if held[c]]
+                cells.append(Text(", ".join(f"{c} ({held[c]})" for c in most)))
         out.add_row(*cells)
     return out
 
@@ -76,7 +78,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
-    path = Path(path)
+    path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     height = min(9.0, max(3.5, 1.5 + 0.16 * federation.clients))
     figure = Figure(
         figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained"
@@ -100,11 +102,11 @@ def picture(federation: Federation, path: str | Path) -> Path:
         axes.invert_yaxis()
         axes.set_xlabel("training samples")
     if federation.clients <= 40:
-        axes.set_yticks(range(federation.clients), [name[:20] for name in federation.names])
+        axes.set_yticks(range(federation.clients), [label(id, most=20) for id in federation.ids])
     else:  # positions, not names
         axes.yaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     axes.set_ylabel("client")
-    axes.set_title(f"{federation.name}: who has what", loc="left")
+    axes.set_title(f"{label(federation.name, most=60)}: who has what", loc="left")
     try:
         figure.savefig(path, dpi=150)
     except (ValueError, OSError) as e:

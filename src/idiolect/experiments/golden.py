@@ -19,6 +19,7 @@ from ..data.federation import Federation
 from ..methods import METHODS, make_method
 from ..report.figures import count, number, size
 from ..report.tables import majority_row
+from ..run.kept import Kept, kept
 from ..run.run import run
 from ..task.task import Task
 
@@ -104,6 +105,17 @@ def write(folder: Path, only_missing: bool = False) -> list[Path]:
     text = folder / "results.md"
     table = folder / "results.json"
     stored, lines = _read(text, table) if only_missing else ({}, {})
+    with kept(folder / ".golden.jsonl") as keep:
+        page = _page(stored, lines, keep, console)
+        text.write_text("\n".join(page), encoding="utf-8")
+        table.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    return [text, table]
+
+
+def _page(
+    stored: dict[str, Any], lines: dict[str, dict[str, str]], keep: Kept, console: Console
+) -> list[str]:
+    """The lines of the page; what was not stored yet is run and added to `stored`."""
     page = [HEAD]
     for title, setting in FEDERATIONS.items():
         federation, task = setting.load()
@@ -113,7 +125,8 @@ def write(folder: Path, only_missing: bool = False) -> list[Path]:
         for name in names:
             if name in by_method and name in rows:
                 continue
-            summary = figures(name, federation, task, setting.heard)
+            make = partial(figures, name, federation, task, setting.heard)
+            summary = keep(make, title, name, ROUNDS, SEEDS)
             accuracy = summary["accuracy"]
             console.print(f"{title}: {name} {accuracy['mean']:.4f}", highlight=False)
             by_method[name] = [round(a, 5) for a in accuracy["by_seed"]]
@@ -129,10 +142,7 @@ def write(folder: Path, only_missing: bool = False) -> list[Path]:
             *(rows[name] for name in names),
             "",
         ]
-    folder.mkdir(parents=True, exist_ok=True)
-    text.write_text("\n".join(page))
-    table.write_text(json.dumps(stored, indent=1) + "\n")
-    return [text, table]
+    return page
 
 
 def write_missing(folder: Path) -> list[Path]:
@@ -145,13 +155,13 @@ def _read(text: Path, table: Path) -> tuple[dict[str, Any], dict[str, dict[str, 
     if not (text.exists() and table.exists()):
         return {}, {}
     lines: dict[str, dict[str, str]] = {}
-    for section in text.read_text().split("\n## ")[1:]:
+    for section in text.read_text(encoding="utf-8").split("\n## ")[1:]:
         head, *rest = section.splitlines()
         rows = [row for row in rest if row.startswith("| ")]
         lines[head.partition(":")[0]] = {
             row.split(" | ")[0].removeprefix("| "): row for row in rows
         }
-    return json.loads(table.read_text()), lines
+    return json.loads(table.read_text(encoding="utf-8")), lines
 
 
 def _line(s: dict[str, Any]) -> str:

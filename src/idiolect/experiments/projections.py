@@ -19,6 +19,7 @@ from .. import data, models
 from ..data.federation import Federation
 from ..methods import LpProj
 from ..projections import PROJECTIONS
+from ..run.kept import Kept, kept
 from ..run.run import run
 from ..task.task import Task
 
@@ -52,26 +53,28 @@ FEDERATIONS = {
 
 
 def cells(
-    methods: Iterable[LpProj], setting: Setting, federation: Federation, task: Task, seeds: int
+    methods: Iterable[LpProj],
+    title: str,
+    federation: Federation,
+    task: Task,
+    seeds: int,
+    keep: Kept,
 ) -> Iterator[str]:
     """The accuracy of each method."""
+    setting = FEDERATIONS[title]
+    settings: dict[str, Any] = {"rounds": setting.rounds, "sample": setting.heard, "seeds": seeds}
     for method in methods:
-        result = run(
-            method,
-            task,
-            federation,
-            rounds=setting.rounds,
-            sample=setting.heard,
-            seeds=seeds,
-            eval_every=0,
-            threads=1,
-        )
-        accuracy = result.summary()["accuracy"]
-        half = float("nan") if accuracy["ci95"] is None else accuracy["ci95"]
-        yield f"{accuracy['mean']:.4f} ± {half:.4f}"
+
+        def accuracy(method: LpProj = method) -> dict[str, Any]:
+            result = run(method, task, federation, **settings, eval_every=0, threads=1)
+            return result.summary()["accuracy"]
+
+        found = keep(accuracy, title, method.as_dict(), settings)
+        half = float("nan") if found["ci95"] is None else found["ci95"]
+        yield f"{found['mean']:.4f} ± {half:.4f}"
 
 
-def kinds(seeds: int) -> Iterator[str]:
+def kinds(seeds: int, keep: Kept) -> Iterator[str]:
     """The tables of kinds, line by line."""
     for title, setting in FEDERATIONS.items():
         federation, task = setting.load()
@@ -80,19 +83,18 @@ def kinds(seeds: int) -> Iterator[str]:
         yield _rule(KINDS)
         for p in (1.0, 2.0):
             methods = [LpProj(p=p, dim=setting.dim, projection=kind) for kind in KINDS]
-            yield _row(f"lp-proj-{p:g}", cells(methods, setting, federation, task, seeds))
+            yield _row(f"lp-proj-{p:g}", cells(methods, title, federation, task, seeds, keep))
         yield ""
 
 
-def dims(seeds: int) -> Iterator[str]:
+def dims(seeds: int, keep: Kept) -> Iterator[str]:
     """The table of dimensions on digits (the paper's C.7.5 does it on EMNIST)."""
-    setting = FEDERATIONS[DIGITS]
-    federation, task = setting.load()
+    federation, task = FEDERATIONS[DIGITS].load()
     yield _row("digits, lp-proj-2", [f"dim {n}" for n in DIMS])
     yield _rule(DIMS)
     for kind in ("gaussian", "contiguous"):
         methods = [LpProj(p=2.0, dim=n, projection=kind) for n in DIMS]
-        yield _row(kind, cells(methods, setting, federation, task, seeds))
+        yield _row(kind, cells(methods, DIGITS, federation, task, seeds, keep))
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -107,12 +109,13 @@ def write(folder: Path, seeds: int = 3) -> list[Path]:
     """Run everything (some minutes) and write projections.md."""
     console = Console(stderr=True)
     page = []
-    for line in chain([HEAD], kinds(seeds), [MIDDLE], dims(seeds)):  # shown as they come
-        page.append(line)
-        if line.startswith("|"):
-            console.print(line, highlight=False, soft_wrap=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "projections.md").write_text("\n".join(page) + "\n")
+    with kept(folder / ".projections.jsonl") as keep:
+        # shown as they come
+        for line in chain([HEAD], kinds(seeds, keep), [MIDDLE], dims(seeds, keep)):
+            page.append(line)
+            if line.startswith("|"):
+                console.print(line, highlight=False, soft_wrap=True)
+        (folder / "projections.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     return [folder / "projections.md"]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ..core import streams
+from ..run.kept import kept
 from ..server.rules import Rule, TooFew, parse_rule
 
 CLIENTS = 20
@@ -218,25 +220,26 @@ def write(folder: Path) -> list[Path]:
     console = Console(stderr=True)
     page = [HEAD]
     stored: dict[str, dict[str, dict[str, Found | None]]] = {}
-    for title, measure, before in (
-        ("share of malicious clients", by_share, FIRST),
-        ("number of clients", by_clients, SECOND),
-    ):
-        page.append(before)
-        for text in RULES:
-            cells = measure(text)
-            if text == RULES[0]:
-                page.append("| rule | " + " | ".join(cells) + " | the largest with |")
-                page.append("|---" * (len(cells) + 2) + "|")
-            _, kind, attack = max(c for c in cells.values() if c)
-            numbers = " | ".join(map(number, cells.values()))
-            page.append(f"| {label(text)} | {numbers} | {kind}, {attack} |")
-            console.print(page[-1], highlight=False, soft_wrap=True)
-            stored.setdefault(title, {})[label(text)] = cells
-    page.append(LAST)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rules.md").write_text("\n".join(page) + "\n")
-    (folder / "rules.json").write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+    with kept(folder / ".rules.jsonl") as keep:
+        for title, measure, before in (
+            ("share of malicious clients", by_share, FIRST),
+            ("number of clients", by_clients, SECOND),
+        ):
+            page.append(before)
+            for text in RULES:
+                cells = keep(partial(measure, text), title, text)
+                if text == RULES[0]:
+                    page.append("| rule | " + " | ".join(cells) + " | the largest with |")
+                    page.append("|---" * (len(cells) + 2) + "|")
+                _, kind, attack = max(c for c in cells.values() if c)
+                numbers = " | ".join(map(number, cells.values()))
+                page.append(f"| {label(text)} | {numbers} | {kind}, {attack} |")
+                console.print(page[-1], highlight=False, soft_wrap=True)
+                stored.setdefault(title, {})[label(text)] = cells
+        page.append(LAST)
+        (folder / "rules.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        figures = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+        (folder / "rules.json").write_text(figures, encoding="utf-8")
     return [folder / "rules.md", folder / "rules.json"]
 
 

@@ -49,6 +49,10 @@ class Dichotomy(FedAvg):
     def linear(self) -> bool:
         return self.weighting != "equal"  # else models and errors are weighed differently
 
+    @property
+    def streams(self) -> bool:
+        return self.weighting == "samples"  # else votes are weighed by the mean of all samples
+
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "votes": 2}
 

@@ -65,9 +65,8 @@ class Scaffold(Method):
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         mean = rule(up)
-        heard = len(rule.samples)
         return {
             "w": server["w"] + self.server_rate * mean["w"],  # x <- x + η_g mean Δy
             # c <- c + |S|/N mean Δc
-            "c": server["c"] + heard / max(rule.clients, heard) * mean["c"],
+            "c": server["c"] + rule.heard / max(rule.clients, rule.heard) * mean["c"],
         }

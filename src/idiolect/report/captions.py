@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.text import shown
 from .figures import size
 from .goals import Goals
 
@@ -22,7 +23,7 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_collapse_notes(trained),
         *_projection_notes(trained),
     ]
-    return "\n".join(notes)
+    return "\n".join(map(shown, notes))
 
 
 def _measured(trained: Rows) -> str:

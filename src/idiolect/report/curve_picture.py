@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..core.files import write_atomic
+from ..core.text import label
 from .goals import Curve, Goals, Point, sound
 
 INK = "#333333"
@@ -50,14 +53,16 @@ def picture(curves: list[Curve], goals: Goals, path: Path) -> list[Path]:
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    write_atomic(path, drawn.getvalue())
     return [path]
 
 
 def _line(axes: Any, curve: Curve, unit: str, style: dict[str, Any]) -> None:
     ordered = sorted(curve, key=lambda p: p["round"])
     by_round = [list(rows) for _, rows in groupby(ordered, key=lambda p: p["round"])]
-    name = _folded(curve[0]["method"])
+    name = _folded(label(curve[0]["method"], most=120))
     if not any(p[unit] for p in curve):
         # On a logarithmic axis there is no place for nothing sent: the last round stands for it.
         axes.axhline(
@@ -107,14 +112,14 @@ def _mean(rows: list[Point], key: str) -> float:
     return sum(p[key] for p in rows) / len(rows)
 
 
-def _folded(label: str, width: int = 30) -> str:
+def _folded(text: str, width: int = 30) -> str:
     """A long label in several lines, broken at spaces.
 
     >>> _folded("fedavg channel=qsgd finetune_steps=2")
     'fedavg channel=qsgd\\nfinetune_steps=2'
     """
     lines = [""]
-    for word in label.split(" "):
+    for word in text.split(" "):
         if not lines[-1] or len(lines[-1]) + len(word) < width:
             lines[-1] = f"{lines[-1]} {word}".strip()
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..core.files import write_atomic
 from ..core.plain import plain
+from ..core.text import csv_cell
 from .curve_picture import picture
 from .goals import COUNTS, Curve, Goals, Point
 
@@ -44,9 +45,8 @@ def write(curves: list[Curve], goals: Goals, directory: Path) -> list[Path]:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
-    writer.writerows(plain([p for c in curves for p in c]))
+    for p in plain([p for c in curves for p in c]):
+        writer.writerow({k: csv_cell(v) for k, v in p.items()})
     table = directory / "curves.csv"
-    temporary = directory / f".curves.csv.{os.getpid()}"
-    temporary.write_text(text.getvalue())
-    os.replace(temporary, table)
+    write_atomic(table, text.getvalue().encode())
     return [table, *picture(curves, goals, directory / "curves.png")]

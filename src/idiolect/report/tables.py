@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core.text import shown
 from ..data.federation import Federation
 from ..host.scores import majority, summarise
 from .captions import caption, collapsed
@@ -85,6 +86,7 @@ AFTER_GOALS = (
     Column("gradients", 2, lambda r: count(r["gradients_per_client"])),
     Column("seconds", 9, lambda r: f"{r['seconds']:.1f}"),
 )
+LONGEST = 400  # characters of a name that are shown
 METHOD_WIDTH = 14  # kept for the names of the methods; longer ones are folded
 
 
@@ -127,13 +129,13 @@ def results_table(
     A narrow terminal shows fewer columns.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     goals = goals or Goals()
     table = Table(
-        title=title,
-        caption=escape(caption(rows, goals)),
+        title=Text(shown(title, LONGEST), style="table.title") if title else None,
+        caption=Text(caption(rows, goals), style="table.caption"),
         title_justify="left",
         caption_justify="left",
         box=SIMPLE_HEAD,
@@ -143,14 +145,14 @@ def results_table(
     )
     malicious = [MALICIOUS] if any("malicious" in r for r in rows) else []
     columns = [*BEFORE_GOALS, *malicious, *_goal_columns(goals), *AFTER_GOALS]
-    shown = _fitting(columns, rows, width)
-    names = min(METHOD_WIDTH, max(1, width - _taken(shown, rows)))  # names are folded, not figures
+    kept = _fitting(columns, rows, width)
+    names = min(METHOD_WIDTH, max(1, width - _taken(kept, rows)))  # names are folded, not figures
     table.add_column("method", overflow="fold", min_width=names)
-    for column in shown:
+    for column in kept:
         table.add_column(column.heading, justify="right", no_wrap=True)
     for r in rows:
-        name = escape(r.get("label") or r["method"])
-        table.add_row(name, *(column.cell(r) for column in shown))
+        name = Text(shown(r.get("label") or r["method"], LONGEST))
+        table.add_row(name, *(Text(column.cell(r)) for column in kept))
     return table
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: tensors in safetensors, the rest in JSON, each file hashed, each bound to its run.
 
     checkpoints/seed-0/000000000100-0/
-        server.safetensors, history.safetensors    states of the server's side
+        server.safetensors                         state of the server's side
         host-0/private.safetensors, ...            written by each host itself
         checkpoint.json                            round, whose it is, facts, SHA-256 of each file
 

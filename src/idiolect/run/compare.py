@@ -6,13 +6,13 @@ Local at equal compute stands beside them, and each client's majority class.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
 from ..core.plain import plain
 from ..data.federation import Federation
@@ -23,6 +23,9 @@ from ..report.goals import Curve, Goals
 from ..report.tables import majority_row, render, results_table
 from ..task.task import Task
 from .check import check, warn
+from .interrupts import finish_on_interrupt
+from .manifest import COMPARE, PIPELINE, read_comparison
+from .on_disk import on_disk
 from .plan import Plan, row_spec
 from .result import Result, frame
 from .run import Progress, run
@@ -126,8 +129,8 @@ class Comparison:
     def save(self, directory: str | Path) -> Path:
         """Every result in a folder of its own, and what compares them."""
         path = Path(directory)
-        _refuse_taken(path)
-        path.mkdir(parents=True, exist_ok=True)
+        refuse_taken(path)
+        private_folder(path)
         folders = []
         for number, result in enumerate(self.results):
             folders.append(f"{number}-{result.method.replace(':', '.')}")
@@ -144,7 +147,8 @@ class Comparison:
             "majority": self.majority,
             "title": self.title,
         }
-        (path / "compare.json").write_text(json.dumps(plain(content), indent=1))
+        with on_disk(COMPARE):
+            write_json(path / COMPARE, plain(content))
         try:
             curves.write(self.curves, self.goals, path)
         except OSError as error:  # the runs are worth more than their picture
@@ -195,19 +199,24 @@ def compare(
     if path is not None:
         if all(row.origin for row in rows):
             saved["plans"] = [row.origin for row in rows]
-        if not resume:
-            _refuse_taken(path)
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "compare.json").write_text(json.dumps(saved, indent=1))
+        if resume:
+            _check_resumed(path, saved)
+        else:
+            begin_folder(path, COMPARE, saved)
     shared = {k: v for k, v in settings.items() if k not in ("bytes", "target_accuracy")}
     comparison = Comparison([], [], goals, _majority(federation), _title(federation, task))
     work = _Work(task, federation, path, resume, report, shared, comparison)
-    for row in rows:
-        saved["folders"].append(work(row))
-    if baselines:
-        local = _equal_local(rows, chosen, comparison.results)
-        if local is not None:
-            saved["folders"].append(work(local))
+    with finish_on_interrupt("finishing this run, then stopping") as interrupted:
+        for row in rows:
+            if interrupted():
+                raise interrupted.stop(f"stopped before {row.name}")
+            saved["folders"].append(work(row))
+        if baselines:
+            if interrupted():
+                raise interrupted.stop("stopped before Local at equal compute")
+            local = _equal_local(rows, chosen, comparison.results)
+            if local is not None:
+                saved["folders"].append(work(local))
     if path is not None:
         comparison.write(path, saved)
     return comparison
@@ -257,11 +266,33 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:
     return Goals(first.bytes, first.target_accuracy, count)
 
 
-def _refuse_taken(path: Path) -> None:
-    if (path / "compare.json").exists() or (path / "settings.json").exists():
+def refuse_taken(path: Path) -> None:
+    """Refuse a directory that holds a run, a comparison or a pipeline."""
+    if any((path / name).exists() for name in (COMPARE, PIPELINE, "settings.json")):
         raise SettingError(
             f"directory: {path} already holds a run; choose another, or: idiolect resume {path}"
         )
+
+
+def begin_folder(path: Path, name: str, saved: dict[str, Any]) -> None:
+    """A new folder of several runs, with the file that says which they are."""
+    refuse_taken(path)
+    try:
+        private_folder(path)
+        write_json(path / name, saved)
+    except OSError as error:
+        raise SettingError(f"directory: cannot write to {path}: {error.strerror}") from None
+
+
+def _check_resumed(path: Path, now: dict[str, Any]) -> None:
+    """Refuse to continue a comparison as another one."""
+    before = read_comparison(path)
+    for name in ("baselines", "count"):
+        if before.get(name, now[name]) != now[name]:
+            raise SettingError(
+                f"resume: {path} was made with another {name}: "
+                f"it was {before[name]!r}, is {now[name]!r}"
+            )
 
 
 def _majority(federation: Federation) -> dict[str, Any] | None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from ..core.plain import plain
-from .interrupts import finish_on_interrupt
-from .run import Interrupted
+from .interrupts import SIGNALS, Interruption, finish_on_interrupt
+from .on_disk import on_disk
+from .orphans import end_with_parent
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
 
@@ -45,17 +48,17 @@ Report = Callable[[Mapping[J, Outcome], J | None], None]
 
 
 def stored(path: Path) -> dict[str, Outcome]:
-    """The finished jobs of a file, by key. A line that was cut off counts as not run.
+    """The finished jobs of a file, by key. A line that is damaged or cut off counts as not run.
 
     >>> stored(Path("no-such-file.jsonl"))
     {}
     """
     found: dict[str, Outcome] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
             record = json.loads(line)
             found[record["key"]] = record["result"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 
@@ -67,37 +70,45 @@ def finish(
 
     `report(results, job)` is called with all results so far: once at the start with job None, and
     after every job with the one that has just finished. With one worker the jobs run in this
-    process. On Ctrl-C the jobs at work are finished and stored, then `Interrupted` is raised; a
-    second Ctrl-C stops at once.
+    process. On Ctrl-C, SIGTERM or SIGHUP the jobs at work are finished and stored, then
+    `Interrupted` is raised; a second signal stops at once. Workers end with this process, however
+    it ends. What a full disk does not take is tried again with the next job.
     """
     before = stored(path)
     keys = {job: job.key() for job in jobs}
     results = {job: before[key] for job, key in keys.items() if key in before}
     left = [job for job in keys if job not in results]
     path.parent.mkdir(parents=True, exist_ok=True)
-    _end_last_line(path)
     if report:
         report(results, None)
-    for job, result in _each(left, workers):
-        record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
-        line = json.dumps(record, allow_nan=False)
-        with path.open("a") as file:
-            file.write(line + "\n")
-        results[job] = json.loads(line)["result"]  # the same whether run now or read again
-        if report:
-            report(results, job)
+    waiting: list[str] = []  # lines that are not stored yet
+    with closing(_each(left, workers)) as finished:
+        for job, result in finished:
+            record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
+            waiting.append(json.dumps(record, allow_nan=False))
+            results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
+            with on_disk(f"the result of {job.describe()}"):
+                store(path, waiting)
+            if report:
+                report(results, job)
     return {job: results[job] for job in keys}
 
 
-def _end_last_line(path: Path) -> None:
-    """A line that was cut off must not run into the next one."""
-    if path.exists() and (text := path.read_bytes()) and not text.endswith(b"\n"):
-        with path.open("a") as file:
-            file.write("\n")
+def store(path: Path, lines: list[str]) -> None:
+    """Append lines and forget them; one that was cut off there must not run into the next one."""
+    while lines:
+        with path.open("ab+", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            whole = file.read(1) in (b"", b"\n")
+            left = memoryview(f"{'' if whole else chr(10)}{lines[0]}\n".encode())
+            while left:
+                left = left[file.write(left) :]
+        del lines[0]
 
 
 # -- running ------------------------------------------------------------------------------------
-def _each(jobs: Sequence[J], workers: int) -> Iterator[tuple[J, Outcome]]:
+def _each(jobs: Sequence[J], workers: int) -> Generator[tuple[J, Outcome], None, None]:
     """The jobs with their results, in the order in which they finish."""
     with finish_on_interrupt("finishing the jobs at work, then stopping") as interrupted:
         if workers < 2 or len(jobs) < 2:
@@ -105,12 +116,12 @@ def _each(jobs: Sequence[J], workers: int) -> Iterator[tuple[J, Outcome]]:
         else:
             yield from _in_workers(jobs, workers, interrupted)
         if interrupted():
-            raise Interrupted("the finished jobs are stored; the same command goes on from there")
+            raise interrupted.stop(
+                "the finished jobs are stored; the same command goes on from there"
+            )
 
 
-def _in_this_process(
-    jobs: Sequence[J], interrupted: Callable[[], bool]
-) -> Iterator[tuple[J, Outcome]]:
+def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[tuple[J, Outcome]]:
     for job in jobs:
         if interrupted():
             return
@@ -118,7 +129,7 @@ def _in_this_process(
 
 
 def _in_workers(
-    jobs: Sequence[J], workers: int, interrupted: Callable[[], bool]
+    jobs: Sequence[J], workers: int, interrupted: Interruption
 ) -> Iterator[tuple[J, Outcome]]:
     queue = list(reversed(jobs))
     running: dict[Future[Outcome], J] = {}
@@ -138,7 +149,7 @@ def _in_workers(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
+                worker.kill()
             raise
 
 
@@ -148,8 +159,10 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _prepare_worker() -> None:
-    """One thread per worker, and Ctrl-C is the parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """One thread per worker; signals are the parent's business, and its end is the worker's."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
     torch.set_num_threads(1)
 
 

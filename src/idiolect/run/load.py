@@ -12,8 +12,9 @@ from ..report.goals import Goals
 from ..task.task import Task
 from .check import warn
 from .compare import Comparison
-from .directory import read_json, refuse_links
+from .directory import refuse_links
 from .identity import check_same, identity_of, read_identity, run_number
+from .manifest import COMPARE, PIPELINE, read_comparison
 from .plan import Plan
 from .restore import restore
 from .result import Result, read_record
@@ -33,6 +34,11 @@ def load(
     path = Path(directory)
     if (path / "compare.json").exists():
         return _comparison(path, task, federation)
+    if (path / PIPELINE).exists():
+        stages = ", ".join(str(p) for p in sorted(path.glob("stage-*")))
+        raise SettingError(
+            f"directory: {path} is a pipeline; load the stages inside: {stages or 'none yet'}"
+        )
     record = read_record(path)
     identity = read_identity(path)
     models = None
@@ -42,7 +48,7 @@ def load(
 
 
 def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
-    saved = read_json(path / "compare.json")
+    saved = read_comparison(path)
     if "labels" not in saved:
         raise SettingError(
             f"directory: the comparison in {path} is not finished; "
@@ -52,6 +58,8 @@ def _comparison(path: Path, task: Task | None, federation: Federation | None) ->
     results = [load(folder, task=task, federation=federation) for folder in folders]
     single = [r for r in results if isinstance(r, Result)]
     goals = Goals(**saved["goals"])
+    if len(single) < len(results):
+        raise SettingError(f"directory: cannot use {path / COMPARE}: a folder is a comparison")
     return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"])
 
 
@@ -73,7 +81,7 @@ class _Models:
     def __call__(self, seed: int) -> Session:
         identity = self.identity
         if self.federation is None or self.task is None:
-            plan = Plan(**identity["origin"])
+            plan = Plan.read(identity["origin"], f"directory: origin in {self.path}")
             self.federation = self.federation or plan.make_data()
             self.task = self.task or plan.make_task(self.federation)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}

@@ -6,11 +6,12 @@ From flags, a TOML file or a run directory.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from .. import data, models
 from ..core.knobs import SettingError, build, nearest
 from ..core.text import split_outside
+from ..core.typed import expect_fields
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, make_method
@@ -50,6 +51,15 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def read(cls, saved: Any, where: str) -> Plan:
+        """The inverse of `as_dict`, of unknown origin; SettingError names what is wrong in it."""
+        try:
+            expect_fields(saved, get_type_hints(cls))
+        except ValueError as error:
+            raise SettingError(f"{where}: {error}") from None
+        return cls(**saved)
 
     def make_method(self) -> Method:
         return make_method(self.method, **self.method_fields)

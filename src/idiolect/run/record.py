@@ -6,13 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
 from ..core.knobs import SettingError
 from ..core.plain import plain
+from ..core.typed import expect, expect_fields
 from ..host.scores import interval
+from ..report.curves import point
 from .directory import FORMAT
 
 Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
@@ -139,19 +141,43 @@ class Record:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Record:
-        """The inverse of `as_dict`; a number that was null is NaN again."""
+        """The inverse of `as_dict`; a number that was null is NaN again.
+
+        What is saved may come from anyone: SettingError names what is wrong in it.
+        """
+        if not isinstance(saved, dict):
+            raise SettingError("record: it is not an object")
         if saved.get("format") != FORMAT:
             raise SettingError(
                 f"record: format {saved.get('format')!r} is not accepted; "
                 f"this version reads {FORMAT}"
             )
-        known = {f.name for f in fields(SeedRecord)}
-        seeds = [
-            SeedRecord(**{k: _numbers(v) for k, v in s.items() if k in known})
-            for s in saved["seeds"]
-        ]
-        names = {f.name for f in fields(cls)} - {"seeds"}
-        return cls(**{k: v for k, v in saved.items() if k in names}, seeds=seeds)
+        try:
+            expect_fields(saved, {**get_type_hints(cls), "seeds": list[dict[str, Any]]})
+            hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
+            given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
+            for number, seed in enumerate(given):
+                expect_fields(seed, hints, place=f"seeds[{number}]")
+            record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
+            record.check()
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise SettingError(f"record: it is not complete: {what}") from None
+        return record
+
+    def check(self) -> None:
+        """Raise where figures are missing that a finished run has."""
+        expect(self.data, dict[str, Any], "data")
+        expect(self.model["parameters"], list[list[Any]], "model.parameters")
+        if not self.seeds:
+            raise ValueError("there is no seed in it")
+        self.summary()
+        for seed in self.seeds:
+            for row in [*seed.final.values(), *seed.history]:
+                expect(row, dict[str, float], f"figures of seed {seed.seed}")
+            for row in seed.history:
+                point(self.label, {"seed": seed.seed, **row})
+            seed.count("malicious")
 
 
 def _numbers(value: Any) -> Any:

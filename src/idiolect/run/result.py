@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save as save_arrays
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as save_tensors
 from torch import nn
 
+from ..core.files import (
+    check_regular,
+    private_folder,
+    read_json_object,
+    write_atomic,
+    write_json,
+)
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
-from .directory import RunDirectory, read_json
+from .arrays import float32_safetensors
+from .directory import RunDirectory
+from .journal import Journal
 from .record import Record, SeedRecord
 from .restore import bound_of
 from .session import Session, host_folder
@@ -95,8 +101,7 @@ class Result:
         """
         session = self._session(seed)
         task = session.contract.task
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        target = private_folder(Path(folder))
         index: dict[str, str] = {}
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
@@ -107,14 +112,14 @@ class Result:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}
                 continue
             path = target / f"client-{wire_id:06d}.safetensors"
-            save_file(tensors, path)
+            write_atomic(path, save_tensors(tensors))
             paths.append(path)
             index[path.name] = str(id)
         if one_file:
             paths = [target / "clients.safetensors"]
-            save_file(everything, paths[0])
+            write_atomic(paths[0], save_tensors(everything))
             index = {paths[0].name: "all"}
-        (target / "clients.json").write_text(json.dumps(index, indent=1) + "\n")
+        write_json(target / "clients.json", index)
         return [*paths, target / "clients.json"]
 
     def session(self, seed: int | None = None) -> Session:
@@ -170,17 +175,22 @@ class Result:
         folder.write_csv("clients.csv", self.clients_table())
         folder.write_json("result.json", self.summary())
         folder.write_json("record.json", record.as_dict())
-        arrays = {f"seed-{s.seed}": np.ascontiguousarray(s.by_client) for s in record.seeds}
-        folder.write("record.safetensors", save_arrays(arrays))
+        arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
+        write_atomic(folder.path / "record.safetensors", float32_safetensors(arrays))
 
     def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
         session = self._session(s.seed)
         tensors, server = session.save()
-        states = {
-            "server": tensors,
-            "history": {"by_client": torch.from_numpy(s.by_client.copy())},
+        journal = Journal(folder, s.seed, len(session.server.roster))
+        for row in s.by_client:
+            journal.files["accuracy"].append(row.tobytes())
+        facts = {
+            "server": server,
+            "history": s.history,
+            "seconds": s.seconds,
+            "journal": journal.save(),
         }
-        facts = {"server": server, "history": s.history, "seconds": s.seconds}
+        states = {"server": tensors}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         bound = bound_of(self.identity(), session)
         checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
@@ -217,9 +227,26 @@ def read_record(path: Path) -> Record:
             else f"{path} holds no run (record.json is missing)"
         )
         raise SettingError(f"directory: {text}")
-    record = Record.from_dict(read_json(path / "record.json"))
-    if (path / "record.safetensors").exists():
-        arrays = load_arrays(path / "record.safetensors")
-        for s in record.seeds:
-            s.by_client = arrays.get(f"seed-{s.seed}", s.by_client)
+    try:
+        record = Record.from_dict(read_json_object(path / "record.json"))
+        if (path / "record.safetensors").exists():
+            _read_arrays(record, path / "record.safetensors")
+    except SettingError as error:
+        text = str(error).removeprefix("record: ").removeprefix("directory: ")
+        raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
     return record
+
+
+def _read_arrays(record: Record, path: Path) -> None:
+    """The accuracies of clients in every evaluated round, as many as the record has."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="np") as file:
+            for s in record.seeds:
+                shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
+                found = file.get_slice(f"seed-{s.seed}")
+                if found.get_dtype() != "F32" or found.get_shape() != shape:
+                    raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
+                s.by_client = file.get_tensor(f"seed-{s.seed}")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise SettingError(f"{path.name} beside it: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -12,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..core.knobs import SettingError, build
-from ..core.tensors import check_shapes
 from ..data.federation import SPLITS, Federation
 from ..host.scores import Scores, summarise
 from ..method import Method
 from ..methods import label_of, name_of
 from ..task.task import Task
 from . import checkpoint
-from .check import check, warn
+from .check import check, numbers_fit, warn
 from .directory import RunDirectory, environment
 from .identity import check_same, identity_of, read_identity, run_number
-from .interrupts import finish_on_interrupt
+from .interrupts import Interrupted, Interruption, finish_on_interrupt
+from .journal import Journal
+from .on_disk import on_disk
 from .record import Record, SeedRecord
 from .restore import bound_of, refusing, restore
 from .result import Result
@@ -37,10 +36,9 @@ from .starts import differences, read_starts
 
 # seed, rounds done, accuracy so far (NaN before the first evaluation)
 Progress = Callable[[int, int, float], None]
+clock = time.monotonic  # seconds
 
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the run stopped between two rounds; what was done is in its directory."""
+__all__ = ["Interrupted", "Progress", "run"]
 
 
 def run(
@@ -82,8 +80,8 @@ def run(
             return runner.run(None, resume=False)
     with RunDirectory(directory, fresh=not resume) as folder:
         threads = chosen.threads
+        folder.clear()
         if resume:
-            folder.clear()
             identity = read_identity(folder.path)
             check_same(identity, runner.identity, folder.path, warn if resume == "force" else None)
             runner.starts = read_starts(folder.path)
@@ -145,13 +143,19 @@ class Runner:
         s = self.settings
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in range(s.seed, s.seed + s.seeds):
-                one = Seed(self.session(seed, folder), SeedRecord(seed), self.identity)
+                session = self.session(seed, folder)
+                journal = Journal(folder, seed, len(session.server.roster))
+                one = Seed(session, SeedRecord(seed), self.identity, journal)
                 record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
+                if resume and folder:
+                    self._restore(one, folder)
+                journal.begin(record.rounds_table())
                 last = seed + 1 == s.seed + s.seeds
-                self._train(one, folder, resume, interrupted, last)
+                self._train(one, folder, interrupted, last)
                 self._finish(one)
                 one.session.release()
+                journal.close()
                 if not one.on_disk:
                     result.keep(seed, one.session)
                 if folder is not None:
@@ -209,46 +213,54 @@ class Runner:
         return load
 
     # -- one seed --------------------------------------------------------------------------------
+    def _restore(self, one: Seed, folder: RunDirectory) -> None:
+        """Back to where the seed was when the run stopped."""
+        path = folder.checkpoints(one.record.seed)
+        checkpoint.recover(path)
+        if checkpoint.found(path):
+            one.restore(path, self.settings)
+        self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
+        with on_disk("the environment"):
+            folder.write_json("environment.json", self.starts)
+
     def _train(
         self,
         one: Seed,
         folder: RunDirectory | None,
-        resume: bool,
-        interrupted: Callable[[], bool],
+        interrupted: Interruption,
         last: bool,
     ) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
         server = one.session.server
         record = one.record
-        if resume and folder:
-            checkpoint.recover(folder.checkpoints(record.seed))
-            if checkpoint.found(folder.checkpoints(record.seed)):
-                one.restore(folder.checkpoints(record.seed), s)
-            self.starts[-1]["from"][str(record.seed)] = server.version
-            with on_disk("the environment"):
-                folder.write_json("environment.json", self.starts)
-        began = time.perf_counter() - record.seconds
+        began = clock() - record.seconds
+        saved = clock()
         while not (stop := self._stop(one)):
             if interrupted():
-                record.seconds = time.perf_counter() - began
+                record.seconds = clock() - began
                 one.save(folder)
-                raise Interrupted(
+                raise interrupted.stop(
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
-            one.session.engine.advance(s.schedule(server.version, s.rounds))
+            with numbers_fit(s.dtype):
+                one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
-            record.seconds = time.perf_counter() - began
-            if s.checkpoint_every and server.version % s.checkpoint_every == 0:
+            one.journal.round_done(server)
+            record.seconds = clock() - began
+            by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+            by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
+            if by_rounds or by_time:
                 one.save(folder)
+                saved = clock()
             if self.progress:
                 accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
                 self.progress(record.seed, server.version, accuracy)
         record.stopped = stop
         one.save(folder)
         if interrupted() and not last:
-            raise Interrupted(f"stopped after the last round of seed {record.seed}")
+            raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
 
     def _stop(self, one: Seed) -> str:
         """Why the run ends here; "" while it goes on."""
@@ -290,8 +302,8 @@ class Runner:
         record.sent = {n: ledger.total(n) for n in _SENT}
         record.rejected = ledger.refused
         record.clients = _client_rows(session, list(parts.values()))
-        if one.by_client:
-            record.by_client = torch.stack(one.by_client).numpy()
+        if record.history:
+            record.by_client = one.journal.by_client()
 
 
 _SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
@@ -304,7 +316,7 @@ class Seed:
     session: Session
     record: SeedRecord
     identity: dict[str, Any]  # of the run
-    by_client: list[Tensor] = field(default_factory=list)  # float32[N], an evaluated round each
+    journal: Journal
     on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
@@ -319,7 +331,7 @@ class Seed:
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
-        self.by_client.append(accuracy)
+        self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
 
     def note_collapse(self, figures: dict[str, float]) -> None:
@@ -336,8 +348,6 @@ class Seed:
         if folder is None:
             return
         tensors, server = self.session.save()
-        accuracy = torch.stack(self.by_client) if self.by_client else torch.zeros(0, 0)
-        states = {"server": tensors, "history": {"by_client": accuracy}}
         facts = {
             "server": server,
             "history": self.record.history,
@@ -348,8 +358,9 @@ class Seed:
         self.on_disk = False
         path = folder.checkpoints(self.record.seed)
         with on_disk(f"the checkpoint of round {version}"):
+            facts["journal"] = self.journal.save()
             bound = bound_of(self.identity, self.session)
-            checkpoint.save(path, bound, version, states, facts, parts)
+            checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
             self.on_disk = True
 
     def restore(self, path: Path, settings: Settings) -> None:
@@ -357,11 +368,7 @@ class Seed:
         found = restore(self.session, path, self.identity, settings, warn)
         with refusing(found):
             self.record.history = checked_history(found.facts, found.round)
-            rows = len(self.record.history)
-            shape = (rows, len(self.session.server.roster)) if rows else (0, 0)
-            expected = {"by_client": (shape, torch.float32)}
-            history = found.read("history", lambda shapes: check_shapes(shapes, expected))
-        self.by_client = list(history["by_client"])
+            self.journal.load(found.facts["journal"], len(self.record.history))
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
@@ -369,7 +376,7 @@ class Seed:
 
 def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
-    check_object(facts, {"server": dict, "history": list, "seconds": (int, float)})
+    check_object(facts, {"server": dict, "history": list, "seconds": (int, float), "journal": dict})
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
@@ -407,17 +414,3 @@ def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[
         **columns,
     }
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-@contextmanager
-def on_disk(what: str) -> Iterator[None]:
-    """A full disk must not cost the run: say it, keep what was saved before, go on in memory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        warn(
-            f"{what} could not be written ({error.strerror}); "
-            "earlier files are untouched and the run goes on"
-        )

@@ -43,7 +43,13 @@ class Run(Knobs):
     )
     checkpoint_every: int = knob(
         0,
-        "rounds between checkpoints; 0 = only when interrupted and at the end",
+        "rounds between checkpoints; 0 = by time alone",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+    checkpoint_minutes: float = knob(
+        5.0,
+        "minutes after which the next round's end saves a checkpoint; 0 = not by time",
         low=0,
         on_resume=MAY_CHANGE,
     )

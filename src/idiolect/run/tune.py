@@ -10,6 +10,7 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..task.task import Task
+from .interrupts import finish_on_interrupt
 from .run import run
 
 Candidate = tuple[Method, Mapping[str, Any]]  # a method and the run settings of its own
@@ -52,10 +53,13 @@ def choose(
         return Choice(method, own, measure, ())
     # A target would stop a run by its test accuracy, and evaluated rounds are on test data.
     always = {"seeds": 1, "eval_every": 0, "target_accuracy": 0.0}
-    figures = []
-    for method, own in candidates:
-        result = run(method, task, federation, **{**(settings or {}), **own, **always})
-        figures.append(result.summary()["valid"][measure]["mean"])
+    figures: list[Any] = []
+    with finish_on_interrupt("finishing this candidate, then stopping") as interrupted:
+        for method, own in candidates:
+            if interrupted():
+                raise interrupted.stop(f"stopped after {len(figures)} candidates")
+            result = run(method, task, federation, **{**(settings or {}), **own, **always})
+            figures.append(result.summary()["valid"][measure]["mean"])
     sign = 1 if measure == "accuracy" else -1
     able = [i for i, figure in enumerate(figures) if figure is not None]
     if not able:

@@ -18,6 +18,7 @@ from .contract import Contract
 from .round import Outcome, Round, RoundRule
 from .rules import Rule
 from .step import ServerStep
+from .stream import Stream
 
 
 class Overflow(ArithmeticError):
@@ -32,6 +33,7 @@ class Aggregation:
     rule: Rule
     step: ServerStep
     before: Outcome
+    streams: bool = False  # see server/stream.py
 
     def __call__(self, round: Round, got: Admitted) -> Outcome:
         """The server after these messages.
@@ -42,17 +44,19 @@ class Aggregation:
         link = contract.link
         method = contract.method.scaled(round.order.rate)
         state = self.step.method_state(self.before.state)
-        if link.aggregate_stage is None:
+        channel = self.before.channel
+        taken: dict[str, bytes] = {}
+        combine: RoundRule | Stream
+        if round.stream is not None:
+            up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
+            combine = round.stream.end()
+        elif link.aggregate_stage is None:
             up = self._on_device(got.up)
-            channel = self.before.channel
-            taken: dict[str, bytes] = {}
             combine = self._combine(round, got, self.before.rule)
         else:
             up, channel, rule_state, taken = self._changes(round, got)
-            combine = self._combine(round, got, {})
-        if link.codes:
-            reference = method.reference(contract.task, method.broadcast(contract.task, state))
-            up = link.restore(up, reference)
+            up = link.restore(up, self.reference(round.order.rate))
+            combine = self._combine(round, got, {}, one_row=self.streams)
         after = method.aggregate(contract.task, state, up, combine)
         if link.aggregate_stage is None:
             rule_state = combine.state
@@ -62,6 +66,22 @@ class Aggregation:
         if not outcome.finite():
             raise Overflow
         return outcome
+
+    def collect(self, round: Round, rows: State, samples: Tensor) -> None:
+        """Add messages to the round's sums: float64[S], training samples of their clients."""
+        assert round.stream is not None
+        contract = self.contract
+        method = contract.method.scaled(round.order.rate)
+        up = self._on_device(rows)
+        combine = round.stream.batch(samples.to(contract.task.device))
+        method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
+
+    def reference(self, rate: float) -> State:
+        """What the coded parts of a message are changes of."""
+        contract = self.contract
+        method = contract.method.scaled(rate)
+        down = method.broadcast(contract.task, self.step.method_state(self.before.state))
+        return method.reference(contract.task, down)
 
     def _changes(self, round: Round, got: Admitted) -> tuple[State, State, State, dict[str, bytes]]:
         """Sketches: aggregated first, then decoded.
@@ -90,7 +110,7 @@ class Aggregation:
                 change, chosen, state = stage.conclude(query, exact, state, form)
                 taken[part] = self.pack({"chosen": chosen.int().cpu()}, round.version)
             channel |= prefixed(state, prefix)
-            rows = rows | {part: change.expand(len(got.wire_ids), -1)}
+            rows = rows | {part: change.expand(1 if self.streams else len(got.wire_ids), -1)}
         return rows, channel, rule_state, taken
 
     def sketches(self, round: Round, got: Admitted) -> tuple[State, State]:
@@ -116,11 +136,17 @@ class Aggregation:
         values = self._on_device({"values": answers.up["values"][kept]})
         return self._combine(round, got, {})(values)["values"]
 
-    def _combine(self, round: Round, got: Admitted, state: State) -> RoundRule:
+    def _combine(
+        self, round: Round, got: Admitted, state: State, one_row: bool = False
+    ) -> RoundRule:
+        """The rule for these messages; with `one_row` for one that stands for them all."""
         task = self.contract.task
         key = int(streams.keys(task.seed, "rule", round.version)[0])
         samples = round.samples(got).to(task.device)
-        return RoundRule(self.contract, self.rule, samples, round.clients, key, state)
+        heard = len(samples)
+        if one_row:
+            samples = samples.mean(dim=0, keepdim=True)
+        return RoundRule(self.contract, self.rule, samples, heard, round.clients, key, state)
 
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}

@@ -12,10 +12,12 @@ from torch import Tensor
 from ..core.types import State
 from ..wire.admission import FATES, Admitted, Inbox
 from ..wire.ledger import RoundEntry
+from ..wire.messages import magnitudes
 from .contract import Contract
 from .exchange import Order
 from .rules import Rule
 from .rules.message import combine_message
+from .stream import Stream
 
 MISSING = ("silent", "timed out", "crashed")  # why no message came, as far as the engine knows
 
@@ -85,6 +87,7 @@ class Round:
     # as the roster was when the round was opened: joining and leaving count from the next one on
     clients: int  # how many may take part
     mean_samples: float  # training samples of the mean one of them
+    stream: Stream | None = None  # where messages are summed as they arrive
     second: SecondExchange | None = None
     asked: bool = False  # whether `Server.ask` has been called
     dropped: dict[str, Tensor] = field(default_factory=dict)  # reason -> wire ids admitted before
@@ -135,6 +138,7 @@ class RoundRule:
     contract: Contract
     rule: Rule
     samples: Tensor  # float64[S], over the mean client's
+    heard: int
     clients: int
     key: int
     state: State  # what the rule keeps; {} = no history
@@ -144,13 +148,3 @@ class RoundRule:
             weights = self.contract.method.weigh(self.samples)
         rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
-
-
-def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]
-    """The largest number of every message, without its sign.
-
-    >>> magnitudes({"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "c": torch.ones(2, 1)}).tolist()
-    [2.0, 3.0]
-    """
-    parts = [t.flatten(1).abs().amax(1).double().cpu() for t in up.values() if t.shape[1]]
-    return torch.stack(parts).amax(0)

@@ -8,7 +8,6 @@ rounds are one way to use a server and single arrivals another.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property
@@ -30,10 +29,12 @@ from .aggregation import Aggregation, Overflow
 from .contract import Contract
 from .exchange import Order, Query, Verdict
 from .roster import Roster
-from .round import MISSING, Outcome, Round, SecondExchange, magnitudes
+from .round import MISSING, Outcome, Round, SecondExchange
 from .rules import Rule, TooFew
 from .selection import select
+from .settling import candidates, overflowing, settle
 from .step import ServerStep
+from .stream import Plan, Stream, largest_number
 
 EXCHANGES = 5  # how often clients are asked in a second exchange before a round is given up
 MOST_COUNTED = 1 << 50  # bytes, numbers or gradients of a client
@@ -72,6 +73,7 @@ class Server:
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
         self.ledger = Ledger(len(roster))
+        self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int]) -> Tensor:
@@ -99,11 +101,25 @@ class Server:
             version,
             heard,
             self.roster.most_samples(),
-            self._decoder(version) if link.codes else None,
+            self._decoder(version, rate) if link.codes else None,
             link.limit(version) if link.codes else 0,
         )
         clients = int(self.roster.eligible.sum())
-        return Round(order, inbox, clients, self.roster.mean_samples())
+        round = Round(order, inbox, clients, self.roster.mean_samples())
+        if self.plan.streams and link.aggregate_stage is None:
+            self._sum_on_arrival(round)
+        return round
+
+    def _sum_on_arrival(self, round: Round) -> None:
+        """Messages of this round are added up instead of being held."""
+        round.stream = Stream(self.contract, self.rule, round.clients)
+        aggregation = self._aggregation()
+
+        def add(rows: State, weights: np.ndarray) -> None:
+            aggregation.collect(round, rows, torch.from_numpy(weights) / round.mean_samples)
+
+        round.inbox.sink = add
+        round.inbox.largest = largest_number(self.contract.task.dtype)
 
     def receive(self, round: Round, messages: Messages, values: np.ndarray | None = None) -> None:
         """Messages of a round: any number of them, at any time before it is closed, in any order.
@@ -154,12 +170,13 @@ class Server:
         silent = second.unanswered()
         if bool(silent.any()):
             return silent, "answer"
+        aggregation = self._aggregation()
         try:
-            second.outcome = self._aggregation()(round, second.got)
+            second.outcome = aggregation(round, second.got)
         except TooFew:
-            return silent, ""
+            pass
         except Overflow:
-            return self._overflowing(round, second.got), "overflow"
+            return overflowing(aggregation, round, second.got), "overflow"
         return silent, ""
 
     def _question(self, round: Round, got: Admitted) -> list[Query]:
@@ -219,8 +236,7 @@ class Server:
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
             return Verdict(round.version, heard[:0], heard[:0], {})
-        got = self._candidates(round)
-        outcome, got = self._settled(round, got)
+        outcome, got = settle(self._aggregation(), round, candidates(round), self.quorum)
         taken: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
@@ -241,74 +257,6 @@ class Server:
         stage = self.contract.link.aggregate_stage
         if stage is not None and stage.second_exchange and not round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
-
-    def _candidates(self, round: Round) -> Admitted:
-        """The messages that may count, each part of an exchange that was completed."""
-        got = round.inbox.admitted()
-        if not round.asked:
-            return got
-        gone = torch.cat([got.wire_ids[:0], *round.dropped.values()])
-        got = got.only(~torch.isin(got.wire_ids, gone))
-        if round.second is None:  # too few were left to ask
-            return got
-        second = round.second
-        silent = second.unanswered()
-        round.drop(second.got.wire_ids[silent], "answer")
-        late = ~torch.isin(got.wire_ids, second.got.wire_ids)
-        round.drop(got.wire_ids[late], "late")
-        if bool(silent.any()):  # closed before the others were asked again
-            round.drop(second.got.wire_ids[~silent], "unsettled")
-            return got.only(torch.zeros_like(late))
-        return got.only(~late)
-
-    def _settled(self, round: Round, got: Admitted) -> tuple[Outcome | None, Admitted]:
-        """The server after the round and those who count; None where it stays as it is."""
-        nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
-        if not len(got.wire_ids):
-            return None, nobody
-        unasked = round.asked and round.second is None
-        while len(got.wire_ids) >= max(self.quorum, 1) and not unasked:
-            try:
-                outcome = round.second.outcome if round.second else None
-                return outcome or self._aggregation()(round, got), got
-            except TooFew:
-                break
-            except Overflow:
-                failed = self._overflowing(round, got)
-                round.drop(got.wire_ids[failed], "overflow")
-                if round.second is not None:  # what was asked for was shaped by them too
-                    round.drop(got.wire_ids[~failed], "unsettled")
-                    return None, nobody
-                got = got.only(~failed)
-        round.drop(got.wire_ids, "too few")
-        return None, nobody
-
-    def _overflowing(self, round: Round, got: Admitted) -> Tensor:  # -> bool[S]
-        """Whose messages make the server overflow.
-
-        As few as possible, the largest first; and those of the same kind, within a factor of 1,000
-        of the smallest of them.
-        """
-        aggregation = self._aggregation()
-        sizes = magnitudes(got.up)
-        if round.second is not None:
-            sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
-        order = sizes.argsort(descending=True, stable=True)
-
-        def fits(dropped: int) -> bool:
-            kept = torch.ones(len(order), dtype=torch.bool)
-            kept[order[:dropped]] = False
-            try:
-                aggregation(round, got.only(kept))
-            except Overflow:
-                return False
-            except TooFew:
-                pass
-            return True
-
-        # the first number that fits; without anybody nothing overflows
-        dropped = bisect_left(range(1, len(order)), True, key=fits) + 1
-        return sizes >= 1e-3 * sizes[order[dropped - 1]]
 
     def _remember(self, round: Round, got: Admitted) -> None:
         """What a round that counted leaves behind, beside the server's vectors."""
@@ -331,7 +279,7 @@ class Server:
 
     def _aggregation(self) -> Aggregation:
         before = Outcome(self.state, self.channel_state, self.rule_state)
-        return Aggregation(self.contract, self.rule, self.step, before)
+        return Aggregation(self.contract, self.rule, self.step, before, self.plan.streams)
 
     # -- messages --------------------------------------------------------------------------------
     def message(self, version: int) -> bytes:
@@ -343,17 +291,20 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _decoder(self, version: int) -> Decode:
-        """How bodies become rows, with what the channel remembers of their senders."""
+    def _decoder(self, version: int, rate: float) -> Decode:
+        """How bodies become rows, with what the channel remembers of their senders.
+
+        Coded changes become models again, unless the channel decodes their sum only.
+        """
+        link = self.contract.link
+        reference = self._aggregation().reference(rate) if link.aggregate_stage is None else {}
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
-            # messages come in any order, some of them twice
-            ids, sender = np.unique(wire_ids, return_inverse=True)
-            clients = torch.from_numpy(ids)
-            known = self.memory.read(clients, version) if len(ids) else self.memory.fresh(clients)
-            at = torch.from_numpy(sender)
-            rows = {n: t[at.to(t.device)] for n, t in known.items()}
-            return self.contract.link.decode(bodies, rows, version)
+            clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
+            met = len(clients) > 0
+            known = self.memory.read(clients, version) if met else self.memory.fresh(clients)
+            rows, sense, memory = link.decode(bodies, known, version)
+            return link.restore(rows, reference), sense, memory
 
         return decode
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.types import State
 from . import messages as wire
 from .arrivals import HEAD, Arrivals, Messages
-from .held import Held
+from .held import Held, index
 from .ragged import Ragged
 
 BODIES = 3  # bodies per client and version that are opened: one, and more only if it was bad
@@ -38,6 +38,7 @@ REASONS = (
     "too many",  # its client has sent `BODIES` bad ones
     "channel",
     "not finite",
+    "overflow",  # a finite number beyond `Inbox.largest`
 )
 FATES = ("admitted", "missing", *REASONS)
 _CODE = {fate: i for i, fate in enumerate(FATES)}
@@ -76,7 +77,7 @@ class Admitted:
         mask = kept.numpy()
         return replace(
             self,
-            up={n: t[kept.to(t.device)] for n, t in self.up.items()},
+            up={n: t[kept.to(t.device)] if len(t) else t for n, t in self.up.items()},
             wire_ids=self.wire_ids[kept],
             weights=self.weights[kept],
             bytes=self.bytes[mask],
@@ -112,6 +113,10 @@ class Inbox:
     cap: float  # the largest weight that counts; a larger claim counts as the cap
     decode: Decode | None = None  # a channel's; None = a message has the schema's length
     limit: int = 0  # with `decode`: the most bytes of a body
+    # where rows go instead of being held, with the weights of their clients; then each number may
+    # have a magnitude of `largest` at most
+    sink: Callable[[State, np.ndarray], None] | None = None
+    largest: float = np.inf
 
     def __post_init__(self) -> None:
         self._expected = np.unique(self.expected.numpy().astype(np.int64))
@@ -150,24 +155,19 @@ class Inbox:
             fates[waiting[admitted]] = _CODE["repeated"]
             fates[waiting[spent]] = _CODE["too many"]
             waiting = waiting[~admitted & ~spent]
-            first = np.unique(place[waiting], return_index=True)[1]  # sorted by wire id
+            first = _first_of_each(place[waiting])
             chosen = waiting[first]
-            fates[chosen] = self._open(arrived, chosen, place[chosen])
+            fates[chosen] = self._open(arrived, chosen, place[chosen], head["weight"][chosen])
             sound = chosen[fates[chosen] == ADMITTED]
-            self._fates[place[sound]] = ADMITTED
-            self._weights[place[sound]] = np.minimum(head["weight"][sound], self.cap)
-            self._lengths[place[sound]] = arrived.lengths[sound]
-            self._values[place[sound]] = values[sound]
+            self._hold(place[sound], head["weight"][sound], arrived.lengths[sound], values[sound])
             waiting = np.delete(waiting, first)
-
         self._book(fates, place, deciding)
 
     def admitted(self) -> Admitted:
         """The messages of all batches so far that count."""
         taken = self._fates == ADMITTED
-        up, memory = self._rows.rows(), self._memory.rows()
-        if not taken.any():
-            up, _, memory = self._decoded(Ragged.empty(0), self._expected[:0])
+        anyone = bool(taken.any()) and self.sink is None
+        up, memory = (self._rows.rows(), self._memory.rows()) if anyone else self._nothing()
         surplus = Counter(self._rejected)
         surplus.subtract(FATES[fate] for fate in self._fates[self._fates > MISSING])
         return Admitted(
@@ -203,37 +203,88 @@ class Inbox:
             fates[~passes & (fates == ADMITTED)] = _CODE[reason]
         return fates, np.logical_and.reduce([lengths >= HEAD, *addressed.values()])
 
-    def _open(self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Open the bodies of some messages, one per client, and hold the sound ones; their fates.
+    def _open(
+        self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray, weights: np.ndarray
+    ) -> np.ndarray:
+        """Open the bodies of some messages and keep the rows of the sound ones; their fates.
 
-        The clients' places increase.
+        At most one message per client, in the order of the clients' places.
         """
         self._opened[place] += 1
-        fates = np.full(len(chosen), ADMITTED, dtype=np.int8)
         longest = int(arrived.lengths[chosen].max(initial=0))
         step = max(1, GROUP // (longest + self.schema.length))
+        fates = [np.zeros(0, dtype=np.int8)]
         for a in range(0, len(chosen), step):
-            group = slice(a, a + step)
-            rows, decoded, memory = self._decoded(
-                arrived.take(chosen[group]), self._expected[place[group]]
-            )
-            sound = decoded & wire.finite(rows).cpu().numpy()
-            fates[group][~sound] = _CODE["not finite"]
-            fates[group][~decoded] = _CODE["channel"]
-            if not sound.all():
-                index = torch.from_numpy(np.flatnonzero(sound))
-                rows = {n: t[index] for n, t in rows.items()}
-                memory = {n: t[index] for n, t in memory.items()}
-            self._rows.put(place[group][sound], rows)
-            self._memory.put(place[group][sound], memory)
-        return fates
+            some = slice(a, a + step)
+            group = arrived.take(chosen[some])
+            if self.sink is not None:
+                fates.append(self._sum_group(group, place[some], weights[some]))
+            elif self.decode is not None:
+                fates.append(self._decode_group(group, place[some]))
+            else:
+                fates.append(self._unpack_group(group, place[some]))
+        return np.concatenate(fates)
+
+    def _sum_group(self, group: Ragged, place: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Numbers that are passed on and not held."""
+        assert self.sink is not None
+        if self.decode is None:
+            rows = wire.unpack(self.schema, group.matrix)
+            decoded = np.ones(len(group), dtype=bool)
+        else:
+            bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD)
+            rows, decoded, _ = self.decode(bodies, self._expected[place])
+        finite = wire.finite(rows).cpu().numpy()
+        fits = wire.magnitudes(rows).numpy() <= self.largest  # false where a number is NaN
+        sound = np.flatnonzero(decoded & fits)
+        if len(sound):
+            kept = {n: t[sound] for n, t in rows.items()} if len(sound) < len(place) else rows
+            self.sink(kept, np.minimum(weights[sound].astype(np.float64), self.cap))
+        fates = np.where(finite, _CODE["overflow"], _CODE["not finite"])
+        fates[fits] = ADMITTED
+        return np.where(decoded, fates, _CODE["channel"]).astype(np.int8)
+
+    def _unpack_group(self, group: Ragged, place: np.ndarray) -> np.ndarray:
+        """Numbers as they are, written once, to where they stay."""
+        room = self._rows.room(wire.blank(self.schema, 0))
+        at = index(place)
+        wire.unpack(self.schema, group.matrix, room, at)
+        sound = wire.finite({n: t[at] for n, t in room.items()}).numpy()
+        self._rows.taken[place[sound]] = True
+        return np.where(sound, ADMITTED, _CODE["not finite"]).astype(np.int8)
+
+    def _decode_group(self, group: Ragged, place: np.ndarray) -> np.ndarray:
+        """Numbers through a channel."""
+        assert self.decode is not None
+        bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD)
+        rows, decoded, memory = self.decode(bodies, self._expected[place])
+        sound = decoded & wire.finite(rows).cpu().numpy()
+        if not sound.all():
+            kept = np.flatnonzero(sound)
+            rows = {n: t[kept] for n, t in rows.items()}
+            memory = {n: t[kept] for n, t in memory.items()}
+        self._rows.put(place[sound], rows)
+        self._memory.put(place[sound], memory)
+        fates = np.where(sound, ADMITTED, _CODE["not finite"])
+        return np.where(decoded, fates, _CODE["channel"]).astype(np.int8)
+
+    def _hold(
+        self, place: np.ndarray, weights: np.ndarray, lengths: np.ndarray, values: np.ndarray
+    ) -> None:
+        """What else counts of admitted messages."""
+        self._fates[place] = ADMITTED
+        self._weights[place] = np.minimum(weights.astype(np.float64), self.cap)
+        self._lengths[place] = lengths
+        self._values[place] = values
 
     def _book(self, fates: np.ndarray, place: np.ndarray, deciding: np.ndarray) -> None:
         """Count the rejected messages; the first deciding one of a client without a fate is it."""
-        for code, count in enumerate(np.bincount(fates, minlength=len(FATES))):
-            if code > MISSING:
-                self._rejected[FATES[code]] += int(count)
-        bad = np.flatnonzero(deciding & (fates != ADMITTED))
+        bad = np.flatnonzero(fates != ADMITTED)
+        if not len(bad):
+            return
+        for code, count in enumerate(np.bincount(fates[bad])):
+            self._rejected[FATES[code]] += int(count)
+        bad = bad[deciding[bad]]
         bad = bad[self._fates[place[bad]] == MISSING]
         clients, first = np.unique(place[bad], return_index=True)
         self._fates[clients] = fates[bad[first]]
@@ -245,14 +296,12 @@ class Inbox:
         known[known] = self._expected[place[known]] == wire_ids[known]
         return place, known
 
-    def _decoded(self, group: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
-        """Rows of the messages, which of them made sense, and what a channel remembers."""
-        if self.decode is not None:
-            bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD * (len(group) > 0))
-            return self.decode(bodies, wire_ids)
-        empty = np.empty((0, self.schema.length), dtype=np.uint8)
-        rows = wire.unpack(self.schema, group.matrix if len(group) else empty)
-        return rows, np.ones(len(wire_ids), dtype=bool), {}
+    def _nothing(self) -> tuple[State, State]:
+        """Rows and memory of nobody."""
+        if self.decode is None:
+            return wire.blank(self.schema, 0), {}
+        rows, _, memory = self.decode(Ragged.empty(0), self._expected[:0])
+        return rows, memory
 
 
 def admit(
@@ -275,3 +324,10 @@ def admit(
 def _in_order(counts: Counter[str]) -> dict[str, int]:
     """The reasons that occurred, in the order of the checks."""
     return {reason: counts[reason] for reason in REASONS if counts[reason]}
+
+
+def _first_of_each(place: np.ndarray) -> np.ndarray:
+    """Where each client occurs first, in the order of the clients' places."""
+    if (place[1:] > place[:-1]).all():  # the usual case: everyone once, in order
+        return np.arange(len(place))
+    return np.unique(place, return_index=True)[1]

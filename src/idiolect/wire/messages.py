@@ -137,16 +137,29 @@ def header(messages: np.ndarray) -> np.ndarray:  # uint8[K, length >= 24] -> HEA
     return np.ascontiguousarray(messages[:, : HEADER.itemsize]).view(HEADER)[:, 0]
 
 
-def unpack(schema: Schema, messages: np.ndarray) -> State:  # uint8[K, length] -> rows
-    """The tensors of K messages whose headers have been checked."""
-    state = {}
+def blank(schema: Schema, rows: int) -> State:
+    """Room for the tensors of so many messages, not yet written."""
+    return {n: torch.empty(rows, *shape, dtype=dtype) for n, shape, dtype in schema.parts}
+
+
+def unpack(
+    schema: Schema,
+    messages: np.ndarray,
+    into: State | None = None,
+    rows: slice | np.ndarray = slice(None),
+) -> State:  # uint8[K, length] -> rows
+    """The tensors of K messages whose headers have been checked.
+
+    `into`: tensors on the CPU to write them into, at these `rows`.
+    """
+    state = blank(schema, len(messages)) if into is None else into
     at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
-        width = int(np.prod(shape)) * dtype.itemsize
-        body = messages[:, at : at + width].copy().view(_CODES[dtype])
-        native = body.astype(body.dtype.newbyteorder("="), copy=False)
-        state[name] = torch.from_numpy(native).view(len(messages), *shape)
-        at += width
+        count = int(np.prod(shape))
+        end = at + count * dtype.itemsize
+        flat = state[name].numpy().reshape(len(state[name]), count)
+        flat[rows] = messages[:, at:end].view(_CODES[dtype])
+        at = end
     return state
 
 
@@ -187,3 +200,13 @@ def finite(rows: State) -> Tensor:  # -> bool[K]
     if not checks:
         return torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
     return torch.stack(checks).all(0)
+
+
+def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]
+    """The largest number of every message, without its sign.
+
+    >>> magnitudes({"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "c": torch.ones(2, 1)}).tolist()
+    [2.0, 3.0]
+    """
+    parts = [t.flatten(1).abs().amax(1).double().cpu() for t in up.values() if t.shape[1]]
+    return torch.stack(parts).amax(0)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+WIDE = 1024  # from so many bytes per row on, rows are copied one by one instead of byte by byte
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -30,7 +32,7 @@ class Ragged:
         return cls.even(np.zeros((rows, 0), dtype=np.uint8))
 
     @classmethod
-    def of(cls, strings: Sequence[bytes]) -> Ragged:
+    def of(cls, strings: Sequence[bytes | memoryview]) -> Ragged:
         """One row per byte string."""
         lengths = np.array([len(s) for s in strings], dtype=np.int64)
         matrix = np.zeros((len(strings), int(lengths.max(initial=0))), dtype=np.uint8)
@@ -141,11 +143,22 @@ class Reader:
             if (counts == width).all():
                 return out
             return np.where(np.arange(width) < counts[:, None], out, 0).astype(np.uint8)
-        if not self.bodies.matrix.shape[1]:
-            return np.zeros((len(rows), width), dtype=np.uint8)
-        inside = np.arange(width) < counts[:, None]
-        column = np.where(inside, begin[:, None] + np.arange(width), 0)
-        return np.where(inside, self.bodies.matrix[rows[:, None], column], 0).astype(np.uint8)
+        return self._scattered(rows, begin, counts, width)
+
+    def _scattered(
+        self, rows: np.ndarray, begin: np.ndarray, counts: np.ndarray, width: int
+    ) -> np.ndarray:  # -> uint8[rows, width]
+        """Bytes that begin at another place in every row, then zeros."""
+        matrix = self.bodies.matrix
+        out = np.zeros((len(rows), width), dtype=np.uint8)
+        if width >= WIDE:
+            for line, row, first, count in zip(out, rows, begin, counts, strict=True):
+                line[:count] = matrix[row, first : first + count]
+        elif matrix.shape[1]:
+            inside = np.arange(width) < counts[:, None]
+            column = (begin[:, None] + np.arange(width))[inside]
+            out[inside] = matrix[np.repeat(rows, counts), column]
+        return out
 
     def reject(self, rows: np.ndarray, who: np.ndarray | None = None) -> None:
         """Mark rows whose content makes no sense: bool over all rows, or over those of `who`."""

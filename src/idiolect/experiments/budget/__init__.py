@@ -14,11 +14,14 @@ from typing import Any
 from rich.console import Console
 
 from ... import data, models
+from ...data.federation import Federation
+from ...methods import name_of
 from ...report.curve_picture import picture
 from ...report.curves import curve
 from ...report.goals import Curve, Goals
+from ...run.kept import Kept, kept
 from ...run.run import run
-from ...run.tune import choose
+from ...run.tune import Candidate, choose
 from ...task.task import Task
 from .cases import CASES, Case, rows
 from .page import line, page
@@ -27,7 +30,12 @@ SEEDS = 3
 
 
 def measure(
-    title: str, case: Case, seeds: int, rounds: int | None = None, only: tuple[str, ...] = ()
+    title: str,
+    case: Case,
+    seeds: int,
+    keep: Kept,
+    rounds: int | None = None,
+    only: tuple[str, ...] = (),
 ) -> tuple[list[Curve], dict[str, Any]]:
     """The curves of one federation, and for every row what it made of the budget and the target."""
     console = Console(stderr=True)
@@ -45,15 +53,32 @@ def measure(
             "sample": 10,
             "threads": 1,
         }
-        choice = choose(candidates, task, federation, settings)
-        result = run(choice.method, task, federation, **settings, **choice.settings, seeds=seeds)
-        drawn.append(curve(label, result.rounds_table()))
-        figures[label] = {
-            "lr": choice.method.as_dict()["lr"],
-            **goals.reached(drawn[-1]),
-            "last": result.summary()["accuracy"]["mean"],
-        }
+        make = partial(_row, label, candidates, task, federation, settings, seeds, goals)
+        described = [[name_of(method), method.as_dict(), own] for method, own in candidates]
+        drawn_row, figures[label] = keep(make, title, label, described, settings, seeds)
+        drawn.append(drawn_row)
         console.print(f"{title}: {label}: {line(figures[label])}", highlight=False, soft_wrap=True)
+    return drawn, figures
+
+
+def _row(
+    label: str,
+    candidates: list[Candidate],
+    task: Task,
+    federation: Federation,
+    settings: dict[str, Any],
+    seeds: int,
+    goals: Goals,
+) -> tuple[Curve, dict[str, Any]]:
+    """The curve of one row, and what it made of the goals."""
+    choice = choose(candidates, task, federation, settings)
+    result = run(choice.method, task, federation, **settings, **choice.settings, seeds=seeds)
+    drawn = curve(label, result.rounds_table())
+    figures = {
+        "lr": choice.method.as_dict()["lr"],
+        **goals.reached(drawn),
+        "last": result.summary()["accuracy"]["mean"],
+    }
     return drawn, figures
 
 
@@ -65,16 +90,16 @@ def write(
     only: tuple[str, ...] = (),
 ) -> list[Path]:
     """Measure every row of every federation and write the page, its figures and its pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Any] = {}
     pictures: list[Path] = []
-    for title in titles:
-        case = CASES[title]
-        drawn, stored[title] = measure(title, case, seeds, rounds, only)
-        in_words = Goals(case.budget, case.target, "values")
-        pictures += picture(drawn, in_words, folder / case.picture)
     text = folder / "budget.md"
     figures = folder / "budget.json"
-    text.write_text(page(stored))
-    figures.write_text(json.dumps(stored, indent=1) + "\n")
+    with kept(folder / ".budget.jsonl") as keep:
+        for title in titles:
+            case = CASES[title]
+            drawn, stored[title] = measure(title, case, seeds, keep, rounds, only)
+            in_words = Goals(case.budget, case.target, "values")
+            pictures += picture(drawn, in_words, folder / case.picture)
+        text.write_text(page(stored), encoding="utf-8")
+        figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, figures, *pictures]

@@ -43,7 +43,7 @@ def write(
     tables = Tables.of(results, attacks)
     text = folder / "robustness.md"
     figures = folder / "robustness.json"
-    text.write_text(page(tables, rounds, seeds, clients))
+    text.write_text(page(tables, rounds, seeds, clients), encoding="utf-8")
     settings = {
         "format": FORMAT,
         "rounds": rounds,
@@ -52,7 +52,7 @@ def write(
         "methods": {m: _described(m) for m in methods},
     }
     stored = {"settings": settings, "tables": tables.as_dict()}
-    figures.write_text(json.dumps(stored, indent=1) + "\n")
+    figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, figures, picture(tables, folder / "robustness.png")]
 
 

@@ -16,7 +16,7 @@ from ...data.federation import Federation
 from ...method import Method
 from ...methods import make_method
 from ...run.run import run
-from ...run.settings import Settings
+from ...run.settings import Settings, fixed_on_resume
 from ...task.task import Task
 
 FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
@@ -132,7 +132,8 @@ class CellJob:
         competitor = METHODS[self.method]
         options = {**FEDERATIONS[self.federation], "clients": self.clients}
         fields = competitor.make().as_dict()
-        parts = [FORMAT, options, competitor.method, fields, self.settings()]
+        settings = {k: v for k, v in self.settings().items() if k in fixed_on_resume()}
+        parts = [FORMAT, options, competitor.method, fields, settings]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def train(self) -> dict[str, Any]:

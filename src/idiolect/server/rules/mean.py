@@ -26,10 +26,13 @@ class Mean(Rule):
 
     title = "mean"
     by_coordinate = True
+    streams = True
     weighted: bool = knob(True, "by the clients' weights; false = every client counts the same")
 
+    def sum_weights(self, weights: Tensor) -> Tensor:
+        return weights if self.weighted else torch.ones_like(weights)
+
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        if not self.weighted:
-            weights = torch.ones_like(weights)
+        weights = self.sum_weights(weights)
         share = (weights / weights.sum()).to(rows.dtype)
         return share @ rows

@@ -58,6 +58,8 @@ class Rule(RulePart):
     `combine_with_state` instead.
     """
 
+    streams: ClassVar[bool] = False  # needs no more of the rows than their weighted sum
+
     def __call__(self, rows: Tensor, weights: Tensor, *, key: int = 0) -> Tensor:
         """The aggregate without any history; `key` as in `combine_with_state`."""
         row, _ = self.combine_with_state(rows, weights, {}, key=key)
@@ -78,6 +80,10 @@ class Rule(RulePart):
         """
         self.check(len(rows))
         return self.combine(rows, weights), state
+
+    def sum_weights(self, weights: Tensor) -> Tensor:
+        """Where it `streams`: the weights under which it is a mean."""
+        return weights
 
     def server(self, n: int) -> dict[str, int]:
         """Vectors kept at the server for messages of n numbers in all: name -> numbers."""
