@@ -237,4 +237,4 @@ def test_the_invariants_hold_on_schedules_of_faults():
     if SCHEDULES:
         run(SCHEDULES, STEPS, repeatable=False)
     else:
-        run(schedules=25, steps=12, repeatable=True)
+        run(schedules=15, steps=12, repeatable=True)
