@@ -1,5 +1,5 @@
-# make demo | lint | test | test-all | bench: each sets up what it needs in .venv; bench in
-# .venv-bench, beside the packages it compares with
+# make demo | lint | test | test-all | faults | soak | mutation | bench: each sets up what it needs
+# in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ BENCH := .venv-bench
 FEDJAX := .venv-fedjax
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo lint test test-all bench bench-peers clean
+.PHONY: demo lint test test-all faults soak mutation bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
@@ -25,6 +25,19 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
+# docs/reliability.md: new random schedules, every kill point, 100,000 bad messages per channel
+faults: $(VENV)/.dev
+	IDIOLECT_FAULTS_SCHEDULES=400 IDIOLECT_FAULTS_KILLS=0 IDIOLECT_FAULTS_MESSAGES=100000 \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" tests/faults
+
+# 10,000 clients, 1,000 rounds: memory and descriptors do not grow
+soak: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.soak
+
+# do the tests notice when the code is another? Table and survivors in build/mutation
+mutation: $(VENV)/.mutation
+	$(BIN)/python -m benchmarks.mutation
+
 bench: bench-peers
 	$(BENCH)/bin/python -m benchmarks.run
 
@@ -39,6 +52,10 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.mutation: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[dev,mutation]'
 	touch $@
 
 $(BENCH)/.peers: pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -15,6 +15,7 @@ says what does not hold:
     hosts          clients on one host or on three give the same bits
     kernels        every kernel gives the same result
     no_data        a client without training data changes nothing for the others
+    private        only declared messages leave a host; test data and other clients shape none
     resume         an interrupted run continues to exactly the result of an uninterrupted one
     learns         the model that is evaluated is the one that was trained: it gets better
 """
@@ -24,20 +25,25 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .core import streams
+from .core.knobs import build
 from .core.types import State
-from .data.federation import Federation
+from .data.federation import SPLITS, Federation
+from .host.host import Host
+from .host.outgoing import CheckedHost, Twin
 from .method import Method
 from .run.result import Result
 from .run.run import run
+from .run.session import Session
+from .run.settings import Settings as RunSettings
 from .task.here import Here
 from .task.task import Task
 
@@ -240,6 +246,23 @@ def no_data(method: Method, settings: Settings) -> None:
         assert torch.equal(t, rows[name][others]), f"private {name!r} differs"
 
 
+def private(method: Method, settings: Settings) -> None:
+    """Only declared messages leave a host; test data and data of other clients shape none.
+
+    One row at a time: a loop may end when all rows of a chunk have converged.
+    """
+    given = {**settings, "hosts": 2, "chunk": 1}
+    session = Session(method, task(), federation(), build(RunSettings, given, "run"), 0, 7)
+    hosts = checked_hosts(session, federation())
+    session.engine.hosts = cast(list[Host], hosts)
+    for _ in range(settings["rounds"]):
+        session.engine.advance()
+        session.engine.evaluate(session.people.evaluated, SPLITS)
+    session.engine.evaluate_shared(SPLITS)
+    sent = sum(len(message) for host in hosts for message in host.sent)
+    assert sent == session.server.ledger.total("bytes_up"), "more bytes left than were counted"
+
+
 def resume(method: Method, settings: Settings) -> None:
     """An interrupted run continues to exactly the result of an uninterrupted one."""
     whole = _run(method, settings)
@@ -276,9 +299,47 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     hosts,
     kernels,
     no_data,
+    private,
     resume,
     learns,
 )
+
+
+# -- what must not matter --------------------------------------------------------------------------
+def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
+    """The hosts of a session, each before twins whose messages must be the same.
+
+    One has other test data. In the other, the first client of the host differs: in its data, its
+    private row and what the channel keeps at it; then all others must send the same. Malicious
+    clients send what they like, but only declared messages: their host has no twin.
+    """
+    checked = []
+    for host in session.hosts:
+        twins = []
+        if not bool(torch.isin(host.wire_ids, session.people.malicious).any()):
+            first = host.wire_ids[:1]
+            others = other_data(data, SPLITS, int(first))
+            twins.append(_twin(host, other_data(data, ("test",)), "test data", first[:0]))
+            twins.append(_twin(host, others, "what is another client's", first))
+        checked.append(CheckedHost(host, twins))
+    return checked
+
+
+def _twin(host: Host, data: Federation, what: str, changed: Tensor) -> Twin:
+    own = data.of(host.wire_ids)
+    return Twin(what, Host(host.contract, own, host.wire_ids, host.settings), changed)
+
+
+def other_data(data: Federation, splits: tuple[str, ...], client: int | None = None) -> Federation:
+    """The same federation with other samples on these splits, of one client or of all."""
+    inputs = data.inputs.clone()
+    targets = data.targets.clone()
+    for split in splits:
+        ends = data.offsets[split] if client is None else data.offsets[split][client : client + 2]
+        part = slice(int(ends[0]), int(ends[-1]))
+        inputs[part] = 1 - inputs[part]
+        targets[part] = (targets[part] + 1) % data.classes
+    return replace(data, inputs=inputs, targets=targets)
 
 
 # -- inside ----------------------------------------------------------------------------------------

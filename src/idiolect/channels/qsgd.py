@@ -139,7 +139,10 @@ def _read_sparse(
     gaps = bits.read_gamma(reader, who, counts, n)
     flags = np.unpackbits(reader.take(-(-counts // 8), who), axis=1, bitorder="little")
     flags = np.pad(flags, ((0, 0), (0, max(0, int(counts.max(initial=0)) - flags.shape[1]))))
-    negative = flags[np.arange(flags.shape[1]) < counts[:, None]]
+    used = np.arange(flags.shape[1]) < counts[:, None]
+    stray = np.any(flags.astype(bool) & ~used, axis=1)  # no encoder writes that
+    reader.reject(stray, who)
+    negative = flags[used]
     level = bits.read_gamma(reader, who, counts, top)
     row = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)

@@ -132,6 +132,7 @@ class Host:
         A host that `gathers` sends everything with its last chunk.
         """
         contract = self.contract
+        self._undo(order.version)
         train = self.rows(order.train)
         heard = self.rows(order.heard)
         down = self._open(contract.down, order.down, order.version, contract.task.device)
@@ -156,6 +157,16 @@ class Host:
                 messages, values = self._send(order.version, down, waiting)
             yield Sent(messages, values, self.wire_ids[rows], spent)
 
+    def _undo(self, version: int) -> None:
+        """A round that was begun and never concluded has not happened: the server was lost in it.
+
+        Opened again it may name others, where clients have joined or left.
+        """
+        everyone = torch.arange(self.data.clients)
+        self.coder.back(everyone, version)
+        if self.store.keep:
+            self.store.back(everyone, version)
+
     def _send(
         self, version: int, down: State, waiting: list[tuple[Tensor, State]]
     ) -> tuple[Ragged, np.ndarray]:
@@ -179,7 +190,7 @@ class Host:
         bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
         self.coder.write(rows, version, kept)
         heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
-        return join([Ragged.even(heads), bodies]), values
+        return join([Ragged.even(heads), bodies]).clean(), values
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""

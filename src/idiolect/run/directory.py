@@ -20,6 +20,7 @@ import csv
 import io
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -35,6 +36,7 @@ from ..core.knobs import SettingError
 from ..core.text import csv_cell
 
 FORMAT = 3
+_HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
 _OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
 
 
@@ -83,12 +85,11 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what a killed run left behind: half-written files, private rows on the disk."""
-        for pattern in ("idiolect-rows-*", ".*.json.*", ".*.csv.*", ".*.safetensors.*"):
-            for left in self.path.glob(pattern):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
+        for left in self.path.iterdir():
+            if left.name.startswith("idiolect-rows-") and left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            elif _HALF_WRITTEN.fullmatch(left.name):
+                left.unlink(missing_ok=True)
 
     def checkpoints(self, seed: int) -> Path:
         """Where a seed's checkpoints lie."""

@@ -80,8 +80,8 @@ def run(
             return runner.run(None, resume=False)
     with RunDirectory(directory, fresh=not resume) as folder:
         threads = chosen.threads
+        folder.clear()
         if resume:
-            folder.clear()
             identity = read_identity(folder.path)
             check_same(identity, runner.identity, folder.path, warn if resume == "force" else None)
             runner.starts = read_starts(folder.path)

@@ -51,6 +51,18 @@ class Ragged:
         """Some of the rows."""
         return Ragged(self.matrix[rows], self.lengths[rows])
 
+    def clean(self) -> Ragged:
+        """The same strings with nothing beside them: zeros to their right, no column unused.
+
+        >>> Ragged(np.full((1, 3), 7, dtype=np.uint8), np.array([1])).clean().matrix.tolist()
+        [[7]]
+        """
+        width = int(self.lengths.max(initial=0))
+        if (self.lengths == self.matrix.shape[1]).all():
+            return self
+        inside = np.arange(width) < self.lengths[:, None]
+        return Ragged(self.matrix[:, :width] * inside, self.lengths)
+
     def spread(self, where: np.ndarray) -> Ragged:
         """The rows at the places where `where[K']` is true, empty rows at the others."""
         matrix = np.zeros((len(where), self.matrix.shape[1]), dtype=np.uint8)
