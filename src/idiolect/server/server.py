@@ -260,6 +260,7 @@ class Server:
         """What a round that counted leaves behind, beside the server's vectors."""
         if got.memory:
             self.memory.write(got.wire_ids, round.version, got.memory)
+            self.memory.settle(round.version)
         lengths = torch.from_numpy(got.bytes).clone()
         if round.second is not None:
             lengths += round.second.bytes_of(got.wire_ids)
