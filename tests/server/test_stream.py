@@ -178,16 +178,30 @@ def test_a_rule_that_needs_more_memory_than_the_machine_has_is_refused(monkeypat
     il.run(il.FedAvg(), task(), federation(), rounds=1, memory=1e-7)  # the mean needs less
 
 
-def test_a_run_that_sums_its_messages_is_not_resumed_with_memory_to_hold_them(tmp_path):
-    given = {"rounds": 4, "sample": 5, "directory": tmp_path / "run"}
+def test_a_resumed_run_sums_its_messages_if_it_was_begun_so(tmp_path):
+    """With whatever memory it goes on: to the bits of the run without a break."""
+    given = {"rounds": 4, "sample": 5}
 
     def stop(seed, rounds, accuracy):
         if rounds == 2:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        il.run(il.FedAvg(), task(), federation(), memory=1e-7, progress=stop, **given)
-    with pytest.raises(Exception, match="memory: the messages of this run were summed"):
-        il.run(il.FedAvg(), task(), federation(), memory=1.0, resume=True, **given)
-    result = il.run(il.FedAvg(), task(), federation(), memory=1e-7, resume=True, **given)
-    assert result.seeds[0].rounds == 4
+    def run(memory, **more):
+        return il.run(il.FedAvg(), task(), federation(), memory=memory, **given, **more)
+
+    for begun, resumed in ((1e-7, 1.0), (1.0, 1e-7)):
+        folder = tmp_path / str(begun)
+        with pytest.raises(KeyboardInterrupt):
+            run(begun, directory=folder, progress=stop)
+        result = run(resumed, directory=folder, resume=True)
+        assert result.session().server.plan.streams == (begun < 1)
+        whole = run(begun).session().server.state
+        assert torch.equal(result.session().server.state["w"], whole["w"])
+
+
+def test_sums_are_not_loaded_where_the_rule_needs_all_messages():
+    agreed = contract("fedavg")
+    at = server(agreed, sample=CLIENTS, rule="median")
+    tensors, facts = at.save()
+    with pytest.raises(ValueError, match="cannot have been summed"):
+        at.load(tensors, facts | {"sums": True})

@@ -6,6 +6,7 @@ those that this very server would write; anything else is refused before it is u
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..wire.ledger import Ledger
 from .roster import Roster
+from .stream import Plan
 
 if TYPE_CHECKING:
     from .server import Server
@@ -57,12 +59,9 @@ def check(server: Server, shapes: Shapes, facts: dict[str, Any]) -> None:
     counts, _ = server.ledger.save()
     pattern = {"version": 0, "clients": clients, "ledger": Ledger(0).save()[1], "sums": False}
     check_like(facts, pattern, "server")
-    if facts["sums"] != server.plan.streams:
-        how = "summed as they arrived" if facts["sums"] else "held"
-        raise ValueError(
-            f"memory: the messages of this run were {how} ({server.plan.cohort / 2**30:.3g} GiB "
-            "per round), which a resumed run must do too: give it the memory it was begun with"
-        )
+    possible = Plan.of(server.contract, server.rule, server.sample, memory=0)
+    if facts["sums"] and not possible.streams:
+        raise ValueError(f"server: messages cannot have been summed: {possible.reason}")
     ids = facts["clients"]["ids"]
     if ids[: len(server.roster)] != server.roster.ids or len({str(i) for i in ids}) < len(ids):
         raise ValueError("server: these are other clients")
@@ -111,6 +110,8 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     memory = under(tensors, "memory.")
     device = server.contract.task.device
     server.memory.load(memory, device, len(roster), rounds=facts["version"])
+    # as the run was begun, whatever the memory is now: so it goes on to the same bits
+    server.plan = replace(server.plan, streams=facts["sums"])
     server.version = facts["version"]
     server.state = _on_device(server, under(tensors, "state."))
     server.channel_state = _on_device(server, under(tensors, "channel."))
