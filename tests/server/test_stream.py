@@ -179,8 +179,8 @@ def test_a_rule_that_needs_more_memory_than_the_machine_has_is_refused(monkeypat
 
 
 def test_a_resumed_run_sums_its_messages_if_it_was_begun_so(tmp_path):
-    """With whatever memory it goes on: to the bits of the run without a break."""
-    given = {"rounds": 4, "sample": 5}
+    """With the same memory to the same bits; with another, chunks and so the sums' groups differ."""
+    given = {"rounds": 4, "sample": 5, "dtype": "float64"}
 
     def stop(seed, rounds, accuracy):
         if rounds == 2:
@@ -189,14 +189,15 @@ def test_a_resumed_run_sums_its_messages_if_it_was_begun_so(tmp_path):
     def run(memory, **more):
         return il.run(il.FedAvg(), task(), federation(), memory=memory, **given, **more)
 
-    for begun, resumed in ((1e-7, 1.0), (1.0, 1e-7)):
-        folder = tmp_path / str(begun)
+    for begun, resumed in ((1e-7, 1e-7), (1e-7, 1.0), (1.0, 1e-7)):
+        folder = tmp_path / f"{begun}-{resumed}"
         with pytest.raises(KeyboardInterrupt):
             run(begun, directory=folder, progress=stop)
         result = run(resumed, directory=folder, resume=True)
         assert result.session().server.plan.streams == (begun < 1)
-        whole = run(begun).session().server.state
-        assert torch.equal(result.session().server.state["w"], whole["w"])
+        whole = run(begun).session().server.state["w"]
+        ours = result.session().server.state["w"]
+        assert torch.equal(ours, whole) if begun == resumed else torch.allclose(ours, whole, 1e-9)
 
 
 def test_sums_are_not_loaded_where_the_rule_needs_all_messages():

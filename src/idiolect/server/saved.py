@@ -110,7 +110,7 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     memory = under(tensors, "memory.")
     device = server.contract.task.device
     server.memory.load(memory, device, len(roster), rounds=facts["version"])
-    # as the run was begun, whatever the memory is now: so it goes on to the same bits
+    # as the run was begun, whatever the memory is now
     server.plan = replace(server.plan, streams=facts["sums"])
     server.version = facts["version"]
     server.state = _on_device(server, under(tensors, "state."))
