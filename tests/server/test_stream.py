@@ -179,7 +179,7 @@ def test_a_rule_that_needs_more_memory_than_the_machine_has_is_refused(monkeypat
 
 
 def test_a_resumed_run_sums_its_messages_if_it_was_begun_so(tmp_path):
-    """With the same memory to the same bits; with another, chunks and so the sums' groups differ."""
+    """With the same memory to the same bits; with another, sums have other groups."""
     given = {"rounds": 4, "sample": 5, "dtype": "float64"}
 
     def stop(seed, rounds, accuracy):
