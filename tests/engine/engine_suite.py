@@ -147,7 +147,7 @@ class EngineSuite:
             engine.advance()
             engine.advance()
             assert engine.server.ledger.missing == {"silent": 3}
-            both.append({**of_server(engine.server), **_of_channel(engine.hosts)})
+            both.append({**of_server(engine.server), **of_hosts(engine.hosts)})
         for n, t in both[0].items():
             assert torch.equal(t, both[1][n]), n
 
@@ -249,10 +249,10 @@ class EngineSuite:
         lossy = Network(other, lambda version, ms: [] if version == 1 else ms)
         engine = build(server(agreed, sample=CLIENTS, quorum=4), [one, lossy])
         for version in range(3):
-            before = {**of_server(engine.server), **_of_channel(engine.hosts)}
+            before = {**of_server(engine.server), **of_hosts(engine.hosts)}
             engine.advance()
             balanced(engine)
-            after = {**of_server(engine.server), **_of_channel(engine.hosts)}
+            after = {**of_server(engine.server), **of_hosts(engine.hosts)}
             same = all(torch.equal(t, after[n]) for n, t in before.items())
             assert same == (version == 1)
         ledger = engine.server.ledger
@@ -265,10 +265,10 @@ class EngineSuite:
         lossy = Network(other, answers=lambda version, a: a[:0] if version == 1 else a)
         engine = build(server(agreed, sample=CLIENTS, quorum=4), [one, lossy])
         engine.advance()
-        before = {**of_server(engine.server), **_of_channel(engine.hosts)}
+        before = {**of_server(engine.server), **of_hosts(engine.hosts)}
         engine.advance()
         balanced(engine)
-        after = {**of_server(engine.server), **_of_channel(engine.hosts)}
+        after = {**of_server(engine.server), **of_hosts(engine.hosts)}
         assert all(torch.equal(t, after[n]) for n, t in before.items())
         assert engine.server.ledger.rejected == {"answer": 3, "too few": 3}
         engine.advance()
@@ -281,10 +281,10 @@ class EngineSuite:
         lossy = Network(other, lambda version, ms: [] if version == 1 else ms)
         engine = build(server(agreed, sample=CLIENTS, rule="krum(f=1)"), [one, lossy])
         engine.advance()
-        before = {**of_server(engine.server), **_of_channel(engine.hosts)}
+        before = {**of_server(engine.server), **of_hosts(engine.hosts)}
         engine.advance()
         balanced(engine)
-        after = {**of_server(engine.server), **_of_channel(engine.hosts)}
+        after = {**of_server(engine.server), **of_hosts(engine.hosts)}
         assert all(torch.equal(t, after[n]) for n, t in before.items())
         ledger = engine.server.ledger
         assert ledger.rejected == {"too few": 3} and ledger.missing == {"silent": 3}
@@ -509,11 +509,6 @@ class EngineSuite:
         balanced(engine)
         assert engine.server.ledger.surplus == {"schema": 3}
         assert wire.HEADER.itemsize == 24 and agreed.run == other.run == RUN
-
-
-def _of_channel(hosts) -> dict[str, torch.Tensor]:
-    """What clients remember of the channel."""
-    return {n: t for n, t in of_hosts(hosts).items() if n.startswith("coder.")}
 
 
 def walk(start: object):

@@ -183,7 +183,7 @@ def change_tensors(rng: random.Random, file: Path) -> None:
     elif kind == 1:
         tensors[name] = torch.full_like(t, rng.choice((0, 1, -1, 100)))
     elif kind == 2:
-        tensors[name] = torch.cat([t, t])
+        tensors[name] = torch.stack([t, t]).flatten(0, 1) if t.dim() else torch.stack([t, t])
     elif kind == 3:
         tensors["rows./tmp/idiolect-escaped"] = tensors.pop(name)
     else:
@@ -213,7 +213,7 @@ def mutate(rng: random.Random, directory: Path, outside: Path) -> str:
         file = rng.choice(texts)
         change_json(rng, file)
     elif kind < 5:
-        file = rng.choice([*texts, *tensors])
+        file = rng.choice([p for p in sorted(directory.rglob("*")) if p.is_file()])
         change_bytes(rng, file)
     elif kind < 7:
         file = rng.choice(tensors)
@@ -272,7 +272,7 @@ def test_a_mutated_directory_is_continued_or_refused_and_nothing_else_happens(so
 
 @pytest.mark.slow
 def test_thousands_of_mutated_directories(sound, tmp_path):
-    hunt(sound, tmp_path, range(1000, 4000))
+    hunt(sound, tmp_path, range(1000, 3000))
 
 
 # -- by hand ---------------------------------------------------------------------------------------
@@ -306,6 +306,7 @@ def test_a_link_in_a_run_directory_is_refused(what, sound, tmp_path):
     assert before == (snapshot(moved) if moved.is_dir() else moved.read_bytes())
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_in_a_run_directory_does_not_hang(sound, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(sound, directory)

@@ -76,6 +76,15 @@ def test_another_number_of_threads_is_warned_of(tmp_path, capsys):
     assert "in their last bits" in said
 
 
+@pytest.mark.parametrize("change", [{"memory": 1.5}, {"chunk": 2}])
+def test_another_grouping_of_sums_is_warned_of(change, tmp_path, capsys):
+    stopped(tmp_path / "run")
+    run(tmp_path / "run", resume=True, **change)
+    ((name, value),) = change.items()
+    said = capsys.readouterr().err
+    assert f"warning: {name}: this run was begun with " in said and f"goes on with {value}" in said
+
+
 def test_the_record_has_the_environment_of_every_start(tmp_path):
     stopped(tmp_path / "run", threads=1, seeds=2)
     result = run(tmp_path / "run", resume=True, threads=2, seeds=2)

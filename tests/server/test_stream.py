@@ -1,5 +1,6 @@
 """Messages that are summed as they arrive give what messages that are held give."""
 
+import signal
 from importlib import import_module
 
 import numpy as np
@@ -175,3 +176,18 @@ def test_a_rule_that_needs_more_memory_than_the_machine_has_is_refused(monkeypat
     with pytest.raises(il.SettingError, match=r"memory: the messages of a round take .* machine"):
         il.run(il.FedAvg(), task(), federation(), rounds=1, rule="median", memory=1e-7)
     il.run(il.FedAvg(), task(), federation(), rounds=1, memory=1e-7)  # the mean needs less
+
+
+def test_a_run_that_sums_its_messages_is_not_resumed_with_memory_to_hold_them(tmp_path):
+    given = {"rounds": 4, "sample": 5, "directory": tmp_path / "run"}
+
+    def stop(seed, rounds, accuracy):
+        if rounds == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        il.run(il.FedAvg(), task(), federation(), memory=1e-7, progress=stop, **given)
+    with pytest.raises(Exception, match="memory: the messages of this run were summed"):
+        il.run(il.FedAvg(), task(), federation(), memory=1.0, resume=True, **given)
+    result = il.run(il.FedAvg(), task(), federation(), memory=1e-7, resume=True, **given)
+    assert result.seeds[0].rounds == 4

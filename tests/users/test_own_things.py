@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import torch
 
 import idiolect as il
 from idiolect.cli.main import main
+from idiolect.data import DATASETS
+from idiolect.methods import METHODS
+from idiolect.models import MODELS
 from idiolect.testing import check_method, state_of
 from users import own_things
 from users.own_things import Doubled, Halfway, Quiet, Shout, small_net, two_moons
@@ -70,11 +74,33 @@ def test_module_and_name_work_on_the_command_line(folder, capsys):
     assert got["method"] == "mine:Halfway" and got["settings"]["method"]["share"] == 0.7
     assert got["settings"]["run"]["channel"] == "mine:Doubled"
     assert got["settings"]["parameters"] == 5 * 6 + 6 + 6 * 2 + 2
-    assert main(["resume", "run", "--json"]) == 0
+    assert main(["resume", "run", "--json", "--trust"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "seconds": 0} == {**got, "seconds": 0}
     assert main(["show", "run"]) == 0 and "mine:Halfway" in capsys.readouterr().out
-    assert main(["export", "run", "--one-file"]) == 0
+    assert main(["export", "run", "--one-file", "--trust"]) == 0
+
+
+def forgotten() -> None:
+    """As in a new process: no name has been looked up yet."""
+    for table in (METHODS, MODELS, DATASETS):
+        table._found.clear()
+
+
+def test_code_that_a_directory_names_runs_only_if_it_is_trusted(folder, capsys):
+    """A run directory may be somebody else's."""
+    assert main(["run", "mine:Halfway", *COMMON, "--directory", "run", "--quiet"]) == 0
+    forgotten()
+    for command in (["resume", "run"], ["export", "run"]):
+        capsys.readouterr()
+        assert main(command) == 2
+        says = capsys.readouterr().err
+        assert re.search(r"'mine:\w+' is code outside idiolect that run names", says)
+        assert "--trust" in says
+        forgotten()
+    with pytest.raises(il.SettingError, match="is code outside idiolect"):
+        il.load("run").personal(0)
+    il.load("run", trust=True).personal(0)
 
 
 def test_a_comparison_takes_names_of_both_kinds(folder, capsys):
@@ -82,7 +108,7 @@ def test_a_comparison_takes_names_of_both_kinds(folder, capsys):
     assert main(["compare", *words]) == 0
     labels = [row["label"] for row in json.loads(capsys.readouterr().out)]
     assert labels[1:3] == ["mine:Halfway share=0.2", "fedavg"]
-    assert main(["resume", "both", "--json", "--quiet"]) == 0
+    assert main(["resume", "both", "--json", "--quiet", "--trust"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,6 +162,9 @@ SCRIPT = """
 import contextlib, io, json, sys
 from idiolect.cli.main import main
 from idiolect.methods import make_method
+from idiolect.data import DATASETS
+from idiolect.methods import METHODS
+from idiolect.models import MODELS
 from idiolect.testing import check_method
 
 def printed(*words):

@@ -62,9 +62,14 @@ def export(argv: list[str]) -> None:
     parser.add_argument(
         "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the user's own code (module:Name) that the directory names",
+    )
     parser.add_json()
     parsed = Flags(parser).parse(argv)
-    result = load(given_path(parsed.run, "run"))
+    result = load(given_path(parsed.run, "run"), trust=parsed.trust)
     if isinstance(result, Comparison):
         raise SettingError(
             f"run: {parsed.run} is a comparison; export one of the runs inside: "

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
+from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
@@ -247,22 +248,35 @@ def resume(argv: list[str]) -> None:
         action="store_true",
         help="also with changed code: the result may differ from that of an uninterrupted run",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the user's own code (module:Name) that the directory names",
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
+    parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
     parsed = Flags(parser).parse(argv)
     path = given_path(parsed.run, "run")
+    with names_in(path, parsed.trust):
+        _resume(path, parsed)
+
+
+def _resume(path: Path, parsed: Any) -> None:
+    """Whatever the directory holds: a run, a comparison or a pipeline."""
     how: bool | str = "force" if parsed.force else True
     if (path / "compare.json").exists():
         saved = read_comparison(path)
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
         saved = {"baselines": True, "count": "bytes", **saved}
-        plans = [Plan(**p) for p in saved["plans"]]
+        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
         _compare_plans(plans, saved, path, parsed.json, parsed.quiet, how)
         return
     if (path / "pipeline.json").exists():
         saved = read_pipeline(path)
         if "plans" not in saved:
             raise _made_in_python(path, "pipeline")
-        plans = [Plan(**p) for p in saved["plans"]]
+        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
         _pipeline_plans(plans, path, parsed.json, parsed.quiet, how)
         return
     if not (path / "settings.json").exists():
@@ -271,7 +285,14 @@ def resume(argv: list[str]) -> None:
     if not origin:
         raise _made_in_python(path, "run")
     plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
-    _run_plan(plan, path, parsed.json, parsed.quiet, how)
+    _run_plan(_changed(plan, parsed), path, parsed.json, parsed.quiet, how)
+
+
+def _changed(plan: Plan, parsed: Any) -> Plan:
+    """The plan with the settings that are given anew."""
+    given = {"threads": parsed.threads, "memory": parsed.memory}
+    new = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(plan, settings={**plan.settings, **new})
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:

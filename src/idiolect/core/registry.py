@@ -13,6 +13,8 @@ import keyword
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -137,8 +139,30 @@ def _literal(value: Any) -> str:
     return str(value) if bare else repr(value)
 
 
+_NAMED_BY: ContextVar[str] = ContextVar("named by", default="")
+
+
+@contextmanager
+def names_in(directory: object, trusted: bool) -> Iterator[None]:
+    """While names from a directory are looked up, which may be somebody else's.
+
+    Built-in things and those of installed packages are found. A `module:Name` would run code of the
+    directory's choosing: it is refused, unless the directory is `trusted`.
+    """
+    token = _NAMED_BY.set("" if trusted else str(directory))
+    try:
+        yield
+    finally:
+        _NAMED_BY.reset(token)
+
+
 def _imported(kind: str, name: str, module: str, attribute: str) -> Any:
     """`attribute` of `module`, which may lie in the current folder."""
+    if directory := _NAMED_BY.get():
+        raise SettingError(
+            f"{kind}: {name!r} is code outside idiolect that {directory} names; "
+            "if you trust that directory, say so: --trust, or idiolect.load(..., trust=True)"
+        )
     if not all(part.isidentifier() for part in module.split(".")):
         raise SettingError(f"{kind}: {name!r} cannot be imported: {module!r} is no module's name")
     here = os.getcwd()

@@ -380,8 +380,10 @@ class Host:
         return sum(rows) + 2 * bytes_of(shapes_of({"wire_ids": self.wire_ids}))
 
     def release(self) -> None:
-        """Forget what only makes evaluation faster."""
+        """Forget what only makes evaluation faster, and rows kept from before a round."""
         self._evaluators.clear()
+        if not self.settings.repeats and len(self.wire_ids):
+            self.store.settle(int(self.store.version.max()))
 
     # -- inside ----------------------------------------------------------------------------------
     def rows(self, wire_ids: Tensor) -> Tensor:  # -> int64, in the order of wire_ids

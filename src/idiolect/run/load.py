@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError, build
+from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
@@ -23,17 +24,22 @@ from .settings import Settings
 
 
 def load(
-    directory: str | Path, *, task: Task | None = None, federation: Federation | None = None
+    directory: str | Path,
+    *,
+    task: Task | None = None,
+    federation: Federation | None = None,
+    trust: bool = False,
 ) -> Result | Comparison:
     """The result in a run directory, or the comparison in one of `compare`.
 
     Figures and tables need nothing else. Models are read from the run's checkpoint when they are
     first asked for; for a run of the command line data and model are made again by name, for any
-    other give its `task` and `federation`.
+    other give its `task` and `federation`. A directory may name code that is neither idiolect's nor
+    an installed package's (`module:Name`); it is imported only if you `trust` the directory.
     """
     path = Path(directory)
     if (path / "compare.json").exists():
-        return _comparison(path, task, federation)
+        return _comparison(path, task, federation, trust)
     if (path / PIPELINE).exists():
         stages = ", ".join(str(p) for p in sorted(path.glob("stage-*")))
         raise SettingError(
@@ -43,11 +49,13 @@ def load(
     identity = read_identity(path)
     models = None
     if (task is not None and federation is not None) or record.origin:
-        models = _Models(path, identity, task, federation)
+        models = _Models(path, identity, task, federation, trust)
     return Result(record, models, identity)
 
 
-def _comparison(path: Path, task: Task | None, federation: Federation | None) -> Comparison:
+def _comparison(
+    path: Path, task: Task | None, federation: Federation | None, trust: bool
+) -> Comparison:
     saved = read_comparison(path)
     if "labels" not in saved:
         raise SettingError(
@@ -55,7 +63,7 @@ def _comparison(path: Path, task: Task | None, federation: Federation | None) ->
             f"continue it with: idiolect resume {path}"
         )
     folders = [path / name for name in saved["folders"]]
-    results = [load(folder, task=task, federation=federation) for folder in folders]
+    results = [load(f, task=task, federation=federation, trust=trust) for f in folders]
     single = [r for r in results if isinstance(r, Result)]
     goals = Goals(**saved["goals"])
     if len(single) < len(results):
@@ -72,13 +80,19 @@ class _Models:
         identity: dict[str, Any],
         task: Task | None,
         federation: Federation | None,
+        trust: bool,
     ):
         self.path = path
         self.identity = identity
         self.task = task
         self.federation = federation
+        self.trust = trust
 
     def __call__(self, seed: int) -> Session:
+        with names_in(self.path, self.trust):
+            return self._session(seed)
+
+    def _session(self, seed: int) -> Session:
         identity = self.identity
         if self.federation is None or self.task is None:
             plan = Plan.read(identity["origin"], f"directory: origin in {self.path}")

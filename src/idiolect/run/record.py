@@ -42,6 +42,7 @@ class SeedRecord:
     )  # bytes_up, bytes_down, values_up, values_down
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
+    missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
 
@@ -102,6 +103,8 @@ class Record:
         out["seconds"] = sum(s.seconds for s in seeds)
         out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
         out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))
+        out["missing"] = sum(sum(s.missing.values()) for s in seeds)
+        out["missing_by_reason"] = dict(sum((Counter(s.missing) for s in seeds), Counter()))
         out["stopped"] = [s.stopped for s in seeds]
         out["collapsed"] = [s.collapsed or None for s in seeds]
         best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in seeds]

@@ -122,6 +122,14 @@ class Runner:
         now = environment() | {"code": self.identity["code"], "from": {}}
         for difference in differences(self.starts, now):
             warn(difference)
+        for name in ("chunk", "memory") if self.starts else ():
+            before, given = identity["run"].get(name), getattr(self.settings, name)
+            if before != given:
+                warn(
+                    f"{name}: this run was begun with {str(before)[:80]} and goes on with {given}: "
+                    "sums may be formed in other groups, so that figures may differ from those of "
+                    "an uninterrupted run in their last bits"
+                )
         self.starts.append(now)
         begun = bool(self.starts[1:])
         self.identity = identity
@@ -301,6 +309,7 @@ class Runner:
         record.rounds = session.server.version
         record.sent = {n: ledger.total(n) for n in _SENT}
         record.rejected = ledger.refused
+        record.missing = dict(ledger.missing)
         record.clients = _client_rows(session, list(parts.values()))
         if record.history:
             record.by_client = one.journal.by_client()

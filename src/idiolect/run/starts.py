@@ -44,7 +44,7 @@ def differences(starts: list[dict[str, Any]], now: dict[str, Any]) -> list[str]:
 
     >>> then = {"threads": 2, "processor": "x86_64", "packages": {"torch": "2.4.0"}}
     >>> differences([then], {**then, "threads": 1})[0][:66]
-    'threads: this run was at work on 2 threads and goes on on 1: other '
+    'threads: this run was at work on 2 threads and goes on on 1: other'
     """
     if not starts:
         return []

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.files import check_like
 from ..core.store import Store
-from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
-from ..core.types import State, prefixed, under
+from ..core.tensors import Shapes
+from ..core.types import State, under
 from ..wire.admission import Admitted, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
+from . import saved
 from .aggregation import Aggregation, Overflow
 from .contract import Contract
 from .exchange import Order, Query, Verdict
@@ -37,8 +37,6 @@ from .step import ServerStep
 from .stream import Plan, Stream, largest_number
 
 EXCHANGES = 5  # how often clients are asked in a second exchange before a round is given up
-MOST_COUNTED = 1 << 50  # bytes, numbers or gradients of a client
-OPTIMIZER_STATE = "state.optimizer."  # what the server's optimiser keeps, in a checkpoint
 
 
 class Server:
@@ -262,6 +260,7 @@ class Server:
         """What a round that counted leaves behind, beside the server's vectors."""
         if got.memory:
             self.memory.write(got.wire_ids, round.version, got.memory)
+            self.memory.settle(round.version)
         lengths = torch.from_numpy(got.bytes).clone()
         if round.second is not None:
             lengths += round.second.bytes_of(got.wire_ids)
@@ -347,89 +346,17 @@ class Server:
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
-        """Everything, for a checkpoint: tensors and plain facts.
-
-        The memory of clients is not copied, for it can be large: write it before the next round.
-        """
-        roster, clients = self.roster.save()
-        counts, fates = self.ledger.save()
-        tensors = {
-            **prefixed(self.state, "state."),
-            **prefixed(self.channel_state, "channel."),
-            **prefixed(self.rule_state, "rule."),
-            **prefixed(self.memory.save(), "memory."),
-            **prefixed({n: t.clone() for n, t in roster.items()}, "roster."),
-            **prefixed({n: t.clone() for n, t in counts.items()}, "ledger."),
-        }
-        facts = {"version": self.version, "clients": clients, "ledger": fates}
-        return {n: t.cpu() for n, t in tensors.items()}, facts
+        """Everything, for a checkpoint: tensors and plain facts."""
+        return saved.save(self)
 
     def check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
-        """Refuse, by ValueError, what a server of this contract cannot have saved.
-
-        Before anything is read: names, shapes and dtypes of the tensors, types of the facts. The
-        clients are those enrolled here, and any that enrolled later.
-        """
-        roster, clients = self.roster.save()
-        counts, _ = self.ledger.save()
-        pattern = {"version": 0, "clients": clients, "ledger": Ledger(0).save()[1]}
-        check_like(facts, pattern, "server")
-        ids = facts["clients"]["ids"]
-        if ids[: len(self.roster)] != self.roster.ids or len({str(i) for i in ids}) < len(ids):
-            raise ValueError("server: these are other clients")
-        per_client = {**prefixed(roster, "roster."), **prefixed(counts, "ledger.")}
-        expected = {
-            **shapes_of(self.step.method_state(self.state), "state."),
-            **shapes_of(self.channel_state, "channel."),
-            **shapes_of(self.rule_state, "rule."),
-            **{
-                name: ((len(ids), *shape[1:]), dtype)
-                for name, (shape, dtype) in shapes_of(per_client).items()
-            },
-        }
-        if any(name.startswith(OPTIMIZER_STATE) for name in shapes):
-            expected |= self._optimizer_shapes()
-        memory = {n: form for n, form in shapes.items() if n.startswith("memory.")}
-        check_shapes({n: form for n, form in shapes.items() if n not in memory}, expected)
-        self.memory.check({n.removeprefix("memory."): f for n, f in memory.items()}, len(ids))
-
-    def _optimizer_shapes(self) -> Shapes:
-        """What the server's optimiser keeps: it shows after a step."""
-        shared = self.contract.method.shared_name
-        before = {n: t for n, t in self.step.method_state(self.state).items() if n == shared}
-        if not before:
-            return {}
-        after = self.step(before, before, shared)
-        return {n: f for n, f in shapes_of(after, "state.").items() if n != f"state.{shared}"}
+        """Refuse, by ValueError, what this server cannot have saved, before anything is read."""
+        saved.check(self, shapes, facts)
 
     def load(self, tensors: State, facts: dict[str, Any]) -> None:
-        """As it was saved; see `check` for what is refused."""
-        self.check(shapes_of(tensors), facts)
-        vectors = [t for n, t in tensors.items() if n.startswith(("state.", "channel.", "rule."))]
-        if not all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point()):
-            raise ValueError("server: a number of its state is not finite")
-        roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
-        if not torch.equal(roster.samples[: len(self.roster)], self.roster.samples):
-            raise ValueError("server: a client has another number of training samples")
-        counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
-        if not all(bool(((t >= 0) & (t <= MOST_COUNTED)).all()) for t in counts.values()):
-            raise ValueError(f"ledger: a count is not between 0 and {MOST_COUNTED}")
-        memory = under(tensors, "memory.")
-        device = self.contract.task.device
-        self.memory.load(memory, device, len(roster), rounds=facts["version"])
-        self.version = facts["version"]
-        self.state = self._on_device(under(tensors, "state."))
-        self.channel_state = self._on_device(under(tensors, "channel."))
-        self.rule_state = self._on_device(under(tensors, "rule."))
-        self.roster = roster
-        self.ledger = Ledger.load(counts, facts["ledger"])
+        """As it was saved."""
+        saved.load(self, tensors, facts)
 
     def most_bytes(self) -> int:
         """The most that the tensors of `save` take, for the clients enrolled here."""
-        tensors, _ = self.save()
-        own = {n: t for n, t in tensors.items() if not n.startswith("memory.")}
-        shapes = {**shapes_of(own), **self._optimizer_shapes()}
-        return bytes_of(shapes) + bytes_of(self.memory.expected())
-
-    def _on_device(self, vectors: State) -> State:
-        return {n: t.to(self.contract.task.device) for n, t in vectors.items()}
+        return saved.most_bytes(self)

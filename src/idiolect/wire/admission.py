@@ -248,7 +248,7 @@ class Inbox:
         """Numbers as they are, written once, to where they stay."""
         room = self._rows.room(wire.blank(self.schema, 0))
         at = index(place)
-        wire.unpack(self.schema, group.matrix, room, at)
+        wire.unpack_into(room, at, self.schema, group.matrix)
         sound = wire.finite({n: t[at] for n, t in room.items()}).numpy()
         self._rows.taken[place[sound]] = True
         return np.where(sound, ADMITTED, _CODE["not finite"]).astype(np.int8)

@@ -142,17 +142,17 @@ def blank(schema: Schema, rows: int) -> State:
     return {n: torch.empty(rows, *shape, dtype=dtype) for n, shape, dtype in schema.parts}
 
 
-def unpack(
-    schema: Schema,
-    messages: np.ndarray,
-    into: State | None = None,
-    rows: slice | np.ndarray = slice(None),
-) -> State:  # uint8[K, length] -> rows
-    """The tensors of K messages whose headers have been checked.
+def unpack(schema: Schema, messages: np.ndarray) -> State:  # uint8[K, length] -> rows
+    """The tensors of K messages whose headers have been checked."""
+    state = blank(schema, len(messages))
+    unpack_into(state, slice(None), schema, messages)
+    return state
 
-    `into`: tensors on the CPU to write them into, at these `rows`.
-    """
-    state = blank(schema, len(messages)) if into is None else into
+
+def unpack_into(
+    state: State, rows: slice | np.ndarray, schema: Schema, messages: np.ndarray
+) -> None:
+    """As `unpack`, but written to some rows of tensors that exist, on the CPU."""
     at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
         count = int(np.prod(shape))
@@ -160,7 +160,6 @@ def unpack(
         flat = state[name].numpy().reshape(len(state[name]), count)
         flat[rows] = messages[:, at:end].view(_CODES[dtype])
         at = end
-    return state
 
 
 def pack_down(state: State, run: int, version: int, contract: int = 0) -> bytes:

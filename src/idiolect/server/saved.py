@@ -1,0 +1,131 @@
+"""A server in a checkpoint: what is written, and what is accepted when it is read.
+
+What is read may come from anybody. Names, shapes and dtypes of tensors and the types of facts are
+those that this very server would write; anything else is refused before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..core.files import check_like
+from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
+from ..core.types import State, prefixed, under
+from ..wire.ledger import Ledger
+from .roster import Roster
+
+if TYPE_CHECKING:
+    from .server import Server
+
+MOST_COUNTED = 1 << 50  # bytes, numbers or gradients of a client
+OPTIMIZER_STATE = "state.optimizer."  # what the server's optimiser keeps, in a checkpoint
+
+
+def save(server: Server) -> tuple[State, dict[str, Any]]:
+    """Everything, for a checkpoint: tensors and plain facts.
+
+    The memory of clients is not copied, for it can be large: write it before the next round.
+    """
+    roster, clients = server.roster.save()
+    counts, fates = server.ledger.save()
+    tensors = {
+        **prefixed(server.state, "state."),
+        **prefixed(server.channel_state, "channel."),
+        **prefixed(server.rule_state, "rule."),
+        **prefixed(server.memory.save(), "memory."),
+        **prefixed({n: t.clone() for n, t in roster.items()}, "roster."),
+        **prefixed({n: t.clone() for n, t in counts.items()}, "ledger."),
+    }
+    facts = {
+        "version": server.version,
+        "clients": clients,
+        "ledger": fates,
+        "sums": server.plan.streams,
+    }
+    return {n: t.cpu() for n, t in tensors.items()}, facts
+
+
+def check(server: Server, shapes: Shapes, facts: dict[str, Any]) -> None:
+    """Refuse, by ValueError, what a server of this contract cannot have saved.
+
+    Before anything is read: names, shapes and dtypes of the tensors, types of the facts. The
+    clients are those enrolled here, and any that enrolled later.
+    """
+    roster, clients = server.roster.save()
+    counts, _ = server.ledger.save()
+    pattern = {"version": 0, "clients": clients, "ledger": Ledger(0).save()[1], "sums": False}
+    check_like(facts, pattern, "server")
+    if facts["sums"] != server.plan.streams:
+        how = "summed as they arrived" if facts["sums"] else "held"
+        raise ValueError(
+            f"memory: the messages of this run were {how} ({server.plan.cohort / 2**30:.3g} GiB "
+            "per round), which a resumed run must do too: give it the memory it was begun with"
+        )
+    ids = facts["clients"]["ids"]
+    if ids[: len(server.roster)] != server.roster.ids or len({str(i) for i in ids}) < len(ids):
+        raise ValueError("server: these are other clients")
+    per_client = {**prefixed(roster, "roster."), **prefixed(counts, "ledger.")}
+    expected = {
+        **shapes_of(server.step.method_state(server.state), "state."),
+        **shapes_of(server.channel_state, "channel."),
+        **shapes_of(server.rule_state, "rule."),
+        **{
+            name: ((len(ids), *shape[1:]), dtype)
+            for name, (shape, dtype) in shapes_of(per_client).items()
+        },
+    }
+    if any(name.startswith(OPTIMIZER_STATE) for name in shapes):
+        expected |= _optimizer_shapes(server)
+    memory = {n: form for n, form in shapes.items() if n.startswith("memory.")}
+    check_shapes({n: form for n, form in shapes.items() if n not in memory}, expected)
+    server.memory.check({n.removeprefix("memory."): f for n, f in memory.items()}, len(ids))
+
+
+def _optimizer_shapes(server: Server) -> Shapes:
+    """What the server's optimiser keeps: it shows after a step."""
+    shared = server.contract.method.shared_name
+    before = {n: t for n, t in server.step.method_state(server.state).items() if n == shared}
+    if not before:
+        return {}
+    after = server.step(before, before, shared)
+    return {n: f for n, f in shapes_of(after, "state.").items() if n != f"state.{shared}"}
+
+
+def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
+    """As it was saved; see `check` for what is refused."""
+    check(server, shapes_of(tensors), facts)
+    vectors = [t for n, t in tensors.items() if n.startswith(("state.", "channel.", "rule."))]
+    if not all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point()):
+        raise ValueError("server: a number of its state is not finite")
+    steps = float(tensors.get(f"{OPTIMIZER_STATE}step", torch.zeros(())))
+    if not 0 <= steps <= facts["version"]:
+        raise ValueError("server: its optimiser has made more steps than there were rounds")
+    roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
+    if not torch.equal(roster.samples[: len(server.roster)], server.roster.samples):
+        raise ValueError("server: a client has another number of training samples")
+    counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
+    if not all(bool(((t >= 0) & (t <= MOST_COUNTED)).all()) for t in counts.values()):
+        raise ValueError(f"ledger: a count is not between 0 and {MOST_COUNTED}")
+    memory = under(tensors, "memory.")
+    device = server.contract.task.device
+    server.memory.load(memory, device, len(roster), rounds=facts["version"])
+    server.version = facts["version"]
+    server.state = _on_device(server, under(tensors, "state."))
+    server.channel_state = _on_device(server, under(tensors, "channel."))
+    server.rule_state = _on_device(server, under(tensors, "rule."))
+    server.roster = roster
+    server.ledger = Ledger.load(counts, facts["ledger"])
+
+
+def most_bytes(server: Server) -> int:
+    """The most that the tensors of `save` take, for the clients enrolled here."""
+    tensors, _ = save(server)
+    own = {n: t for n, t in tensors.items() if not n.startswith("memory.")}
+    shapes = {**shapes_of(own), **_optimizer_shapes(server)}
+    return bytes_of(shapes) + bytes_of(server.memory.expected())
+
+
+def _on_device(server: Server, vectors: State) -> State:
+    return {n: t.to(server.contract.task.device) for n, t in vectors.items()}
