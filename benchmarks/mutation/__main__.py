@@ -41,6 +41,9 @@ TARGETS = {
     ],
     "server.round": ["tests/server", "tests/channels/test_sketch.py"],
     "server.aggregation": ["tests/server", "tests/channels/test_sketch.py"],
+    "server.settling": ["tests/server", "tests/channels/test_sketch.py"],
+    "server.stream": ["tests/server"],
+    "server.saved": ["tests/server", "tests/run/test_foreign_directory.py"],
     "server.server": [
         "tests/server",
         "tests/channels/test_sketch.py",
