@@ -1,6 +1,6 @@
 """Mutation testing: do the tests notice when the code is another?
 
-    python -m benchmarks.mutation                      # all modules of TARGETS, about half an hour
+    python -m benchmarks.mutation                      # all modules of TARGETS
     python -m benchmarks.mutation wire.ledger          # some of them
     python -m benchmarks.mutation --sample 40 --seed 1 # so many mutants of each, drawn at random
 
