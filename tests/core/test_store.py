@@ -392,3 +392,24 @@ def test_space_is_reserved_where_the_system_offers_nothing_for_it(tmp_path, monk
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(SettingError, match="No space left on device"):
         step(s, [1, 2], 1)
+
+
+def test_a_round_whose_rows_from_before_are_gone_is_not_run_again():
+    """Settled, or saved half done and loaded: a second step on top of the first is refused."""
+    ids = torch.arange(2)
+
+    def made() -> Store:
+        return Store(2, lambda ids: {"x": torch.zeros(len(ids), 1)})
+
+    settled = made()
+    settled.write(ids, 3, {"x": settled.read(ids, 3)["x"] + 1})
+    assert settled.read(ids, 3)["x"].flatten().tolist() == [0, 0]
+    settled.settle(3)
+    half_done = made()
+    half_done.write(ids[:1], 3, {"x": half_done.read(ids[:1], 3)["x"] + 1})
+    loaded = made()
+    loaded.load(half_done.save())
+    for store in (settled, loaded):
+        with pytest.raises(RuntimeError, match="round 3 has written these rows before"):
+            store.read(ids, 3)
+        assert store.read(ids, 4)["x"].shape == (2, 1)

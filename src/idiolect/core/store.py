@@ -70,7 +70,10 @@ class Store:
 
     # -- a round ---------------------------------------------------------------------------------
     def read(self, ids: Tensor, round: int | None = None) -> State:
-        """Rows of these clients; with a round, as they were before that round."""
+        """Rows of these clients; with a round, as they were before that round.
+
+        A round that wrote rows and was settled, or was saved half done, cannot be run again.
+        """
         self._meet(ids)
         rows = self._at(ids)
         if not self.keep or round is None:
@@ -79,6 +82,11 @@ class Store:
         if not bool(again.any()):
             return rows
         rows = {n: t.clone() for n, t in rows.items()}
+        kept = torch.cat([ids[:0], *(b.ids for b in self._before if b.round == round)])
+        if not bool(torch.isin(ids[again], kept).all()):
+            raise RuntimeError(
+                f"round {round} has written these rows before, and what they were is not kept"
+            )
         for before in self._before:
             mine = again & torch.isin(ids, before.ids)
             at = torch.searchsorted(before.ids, ids[mine])

@@ -132,10 +132,10 @@ class Host:
         A host that `gathers` sends everything with its last chunk.
         """
         contract = self.contract
-        self._undo(order.version)
         train = self.rows(order.train)
         heard = self.rows(order.heard)
         down = self._open(contract.down, order.down, order.version, contract.task.device)
+        self._undo(order.version)
         method = contract.method.scaled(order.rate)
         waiting: list[tuple[Tensor, State]] = []
         chunks = train.split(self.chunk) if len(train) else ()
