@@ -76,7 +76,7 @@ def digest(result: Any, names: tuple[str, ...]) -> str:
     summary = {
         k: v
         for k, v in result.summary().items()
-        if k not in ("seconds", "settings", "projection", "label")
+        if k not in ("seconds", "settings", "projection", "label") and not k.startswith("missing")
     }
     for part in (summary, result.rounds_table(), result.clients_table()):
         out.update(json.dumps(without_last_bits(part), sort_keys=True).encode())
