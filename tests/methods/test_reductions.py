@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.host.host import Host
+from idiolect.host.host import Host, Sent
 from idiolect.server.step import ServerStep
 from idiolect.wire import messages as wire
 from methods.common import LOGISTIC, N, every_model
@@ -172,17 +172,17 @@ def test_lpproj_with_p_2_and_no_projection_is_the_moreau_envelope_recursion_of_p
 def messages_and_w(method, federation, monkeypatch):
     """(message[client], w as the server sent it) of every round."""
     seen = []
-    update = Host.update
+    updates = Host.updates
 
     def noting(self, order):
-        sent = update(self, order)
+        sent = Sent.merge(list(updates(self, order)))
         contract = self.contract
         down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
         up = wire.unpack(contract.up, sent.messages.matrix)
         seen.append((up["w"].numpy(), down["w"].numpy()))
-        return sent
+        yield sent
 
-    monkeypatch.setattr(Host, "update", noting)
+    monkeypatch.setattr(Host, "updates", noting)
     run(method, federation)
     return seen
 

@@ -351,15 +351,15 @@ def test_with_one_client_the_global_model_is_centralised_sgd(model, name):
 def shared_models(method, federation, monkeypatch, **settings):
     """w as the server sent it in every round, and after the last."""
     seen = []
-    update = Host.update
+    updates = Host.updates
 
     def noting(self, order):
         contract = self.contract
         down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
         seen.append(down["w"].numpy())
-        return update(self, order)
+        return updates(self, order)
 
-    monkeypatch.setattr(Host, "update", noting)
+    monkeypatch.setattr(Host, "updates", noting)
     last = global_model(method, federation, **settings)
     monkeypatch.undo()
     return np.array([*seen, last])
