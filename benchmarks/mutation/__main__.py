@@ -14,7 +14,12 @@ ROOT = Path(__file__).parent.parent.parent
 TARGETS = {
     "wire.messages": ["tests/wire", "tests/server/test_contract.py"],
     "wire.ragged": ["tests/wire", "tests/channels/test_bits.py", "tests/channels/test_lbgm.py"],
-    "wire.admission": ["tests/wire", "tests/server/test_fates.py", "tests/faults/test_messages.py"],
+    "wire.admission": [
+        "tests/wire",
+        "tests/server/test_fates.py",
+        "tests/server/test_stream.py",
+        "tests/faults/test_messages.py",
+    ],
     "wire.arrivals": ["tests/wire", "tests/server/test_fates.py", "tests/faults/test_messages.py"],
     "wire.held": ["tests/wire", "tests/server/test_fates.py", "tests/faults/test_messages.py"],
     "wire.ledger": ["tests/wire/test_ledger.py", "tests/server"],
