@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def resumable(directory: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        text = f"{stop}; continue with: idiolect resume {directory}"
+        text = f"{stop}; continue with: idiolect resume {shlex.quote(str(directory))}"
         raise Interrupted(text, stop.number) from None
 
 
