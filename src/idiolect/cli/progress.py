@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.paths import given_folder
+from ..core.paths import given_folder, resume_command
 from ..core.text import shown
 from ..report.console import ERR
 from ..run.compare import Reporter
@@ -44,7 +43,7 @@ def resumable(directory: Path) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        text = f"{stop}; continue with: idiolect resume {shlex.quote(str(directory))}"
+        text = f"{stop}; continue with: {resume_command(directory)}"
         raise Interrupted(text, stop.number) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from .knobs import SettingError
@@ -39,3 +40,12 @@ def given_folder(text: str, field: str) -> Path:
                 )
             break
     return path
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, ready to be pasted.
+
+    >>> resume_command(Path("my run"))
+    "idiolect resume 'my run'"
+    """
+    return f"idiolect resume {shlex.quote(str(directory))}"

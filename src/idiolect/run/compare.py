@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
+from ..core.paths import resume_command
 from ..core.plain import plain
 from ..data.federation import Federation
 from ..method import Method
@@ -270,7 +271,7 @@ def refuse_taken(path: Path) -> None:
     """Refuse a directory that holds a run, a comparison or a pipeline."""
     if any((path / name).exists() for name in (COMPARE, PIPELINE, "settings.json")):
         raise SettingError(
-            f"directory: {path} already holds a run; choose another, or: idiolect resume {path}"
+            f"directory: {path} already holds a run; choose another, or: {resume_command(path)}"
         )
 
 

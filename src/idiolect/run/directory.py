@@ -33,6 +33,7 @@ import torch
 
 from ..core.files import private_folder, private_opener, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
+from ..core.paths import resume_command
 from ..core.text import csv_cell
 
 FORMAT = 3
@@ -49,7 +50,7 @@ class RunDirectory:
         if fresh and "settings.json" in there:
             raise SettingError(
                 f"directory: {self.path} already holds a run; choose another, "
-                f"or continue it with: idiolect resume {self.path}"
+                f"or continue it with: {resume_command(self.path)}"
             )
         if fresh and there:
             raise SettingError(

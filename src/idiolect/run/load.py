@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError, build
+from ..core.paths import resume_command
 from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import make_method
@@ -60,7 +61,7 @@ def _comparison(
     if "labels" not in saved:
         raise SettingError(
             f"directory: the comparison in {path} is not finished; "
-            f"continue it with: idiolect resume {path}"
+            f"continue it with: {resume_command(path)}"
         )
     folders = [path / name for name in saved["folders"]]
     results = [load(f, task=task, federation=federation, trust=trust) for f in folders]

@@ -19,6 +19,7 @@ from ..core.files import (
     write_json,
 )
 from ..core.knobs import SettingError
+from ..core.paths import resume_command
 from ..core.types import Id
 from ..report.tables import render, results_table
 from . import checkpoint
@@ -222,7 +223,7 @@ def read_record(path: Path) -> Record:
     if not (path / "record.json").exists():
         begun = (path / "settings.json").exists()
         text = (
-            f"the run in {path} is not finished; continue it with: idiolect resume {path}"
+            f"the run in {path} is not finished; continue it with: {resume_command(path)}"
             if begun
             else f"{path} holds no run (record.json is missing)"
         )
