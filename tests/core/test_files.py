@@ -137,3 +137,30 @@ def test_fields_are_those_expected(value, says, tmp_path):
     with pytest.raises(SettingError, match=says):
         files.read_json_object(file, FIELDS)
     assert files.read_json_object(file) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"version": -1, "ids": [], "counts": {}}, "it.version: -1 is not accepted"),
+        ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids: a list of whole numbers"),
+        ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids: a list of whole numbers"),
+        ({"version": 0, "ids": [], "counts": {"size": "1"}}, "it.counts.size: .* is a text"),
+        ({"version": 0, "ids": [], "counts": {"size": -2}}, "it.counts.size: -2 is not accepted"),
+        ({"version": 0, "ids": []}, "the field 'counts' is missing"),
+        ([], "is a list; an object is expected"),
+    ],
+)
+def test_plain_data_are_built_as_their_pattern_to_the_last_level(value, says):
+    pattern = {"version": 0, "ids": [], "counts": {}}
+    files.check_like({"version": 0, "ids": [1, "a"], "counts": {"size": 1}}, pattern)
+    with pytest.raises(ValueError, match=says):
+        files.check_like(value, pattern)
+
+
+def test_a_file_may_have_as_many_bytes_as_the_limit_and_no_more(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b"12345")
+    assert files.read_bytes(path, 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes; at most 4"):
+        files.read_bytes(path, 4)

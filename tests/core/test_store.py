@@ -413,3 +413,38 @@ def test_a_round_whose_rows_from_before_are_gone_is_not_run_again():
         with pytest.raises(RuntimeError, match="round 3 has written these rows before"):
             store.read(ids, 3)
         assert store.read(ids, 4)["x"].shape == (2, 1)
+
+
+def test_rows_of_another_form_are_not_adopted():
+    store = Store(2, lambda ids: {"x": torch.zeros(len(ids), 3)})
+    assert not store.adopt({"x": torch.ones(2, 4)})
+    assert not store.adopt({"x": torch.ones(2, 3, dtype=torch.float64)})
+    assert not store.adopt({"y": torch.ones(2, 3)})
+    assert not Store(2, lambda ids: {}).adopt({})
+    assert store.read(torch.arange(2))["x"].eq(0).all()
+    assert store.adopt({"x": torch.ones(2, 3)}) and store.read(torch.arange(2))["x"].eq(1).all()
+
+
+def test_files_leave_no_descriptor_open(tmp_path):
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("no /proc here")
+    store = Store(50, lambda ids: {"x": torch.zeros(len(ids), 9)}, limit=0, scratch=tmp_path)
+    store.read(torch.arange(5))
+    before = len(list(folder.iterdir()))
+    for round in range(10):
+        ids = torch.arange(0, 50, 1 + round % 3)
+        store.write(ids, round, {"x": store.read(ids, round)["x"] + 1})
+        store.settle(round)
+    assert store.file_backed and len(list(folder.iterdir())) <= before
+
+
+def test_the_error_of_a_full_disk_says_how_much_is_needed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    store = Store(1 << 20, lambda ids: {"x": torch.zeros(len(ids), 1 << 10)}, 0, tmp_path)
+    with pytest.raises(SettingError, match=r"they may take 4 GiB; make room there") as caught:
+        store.read(torch.tensor([7]))
+    assert str(tmp_path) in str(caught.value)
