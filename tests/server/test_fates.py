@@ -142,3 +142,99 @@ def test_a_client_that_lies_about_another_leaves_the_other_ones_fate_to_itself()
     last = at.ledger.last
     assert last.admitted == CLIENTS and not last.rejected and not last.missing
     assert last.surplus == {"not finite": 1, "repeated": 1}
+
+
+# -- the second exchange ---------------------------------------------------------------------------
+class Asked:
+    """A round of a channel that asks, with answers as `answers(number of the query, rows)` says."""
+
+    def __init__(self, answers, close_after: int = 9, quorum: int = 1):
+        agreed = contract("fedavg", channel=EXACT)
+        (self.host,) = hosts(agreed, 1)
+        self.at = server(agreed, sample=CLIENTS, quorum=quorum)
+        self.before = of_server(self.at)
+        round = self.at.open()
+        messages = self.host.update(round.order).messages
+        self.at.receive(round, [messages.row(k) for k in range(CLIENTS)])
+        self.arrived = torch.from_numpy(messages.lengths.copy())
+        number = 0
+        while number < close_after and (queries := self.at.ask(round)):
+            for query in queries:
+                found = answers(number, query.asked.tolist(), self.host.answer(query))
+                for k, wire_id in enumerate(query.asked.tolist()):
+                    if k < len(found):
+                        self.arrived[wire_id] += len(found[k])
+                self.at.receive_answer(round, query.part, found)
+            number += 1
+        self.verdict = self.at.close(round)
+        self.last = self.at.ledger.last
+        self.unchanged = all(torch.equal(t, self.before[n]) for n, t in of_server(self.at).items())
+
+
+def without(*clients: int):
+    """The answers of these clients do not arrive."""
+
+    def answers(number, asked, rows):
+        return [
+            row.tobytes() if k not in clients else b"" for k, row in zip(asked, rows, strict=True)
+        ]
+
+    return answers
+
+
+def test_a_client_that_does_not_answer_is_dropped_and_the_others_count():
+    asked = Asked(without(2))
+    assert asked.last.rejected == {"answer": 1} and asked.last.admitted == CLIENTS - 1
+    assert asked.verdict.unheard.tolist() == [2] and not asked.unchanged
+    up = asked.at.ledger.counts["bytes_up"]
+    heard = EVERYONE != 2
+    assert torch.equal(up[heard], asked.arrived[heard]) and up[2] == 0  # every answer is counted
+
+
+def test_clients_that_fail_one_after_the_other_have_one_fate_each():
+    asked_twice = 0
+    for first in range(CLIENTS):
+        second = (first + 1) % CLIENTS
+
+        def answers(number, asked, rows, first=first, second=second):
+            return without(second if number else first)(number, asked, rows)
+
+        asked = Asked(answers)
+        again = second in asked.verdict.unheard.tolist()  # the question was another without `first`
+        assert asked.last.rejected == {"answer": 1 + again}
+        assert asked.last.admitted == CLIENTS - 1 - again
+        asked_twice += again
+    assert asked_twice
+
+
+def test_a_round_that_is_closed_before_all_is_settled_does_not_count():
+    asked = Asked(without(2), close_after=1)
+    assert asked.last.rejected == {"answer": 1, "unsettled": CLIENTS - 1} and asked.unchanged
+
+
+@pytest.mark.parametrize(("quorum", "counts"), [(CLIENTS - 1, True), (CLIENTS, False)])
+def test_a_quorum_is_of_those_who_answered(quorum, counts):
+    asked = Asked(without(2), quorum=quorum)
+    assert asked.unchanged != counts
+    expected = {"answer": 1} if counts else {"answer": 1, "too few": CLIENTS - 1}
+    assert asked.last.rejected == expected
+
+
+@pytest.mark.parametrize(("quorum", "counts"), [(CLIENTS - 1, True), (CLIENTS, False)])
+def test_a_quorum_is_of_those_who_are_admitted(quorum, counts):
+    agreed = contract("fedavg")
+    (host,) = hosts(agreed, 1)
+    at = server(agreed, sample=CLIENTS, quorum=quorum)
+    verdict = advance(at, host, lambda ms: ms[:-1])
+    assert len(verdict.counted) == (CLIENTS - 1 if counts else 0)
+    assert at.ledger.last.rejected == ({} if counts else {"too few": CLIENTS - 1})
+
+
+def test_answers_of_strangers_are_surplus():
+    def answers(number, asked, rows):
+        forged = bytearray(rows[0].tobytes())
+        forged[16:20] = (77).to_bytes(4, "little")
+        return [*(row.tobytes() for row in rows), bytes(forged)]
+
+    asked = Asked(answers)
+    assert asked.last.admitted == CLIENTS and asked.last.surplus == {"stranger": 1}
