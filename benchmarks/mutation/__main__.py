@@ -44,9 +44,9 @@ TARGETS = {
         "tests/run/test_resume.py",
         "tests/run/robust/test_resume.py",
     ],
-    "server.round": ["tests/server", "tests/channels/test_sketch.py"],
-    "server.aggregation": ["tests/server", "tests/channels/test_sketch.py"],
-    "server.settling": ["tests/server", "tests/channels/test_sketch.py"],
+    "server.round": ["tests/server", "tests/run/robust/test_faults.py"],
+    "server.aggregation": ["tests/server", "tests/run/robust/test_faults.py"],
+    "server.settling": ["tests/server", "tests/run/robust/test_faults.py"],
     "server.stream": ["tests/server"],
     "server.saved": ["tests/server", "tests/run/test_foreign_directory.py"],
     "server.server": [
