@@ -54,6 +54,7 @@ TARGETS = {
         "tests/channels/test_sketch.py",
         "tests/run/test_foreign_directory.py",
         "tests/run/robust/test_faults.py",
+        "tests/run/test_run.py",
         "tests/engine",
     ],
 }

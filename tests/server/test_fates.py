@@ -189,6 +189,8 @@ def test_a_client_that_does_not_answer_is_dropped_and_the_others_count():
     up = asked.at.ledger.counts["bytes_up"]
     heard = EVERYONE != 2
     assert torch.equal(up[heard], asked.arrived[heard]) and up[2] == 0  # every answer is counted
+    down = asked.at.contract.link.down_values(0)  # the paper counts the model down, and no query
+    assert asked.at.ledger.counts["values_down"].tolist() == [down] * CLIENTS
 
 
 def test_clients_that_fail_one_after_the_other_have_one_fate_each():

@@ -15,7 +15,7 @@ from idiolect.server.contract import Contract
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server
 from idiolect.server.step import ServerStep
-from idiolect.server.stream import Plan
+from idiolect.server.stream import Plan, largest_number
 from idiolect.testing import federation, task
 
 CHANNELS = ("none", "qsgd(levels=8)", "feedback + topk(share=0.5)", "sketch(columns=5, rows=3)")
@@ -206,3 +206,35 @@ def test_sums_are_not_loaded_where_the_rule_needs_all_messages():
     tensors, facts = at.save()
     with pytest.raises(ValueError, match="cannot have been summed"):
         at.load(tensors, facts | {"sums": True})
+
+
+def test_a_method_may_call_the_rule_more_than_once():
+    class Twice(il.FedAvg):
+        def aggregate(self, task, server, up, rule):
+            first = rule({"w": 2 * up["w"]})["w"]
+            equal = rule(up, torch.ones_like(rule.samples))["w"]
+            return {"w": first - equal + rule.heard}
+
+    bound = task().under(dtype=torch.float64)
+    agreed = Contract(Twice(), bound, parse_channel("none"), 7)
+    one, other = (hosts(agreed, 1)[0] for _ in range(2))
+    held = server(agreed, sample=CLIENTS)
+    summed = small(server(agreed, sample=CLIENTS))
+    advance(held, one)
+    advance(summed, other)
+    close(of_server(held), of_server(summed))
+
+
+def test_the_largest_number_that_may_be_summed_leaves_the_server_finite():
+    agreed = contract("fedavg")
+    most = np.float32(largest_number(torch.float32))
+    for value, fate in ((most, {}), (np.nextafter(most, np.float32(np.inf)), {"overflow": 1})):
+        (host,) = hosts(agreed, 1)
+        at = small(server(agreed, sample=CLIENTS, step=ADAM))
+
+        def spoil(k, message, value=value):
+            return message[:24] + value.tobytes() + message[28:] if k == 2 else message
+
+        advance(at, host, 1, spoil)
+        assert at.ledger.last.rejected == fate
+        assert all(torch.isfinite(t).all() for t in at.state.values())
