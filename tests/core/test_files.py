@@ -118,7 +118,7 @@ def test_only_regular_files_are_read(make, tmp_path):
         files.read_json_object(file)
 
 
-FIELDS = {"labels": list, "rounds": int, "share": (int, float)}
+FIELDS = {"labels": list, "rounds": int, "share": float}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ FIELDS = {"labels": list, "rounds": int, "share": (int, float)}
     [
         ({"labels": [], "rounds": 1, "share": 1, "more": 0}, "'more' is not expected; known: lab"),
         ({"labels": [], "share": 1}, "'rounds' is missing"),
-        ({"labels": {}, "rounds": 1, "share": 1}, "'labels' is an object; a list is expected"),
-        ({"labels": [], "rounds": True, "share": 1}, "'rounds' is true or false; a whole number"),
-        ({"labels": [], "rounds": 1, "share": "1"}, "'share' is a text; a whole number or a num"),
+        ({"labels": {}, "rounds": 1, "share": 1}, "labels is an object; a list is expected"),
+        ({"labels": [], "rounds": True, "share": 1}, "rounds is true or false; a whole number"),
+        ({"labels": [], "rounds": 1, "share": "1"}, "share is a text; a number is expected"),
     ],
 )
 def test_fields_are_those_expected(value, says, tmp_path):
@@ -145,9 +145,9 @@ def test_fields_are_those_expected(value, says, tmp_path):
         ({"version": -1, "ids": [], "counts": {}}, "it.version: -1 is not accepted"),
         ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids: a list of whole numbers"),
         ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids: a list of whole numbers"),
-        ({"version": 0, "ids": [], "counts": {"size": "1"}}, "it.counts.size: .* is a text"),
+        ({"version": 0, "ids": [], "counts": {"size": "1"}}, "it.counts.size is a text"),
         ({"version": 0, "ids": [], "counts": {"size": -2}}, "it.counts.size: -2 is not accepted"),
-        ({"version": 0, "ids": []}, "the field 'counts' is missing"),
+        ({"version": 0, "ids": []}, "the key 'counts' in it is missing"),
         ([], "is a list; an object is expected"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_bad_pipeline_json_is_refused_and_the_key_named(case, copy, capsys):
 
 
 RECORD = {
-    "a list": ([], "it holds a list; an object is expected"),
+    "a list": ([], "it is a list; an object is expected"),
     "an extra key": ({"colour": "red"}, "the key 'colour' is not expected"),
     "a missing key": ({"label": ...}, "the key 'label' is missing"),
     "seeds of another type": ({"seeds": {}}, "seeds is an object; a list is expected"),

@@ -112,16 +112,16 @@ def test_other_tensors_are_refused_and_the_server_stays_as_it_was(change, says, 
 
 
 FACTS = {
-    "a version that is a text": (("version",), "2", "'version' is a text"),
+    "a version that is a text": (("version",), "2", "version is a text"),
     "a version before the first": (("version",), -1, "-1 is not accepted"),
     "a version that is true": (("version",), True, "true or false"),
     "other clients": (("clients", "ids", 0), "somebody else", "these are other clients"),
     "a client twice": (("clients", "ids"), ["client 0"] * 6, "these are other clients"),
     "clients that are lists": (("clients", "ids", 0), [], "whole numbers or texts"),
-    "counts that are texts": (("ledger", "admitted"), "8", "'admitted' is a text"),
-    "reasons that are a list": (("ledger", "rejected"), [], "'rejected' is a list"),
+    "counts that are texts": (("ledger", "admitted"), "8", "ledger.admitted is a text"),
+    "reasons that are a list": (("ledger", "rejected"), [], "ledger.rejected is a list"),
     "reasons counted in texts": (("ledger", "rejected"), {"size": "1"}, "a whole number is exp"),
-    "a field more": (("more",), 1, "'more' is not expected"),
+    "a field more": (("more",), 1, "'more' in server is not expected"),
 }
 
 

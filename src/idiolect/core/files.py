@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from .knobs import SettingError
+from .typed import expect, expect_fields
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MOST_JSON = 256 << 20  # bytes of a JSON file that is read
-
-Kinds = type | tuple[type, ...]  # what a JSON value may be: int, (int, float), list, ...
 
 
 def private_folder(path: Path) -> Path:
@@ -149,7 +148,7 @@ def read_json(path: Path, limit: int = MOST_JSON) -> Any:
 
 def read_json_object(
     path: Path,
-    fields: Mapping[str, Kinds] | None = None,
+    fields: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
     limit: int = MOST_JSON,
 ) -> dict[str, Any]:
@@ -175,30 +174,16 @@ def read_json_object(
 
 
 def check_object(
-    value: Any, fields: Mapping[str, Kinds] | None = None, optional: Collection[str] = ()
+    value: Any, fields: Mapping[str, Any] | None = None, optional: Collection[str] = ()
 ) -> dict[str, Any]:
     """The value, if it is an object with these fields; else a ValueError that says what is wrong.
 
     `bool` is no `int` here, as in JSON.
     """
-    if not isinstance(value, dict):
-        raise ValueError(f"it holds {_kind(type(value))}; {_kind(dict)} is expected")
     if fields is None:
-        return value
-    for name in value:
-        if name not in fields:
-            known = ", ".join(fields)
-            raise ValueError(f"the field {name[:80]!r} is not expected; known: {known}")
-    for name, kinds in fields.items():
-        if name not in value:
-            if name not in optional:
-                raise ValueError(f"the field {name!r} is missing")
-            continue
-        accepted = kinds if isinstance(kinds, tuple) else (kinds,)
-        if type(value[name]) not in accepted:
-            expected = " or ".join(map(_kind, accepted))
-            found = _kind(type(value[name]))
-            raise ValueError(f"the field {name!r} is {found}; {expected} is expected")
+        expect(value, dict[str, Any])
+    else:
+        expect_fields(value, fields, optional)
     return value
 
 
@@ -212,14 +197,11 @@ def check_like(value: Any, pattern: Any, name: str = "it") -> None:
     >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
     Traceback (most recent call last):
         ...
-    ValueError: server: the field 'version' is a text; a whole number is expected
+    ValueError: server.version is a text; a whole number is expected
     """
-    try:
-        check_object({"": value}, {"": type(pattern)})
-        if isinstance(pattern, dict) and pattern:
-            check_object(value, {n: type(p) for n, p in pattern.items()})
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    expect(value, type(pattern), name)
+    if isinstance(pattern, dict) and pattern:
+        expect_fields(value, {n: type(p) for n, p in pattern.items()}, place=name)
     if isinstance(pattern, dict):
         for key, item in value.items():
             check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
@@ -227,21 +209,6 @@ def check_like(value: Any, pattern: Any, name: str = "it") -> None:
         raise ValueError(f"{name}: a list of whole numbers or texts is expected")
     elif type(value) is int and value < 0:
         raise ValueError(f"{name}: {value} is not accepted; a whole number >= 0 is expected")
-
-
-_WORDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-}
-
-
-def _kind(kind: type) -> str:
-    return _WORDS.get(kind, kind.__name__)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

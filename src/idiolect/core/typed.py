@@ -70,7 +70,7 @@ def _expect_inside(value: Any, kind: Any, place: str) -> None:
     inner = get_args(kind)
     if isinstance(value, dict) and inner:
         for key, item in value.items():
-            expect(item, inner[1], key if place == "it" else f"{place}.{key}")
+            expect(item, inner[1], key[:80] if place == "it" else f"{place}.{key[:80]}")
     if isinstance(value, list) and inner:
         for number, item in enumerate(value):
             expect(item, inner[0], f"{place}[{number}]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,9 @@ from typing import Any
 
 import torch
 
-from ..core.collapse import COLLAPSE_LOSS
-from ..core.files import check_object
 from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
-from ..host.scores import Scores, summarise
+from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of
 from ..task.task import Task
@@ -28,9 +25,10 @@ from .interrupts import Interrupted, Interruption, finish_on_interrupt
 from .journal import Journal
 from .on_disk import on_disk
 from .record import Record, SeedRecord
-from .restore import bound_of, refusing, restore
+from .restore import restore
 from .result import Result
-from .session import People, Session, Start, host_folder
+from .seed import SENT, Seed, client_rows
+from .session import People, Session, Start
 from .settings import Settings
 from .starts import differences, read_starts
 
@@ -307,119 +305,9 @@ class Runner:
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.server.version
-        record.sent = {n: ledger.total(n) for n in _SENT}
+        record.sent = {n: ledger.total(n) for n in SENT}
         record.rejected = ledger.refused
         record.missing = dict(ledger.missing)
-        record.clients = _client_rows(session, list(parts.values()))
+        record.clients = client_rows(session, list(parts.values()))
         if record.history:
             record.by_client = one.journal.by_client()
-
-
-_SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
-
-
-@dataclass
-class Seed:
-    """One seed under way: what is at work, and what it leaves behind."""
-
-    session: Session
-    record: SeedRecord
-    identity: dict[str, Any]  # of the run
-    journal: Journal
-    on_disk: bool = False  # whether the last checkpoint was written
-
-    def evaluate(self) -> None:
-        """Test figures of this round."""
-        clients = self.session.people.evaluated
-        scores = self.session.engine.evaluate(clients, ("test",))["test"]
-        ledger = self.session.server.ledger
-        figures: dict[str, float] = {"round": self.session.server.version, **summarise(scores)}
-        figures |= {n: ledger.total(n) for n in _SENT}
-        spent = ledger.counts["gradients"][clients]
-        figures["gradients_per_client"] = float(spent.double().mean())
-        self.record.history.append(figures)
-        accuracy = torch.full((len(self.session.server.roster),), torch.nan)
-        accuracy[scores.wire_ids] = scores.of_clients()[0].float()
-        self.journal.evaluated(figures, accuracy.numpy())
-        self.note_collapse(figures)
-
-    def note_collapse(self, figures: dict[str, float]) -> None:
-        """Mark the round from which on the models are of no use."""
-        loss = figures["loss"]
-        untested = math.isnan(loss) and not self.session.tested
-        if untested or loss <= COLLAPSE_LOSS:
-            self.record.collapsed = 0
-        elif not self.record.collapsed:
-            self.record.collapsed = int(figures.get("round", self.session.server.version)) or 1
-
-    def save(self, folder: RunDirectory | None) -> None:
-        """A checkpoint: the server's side, and every host by itself."""
-        if folder is None:
-            return
-        tensors, server = self.session.save()
-        facts = {
-            "server": server,
-            "history": self.record.history,
-            "seconds": self.record.seconds,
-        }
-        parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
-        version = self.session.server.version
-        self.on_disk = False
-        path = folder.checkpoints(self.record.seed)
-        with on_disk(f"the checkpoint of round {version}"):
-            facts["journal"] = self.journal.save()
-            bound = bound_of(self.identity, self.session)
-            checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
-            self.on_disk = True
-
-    def restore(self, path: Path, settings: Settings) -> None:
-        """Back to the newest sound checkpoint."""
-        found = restore(self.session, path, self.identity, settings, warn)
-        with refusing(found):
-            self.record.history = checked_history(found.facts, found.round)
-            self.journal.load(found.facts["journal"], len(self.record.history))
-        for figures in self.record.history:
-            self.note_collapse(figures)
-        self.record.seconds = found.facts["seconds"]
-
-
-def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
-    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
-    check_object(facts, {"server": dict, "history": list, "seconds": (int, float), "journal": dict})
-    if not 0 <= facts["seconds"] < math.inf:
-        raise ValueError("seconds: a number >= 0 is expected")
-    nobody = Scores(*(torch.zeros(0),) * 5)
-    names = {"round", *summarise(nobody), *_SENT, "gradients_per_client"}
-    last = 0
-    for figures in facts["history"]:
-        check_object(figures, dict.fromkeys(names, (int, float)))
-        if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
-            raise ValueError("history: rounds are whole numbers in their order")
-        last = figures["round"]
-    return facts["history"]
-
-
-def _client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
-    """A row per client.
-
-    Its samples, accuracy and loss on every split, and what it sent and spent.
-    """
-    columns: dict[str, list] = {}
-    for split in SPLITS:
-        scores = Scores.merge([part[split] for part in parts])
-        accuracy, loss = scores.of_clients()
-        columns[f"{split}_samples"] = scores.samples.tolist()
-        columns[f"{split}_accuracy"] = accuracy.tolist()
-        columns[f"{split}_loss"] = loss.tolist()
-    columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
-    held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
-    held_out[session.people.held_out] = True
-    malicious = torch.zeros_like(held_out)
-    malicious[session.people.malicious] = True
-    columns = {
-        "client": session.server.roster.ids,
-        "held_out": held_out.tolist(),
-        "malicious": malicious.tolist(),
-        **columns,
-    }
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
