@@ -5,11 +5,11 @@ import os
 import signal
 import threading
 
-import numpy as np
 import pytest
 from torch import nn
 
 import idiolect as il
+from helpers import classification
 from idiolect import Interrupted
 from idiolect.cli.main import main
 from idiolect.engine.inprocess import InProcess
@@ -50,9 +50,7 @@ def send(monkeypatch):
 
 
 def federation() -> il.Federation:
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=60)
-    return il.Federation.from_arrays(rng.standard_normal((60, 4)), y, np.repeat(range(4), 15))
+    return classification((15,) * 4, features=4)
 
 
 def task() -> il.Task:

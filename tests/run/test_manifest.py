@@ -3,11 +3,11 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from torch import nn
 
 import idiolect as il
+from helpers import classification
 from idiolect.cli.main import main
 from idiolect.core.typed import expect, expect_fields
 
@@ -19,9 +19,7 @@ def quick(monkeypatch):
 
 
 def federation() -> il.Federation:
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=60)
-    return il.Federation.from_arrays(rng.standard_normal((60, 4)), y, np.repeat(range(4), 15))
+    return classification((15,) * 4, features=4)
 
 
 def task() -> il.Task:

@@ -3,9 +3,7 @@
 A bad message is rejected under its reason, and its client counts as absent.
 """
 
-import io
 import pickle
-import zipfile
 from collections import Counter
 from itertools import pairwise
 
@@ -15,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.mutator import archive, torch_file
 from idiolect.wire import admission, held
 from idiolect.wire import messages as wire
 from idiolect.wire.admission import BODIES, FATES, HEAD, REASONS, Admitted, Inbox, admit
@@ -63,19 +62,6 @@ def equal(a: Admitted, b: Admitted) -> bool:
         and a.up.keys() == b.up.keys()
         and all(torch.equal(t, b.up[n]) for n, t in a.up.items())
     )
-
-
-def archive() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as z:
-        z.writestr("../../x", "x")
-    return out.getvalue()
-
-
-def torch_file() -> bytes:
-    out = io.BytesIO()
-    torch.save({"w": torch.zeros(D)}, out)
-    return out.getvalue()
 
 
 def fitted(data: bytes) -> bytes:
