@@ -21,6 +21,7 @@ from torch import Tensor
 from ..core.knobs import SettingError
 from .arrays import check_arrays, check_share, count_classes, read_targets, to_tensor
 from .ids import ClientId, plain_id, read_ids, unknown_client
+from .preparation import Preparation
 from .splits import SPLITS, draw_split, read_split
 
 
@@ -39,6 +40,8 @@ class Federation:
     ids: tuple[ClientId, ...]  # of N clients, in order of position
     classes: int  # number of classes; 0 for regression
     name: str = "arrays"
+    class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
+    preparation: Preparation | None = None  # how raw rows of a table become inputs
 
     @property
     def clients(self) -> int:

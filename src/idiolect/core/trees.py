@@ -1,0 +1,47 @@
+"""Samples as trees: one tensor, or tensors in tuples, lists and dicts; the leading axis is common.
+
+A model of one tensor is the usual case; a model of two (an image and a table) takes a tuple, one
+with named inputs (tokens and their mask) a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tree = Any  # Tensor | tuple[Tree, ...] | list[Tree] | dict[str, Tree]
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree, in its order.
+
+    >>> import torch
+    >>> [t.tolist() for t in leaves({"a": torch.ones(1), "b": (torch.zeros(2),)})]
+    [[1.0], [0.0, 0.0]]
+    """
+    return [tree] if isinstance(tree, Tensor) else pytree.tree_leaves(tree)
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """The same tree with `function` of each tensor (and of those at its place in the others).
+
+    >>> import torch
+    >>> map_tree(len, (torch.ones(3), {"mask": torch.ones(3, 2)}))
+    (3, {'mask': 3})
+    """
+    if isinstance(tree, Tensor):
+        return function(tree, *others)
+    return pytree.tree_map(function, tree, *others)
+
+
+def first(tree: Tree) -> Tensor:
+    """Any one tensor of a tree: all have as many samples, on the same device."""
+    return leaves(tree)[0]
+
+
+def length(tree: Tree) -> int:
+    """The number of samples."""
+    return len(first(tree))
