@@ -152,7 +152,6 @@ class Runner:
                 session = self.session(seed, folder)
                 journal = Journal(folder, seed, len(session.server.roster))
                 one = Seed(session, SeedRecord(seed), self.identity, journal)
-                record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
                 if resume and folder:
                     self._restore(one, folder)
@@ -160,6 +159,7 @@ class Runner:
                 last = seed + 1 == s.seed + s.seeds
                 self._train(one, folder, interrupted, last)
                 self._finish(one)
+                record.kernel = one.session.contract.task.kernel
                 one.session.release()
                 journal.close()
                 if not one.on_disk:
