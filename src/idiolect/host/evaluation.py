@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.trees import Tree, first, leaves, length, map_tree
+from ..core.trees import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import joined
 from ..task.task import Task
@@ -113,7 +113,7 @@ class Evaluator:
         steps = starts.diff() if len(starts) > 1 else sizes
         evenly_spaced = bool((steps == steps[0]).all()) and int(steps[0]) > 0
         data = self.data
-        if evenly_spaced and int(starts[-1]) + len(place) <= length(data.inputs):
+        if evenly_spaced and int(starts[-1]) + len(place) <= data.samples:
             # equal clients side by side: views that read into the next client's samples, no copy
             span = (int(starts[0]), int(steps[0]), len(rows), len(place))
             inputs = map_tree(lambda t: windows(t, *span), data.inputs)

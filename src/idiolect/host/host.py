@@ -459,8 +459,9 @@ class Host:
 def _is_one_model(x: Tensor, down: State) -> bool:
     """Whether the rows of x are one model for all clients: then it is evaluated as that.
 
-    Rows of one vector have no stride. A single row may have one, and then shows by being a vector of the
-    message down itself: so a client alone at its host has the scores it would have among others.
+    Rows of one vector have no stride. A single row may have one, and then shows by being a vector
+    of the message down itself: so a client alone at its host has the scores it would have among
+    others.
     """
     if len(x) > 1 or x.stride(0) == 0:
         return x.stride(0) == 0

@@ -15,7 +15,7 @@ from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
 from ..host.scores import summarise
 from ..method import Method
-from ..methods import label_of, name_of
+from ..methods import label_of, name_of, statistics
 from ..task.task import Task
 from . import checkpoint
 from .check import check, numbers_fit, warn
@@ -174,7 +174,10 @@ class Runner:
         s = self.settings
         eligible = len(People.of(self.federation, s, s.seed).eligible)
         heard = s.sampled(eligible, method.hears_all)
-        notes = method.report(self.task.under(s.numerics(s.seed)), eligible, heard)
+        bound = self.task.under(s.numerics(s.seed))
+        notes = method.report(bound, eligible, heard)
+        if bound.statistics is not None:
+            notes["statistics"] = statistics.described(method, bound, s.statistics)
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])

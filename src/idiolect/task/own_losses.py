@@ -32,11 +32,13 @@ class TorchClasses(CrossEntropy):
         self.weight = loss.weight
         self.ignore = loss.ignore_index
         options: dict[str, Any] = {"ignore_index": self.ignore}
-        kind, function = "nll", F.nll_loss
+        kind = "nll"
+        function: Callable[..., Tensor] = F.nll_loss
         if isinstance(loss, nn.CrossEntropyLoss):
-            kind, function = "cross_entropy", F.cross_entropy
+            kind = "cross_entropy"
+            function = F.cross_entropy
             options["label_smoothing"] = loss.label_smoothing
-        self.function = partial(function, reduction="none", **options)
+        self.function: Callable[..., Tensor] = partial(function, reduction="none", **options)
         usual = {"ignore_index": IGNORED, "label_smoothing": 0.0}
         said = [f"{n}={v}" for n, v in options.items() if v != usual[n]]
         if self.weight is not None:
@@ -151,9 +153,10 @@ def as_loss(loss: Given) -> Loss:
         )
     if loss in _KNOWN:
         return LOSSES[_KNOWN[loss]]
-    if "reduction" in inspect.signature(loss).parameters:
-        return Custom(partial(loss, reduction="none"), getattr(loss, "__name__", ""))
-    return Custom(loss)
+    function: Callable[..., Tensor] = loss  # type: ignore[assignment]
+    if "reduction" in inspect.signature(function).parameters:
+        return Custom(partial(function, reduction="none"), getattr(function, "__name__", ""))
+    return Custom(function)
 
 
 def _of_module(loss: nn.Module) -> Loss:

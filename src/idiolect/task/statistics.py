@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +78,9 @@ def _known(module: nn.Module) -> list[str]:
             own = ("running_mean", "running_var", "num_batches_tracked")
         elif isinstance(layer, parametrizations._SpectralNorm):
             own = ("_u", "_v")
-        hooks = [h for h in layer._forward_pre_hooks.values() if isinstance(h, _OLD_SPECTRAL)]
-        own += tuple(f"{h.name}_{end}" for h in hooks for end in "uv")
+        hooks: list[Any] = list(layer._forward_pre_hooks.values())
+        old = [h for h in hooks if isinstance(h, _OLD_SPECTRAL)]
+        own += tuple(f"{h.name}_{end}" for h in old for end in "uv")
         names += [f"{path}.{n}" if path else n for n in own]
     return names
 

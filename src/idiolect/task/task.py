@@ -37,8 +37,9 @@ class Task:
     arguments that makes one, which is then called anew under each seed. `loss` is a name
     ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
     targets) that returns one value per sample. `buffers` names the buffers that a module of your
-    own changes in training (patterns, "ema,*.count"); those of torch's layers are known. Device, precision, kernel, clipping, weight decay
-    and seed are settings of a run, not of a task: `under` gives the task as a run computes it.
+    own changes in training (patterns, "ema,*.count"); those of torch's layers are known. Device,
+    precision, kernel, clipping, weight decay and seed are settings of a run, not of a task: `under`
+    gives the task as a run computes it.
 
     >>> task = Task(nn.Linear(3, 2))
     >>> task.d, task.kernel, task.under(dtype=torch.float64).x0.dtype

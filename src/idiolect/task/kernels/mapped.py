@@ -40,9 +40,7 @@ class Vmapped:
         self.layout = layout
         self.proved = False  # whether the module has been mapped once
         self._run = vmap(
-            lambda flat, inputs: functional_call(
-                module, layout.unflatten(flat), *arguments(inputs)
-            )
+            lambda flat, inputs: functional_call(module, layout.unflatten(flat), *arguments(inputs))
         )
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
@@ -72,8 +70,7 @@ class Vmapped:
                 raise
             reason = (str(error) or repr(error)).splitlines()[0]
             raise Unmappable(
-                f"kernel: {self.name!r} cannot run this model ({reason}); "
-                "it needs kernel 'rows'"
+                f"kernel: {self.name!r} cannot run this model ({reason}); it needs kernel 'rows'"
             ) from error
         self.proved = True
 

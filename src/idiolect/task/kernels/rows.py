@@ -29,9 +29,9 @@ class RowModule:
         self.layout = layout
         self.statistics = statistics
         self.parameters = [self.module.get_parameter(n) for n in layout.names]
-        self.buffers = [self.module.get_buffer(n) for n in statistics.layout.names] if (
-            statistics
-        ) else []
+        self.buffers = (
+            [self.module.get_buffer(n) for n in statistics.layout.names] if (statistics) else []
+        )
 
     def with_weights(self, row: Tensor, running: Tensor | None = None) -> nn.Module:
         """The module with the weights of a row[d], which are not copied.
@@ -39,9 +39,7 @@ class RowModule:
         Statistics are `running`[m], which training then changes, else the row's end, row[d + m].
         """
         d = self.layout.starts[-1]
-        for p, value in zip(
-            self.parameters, self.layout.unflatten(row[:d]).values(), strict=True
-        ):
+        for p, value in zip(self.parameters, self.layout.unflatten(row[:d]).values(), strict=True):
             p.data = value
         if self.statistics is not None:
             if running is None:
