@@ -79,7 +79,7 @@ def _known(module: nn.Module) -> list[str]:
         elif isinstance(layer, parametrizations._SpectralNorm):
             own = ("_u", "_v")
         hooks: list[Any] = list(layer._forward_pre_hooks.values())
-        old = [h for h in hooks if isinstance(h, _OLD_SPECTRAL)]
+        old: list[Any] = [h for h in hooks if isinstance(h, _OLD_SPECTRAL)]
         own += tuple(f"{h.name}_{end}" for h in old for end in "uv")
         names += [f"{path}.{n}" if path else n for n in own]
     return names
