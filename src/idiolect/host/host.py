@@ -27,6 +27,7 @@ from ..server.contract import Contract
 from ..server.exchange import Order, Query, Verdict
 from ..solvers import sgd
 from ..task.here import Here
+from ..task.optimise import Fitted, Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join, stacked
 from .evaluation import Evaluator, Sums
@@ -47,6 +48,7 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
+    optimizer: Fitted | None = None  # how clients step; None = plainly
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
 
@@ -325,6 +327,8 @@ class Host:
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
         if steps:
+            if self.settings.optimizer is not None:
+                here.optimise = Optimise(self.settings.optimizer.before_use())
             x = sgd(task, x, here, self.settings.finetune_lr, steps)
         return x, here.tally
 
@@ -397,7 +401,7 @@ class Host:
 
     def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
         task = self.contract.task
-        return Here(
+        here = Here(
             self.data,
             rows,
             clients=self.keys[rows.numpy()],
@@ -409,6 +413,9 @@ class Host:
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
         )
+        if self.settings.optimizer is not None:
+            here.optimise = Optimise(self.settings.optimizer)
+        return here
 
     def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""

@@ -16,9 +16,11 @@ from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.federation import Federation
 from ..method import Method
+from ..methods import name_of
 from ..server.contract import Contract
 from ..server.stream import Plan
 from ..task.numerics import Numerics
+from ..task.optimise import ClientOptimizer, scale_factors
 from ..task.task import Task
 from .session import People
 from .settings import DTYPES, Settings
@@ -38,6 +40,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     method.check(task)
+    check_optimizer(method, task, s.client_optimizer)
     _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
@@ -67,6 +70,26 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     _check_memory(method, bound, s, heard)
     _check_model(bound, federation)
+
+
+def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> None:
+    """Refuse an optimiser, or learning rates by parameter, for a method that fixes its steps."""
+    if optimizer.plain:
+        return
+    if not method.optimizers:
+        setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
+        value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
+        raise SettingError(
+            f"{setting}: {value!r} is not accepted for {name_of(method)}: {method.own_step}; "
+            "leave it out here (in a comparison, give it to the rows that take it: "
+            f"'fedavg:{setting}=...')"
+        )
+    still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
+    if still and method.message(task):
+        warn(
+            f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
+            "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
+        )
 
 
 def _check_numbers(method: Method, s: Settings) -> None:
