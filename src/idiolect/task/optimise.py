@@ -259,7 +259,7 @@ class _Group:
     x: Tensor  # [k, n]
     count: int
     optimizer: torch.optim.Optimizer | None  # None where nothing is to be stepped
-    parameters: list[Tensor]  # columns of x, one per piece
+    parameters: list[Tensor]  # columns of x, one per piece; x itself where it is all of it
 
 
 class Steps:
@@ -299,11 +299,13 @@ class Steps:
                 continue
             mine = g if group.rows is None else g[group.rows]
             for piece, p in zip(self.pieces, group.parameters, strict=True):
-                p.grad = mine[:, piece.first : piece.end]
+                p.grad = mine[:, piece.first : piece.end].contiguous()
             group.optimizer.step()
             group.count += 1
-            for p in group.parameters:
+            for piece, p in zip(self.pieces, group.parameters, strict=True):
                 p.grad = None
+                if p is not group.x:
+                    group.x[:, piece.first : piece.end] = p
             if group.rows is not None:
                 self.x[group.rows] = group.x
         return self.x
@@ -341,7 +343,9 @@ class Steps:
 
     def _group(self, rows: Tensor | None, count: int, state: State) -> _Group:
         x = self.x if rows is None else self.x[rows]
-        parameters = [x[:, piece.first : piece.end] for piece in self.pieces]
+        whole = self.pieces and self.pieces[0][:2] == (0, x.shape[1])
+        # fused steps of torch write to the wrong places where a tensor is not contiguous
+        parameters = [x] if whole else [x[:, a:b].contiguous() for a, b, _ in self.pieces]
         if not parameters:
             return _Group(rows, x, 0, None, [])
         groups = [
