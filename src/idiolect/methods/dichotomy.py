@@ -34,8 +34,7 @@ class Dichotomy(FedAvg):
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     optimizers: ClassVar[tuple[str, ...]] = ()
     own_step: ClassVar[str] = (
-        "its guarantee compares the FedAvg and the local training of its paper, both by "
-        "plain SGD"
+        "its guarantee compares the FedAvg and the local training of its paper, both by plain SGD"
     )
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)

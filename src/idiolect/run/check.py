@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
+from torch import nn
 
 from ..channels.link import Link
 from ..core.knobs import SettingError
@@ -41,6 +42,8 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     method.check(task)
     check_optimizer(method, task, s.client_optimizer)
+    for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
+        warn(note)
     _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")

@@ -205,9 +205,7 @@ class Fitted:
         rows: State = {}
         for name, pieces in self.pieces.items():
             width = pieces[-1].end if pieces else 0
-            rows[f"{name}.{_COUNT}"] = torch.zeros(
-                clients, 1, dtype=torch.int64, device=x0.device
-            )
+            rows[f"{name}.{_COUNT}"] = torch.zeros(clients, 1, dtype=torch.int64, device=x0.device)
             for part, dtype in self.optimizer.form.items():
                 size = width if dtype is None else len(pieces)
                 rows[f"{name}.{part}"] = x0.new_zeros(clients, size, dtype=dtype or x0.dtype)
