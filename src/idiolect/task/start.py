@@ -224,12 +224,15 @@ def _some(names: list[str]) -> str:
 
 
 def _prefix(missing: list[str], unexpected: list[str]) -> str:
-    """The text that one side has before the other's names, if that is all that differs."""
+    """The text that one side has before the other's names, if that is all that differs.
+
+    >>> _prefix(["head.weight", "head.bias"], ["module.head.bias", "module.head.weight"])
+    'module.'
+    """
     for longer, shorter in ((missing, unexpected), (unexpected, missing)):
-        if longer and shorter:
-            at = longer[0].find(shorter[0])
-            prefix = longer[0][: max(at, 0)]
-            if prefix and set(longer) >= {prefix + name for name in shorter}:
+        for name in longer if shorter else ():
+            prefix = name.removesuffix(shorter[0])
+            if prefix != name and set(longer) >= {prefix + other for other in shorter}:
                 return prefix
     return ""
 
