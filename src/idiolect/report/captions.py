@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.text import shown
+from ..task.optimise import ClientOptimizer
 from .figures import size
 from .goals import Goals
 
@@ -23,6 +24,8 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_collapse_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
+        *_step_notes(trained),
+        *_start_notes(trained),
     ]
     return "\n".join(map(shown, notes))
 
@@ -111,6 +114,37 @@ def _statistics_notes(trained: Rows) -> list[str]:
         + (f": {names[kind]}" if several else "")
         for kind, numbers in how.items()
     ]
+
+
+def _step_notes(trained: Rows) -> list[str]:
+    """The optimisers of the clients, where they are not plain SGD."""
+    words = {}
+    for r in trained:
+        run = r["settings"]["run"]
+        names = ("optimizer", "optimizer_options", "optimizer_state", "lr_scale")
+        given = ClientOptimizer(*(run[n] for n in names)) if names[0] in run else ClientOptimizer()
+        words[r.get("label") or r["method"]] = "" if given.plain else given.words
+    different = set(words.values())
+    if different == {""}:
+        return []
+    if len(different) == 1:
+        return [f"clients step by {different.pop()}"]
+    return [f"{label}: clients step by {text or 'plain sgd'}" for label, text in words.items()]
+
+
+def _start_notes(trained: Rows) -> list[str]:
+    """Weights that models start at, and parameters that are constants; each said once."""
+    notes: dict[str, None] = {}
+    for r in trained:
+        given = r["settings"]
+        if "pretrained" in given:
+            file = given["pretrained"]
+            notes[f"models start at {file['file']} (SHA-256 {file['sha256'][:12]}...)"] = None
+        if "frozen" in given:
+            names = ", ".join(given["frozen"][:4])
+            more = f" and {len(given['frozen']) - 4} more" if len(given["frozen"]) > 4 else ""
+            notes[f"frozen, neither trained nor sent: {names}{more}"] = None
+    return list(notes)
 
 
 def projection_line(p: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ..core.knobs import SettingError
 from ..core.streams import Keys
 from ..core.trees import Tree
 from .batches import Batch, Batches
+from .optimise import Optimise
 
 
 class Samples(Protocol):
@@ -35,8 +36,11 @@ class Here:
 
     rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
     mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
-    `coins` random numbers that all clients share; `validate` the error of a model for each.
+    `coins` random numbers that all clients share; `validate` the error of a model for each;
+    `optimise` the optimisers of the clients, None for plain steps.
     """
+
+    optimise: Optimise | None = None
 
     def __init__(
         self,
