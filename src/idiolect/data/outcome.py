@@ -54,7 +54,7 @@ a regression
     """
     if kind not in KINDS:
         raise SettingError(f"kind: {kind!r} is not accepted; one of {', '.join(map(repr, KINDS))}")
-    column, order = _plain(values, name)
+    column, order = plain_column(values, name)
     if column.ndim != 1:
         raise SettingError(f"{name}: shape {column.shape} is not accepted; one target per sample")
     if not len(column):
@@ -157,7 +157,7 @@ def _key(value: Any) -> tuple[int, Any]:
 
 
 # -- columns of any library ------------------------------------------------------------------------
-def _plain(values: Any, name: str) -> tuple[np.ndarray, list | None]:
+def plain_column(values: Any, name: str) -> tuple[np.ndarray, list | None]:
     """A column of any library as an array, and the order of its categories if it has one."""
     if isinstance(values, type):
         raise SettingError(f"{name}: the class {values.__name__} is given; give an object of it")
@@ -181,7 +181,7 @@ def _plain(values: Any, name: str) -> tuple[np.ndarray, list | None]:
     else:
         array = _to_numpy(values)
     if array.dtype == object:
-        array = _as_numbers(array)
+        array = as_numbers(array)
     if order is not None:
         array = array.astype(object)
     return array, order
@@ -213,7 +213,7 @@ def _objects(values: Any) -> np.ndarray:
     return out
 
 
-def _as_numbers(array: np.ndarray) -> np.ndarray:
+def as_numbers(array: np.ndarray) -> np.ndarray:
     """An array of objects that are all booleans, all integers or all numbers, as such."""
     types = {type(v) for v in array.ravel().tolist()}
     for kinds in ((bool, np.bool_), (int, np.integer), (int, float, np.integer, np.floating)):
