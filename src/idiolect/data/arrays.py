@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.knobs import SettingError
 from ..core.notes import note
 from ..core.trees import leaves
-from .convert import Ragged, check_memory, in_gib, is_sparse, read_tree, rows_of, to_tensor
+from .convert import Ragged, check_memory, in_units, is_sparse, read_tree, rows_of, to_tensor
 from .ids import ClientId, read_ids
 from .mapped import arrange, check_finite, is_mapped
 from .pixels import Change, check_channels, plan_pixels
@@ -161,7 +161,7 @@ def _in_memory(values: Any, order: np.ndarray, change: Change | None, *, keep_bo
 def _dense(matrix: Any, name: str, order: np.ndarray, memory: float) -> Tensor:
     size = matrix.shape[0] * matrix.shape[1] * 4
     check_memory(size, memory, name, f"the sparse matrix of shape {matrix.shape} made dense")
-    note(f"{name}: the sparse matrix is made dense, {in_gib(size)} GiB of float32")
+    note(f"{name}: the sparse matrix is made dense, {in_units(size)} of float32")
     return torch.from_numpy(matrix[order].astype(np.float32).toarray())
 
 

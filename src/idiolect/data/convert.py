@@ -38,8 +38,8 @@ def read_tree(values: Any, name: str, n: int) -> Any:
     A tuple of arrays that have `n` entries each is a tree; a list of `n` arrays is a list of
     samples.
     """
-    if isinstance(values, Mapping):
-        if not values:
+    if isinstance(values, Mapping) and not is_sparse(values):  # scipy has one that is a dict
+        if not len(values):
             raise SettingError(f"{name}: an empty dict was given; at least one array is needed")
         for key in values:
             if not isinstance(key, str):
@@ -166,11 +166,11 @@ def _column(column: Any, name: str) -> np.ndarray:
 
 def _check_numbers(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype.kind not in "biuf":
-        hint = "; text needs to be turned into numbers (tokens) first"
-        raise SettingError(
-            f"{name}: {array.dtype} values are not accepted; give numbers"
-            + (hint if array.dtype.kind in "UST" else "")
+        text = array.dtype.kind in "UST" or (
+            array.dtype == object and any(isinstance(v, str) for v in array.ravel())
         )
+        what = "text is" if text else f"{array.dtype} values are"
+        raise SettingError(f"{name}: {what} not accepted; give numbers")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -197,10 +197,21 @@ def check_memory(size: int, memory: float, name: str, what: str) -> None:
     """Refuse what would take more than `memory` GiB."""
     if size > memory * GIB:
         raise SettingError(
-            f"{name}: {what} takes {in_gib(size)} GiB; at most {memory:g} are accepted "
+            f"{name}: {what} takes {in_units(size)}; at most {memory:g} GiB are accepted "
             f"(memory={-(-size // GIB)} allows it)"
         )
 
 
-def in_gib(size: int) -> str:
-    return f"{size / GIB:,.3g}"
+def in_units(size: float) -> str:
+    """Bytes for people.
+
+    >>> in_units(240), in_units(3 << 20), in_units(44.7 * GIB)
+    ('240 bytes', '3 MiB', '44.7 GiB')
+    """
+    if size < 1024:
+        return f"{size:g} bytes"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1000 or unit == "GiB":
+            break
+    return f"{size:,.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"

@@ -95,6 +95,9 @@ def _by_id(datasets: Any) -> dict[Any, Any]:
         by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
     if not by_id:
         raise SettingError("clients: an empty list was given; at least one client is needed")
+    for id in by_id:
+        if id is None or id != id:
+            raise SettingError(f"datasets: the key {id} is not accepted as a client id")
     read_ids(list(by_id))  # refused before anything is read
     return by_id
 
@@ -183,7 +186,7 @@ def _say_empty(empty: list) -> None:
     if empty:
         listed = ", ".join(repr(shown(c, 60)) for c in empty[:5])
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        note(f"clients: {listed}{more} without a sample are left out")
+        note(f"clients: left out for want of a sample: {listed}{more}")
 
 
 def _division(

@@ -359,7 +359,8 @@ the nearest is 13
         number. Without a level of clients, the pictures are dealt to `clients` clients by
         `partition` ("iid", "classes", "dirichlet" or "quantity"; its options, such as `alpha`, are
         accepted as well, and so are `valid`, `test` and `seed`). All pictures must have one size,
-        or `size` resizes them to size x size pixels. `colour` is "grey", "rgb" or "auto": grey if all are. Class names are kept.
+        or `size` resizes them to size x size pixels. `colour` is "grey", "rgb" or "auto": grey if
+        all are. Class names are kept.
         """
         from .folders import Folder
 

@@ -204,7 +204,7 @@ def _pixels(image: Any, channels: int, size: tuple[int, int]) -> Tensor:
     upright = upright if upright.mode.startswith("I;16") else upright.convert(_mode(channels))
     if upright.size != size:
         upright = upright.resize(size, Image.Resampling.BILINEAR)
-    pixels = picture(upright)
+    pixels = picture(upright, "path")
     return pixels.expand(channels, *pixels.shape[1:])
 
 

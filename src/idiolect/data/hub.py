@@ -61,9 +61,11 @@ def partitions(value: Any) -> dict[Any, Any]:
 
 def read_columns(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
     """Columns (inputs, targets) and the names of the classes, () without a ClassLabel."""
-    if reader.sample is not None or dataset.format["type"] == "custom":
-        return (*reader.read(dataset, where), ())
     features = dataset.features
+    if reader.sample is not None or dataset.format["type"] == "custom":  # a transform
+        x, y = reader.read(dataset, where)
+        target = features.get(reader.keys.target) if reader.keys else None
+        return x, y, tuple(getattr(target, "names", None) or ())
     keys = reader.choose({name: _sort(feature) for name, feature in features.items()})
     for key in (*keys.inputs, keys.target):
         if key not in features:
@@ -92,12 +94,14 @@ def _column(dataset: Any, key: str, where: str) -> Any:
     only = dataset.select_columns([key])
     if type(feature).__name__ == "Image":
         rows = only.with_format(None)
-        return Pictures(picture(rows[i][key]) for i in range(len(rows)))
+        return Pictures(picture(rows[i][key], f"{where}, row {i}") for i in range(len(rows)))
     if type(feature).__name__ == "Value" and "string" in feature.dtype:
         return list(only.with_format(None)[:][key])
-    values = only.with_format("numpy")[:][key]
-    array = np.asarray(values) if not isinstance(values, np.ndarray) else values
-    if array.dtype == object:  # lists of different lengths, or missing values
+    try:
+        array = np.asarray(only.with_format("numpy")[:][key])
+    except ValueError:  # lists beside missing values
+        array = np.empty(0, dtype=object)
+    if array.dtype == object:  # lists of different lengths
         return gather(only.with_format(None)[:][key], where)
     if array.dtype == np.float64:
         array = array.astype(np.float32)

@@ -43,7 +43,7 @@ def choose_keys(
         raise SettingError("inputs: an empty list was given; name at least one key")
     if target is None or inputs is None:
         note(
-            f"samples: {', '.join(map(repr, named))} is read as input and {chosen!r} as target; "
+            f"samples: inputs are {', '.join(map(repr, named))}, the target is {chosen!r}; "
             "inputs= and target= name others"
         )
     stacked = all(sorts[key] == "number" for key in named)
@@ -71,5 +71,5 @@ def _guess_inputs(sorts: dict[str, str], target: str) -> list[str]:
             + (f"; {', '.join(map(repr, left))} would have to become numbers first" if left else "")
         )
     if left:
-        note(f"samples: {', '.join(map(repr, left))} is left out (text or a number of the sample)")
+        note(f"samples: left out are {', '.join(map(repr, left))} (text, or numbers of samples)")
     return used

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..core.notes import note
-from .convert import GIB, to_tensor
+from .convert import in_units, to_tensor
 from .pixels import Change
 
 SMALL = 1 << 26  # bytes of a map that is simply read
@@ -78,7 +78,7 @@ def arrange(
     folder = _folder(scratch, size, name)
     note(
         f"{name}: the memory map is sorted by split and client into a scratch file of "
-        f"{size / GIB:.3g} GiB in {folder} (scratch= names another folder)"
+        f"{in_units(size)} in {folder} (scratch= names another folder)"
     )
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # without a name; the map keeps it
@@ -116,7 +116,7 @@ def _folder(scratch: str | None, size: int, name: str) -> Path:
     free = shutil.disk_usage(folder).free
     if size > free:
         raise SettingError(
-            f"scratch: {name} needs {size / GIB:.3g} GiB, and {folder} has {free / GIB:.3g} free; "
+            f"scratch: {name} needs {in_units(size)}, and {folder} has {in_units(free)} free; "
             "scratch= names another folder"
         )
     return folder

@@ -118,11 +118,11 @@ def is_pair(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    return (
-        isinstance(value, (Tensor, np.ndarray))
-        or (hasattr(value, "shape") and hasattr(value, "__len__"))
-        or is_sparse(value)
-    )
+    """Whether it is an array, a frame or a column of some library."""
+    if type(value).__module__.partition(".")[0] == "datasets":  # Hugging Face's have a shape too
+        return False
+    sized = hasattr(value, "shape") and hasattr(value, "__len__")
+    return isinstance(value, (Tensor, np.ndarray)) or sized or is_sparse(value)
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def gather(values: list, where: str) -> Any:
                 raise SettingError(f"{where}: sample {i} has another form than sample 0")
         return tuple(gather([v[j] for v in values], f"{where}[{j}]") for j in range(len(first)))
     if any(_is_picture(v) for v in values):
-        return Pictures(_picture(v, f"{where}, sample {i}") for i, v in enumerate(values))
+        return Pictures(picture(v, f"{where}, sample {i}") for i, v in enumerate(values))
     if any(isinstance(v, str) for v in values):
         return [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
     tensors = [_tensor(v, f"{where}, sample {i}") for i, v in enumerate(values)]
@@ -181,6 +181,8 @@ def finish(column: Any, owners: Callable[[int], str]) -> Any:
     if isinstance(column, tuple):
         return tuple(finish(c, owners) for c in column)
     if not isinstance(column, Pictures):
+        if isinstance(column, list) and all(isinstance(v, Tensor) for v in column):
+            _check_shapes(column, owners)
         return column
     size = column[0].shape[1:]
     for i, p in enumerate(column):
@@ -193,6 +195,17 @@ def finish(column: Any, owners: Callable[[int], str]) -> Any:
         note("inputs: grey pictures among coloured ones are read as coloured")
         return torch.stack([p.expand(3, *size) for p in column])
     return torch.stack(list(column))
+
+
+def _check_shapes(samples: list[Tensor], owners: Callable[[int], str]) -> None:
+    """Samples may differ in their length, and in nothing else."""
+    first = samples[0]
+    for i, v in enumerate(samples):
+        if v.dim() != first.dim() or v.shape[1:] != first.shape[1:]:
+            raise SettingError(
+                f"{owners(i)} has shape {tuple(v.shape)}, {owners(0)} {tuple(first.shape)}; "
+                "samples may differ in their first axis only (sequences of different lengths)"
+            )
 
 
 def _pixels(size: Any) -> str:
@@ -269,14 +282,10 @@ def _is_picture(value: Any) -> bool:
 GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I", "F")
 
 
-def _picture(value: Any, where: str) -> Tensor:
-    if not _is_picture(value):
-        raise SettingError(f"{where}: {_form(value)} among pictures; all must be pictures")
-    return picture(value)
-
-
-def picture(image: Any) -> Tensor:  # -> uint8[1 or 3, height, width]
+def picture(image: Any, where: str) -> Tensor:  # -> uint8[1 or 3, height, width]
     """A PIL image as bytes: grey or coloured, opacity left out."""
+    if not _is_picture(image):
+        raise SettingError(f"{where}: {_form(image)} is given where a picture is due")
     if image.mode.startswith("I;16"):
         pixels = (np.asarray(image) >> 8).astype(np.uint8)
     else:
