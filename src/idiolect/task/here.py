@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
-from ..core.trees import Tree
+from ..core.trees import Sequences, Tree
 from .batches import Batch, Batches
 from .optimise import Optimise
 
@@ -26,6 +26,9 @@ class Samples(Protocol):
 
     @property
     def targets(self) -> Tree: ...
+
+    @property
+    def sequences(self) -> Sequences | None: ...
 
     @property
     def offsets(self) -> dict[str, Tensor]: ...
@@ -74,6 +77,7 @@ class Here:
             batch=batch,
             batching=batching,
             dtype=dtype,
+            sequences=data.sequences,
         )
 
     def draw(self, model: str = "w") -> Batch:
