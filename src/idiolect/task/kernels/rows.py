@@ -120,7 +120,8 @@ class Rows:
             targets = map_tree(lambda t: t[k][some], batch.targets)
             shares = weights[k][some]
             if batch.sequences is not None:
-                longest = int(batch.sequences.lengths[k].max())
+                real = batch.weights[k].cpu() > 0
+                longest = int(batch.sequences.lengths[k][real].max())
                 inputs = batch.sequences.cut(inputs, longest)
                 if targets.dim() > 1:
                     targets, shares = targets[:, :longest], shares[:, :longest]
