@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.text import shown
-from ..task.optimise import ClientOptimizer
+from ..task.optimise import in_words
 from .figures import size
 from .goals import Goals
 
@@ -120,10 +120,8 @@ def _step_notes(trained: Rows) -> list[str]:
     """The optimisers of the clients, where they are not plain SGD."""
     words = {}
     for r in trained:
-        run = r["settings"]["run"]
-        names = ("optimizer", "optimizer_options", "optimizer_state", "lr_scale")
-        given = ClientOptimizer(*(run[n] for n in names)) if names[0] in run else ClientOptimizer()
-        words[r.get("label") or r["method"]] = "" if given.plain else given.words
+        run = r.get("settings", {}).get("run", {})
+        words[r.get("label") or r["method"]] = in_words(run)
     different = set(words.values())
     if different == {""}:
         return []
@@ -136,14 +134,17 @@ def _start_notes(trained: Rows) -> list[str]:
     """Weights that models start at, and parameters that are constants; each said once."""
     notes: dict[str, None] = {}
     for r in trained:
-        given = r["settings"]
-        if "pretrained" in given:
-            file = given["pretrained"]
-            notes[f"models start at {file['file']} (SHA-256 {file['sha256'][:12]}...)"] = None
-        if "frozen" in given:
-            names = ", ".join(given["frozen"][:4])
-            more = f" and {len(given['frozen']) - 4} more" if len(given["frozen"]) > 4 else ""
-            notes[f"frozen, neither trained nor sent: {names}{more}"] = None
+        given = r.get("settings", {})
+        file = given.get("pretrained")
+        if isinstance(file, dict):
+            digest = str(file.get("sha256"))[:12]
+            notes[f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)"] = None
+        frozen = given.get("frozen")
+        if isinstance(frozen, list):
+            more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
+            notes[f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"] = (
+                None
+            )
     return list(notes)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,8 +59,8 @@ class ClientOptimizer:
 
     >>> ClientOptimizer().plain, ClientOptimizer("adam").plain
     (True, False)
-    >>> ClientOptimizer("sgd", "momentum=0.9", "private").words
-    'sgd (momentum=0.9), each client keeps its state'
+    >>> ClientOptimizer("sgd", "momentum=0.9").form
+    {'momentum_buffer': None}
     """
 
     name: str = "sgd"
@@ -96,18 +96,6 @@ class ClientOptimizer:
     def words_of_step(self) -> str:
         return f"{self.name} ({self.options})" if self.options else self.name
 
-    @property
-    def words(self) -> str:
-        """All of it, for a reader of results."""
-        words = [self.words_of_step]
-        if self.state == "private":
-            words.append("each client keeps its state")
-        elif not self.plain and self.form:
-            words.append("state reset each round")
-        if self.lr_scale:
-            words.append(f"learning rates times {self.lr_scale}")
-        return ", ".join(words)
-
     @cached_property
     def form(self) -> dict[str, torch.dtype | None]:
         """What torch keeps, by name: None for a tensor like x, else the dtype of the number."""
@@ -140,6 +128,31 @@ class ClientOptimizer:
             mine = factors if coordinates is None else factors[coordinates.cpu()]
             pieces[name] = _pieces(mine)
         return Fitted(self, pieces, {"w": _pieces(factors)})
+
+
+def in_words(run: Mapping[str, Any]) -> str:
+    """What a run's settings say of its clients' steps, for a reader of results; "" for plain SGD.
+
+    >>> in_words({"optimizer": "sgd", "optimizer_options": "momentum=0.9"})
+    'sgd (momentum=0.9), state reset each round'
+    """
+    name, options, state, scale = (
+        run.get(setting) or usual
+        for setting, usual in (
+            ("optimizer", "sgd"),
+            ("optimizer_options", ""),
+            ("optimizer_state", "reset"),
+            ("lr_scale", ""),
+        )
+    )
+    words = [f"{name} ({options})" if options else str(name)]
+    if state == "private":
+        words.append("each client keeps its state")
+    elif name != "sgd" or "momentum" in str(options):
+        words.append("state reset each round")
+    if scale:
+        words.append(f"learning rates times {scale}")
+    return "" if words == ["sgd"] else ", ".join(words)
 
 
 def parse_scale(text: str) -> list[tuple[str, float]]:
