@@ -96,6 +96,7 @@ def read_table(
     class_names: tuple[Any, ...] | None = None,
 ) -> Federation:
     """The federation in a frame; see `Federation.from_frame`."""
+    _check_known(how, preparation, class_names)
     frame = read_frame(given)
     roles = _check_roles(frame, how)
     samples = _split(frame, how)
@@ -138,6 +139,23 @@ def read_table(
         class_names=outcome.class_names,
         preparation=preparation,
     )
+
+
+def _check_known(
+    how: Reading, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+) -> None:
+    """Data that are read as earlier ones were need both, and leave nothing else to choose."""
+    if (preparation is None) != (class_names is None):
+        lacks = "preparation" if preparation is None else "class_names"
+        raise SettingError(
+            f"{lacks}: it must be given too; data are read as those of a federation by both its "
+            "preparation and its class_names (() for a regression)"
+        )
+    if preparation is None:
+        return
+    for name in ("kind", "features", "drop", "missing", "scale", "max_categories", "dates"):
+        if getattr(how, name) != getattr(Reading(), name):
+            raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
 
 
 def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
