@@ -492,7 +492,10 @@ def test_new_clients_are_read_as_the_old_ones_were():
     np.testing.assert_array_equal(
         new.preparation.apply(fresh, fresh.site), old.preparation.apply(WARDS, WARDS.site)
     )
-    assert "class_names: it must be given too" in refused(fresh, preparation=old.preparation)
+    assert "class_names: give those" in refused(WARDS, preparation=old.preparation, split="part")
+    assert "kind: 'values' is not accepted" in refused(fresh, kind="values", **known)
+    dose = fresh.assign(ill=AGE)
+    assert read(dose, split="part", preparation=old.preparation).classes == 0
     assert "missing: it is not accepted with a preparation" in refused(
         fresh, missing="mean", **known
     )
