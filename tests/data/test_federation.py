@@ -141,7 +141,7 @@ def test_the_kind_of_target_can_be_chosen(tmp_path):
         (FRAME, {"kind": "values"}, "a regression needs numbers"),
         (FRAME, {"kind": "value"}, "kind: 'value' is not accepted"),
         (FRAME.assign(site=["a", None] * 10), {}, "sample 1 has no client id"),
-        (FRAME.assign(ill=[None, "yes"] * 10), {}, "target 'ill': row 0 is empty"),
+        (FRAME.assign(ill=[None, "yes"] * 10), {}, "row 0 of column 'ill' is empty"),
         (FRAME[["site", "ill"]], {}, "no feature columns"),
     ],
 )

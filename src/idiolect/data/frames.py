@@ -119,14 +119,11 @@ def read_table(
         outcome.targets,
         clients,
         split=np.array(SPLITS)[samples.part],
+        kind="classes" if outcome.class_names else "values",
+        classes=len(outcome.class_names) or None,
         name=name,
     )
-    return replace(
-        federation,
-        classes=len(outcome.class_names),
-        class_names=outcome.class_names,
-        preparation=prepared,
-    )
+    return replace(federation, class_names=outcome.class_names, preparation=prepared)
 
 
 def _prepare(
