@@ -28,21 +28,28 @@ def sgd(
     steps: int,
     epochs: int = 0,
     pull: Pull | None = None,
+    model: str = "w",
 ) -> Tensor:
     """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
 
-    With `epochs` > 0, that many passes over each client's own data instead.
+    With `epochs` > 0, that many passes over each client's own data instead. `model` is one of
+    `Method.models`, where a client trains several. Where the run has another optimiser for its
+    clients, that one steps, with the same gradient.
     """
+    optimiser = here.optimise.begin(model, x, lr) if here.optimise else None
     todo = here.steps(steps, epochs)
     most = int(todo.max())
     least = int(todo.min())
     for j in range(most):
-        batch = here.draw()
+        batch = here.draw(model)
         if j >= least:  # some rows have taken all their steps: they stay where they are
             batch = batch.only((todo > j).to(x.device))
         g = task.grad(x, batch)
         if pull is not None:
             g.add_(pull(x))
+        if optimiser is not None:
+            x = optimiser(g, batch.active)
+            continue
         if batch.active is not None:
             g.mul_(batch.active.unsqueeze(-1))
         x = torch.add(x, g, alpha=-lr, out=x if j else None)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, build
 from ..core.notes import note
+from ..core.trees import Sequences, Tree, first, leaves, length, map_tree
 from .arrays import MEMORY, read_arrays
 from .datasets import read_datasets
 from .ids import ClientId, plain_id, unknown_client
@@ -38,19 +39,35 @@ class Federation:
     place in everything that has one entry per client.
     """
 
-    inputs: Tensor  # [n, ...] features (floating) or tokens (integers)
-    targets: Tensor  # [n] or [n, ...]: class numbers (int64) or real values (floating)
+    inputs: Tree  # [n, ...] features (floating) or tokens (integers); a tensor, tuple or dict
+    targets: Tree  # [n] or [n, ...]: class numbers (int64) or real values (floating)
     offsets: dict[str, Tensor]  # split -> int64[N + 1], positions in `inputs`
     ids: tuple[ClientId, ...]  # of N clients, in order of position
     classes: int  # number of classes; 0 for regression
     name: str = "arrays"
     class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
     preparation: Preparation | None = None  # how raw rows of a table become inputs
+    sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
 
     @property
     def clients(self) -> int:
         """N, the number of clients."""
         return len(self.ids)
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are, of all clients and splits."""
+        return length(self.targets)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample, where it is one tensor."""
+        if not isinstance(self.inputs, Tensor):
+            raise SettingError(
+                "data: a sample is several tensors here, and a built-in model takes one; "
+                "give a model of your own"
+            )
+        return tuple(self.inputs.shape[1:])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +100,7 @@ the nearest is 13
         """Samples per client."""
         return self.offsets[split].diff()
 
-    def part(self, position: int, split: str) -> tuple[Tensor, Tensor]:
+    def part(self, position: int, split: str) -> tuple[Tree, Tree]:
         """The data of the client at a position: (inputs, targets)."""
         if not 0 <= position < self.clients:
             raise SettingError(
@@ -92,7 +109,10 @@ the nearest is 13
             )
         low = int(self.offsets[split][position])
         high = int(self.offsets[split][position + 1])
-        return self.inputs[low:high], self.targets[low:high]
+        return (
+            map_tree(lambda t: t[low:high], self.inputs),
+            map_tree(lambda t: t[low:high], self.targets),
+        )
 
     def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Federation:
         """The data of the clients at some positions, in that order.
@@ -118,11 +138,12 @@ the nearest is 13
             rows.append(torch.arange(total) + torch.repeat_interleave(lows - ends[:-1], sizes))
             offsets[split] = start + ends
             start += total
-        index = torch.cat(rows).to(self.inputs.device)
+        index = torch.cat(rows).to(first(self.inputs).device)
         return replace(
             self,
-            inputs=self.inputs[index],
-            targets=self.targets[index],
+            inputs=map_tree(lambda t: t[index], self.inputs),
+            targets=map_tree(lambda t: t[index], self.targets),
+            sequences=self.sequences and self.sequences.of(index.cpu()),
             offsets=offsets,
             ids=tuple(self.ids[k] for k in chosen.tolist()),
         )
@@ -147,12 +168,15 @@ the nearest is 13
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
 
-        return replace(self, inputs=move(self.inputs), targets=move(self.targets))
+        return replace(
+            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
+        )
 
     def fingerprint(self) -> str:
         """SHA-256 over data, ranges and names: what a resumed run checks."""
         digest = hashlib.sha256()
-        for t in (self.inputs, self.targets, *(self.offsets[s] for s in SPLITS)):
+        data = (*leaves(self.inputs), *leaves(self.targets))
+        for t in (*data, *(self.offsets[s] for s in SPLITS)):
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
             if t.numel():
                 digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().data)
@@ -170,6 +194,7 @@ the nearest is 13
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
         client = torch.repeat_interleave(torch.arange(self.clients), self.sizes(split))
         cell = client.unsqueeze(1).expand_as(labels) * self.classes + labels.cpu()
+        cell = cell[labels.cpu() >= 0]  # targets of -100 do not count
         counts = torch.bincount(cell.flatten(), minlength=self.clients * self.classes)
         return counts.view(self.clients, self.classes)
 
@@ -192,6 +217,7 @@ the nearest is 13
         kind: str = "auto",
         classes: int | None = None,
         class_names: Sequence[Any] | None = None,
+        ignored: int | None = None,
         scale_images: bool = True,
         channels: str = "auto",
         ragged: str = "mask",
@@ -214,6 +240,7 @@ the nearest is 13
           kept in `class_names`.
         - `classes`: the number of classes; targets are then class numbers as they stand.
           `class_names`: the labels of the classes in order, or names for class numbers.
+        - `ignored`: the class number that marks pixels or words without a target (255, say).
         - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
         - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
           shape.
@@ -242,6 +269,7 @@ the nearest is 13
             kind=kind,
             classes=classes,
             class_names=class_names,
+            ignored=ignored,
             scale_images=scale_images,
             channels=channels,
             ragged=ragged,

@@ -27,7 +27,11 @@ from .weighting import INITS, own_models
 class Rsa(Method):
     """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
+    shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    own_step: ClassVar[str] = (
+        "its bound on what a client can do rests on subgradient steps of its penalty"
+    )
 
     p: float = knob(1.0, "the norm of the penalty", low=1)
     lam: float = knob(0.01, "λ, weight of the penalty", low=0)

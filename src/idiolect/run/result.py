@@ -22,6 +22,7 @@ from ..core.knobs import SettingError
 from ..core.paths import resume_command
 from ..core.types import Id
 from ..report.tables import render, results_table
+from ..task.start import constants
 from . import checkpoint
 from .arrays import float32_safetensors
 from .directory import RunDirectory
@@ -107,7 +108,8 @@ class Result:
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
         for wire_id, id in enumerate(session.server.roster.ids):
-            weights = task.layout.unflatten(session.personal(id).cpu())
+            weights = task.tensors_of(session.personal(id).cpu())
+            weights = {**constants(task.module), **weights}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}
