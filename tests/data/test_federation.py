@@ -71,6 +71,7 @@ def test_data_sets_become_clients():
         ({"clients": [None, *WHO[1:]]}, "sample 0 has no client id"),
         ({"clients": np.array([0.0] * 11 + [np.nan])}, "sample 11 has no client id"),
         ({"clients": WHO.reshape(4, 3)}, "one client id per sample"),
+        ({"targets": Y - 1}, "class -1 is negative"),
         ({"targets": Y - 1, "classes": 3}, "class -1 is negative"),
         ({"classes": 2}, "class 2 lies outside the 2 classes; accepted: 0 to 1"),
         ({"inputs": np.where(X == 6, np.nan, X)}, "sample 3 holds NaN"),

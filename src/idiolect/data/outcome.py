@@ -8,6 +8,7 @@
 - In arrays, integers say more than in a column of a table: 0 to C - 1, all found, are class numbers
   as they stand; up to 20 different integers are classes however seldom each is found; more than 20
   are classes if they begin at 0 or 1 and at least half of the numbers up to the largest are found.
+  -1 beside 0 to C - 1 is refused, because it often stands for samples without a label.
 
 Classes are numbered from 0 in sorted order, categories in their own. `kind` overrules the rule.
 """
@@ -78,6 +79,11 @@ a regression
             raise SettingError(
                 f"{name}: {IGNORED} marks an ignored position of token or segmentation targets; "
                 "leave out the samples without a class, or give kind='classes'"
+            )
+        if numbered and labels == tuple(range(-1, len(labels) - 1)) and len(labels) > 1:
+            raise SettingError(
+                f"{name}: class -1 is negative; -1 often stands for samples without a label: "
+                "leave them out, or give kind='classes' if it is a class"
             )
     reason = (
         f"{name}: {_different(labels)} {_listed(labels)} "
