@@ -6,6 +6,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+class Figure(float):
+    """A number that knows what it is: "accuracy", "loss", "auc".
+
+    >>> Figure(0.5, "auc").name
+    'auc'
+    """
+
+    name: str
+
+    def __new__(cls, value: float, name: str) -> Figure:
+        figure = super().__new__(cls, value)
+        figure.name = name
+        return figure
+
+
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 

@@ -15,6 +15,7 @@ from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.federation import Federation
+from ..host.metrics.sense import check_metrics
 from ..method import Method
 from ..server.contract import Contract
 from ..server.stream import Plan
@@ -67,6 +68,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     _check_memory(method, bound, s, heard)
     _check_model(bound, federation)
+    check_metrics(bound, federation, s.metrics, s.metric)
 
 
 def _check_numbers(method: Method, s: Settings) -> None:

@@ -24,6 +24,7 @@ from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
+from ..host.metrics import in_use
 from ..method import Method
 from ..server.contract import Contract
 from ..server.roster import Roster
@@ -109,6 +110,10 @@ class Session:
             memory=memory,
             scratch=scratch,
         )
+        self.classes = federation.classes
+        self.metrics = in_use(
+            settings.metrics, settings.metric, federation.classes, task.criterion.name
+        )
         host_settings = HostSettings(
             batch=settings.batch,
             batching=settings.batching,
@@ -119,6 +124,7 @@ class Session:
             finetune_lr=settings.finetune_lr,
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
+            metrics=self.metrics,
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:
