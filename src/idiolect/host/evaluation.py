@@ -71,9 +71,7 @@ class Evaluator:
                 tally.add(owner, outputs, self.data.targets[a:b])
         return sums
 
-    def personal(
-        self, x: Tensor, rows: Tensor, into: Sums, tally: Tally | None = None
-    ) -> None:
+    def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Tally | None = None) -> None:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])

@@ -32,7 +32,10 @@ class Scores:
     def only(self, wire_ids: Tensor) -> Scores:
         """The scores of some clients; without metrics, which are counted for those asked for."""
         keep = torch.isin(self.wire_ids, wire_ids)
-        return self if bool(keep.all()) else Scores(*(t[keep] for t in self._fields()))
+        if bool(keep.all()):
+            return self
+        wire_ids, hits, loss, samples, gradients = (t[keep] for t in self._fields())
+        return Scores(wire_ids, hits, loss, samples, gradients)
 
     @staticmethod
     def merge(scores: Sequence[Scores]) -> Scores:
@@ -47,7 +50,8 @@ class Scores:
             name: Measured.merge([s.metrics[name] for s in scores], order)
             for name in scores[0].metrics
         }
-        return Scores(*(t[order] for t in together), metrics)
+        wire_ids, hits, loss, samples, gradients = (t[order] for t in together)
+        return Scores(wire_ids, hits, loss, samples, gradients, metrics)
 
     def _fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.wire_ids, self.hits, self.loss, self.samples, self.gradients

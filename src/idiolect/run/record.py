@@ -71,7 +71,7 @@ class Record:
     format: int = FORMAT
     heard: dict[str, int] = field(default_factory=dict)  # clients heard per round, of how many
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # see host.metrics.described
-    baseline: list[float | None] = field(default_factory=list)
+    baseline: Sequence[float | None] = field(default_factory=list)
     # ^ the figure that each client's own constant answer reaches on its test data
 
     @property
@@ -189,7 +189,7 @@ class Record:
                 f"this version reads {FORMAT}"
             )
         try:
-            expect_fields(saved, {**get_type_hints(cls), "seeds": list[dict[str, Any]]}, _OPTIONAL)
+            expect_fields(saved, _hints(cls), _OPTIONAL)
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
@@ -214,6 +214,12 @@ class Record:
             for row in seed.history:
                 point(self.label, {"seed": seed.seed, **row})
             seed.count("malicious")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The fields of a record as they are in JSON."""
+    lists = {"seeds": list[dict[str, Any]], "baseline": list[float | None]}
+    return {**get_type_hints(cls), **lists}
 
 
 def _numbers(value: Any) -> Any:

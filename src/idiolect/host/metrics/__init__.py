@@ -179,9 +179,7 @@ def is_distance(loss: str) -> bool:
     return any(word in loss.lower() for word in _DISTANCES)
 
 
-def in_use(
-    metrics: Iterable[Metric], chosen: str, classes: int, loss: str
-) -> tuple[Metric, ...]:
+def in_use(metrics: Iterable[Metric], chosen: str, classes: int, loss: str) -> tuple[Metric, ...]:
     """What a run counts beside accuracy and loss.
 
     That is what was asked for, with the metric that was `chosen`; for a regression where nothing
@@ -239,7 +237,7 @@ def described(metrics: Iterable[Metric]) -> dict[str, dict[str, Any]]:
 def why_not(metric: Metric) -> str:
     """Why a client may have no value."""
     return {
-        "auc": "all its test samples are of one class",
-        "f1": "it neither has nor predicts class 1",
-        "r2": "it has fewer than two test samples, or all its targets are equal",
-    }.get(metric.name, "its function gave no number")
+        "auc": "all test samples of one class",
+        "f1": "class 1 neither there nor predicted",
+        "r2": "fewer than two test samples, or all targets equal",
+    }.get(metric.name, "it gave no number")

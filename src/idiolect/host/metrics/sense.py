@@ -53,12 +53,15 @@ def _some(task: Task, federation: Federation, form: Form) -> list[Samples]:
 
             outputs: Tree = task.outputs_of_one(task.x0, map_tree(cut, inputs))
             owner = federation.sizes(split).new_zeros(n)
-            plain = map_tree(lambda t: t.detach().cpu(), outputs)
-            kept = map_tree(lambda t: t[:n].detach().cpu(), targets)
-            found.append(Samples(owner, plain, kept, form))
+            kept = map_tree(_plain, map_tree(cut, targets))
+            found.append(Samples(owner, map_tree(_plain, outputs), kept, form))
         if found:
             break
     return found
+
+
+def _plain(t: Tensor) -> Tensor:
+    return t.detach().cpu()
 
 
 def _try(metric: Own, tried: list[Samples]) -> None:

@@ -19,9 +19,7 @@ class Tally:
         self.form = form
         self.wanted = torch.zeros(clients, dtype=torch.bool)
         self.wanted[wanted] = True
-        self.rows = [
-            torch.zeros(clients, m.width(form), dtype=torch.float64) for m in self.metrics
-        ]
+        self.rows = [torch.zeros(clients, m.width(form), dtype=torch.float64) for m in self.metrics]
         self.counts = [torch.zeros(*m.shape(form), dtype=torch.int64) for m in self.metrics]
         self._waiting: list[tuple[Tensor, Tree, Tree]] = []  # of a client that is not complete
 
@@ -85,9 +83,7 @@ def _plain(t: Tensor) -> Tensor:
     return t.detach().cpu()
 
 
-def _chosen(
-    keep: Tensor, owner: Tensor, outputs: Tree, targets: Tree
-) -> tuple[Tensor, Tree, Tree]:
+def _chosen(keep: Tensor, owner: Tensor, outputs: Tree, targets: Tree) -> tuple[Tensor, Tree, Tree]:
     at = keep.nonzero().squeeze(1)
 
     def cut(t: Tensor) -> Tensor:
