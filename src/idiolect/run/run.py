@@ -13,6 +13,8 @@ import torch
 
 from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
+from ..host.baselines import per_client
+from ..host.metrics import described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
@@ -32,7 +34,7 @@ from .session import People, Session, Start
 from .settings import Settings
 from .starts import differences, read_starts
 
-# seed, rounds done, accuracy so far (NaN before the first evaluation)
+# seed, rounds done, the chosen figure so far (a Figure; NaN before the first evaluation)
 Progress = Callable[[int, int, float], None]
 clock = time.monotonic  # seconds
 
@@ -178,6 +180,8 @@ class Runner:
         notes = method.report(bound, eligible, heard)
         if bound.statistics is not None:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
+        used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
+        figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])
@@ -192,6 +196,9 @@ class Runner:
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
+            heard={"clients": heard, "of": eligible},
+            metrics=described(used),
+            baseline=per_client(self.federation, self.task.criterion, used, figure),
         )
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
@@ -264,8 +271,7 @@ class Runner:
                 one.save(folder)
                 saved = clock()
             if self.progress:
-                accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
-                self.progress(record.seed, server.version, accuracy)
+                self.progress(record.seed, server.version, one.figure(s))
         record.stopped = stop
         one.save(folder)
         if interrupted() and not last:
@@ -281,6 +287,8 @@ class Runner:
         if s.bytes and server.ledger.bytes + server.round_bytes() > s.bytes:
             return "bytes"
         if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
+            return "target"
+        if one.reached(s):
             return "target"
         return ""
 
@@ -300,9 +308,9 @@ class Runner:
         if len(people.malicious):
             parts["malicious"] = engine.evaluate(people.malicious, SPLITS)
             record.malicious = summarise(parts["malicious"]["test"])
-        shared = engine.evaluate_shared(("test",))
+        shared = engine.evaluate_shared(("test",), people.evaluated)
         if shared:
-            record.shared_model = summarise(shared["test"].only(people.evaluated))
+            record.shared_model = summarise(shared["test"])
         if len(people.held_out):
             session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)

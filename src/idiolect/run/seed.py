@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import torch
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..data.federation import SPLITS
-from ..host.scores import Scores, summarise
+from ..host.metrics import Metric, direction
+from ..host.scores import ENDS, Scores, summarise
+from ..report.figures import Figure
 from . import checkpoint
 from .check import warn
 from .directory import RunDirectory
@@ -51,6 +54,20 @@ class Seed:
         self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
 
+    def figure(self, settings: Settings) -> Figure:
+        """The chosen figure of the last evaluated round; NaN before the first."""
+        name = settings.metric or ("accuracy" if self.session.classes else "loss")
+        history = self.record.history
+        return Figure(history[-1][name] if history else math.nan, name)
+
+    def reached(self, settings: Settings) -> bool:
+        """Whether the chosen figure is as good as the target."""
+        if settings.target is None:
+            return False
+        figure = self.figure(settings)
+        higher = direction(figure.name, self.session.metrics)
+        return figure >= settings.target if higher else figure <= settings.target
+
     def note_collapse(self, figures: dict[str, float]) -> None:
         """Mark the round from which on the models are of no use."""
         loss = figures["loss"]
@@ -84,20 +101,24 @@ class Seed:
         """Back to the newest sound checkpoint."""
         found = restore(self.session, path, self.identity, settings, warn)
         with refusing(found):
-            self.record.history = checked_history(found.facts, found.round)
+            metrics = self.session.metrics
+            self.record.history = checked_history(found.facts, found.round, metrics)
             self.journal.load(found.facts["journal"], len(self.record.history))
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
 
 
-def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
+def checked_history(
+    facts: dict[str, Any], rounds: int, metrics: Sequence[Metric] = ()
+) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
     check_object(facts, {"server": dict, "history": list, "seconds": float, "journal": dict})
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
     names = {"round", *summarise(nobody), *SENT, "gradients_per_client"}
+    names |= {f"{m.name}{end}" for m in metrics for end in ENDS}
     last = 0
     for figures in facts["history"]:
         check_object(figures, dict.fromkeys(names, float))
@@ -110,7 +131,7 @@ def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]
 def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
     """A row per client.
 
-    Its samples, accuracy and loss on every split, and what it sent and spent.
+    Its samples, accuracy, loss and metrics on every split, and what it sent and spent.
     """
     columns: dict[str, list] = {}
     for split in SPLITS:
@@ -119,6 +140,8 @@ def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[s
         columns[f"{split}_samples"] = scores.samples.tolist()
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
+        for name, measured in scores.metrics.items():
+            columns[f"{split}_{name}"] = measured.each().tolist()
     columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
     held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
     held_out[session.people.held_out] = True
