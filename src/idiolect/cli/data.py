@@ -12,7 +12,7 @@ from ..core.text import shown
 from ..data import DATASETS, get, load, picture, table
 from ..data.sources import SOURCES
 from ..report.console import OUT, literal, say
-from .flags import Flags, Parser
+from .flags import Flags, Parser, words_among
 
 
 def data(argv: list[str]) -> None:
@@ -25,8 +25,9 @@ def data(argv: list[str]) -> None:
         "--picture", help="show: also draw who has what into this file (.png, .svg, .pdf)"
     )
     flags = Flags(parser)
-    if len(argv) > 1 and argv[0] == "show" and not argv[1].startswith("-"):
-        flags.add("data", DATASETS.find(argv[1]), f"data {argv[1]}")
+    words = [argv[i] for i in words_among(argv, parser)]
+    if len(words) > 1 and words[0] == "show":
+        flags.add("data", DATASETS.find(words[1]), f"data {words[1]}")
     parsed = flags.parse(argv)
     actions = {"list": _list, "get": _get, "show": _show}
     if parsed.action not in actions:

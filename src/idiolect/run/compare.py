@@ -94,7 +94,7 @@ class Comparison:
     def curves(self) -> list[Curve]:
         """The evaluated rounds of every row, against what was sent."""
         pairs = zip(self.labels, self.results, strict=True)
-        return [curves.curve(label, r.rounds_table()) for label, r in pairs]
+        return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
         """A summary per method, with what it made of the goals."""

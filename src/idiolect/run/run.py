@@ -253,6 +253,7 @@ class Runner:
                 one.session.engine.advance(s.schedule(server.version, s.rounds))
             if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
                 one.evaluate()
+                record.times.append(clock() - began)
             one.journal.round_done(server)
             record.seconds = clock() - began
             by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0

@@ -69,6 +69,7 @@ class Seed:
             "server": server,
             "history": self.record.history,
             "seconds": self.record.seconds,
+            "times": self.record.times,
         }
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
@@ -89,11 +90,13 @@ class Seed:
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+        self.record.times = found.facts.get("times", [])
 
 
 def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
-    check_object(facts, {"server": dict, "history": list, "seconds": float, "journal": dict})
+    fields = {"server": dict, "history": list, "seconds": float, "journal": dict}
+    check_object(facts, {**fields, "times": list[float]}, optional={"times"})
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
