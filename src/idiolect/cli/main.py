@@ -44,6 +44,9 @@ COMMANDS = {
     "pipeline": Command(
         "train:pipeline", "STAGES…", "stages as one run: pre-train, personalise, fine-tune"
     ),
+    "init": Command(
+        "init:init", "TABLE", "look at your own table and write a settings file for it"
+    ),
     "resume": Command("train:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("show:show", "RUNS…", "the table of finished runs again"),
     "export": Command("show:export", "RUN", "every client's own model as safetensors"),
