@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.files import write_atomic
 from ..core.knobs import SettingError, accepted, kinds_of, written
 from ..core.paths import given_path
+from ..core.text import shown
 from ..data import load
 from ..data.federation import SPLITS, Federation
 from ..data.tables import TableFile
@@ -54,7 +55,7 @@ def init(argv: list[str]) -> None:
         say(note)
     federation = load("table", **options)
     settings = sensible(federation)
-    text = document(options, settings, federation, notes)
+    text = document(options, settings, federation, notes, shlex.quote(parsed.output))
     write_atomic(target, text.encode())
     command = f"idiolect compare --config {shlex.quote(parsed.output)} --clients-table"
     if parsed.json:
@@ -103,9 +104,9 @@ def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
         options["missing"] = "mean"
         worst = max(lacking, key=lacking.__getitem__)
         notes.append(
-            f"missing: {sum(lacking.values()):,} values are missing in {len(lacking)} columns "
-            f"({lacking[worst]:,} in {worst!r}); they are filled in with the mean of the training "
-            "rows; --missing says otherwise"
+            f"missing: {sum(lacking.values()):,} values are missing in {len(lacking)} "
+            f"column{'s' * (len(lacking) > 1)} ({lacking[worst]:,} in {worst!r}); "
+            "they are filled in with the mean of the training rows; --missing says otherwise"
         )
     dates = [c for c in names if kind_of(frame[c], c) == DATE]
     if dates and "dates" not in options:
@@ -127,6 +128,7 @@ def sensible(federation: Federation) -> dict[str, Any]:
         "batch": batch,
         "seeds": 1 if large else SEEDS,
         "eval_every": 5,
+        "threads": 1,
     }
 
 
@@ -136,31 +138,36 @@ RUN_COMMENTS = {
     "batch": "samples per mini-batch; about a quarter of a typical client's training rows",
     "seeds": "repetitions with other random numbers: figures get a 95 % interval",
     "eval_every": "rounds between evaluations",
+    "threads": "of the processor; steps this small are slower on several",
 }
 
 
 def document(
-    options: dict[str, Any], settings: dict[str, Any], federation: Federation, notes: list[str]
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    federation: Federation,
+    notes: list[str],
+    file: str = "idiolect.toml",
 ) -> str:
     """The settings file: what was chosen, and every other option of the table as a comment."""
     samples = {s: int(federation.sizes(s).sum()) for s in SPLITS}
     kind = f"{federation.classes} classes" if federation.classes else "real values"
     lines = [
-        f"# Settings for {Path(options['path']).name}: {federation.clients:,} clients, "
+        f"# Settings for {shown(Path(options['path']).name)}: {federation.clients:,} clients, "
         f"{sum(samples.values()):,} samples, {kind}.",
-        "# Compare methods:  idiolect compare --config THIS_FILE --clients-table",
-        "# Train one method: idiolect run ditto --config THIS_FILE",
+        f"# Compare methods:  idiolect compare --config {file} --clients-table",
+        f"# Train one method: idiolect run ditto --config {file}",
         "# Flags win over this file: --rounds 200. All settings: idiolect run ditto --help",
         "",
         "# What is compared: training alone, one shared model, and a model of its own per client.",
-        "# What else there is: idiolect methods. Fields: \"ditto:lam=0.5\"",
+        '# What else there is: idiolect methods. Fields: "ditto:lam=0.5"',
         f"methods = {toml_text(list(METHODS))}",
         "",
         "[data]",
         'name = "table"',
     ]
     guessed = {note.partition(":")[0] for note in notes}
-    for f in dataclasses.fields(TableFile):
+    for f in sorted(dataclasses.fields(TableFile), key=lambda f: f.name != "path"):
         if f.metadata:
             lines += _option(f, options, f.name in guessed)
     lines += ["", "[run]"]
@@ -189,5 +196,5 @@ def _option(f: dataclasses.Field, options: dict[str, Any], guessed: bool) -> lis
         value = kinds[f.name](value)
     line = f"{f.name} = {toml_text(value)}"
     if guessed:
-        line += "  # guessed"
+        line += "  # chosen by idiolect init: check it"
     return [*comment, line if chosen else f"# {line}"]
