@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import math
 import typing
 from collections.abc import Callable
@@ -46,7 +47,8 @@ def knob(
     The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds
     an object has `parse`, from text (or the object itself) to the object, and `write`, back to
     text.
-    `on_resume` says whether a run may be continued with another value: "same" or "may change".
+    `on_resume` says whether a run may be continued with another value: "same", "may change" or
+    "may grow".
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
     extras = {"parse": parse, "write": write}
@@ -135,7 +137,30 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Knobs:
-    """A frozen dataclass that checks its fields when it is made."""
+    """A frozen dataclass that checks its fields when it is made, and tells what they mean.
+
+    >>> @dataclass(frozen=True)
+    ... class Demo(Knobs):
+    ...     \"\"\"A demo.\"\"\"
+    ...     lr: float = knob(0.1, "step size", above=0)
+    >>> print(Demo.__doc__)
+    A demo.
+    <BLANKLINE>
+    Fields:
+        lr (0.1): step size
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Add the meaning of the fields to the docstring: what `help` shows."""
+        super().__init_subclass__(**options)
+        own = {n: f for n, f in vars(cls).items() if isinstance(f, dataclasses.Field)}
+        above = [f for f in getattr(cls, "__dataclass_fields__", {}).values() if f.metadata]
+        knobs = {f.name: f for f in above} | {n: f for n, f in own.items() if f.metadata}
+        text = cls.__dict__.get("__doc__")
+        if not text or not knobs:
+            return
+        lines = [f"    {name} ({_default(f)}): {f.metadata['help']}" for name, f in knobs.items()]
+        cls.__doc__ = "\n".join([inspect.cleandoc(text), "", "Fields:", *lines])
 
     def __post_init__(self) -> None:
         kinds = kinds_of(type(self))
@@ -148,6 +173,11 @@ class Knobs:
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain data; a field that holds an object as its text."""
         return {f.name: written(f, getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def _default(f: dataclasses.Field) -> str:
+    value = written(f, f.default)
+    return repr(value) if value == "" or not isinstance(value, str) else value
 
 
 def written(f: dataclasses.Field, value: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.knobs import SettingError
 from ..core.plain import plain
+from ..core.text import shown
 from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
@@ -26,11 +27,12 @@ class SeedRecord:
 
     seed: int
     rounds: int = 0  # rounds done
-    stopped: str = ""  # why: rounds, bytes, target; "" while it is not finished
+    stopped: str = ""  # why: rounds, bytes, target, patience, callback; "" while not finished
     collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
     times: list[float] = field(default_factory=list)  # seconds from the start to each of them
+    best: dict[str, float] = field(default_factory=dict)  # the best evaluated round on valid. data
     final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
     malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
     held_out: Figures = field(default_factory=dict)  # test figures of the clients held out
@@ -46,6 +48,14 @@ class SeedRecord:
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
+
+    def __repr__(self) -> str:
+        figures = self.final.get("test", {})
+        reached = f", accuracy {figures['accuracy']:.4f}" if figures else ""
+        return (
+            f"SeedRecord(seed {self.seed}, {self.rounds} rounds, {len(self.clients)} clients"
+            f"{reached})"
+        )
 
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""
@@ -69,6 +79,10 @@ class Record:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of every start
     seeds: list[SeedRecord] = field(default_factory=list)
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        name = shown(self.data.get("name", ""), 40)
+        return f"Record({shown(self.label, 80)!r}, {name!r}, {len(self.seeds)} seeds)"
 
     @property
     def parameters(self) -> int:
@@ -113,6 +127,13 @@ class Record:
             "accuracy": _mean(best),
             "note": "the best round on test data: optimistic, never for comparison",
         }
+        if all(s.best for s in seeds):
+            out["best_by_validation"] = {
+                "rounds": [int(s.best["round"]) for s in seeds],
+                "accuracy": _mean([s.best["accuracy"] for s in seeds]),
+                "loss": _mean([s.best["loss"] for s in seeds]),
+                "note": "test figures of the evaluated round that is best on validation data",
+            }
         if seeds[0].shared_model:
             out["global_model"] = _both([s.shared_model for s in seeds])
         if seeds[0].malicious:
@@ -176,7 +197,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, {"times"}, f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -192,7 +213,7 @@ class Record:
             raise ValueError("there is no seed in it")
         self.summary()
         for seed in self.seeds:
-            for row in [*seed.final.values(), *seed.history]:
+            for row in [*seed.final.values(), *seed.history, seed.best]:
                 expect(row, dict[str, float], f"figures of seed {seed.seed}")
             for row in seed.history:
                 point(self.label, {"seed": seed.seed, **row})

@@ -89,8 +89,9 @@ class Session:
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         bound = task.under(settings.numerics(seed))
-        # from an earlier stage, not from a new model; its start is given here or in a checkpoint
-        self.started = started or start is not None
+        # from an earlier stage or a user's module, not from a new model made under the seed: its
+        # start is given here or in a checkpoint
+        self.started = started or start is not None or starts_in_checkpoint(task)
         if start:
             bound.x0 = start.x0.to(bound.x0)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
@@ -201,10 +202,23 @@ class Session:
             host.release()
 
 
+def starts_in_checkpoint(task: Task) -> bool:
+    """Whether checkpoints keep the weights that a run started from: those of a user's module.
+
+    Not where other parts of the module count too (frozen parameters, buffers): then the same
+    module is needed to go on, or to use its models.
+    """
+    module = task.model
+    if not isinstance(module, nn.Module):
+        return False
+    return all(p.requires_grad for p in module.parameters()) and not any(module.buffers())
+
+
 def settings_digest(settings: Settings) -> str:
     """SHA-256 of all settings that are fixed for a run: server and hosts must have them alike."""
     values = settings.as_dict()
-    text = json.dumps({name: values[name] for name in sorted(fixed_on_resume())})
+    fixed = fixed_on_resume(values["schedule"])
+    text = json.dumps({name: values[name] for name in sorted(fixed)})
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -72,6 +72,9 @@ class Task:
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
 
+    def __repr__(self) -> str:
+        return f"Task({type(self.module).__name__}, {self.criterion.name!r}, d = {self.d:,})"
+
     @property
     def kernel(self) -> str:
         """The kernel in use, by name."""
