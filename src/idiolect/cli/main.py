@@ -49,7 +49,15 @@ COMMANDS = {
     ),
     "resume": Command("train:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("show:show", "RUNS…", "the table of finished runs again"),
-    "export": Command("show:export", "RUN", "every client's own model as safetensors"),
+    "export": Command(
+        "models:export", "RUN", "every client's own model as safetensors; one as ONNX, ..."
+    ),
+    "predict": Command(
+        "models:predict", "RUN --data FILE", "what clients' own models say of the rows of a table"
+    ),
+    "personalise": Command(
+        "models:personalise", "RUN --data FILE", "models for clients that come after training"
+    ),
     "methods": Command("lists:methods", "", "what there is, when to use it, what it costs"),
     "channels": Command(
         "lists:channels",

@@ -1,4 +1,4 @@
-"""`idiolect show` and `idiolect export`: what runs of the past came to, and their models."""
+"""`idiolect show`: what runs of the past came to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
-from ..core.paths import given_folder, given_path
-from ..core.text import shown
+from ..core.paths import given_path
 from ..report.console import OUT, say
 from ..report.curve_picture import picture
 from ..report.curves import curve
@@ -85,33 +84,3 @@ def _data(row: dict[str, Any]) -> str:
 def _named(row: dict[str, Any], path: str, several: bool) -> dict[str, Any]:
     """A row whose label tells the run, where there are several."""
     return row | {"label": f"{row['label']} ({Path(path).name})"} if several else row
-
-
-def export(argv: list[str]) -> None:
-    """Every client's own model as safetensors."""
-    parser = Parser("export", "Every client's own model as safetensors, from a run's checkpoint.")
-    parser.add_argument("run", help="the run's directory")
-    parser.add_argument("-o", "--output", help="folder for the files (default RUN/models)")
-    parser.add_argument("--seed", type=int, help="the seed whose models (default the first)")
-    parser.add_argument(
-        "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the user's own code (module:Name) that the directory names",
-    )
-    parser.add_json()
-    parsed = Flags(parser).parse(argv)
-    result = load(given_path(parsed.run, "run"), trust=parsed.trust)
-    if isinstance(result, Comparison):
-        raise SettingError(
-            f"run: {parsed.run} is a comparison; export one of the runs inside: "
-            + ", ".join(str(p) for p in sorted(Path(parsed.run).iterdir()) if p.is_dir())
-        )
-    folder = given_folder(parsed.output or str(Path(parsed.run) / "models"), "output")
-    paths = result.export(folder, parsed.seed, parsed.one_file)
-    if parsed.json:
-        print(json.dumps([str(p) for p in paths]))
-    else:
-        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))

@@ -131,7 +131,8 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
 
 
 def _title(plan: Plan, federation: Federation, d: int) -> str:
-    return f"{plan.data}: {federation.clients} clients, d = {d}"
+    name = federation.name if plan.data == "table" else plan.data
+    return f"{name}: {federation.clients} clients, d = {d}"
 
 
 def _table(rows: list[dict[str, Any]], federation: Federation, title: str) -> None:

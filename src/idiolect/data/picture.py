@@ -45,10 +45,8 @@ def table(federation: Federation, rows: int = 20) -> Table:
     ):
         out.add_column(column, justify="left" if column == "client" else "right")
     if counts is not None:
-        for heading in (
-            [str(c) for c in range(federation.classes)] if wide else ["most frequent classes"]
-        ):
-            out.add_column(heading, justify="right" if wide else "left")
+        for heading in _class_labels(federation) if wide else ["most frequent classes"]:
+            out.add_column(Text(heading), justify="right" if wide else "left")
     for k in _shown(federation.clients, rows):
         if k is None:
             out.add_row("...", *[""] * (len(out.columns) - 1))
@@ -62,7 +60,8 @@ def table(federation: Federation, rows: int = 20) -> Table:
                 cells += [Text(str(n)) if n else Text("·", style="dim") for n in held.tolist()]
             else:
                 most = [c for c in held.argsort(descending=True)[:5].tolist() if held[c]]
-                cells.append(Text(", ".join(f"{c} ({held[c]})" for c in most)))
+                names = _class_labels(federation)
+                cells.append(Text(", ".join(f"{names[c]} ({held[c]})" for c in most)))
         out.add_row(*cells)
     return out
 
@@ -96,7 +95,9 @@ def picture(federation: Federation, path: str | Path) -> Path:
         figure.colorbar(image, label="training samples", ax=axes)
         axes.set_xlabel("class")
         if federation.classes <= 20:
-            axes.set_xticks(range(federation.classes))
+            names = [label(name, most=20) for name in _class_labels(federation)]
+            steep = max(map(len, names)) > 4
+            axes.set_xticks(range(federation.classes), names, rotation=90 if steep else 0)
     else:
         axes.barh(range(federation.clients), federation.sizes("train").numpy(), color="tab:blue")
         axes.invert_yaxis()
@@ -112,6 +113,12 @@ def picture(federation: Federation, path: str | Path) -> Path:
     except (ValueError, OSError) as e:
         raise SettingError(f"path: {str(path)!r} cannot be written: {e}") from None
     return path
+
+
+def _class_labels(federation: Federation) -> list[str]:
+    """The user's label of each class; its number where it has none."""
+    names = federation.class_names or range(federation.classes)
+    return [shown(name, LONGEST) for name in names]
 
 
 def _shown(clients: int, rows: int) -> list[int | None]:
