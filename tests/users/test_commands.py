@@ -119,7 +119,7 @@ def test_help_has_one_section_after_the_other_and_says_more_on_demand(capsys):
     assert "method ditto:" in short and "--rounds 200" in short and "run: selection:" in short
     assert len(short.splitlines()) < len(output(capsys, "run ditto --help all").splitlines())
     one = output(capsys, "run ditto --help rounds")
-    assert "communication rounds (default 200; a whole number >= 0)" in " ".join(one.split())
+    assert "(default 200; a whole number >= 0)" in " ".join(one.split())
     section = output(capsys, "run ditto --help selection")
     assert "--quorum" in section and "--lr" not in section
 

@@ -77,10 +77,10 @@ def unknown_command(argv: list[str], known: Iterable[str]) -> SettingError:
     given = argv[0]
     known = list(known)
     meant = ""
-    if near := nearest_word(given, known, COMMAND_WORDS):
-        meant = f"did you mean {near!r}? "
-    elif command := _command_for(argv):
+    if command := _command_for(argv):
         meant = f"did you mean: idiolect {command}? "
+    elif near := nearest_word(given, known, COMMAND_WORDS):
+        meant = f"did you mean {near!r}? "
     return SettingError(f"command: {given!r} is unknown; {meant}known: {', '.join(known)}")
 
 
