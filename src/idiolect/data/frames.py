@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def read_table(
         _say_preparation(preparation)
     else:
         for column in preparation.columns:
-            find(column.name, "frame", list(frame.columns))
+            find(column.name, "frame", frame.columns)
         named = [column.name for column in preparation.columns]
         samples = _without_missing(samples, named, replace(how, missing=preparation.missing))
         preparation = extend(preparation, samples.frame, samples.ids, samples.client, samples.train)
@@ -141,7 +142,7 @@ def read_table(
 
 def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
     """The columns that are no features, by what they are."""
-    columns = list(frame.columns)
+    columns = frame.columns
     roles = {"client": how.client, "target": how.target, "split": how.split}
     roles = {role: name for role, name in roles.items() if name}
     for role, name in roles.items():
@@ -160,11 +161,14 @@ def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
 
 
 def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
+    import pandas as pd
+
     column = frame[how.client]
     missing = column.isna().to_numpy()
     if missing.any():
         raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
-    ids, client = read_ids(column.to_numpy())
+    whole = pd.api.types.is_integer_dtype(column.dtype)
+    ids, client = read_ids(column.to_numpy(dtype=np.int64) if whole else column.to_numpy())
     if how.split:
         part = read_split(frame[how.split].to_numpy(), len(frame))
         if not (part == 0).any():
@@ -177,7 +181,7 @@ def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
 def _choose(
     samples: _Samples, how: Reading, roles: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    names = candidates(list(samples.frame.columns), roles, how.features, how.drop)
+    names = candidates(samples.frame.columns, roles, how.features, how.drop)
     kinds, dropped = choose(
         samples.frame,
         names,
@@ -208,7 +212,7 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
             "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
             f"feature that says so), or leave the column out: --drop {name}"
         )
-    where = ", ".join(f"{name!r} {count:,}" for name, count in list(counts.items())[:5])
+    where = _some(f"{name!r} {count:,}" for name, count in counts.items())
     if how.missing != "drop":
         note(f"missing values are filled in with the {how.missing}: {where}")
         return samples
@@ -221,15 +225,22 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
     return kept
 
 
+def _some(words: Iterable[str], most: int = 8) -> str:
+    """The first of many words, and how many there are beyond them."""
+    every = list(words)
+    rest = len(every) - most
+    return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
 def _say_preparation(made: Preparation) -> None:
     guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
     if guessed:
-        words = "; ".join(f"{name!r} ({why})" for name, why in guessed.items())
+        words = _some(f"{name!r} ({why})" for name, why in guessed.items())
         note(f"columns dropped: {words}. Columns named in --features are kept")
-    for column in made.columns:
-        if column.kind == CATEGORY:
-            kinds = f"{len(column.categories)} features of 0 or 1 ({listed(column.categories)})"
-            note(f"column {column.name!r} becomes {kinds}")
+    coded = [column for column in made.columns if column.kind == CATEGORY]
+    if coded:
+        words = _some(f"{column.name!r} ({len(column.categories)})" for column in coded)
+        note(f"categories become a feature of 0 or 1 each: {words}")
     numbers = sum(column.kind != CATEGORY for column in made.columns)
     if not numbers:
         return

@@ -12,6 +12,7 @@ from ..core.notes import note
 from ..core.paths import given_path
 from .federation import Federation
 from .frames import Reading, read_table
+from .preparation.kinds import refuse_twice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,10 +71,7 @@ def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
         mark = SEPARATORS.get(separator) or _find_separator(first, path)
         file.seek(0)
         header = next(csv.reader(file, delimiter=mark), [])
-    names = [name for name in header if name]
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingError(f"column {name!r} is in the table twice; every column needs a name")
+    refuse_twice([name for name in header if name])
     frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig", low_memory=False, dtype={client: str})
     if not isinstance(frame.index, pd.RangeIndex):
         raise SettingError(
@@ -109,7 +107,7 @@ def _own_ids(texts: pd.Series) -> pd.Series:
     if any(text.strip("+-0123456789") for text in distinct):  # fractions, which no id has
         return texts.astype(float)
     kept = all(str(int(text)) == text and len(text) < 19 for text in distinct)
-    return texts.astype("Int64").astype(object) if kept else texts
+    return texts.astype("Int64") if kept else texts
 
 
 def _check_size(path: Path) -> None:

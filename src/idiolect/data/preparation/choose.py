@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,10 +43,11 @@ def write_names(names: Sequence[str]) -> str:
     return ", ".join(f'"{n}"' if "," in n else n for n in names)
 
 
-def find(name: str, role: str, columns: Sequence[str]) -> None:
+def find(name: str, role: str, columns: Collection[str]) -> None:
     """Refuse the name of a column that is not there; the nearest name is suggested."""
     if name in columns:
         return
+    columns = list(columns)
     close = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
     names = ", ".join(columns[:30]) + (", ..." if len(columns) > 30 else "")
@@ -54,7 +55,7 @@ def find(name: str, role: str, columns: Sequence[str]) -> None:
 
 
 def candidates(
-    columns: Sequence[str], roles: dict[str, str], features: Sequence[str], drop: Sequence[str]
+    columns: Collection[str], roles: dict[str, str], features: Sequence[str], drop: Sequence[str]
 ) -> list[str]:
     """The columns that may be features; `roles`: what the other columns are ("target" -> name)."""
     taken = {name: role for role, name in roles.items()}

@@ -6,6 +6,7 @@ A frame of pandas, polars or pyarrow is read as a pandas frame whose column name
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def read_frame(given: Any) -> pd.DataFrame:
     elif library == "polars" and hasattr(given, "collect"):
         raise SettingError("frame: a lazy frame is not accepted; give frame.collect()")
     elif library == "pyarrow" and hasattr(given, "column_names"):
-        _refuse_twice(given.column_names)
+        refuse_twice(given.column_names)
         frame = given.to_pandas(date_as_object=False)
     else:
         raise SettingError(
@@ -44,7 +45,7 @@ def read_frame(given: Any) -> pd.DataFrame:
             "a pandas or polars DataFrame, or a pyarrow Table"
         )
     names = [str(name) for name in frame.columns]
-    _refuse_twice(names)
+    refuse_twice(names)
     return frame.set_axis(names, axis=1)
 
 
@@ -53,16 +54,18 @@ def _from_polars(column: Any) -> Any:
     import pandas as pd
 
     values = column.to_numpy()
-    if str(column.dtype).startswith(("Categorical", "Enum")):
-        order = column.cat.get_categories().to_list()
-        return pd.Categorical(values, categories=order)
+    if str(column.dtype).startswith("Enum"):
+        return pd.Categorical(values, categories=list(column.dtype.categories))
     return pd.Series(values)
 
 
-def _refuse_twice(names: list[str]) -> None:
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise SettingError(f"column {name!r} is in the table twice; every column needs a name")
+def refuse_twice(names: list[str]) -> None:
+    """Refuse columns of the same name."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise SettingError(
+            f"column {name!r} is in the table twice; every column needs a name of its own"
+        )
 
 
 def kind_of(column: pd.Series, name: str) -> str:

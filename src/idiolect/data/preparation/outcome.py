@@ -55,6 +55,8 @@ def read_outcome(
         raise SettingError(
             f"target: column {name!r} holds dates; give classes or numbers, such as days"
         )
+    if holds == NUMBER:
+        numbers(column, name)  # refuses infinity
     if known is not None:
         kind = "classes" if known else "values"
     if kind == "values":

@@ -95,9 +95,8 @@ class Preparation:
         [[2.0, 0.0, 1.0]]
         """
         table = read_frame(frame)
-        names = list(table.columns)
         for column in self.columns:
-            find(column.name, "frame", names)
+            find(column.name, "frame", table.columns)
         row = self._positions(clients, len(table))
         inputs = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
         at = 0
