@@ -214,7 +214,7 @@ class Result:
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
         for wire_id, id in enumerate(session.server.roster.ids):
-            weights = task.layout.unflatten(session.personal(id).cpu())
+            weights = task.tensors_of(session.personal(id).cpu())
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}
