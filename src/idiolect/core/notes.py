@@ -11,7 +11,7 @@ from .text import shown
 
 def note(text: str) -> None:
     """A line for the user."""
-    with suppress(OSError):  # a terminal that is gone must not cost a run
+    with suppress(OSError, ValueError):  # a terminal that is gone must not cost a run
         print(f"note: {shown(text)}", file=sys.stderr)
 
 

@@ -130,6 +130,8 @@ def read_table(
         outcome.targets,
         clients,
         split=np.array(SPLITS)[samples.part],
+        kind="classes" if outcome.class_names else "values",
+        classes=len(outcome.class_names) or None,
         name=name,
     )
     return replace(

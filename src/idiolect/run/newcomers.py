@@ -16,7 +16,7 @@ from ..host.scores import Scores, summarise
 from ..server.contract import Contract
 from ..server.exchange import Order
 from ..server.roster import Roster
-from .check import _check_model as check_model
+from .check import check_model
 from .given import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord
@@ -64,7 +64,8 @@ def personalised(
     _check_ids(federation, session.server.roster, returning)
     _check_data(federation, record.data)
     contract = session.contract
-    check_model(contract.task, federation)
+    run = record.settings
+    check_model(contract.task, federation, run["batch"], run["batching"])
     roster = Roster()
     wire_ids = roster.enrol(federation.ids, federation.sizes("train").tolist())
     settings = replace(
