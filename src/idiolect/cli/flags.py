@@ -66,6 +66,7 @@ class Flags:
     """Flags of one command, by section: method, run, data, model."""
 
     parser: Parser
+    method: str = ""  # the name of the method whose fields are among them
     # argparse destination -> (section, field)
     taken: dict[str, tuple[str, str]] = field(default_factory=dict)
     # section -> name -> the field and its type
@@ -139,6 +140,8 @@ class Flags:
         checked when they are used.
         """
         for section, known in self.fields.items():
+            if section == "method" and file["method"].get("name", self.method) != self.method:
+                continue  # it is about another method, and not used
             more = {"run": ("loss",)}.get(section, ("name",))
             for key, value in file[section].items():
                 if key in more or (key not in known and section in self.open_sections):
@@ -210,7 +213,7 @@ def training_flags(
     if named_data.endswith(TABLES):
         raise SettingError(f"data: {named_data!r} is a file; --data table --path {named_data}")
     named_model = peek(argv, "--model") or file["model"].get("name")
-    flags = Flags(parser)
+    flags = Flags(parser, method or "")
     parser.add_argument("--config", help="settings from a TOML file; flags win")
     own = "or module:Name of your own"
     parser.add_argument(

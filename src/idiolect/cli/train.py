@@ -65,6 +65,9 @@ def run(argv: list[str]) -> None:
     method, named_fields, named_settings = row_spec(spec)
     flags, file = training_flags(parser, rest, method)
     parsed = flags.parse(rest)
+    if file["method"].get("name", method) != method:
+        say(f"[method] of {parsed.config} is about {file['method']['name']}: it is left out")
+        file["method"] = {}
     from_file = {k: v for k, v in file["method"].items() if k != "name"}
     fields = from_file | named_fields | flags.values(parsed, "method")
     plan = plan_of(flags, parsed, file, method, fields)

@@ -213,7 +213,7 @@ def starts_in_checkpoint(task: Task) -> bool:
     module = task.model
     if not isinstance(module, nn.Module):
         return False
-    return all(p.requires_grad for p in module.parameters()) and not any(module.buffers())
+    return all(p.requires_grad for p in module.parameters()) and not list(module.buffers())
 
 
 def settings_digest(settings: Settings) -> str:
