@@ -16,7 +16,7 @@ from .convert import Ragged, check_memory, in_units, is_sparse, read_tree, rows_
 from .ids import ClientId, read_ids
 from .mapped import arrange, check_finite, is_mapped
 from .pixels import Change, check_channels, plan_pixels
-from .ragged import pad_inputs
+from .ragged import pad_inputs, sequences_of
 from .splits import SPLITS, draw_split, read_split
 from .targets import read_targets
 
@@ -32,6 +32,7 @@ def read_arrays(
     kind: str = "auto",
     classes: int | None = None,
     class_names: Sequence[Any] | None = None,
+    ignored: int | None = None,
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -50,10 +51,12 @@ def read_arrays(
             "clients: an empty list was given; at least one sample with a client id is needed"
         )
     _check_given(inputs, targets, n)
-    x = pad_inputs(read_tree(inputs, "inputs", n), "inputs", ragged, padding)
+    read = read_tree(inputs, "inputs", n)
+    x = pad_inputs(read, "inputs", ragged, padding)
     _check_lengths(x, "inputs", n)
-    y = read_targets(targets, n, kind, classes, class_names)
+    y = read_targets(targets, n, kind, classes, class_names, ignored)
     _check_lengths(y.values, "targets", n)
+    sequences = sequences_of(read, x, y.values)
     check_share("valid", valid)
     check_share("test", test)
     part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
@@ -65,6 +68,7 @@ def read_arrays(
         "inputs": _each(x, "inputs", lambda v, at: _inputs(v, at, order, x, look, memory, scratch)),
         "targets": _each(y.values, "targets", lambda v, at: _targets(v, at, order, scratch)),
         "offsets": _offsets(part, client, ids),
+        "sequences": sequences and sequences.of(torch.from_numpy(order)),
         "ids": ids,
         "classes": y.classes,
         "class_names": y.class_names,

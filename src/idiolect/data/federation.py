@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, build
-from ..core.trees import Tree, first, leaves, length, map_tree
+from ..core.trees import Sequences, Tree, first, leaves, length, map_tree
 from .arrays import MEMORY, read_arrays
 from .datasets import read_datasets
 from .describe import describe
@@ -46,6 +46,7 @@ class Federation:
     name: str = "arrays"
     class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
     preparation: Preparation | None = None  # how raw rows of a table become inputs
+    sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
 
     def __repr__(self) -> str:
         return describe(self)
@@ -144,6 +145,7 @@ the nearest is 13
             self,
             inputs=map_tree(lambda t: t[index], self.inputs),
             targets=map_tree(lambda t: t[index], self.targets),
+            sequences=self.sequences and self.sequences.of(index.cpu()),
             offsets=offsets,
             ids=tuple(self.ids[k] for k in chosen.tolist()),
         )
@@ -217,6 +219,7 @@ the nearest is 13
         kind: str = "auto",
         classes: int | None = None,
         class_names: Sequence[Any] | None = None,
+        ignored: int | None = None,
         scale_images: bool = True,
         channels: str = "auto",
         ragged: str = "mask",
@@ -239,6 +242,7 @@ the nearest is 13
           kept in `class_names`.
         - `classes`: the number of classes; targets are then class numbers as they stand.
           `class_names`: the labels of the classes in order, or names for class numbers.
+        - `ignored`: the class number that marks pixels or words without a target (255, say).
         - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
         - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
           shape.
@@ -267,6 +271,7 @@ the nearest is 13
             kind=kind,
             classes=classes,
             class_names=class_names,
+            ignored=ignored,
             scale_images=scale_images,
             channels=channels,
             ragged=ragged,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..core.notes import note
+from ..core.trees import Sequences, leaves
 from .convert import Ragged
 from .outcome import IGNORED
 
@@ -32,6 +33,45 @@ def pad_targets(ragged: Ragged, name: str) -> Tensor:
         )
     note(f"{name}: sequences are padded with {IGNORED}, which the losses pass over")
     return pad(ragged, IGNORED)
+
+
+def sequences_of(tree: Any, padded: Any, targets: Any) -> Sequences | None:
+    """Which tensors of the padded tree are sequences, and how long each sample's are.
+
+    None where nothing was padded, and where targets go with the padded length.
+    """
+    parts = _parts(tree)
+    found = {key: _lengths(part) for key, part in parts.items() if isinstance(part, Ragged)}
+    if not found:
+        return None
+    lengths = torch.stack(list(found.values())).amax(0)
+    longest = int(lengths.max())
+    flags: list[bool] = []
+    for key, part in _parts(padded).items():
+        is_mask = key not in parts and isinstance(part, Tensor) and part.dim() == 2
+        flags += [key in found or is_mask] * len(leaves(part))
+    sequences = [t for t, flag in zip(leaves(padded), flags, strict=True) if flag]
+    if any(t.shape[1] != longest for t in sequences) or not _go_with(targets, lengths):
+        return None
+    return Sequences(lengths, tuple(flags))
+
+
+def _parts(tree: Any) -> dict[Any, Any]:
+    if isinstance(tree, dict):
+        return tree
+    return dict(enumerate(tree)) if isinstance(tree, tuple) else {0: tree}
+
+
+def _go_with(targets: Any, lengths: Tensor) -> bool:
+    """Whether there is one target per sample, or one per entry of its sequence."""
+    if isinstance(targets, (dict, tuple)):
+        return False
+    if targets.ndim == 1:
+        return True
+    words = torch.as_tensor(targets)
+    if words.dim() != 2 or words.is_floating_point() or words.shape[1] != int(lengths.max()):
+        return False
+    return torch.equal((words != IGNORED).sum(1), lengths)
 
 
 def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:

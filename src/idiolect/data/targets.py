@@ -33,6 +33,7 @@ def read_targets(
     kind: str = "auto",
     classes: int | None = None,
     class_names: Sequence[Any] | None = None,
+    ignored: int | None = None,
 ) -> Targets:
     """What is to be predicted, by the rules of data/outcome.py where it is one per sample."""
     if kind not in KINDS:
@@ -46,8 +47,15 @@ def read_targets(
         raise SettingError("class_names: a name is given twice; every class needs its own")
     column = _as_column(given)
     if column is not None:
+        if ignored is not None:
+            raise SettingError(
+                f"ignored: {ignored} is not accepted with one target per sample; "
+                "leave samples without a target out"
+            )
         return _one_each(column, n, kind, len(names) or classes, names)
     tree = read_tree(given, "targets", n)
+    if ignored is not None:
+        tree = _marked(tree, ignored)
     if isinstance(tree, (dict, tuple)):
         if names:
             raise SettingError("class_names: not accepted beside targets in dicts and tuples")
@@ -131,6 +139,23 @@ def _by_name(column: Any, names: tuple) -> np.ndarray:
         _count(array, len(names))
         return array.astype(np.int64)
     raise SettingError(f"targets: {unknown[0]!r} is not among the class_names")
+
+
+def _marked(tree: Any, ignored: int) -> Any:
+    """The class numbers of a tree with `ignored` as the number that every loss passes over."""
+    if isinstance(tree, dict):
+        return {key: _marked(v, ignored) for key, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_marked(v, ignored) for v in tree)
+    values = read_array(tree, "targets")
+    if isinstance(values, Ragged):
+        return Ragged([torch.as_tensor(v).where(v != ignored, IGNORED) for v in values.samples])
+    if isinstance(values, Tensor):
+        whole = values if values.is_floating_point() else values.long()
+        return whole if whole.is_floating_point() else whole.where(whole != ignored, IGNORED)
+    if _is_float(values):
+        return values
+    return np.where(values == ignored, IGNORED, np.asarray(values, dtype=np.int64))
 
 
 # -- several per sample ----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ..server.contract import Contract
 from ..server.exchange import Order, Query, Verdict
 from ..solvers import sgd
 from ..task.here import Here
+from ..task.optimise import Fitted, Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join, stacked
 from .evaluation import Evaluator, Sums
@@ -48,6 +49,7 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
+    optimizer: Fitted | None = None  # how clients step; None = plainly
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
 
@@ -332,6 +334,8 @@ class Host:
     def _finetuned(self, x: Tensor, here: Here, steps: int) -> Tensor:
         """Models, with their running statistics where they have any, after SGD steps."""
         task = self.contract.task
+        if self.settings.optimizer is not None:
+            here.optimise = Optimise(self.settings.optimizer.before_use())
         if x.shape[-1] > task.d:
             here.statistics = {"w": x[:, task.d :].clone()}
         x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
@@ -406,7 +410,7 @@ class Host:
 
     def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
         task = self.contract.task
-        return Here(
+        here = Here(
             self.data,
             rows,
             clients=self.keys[rows.numpy()],
@@ -418,6 +422,9 @@ class Host:
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
         )
+        if self.settings.optimizer is not None:
+            here.optimise = Optimise(self.settings.optimizer)
+        return here
 
     def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.text import shown
+from ..task.optimise import in_words
 from .figures import size
 from .goals import Goals
 
@@ -24,6 +25,8 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_best_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
+        *_step_notes(trained),
+        *_start_notes(trained),
     ]
     return "\n".join(map(shown, notes))
 
@@ -126,6 +129,38 @@ def _statistics_notes(trained: Rows) -> list[str]:
         + (f": {names[kind]}" if several else "")
         for kind, numbers in how.items()
     ]
+
+
+def _step_notes(trained: Rows) -> list[str]:
+    """The optimisers of the clients, where they are not plain SGD."""
+    words = {}
+    for r in trained:
+        run = r.get("settings", {}).get("run", {})
+        words[r.get("label") or r["method"]] = in_words(run)
+    different = set(words.values())
+    if different == {""}:
+        return []
+    if len(different) == 1:
+        return [f"clients step by {different.pop()}"]
+    return [f"{label}: clients step by {text or 'plain sgd'}" for label, text in words.items()]
+
+
+def _start_notes(trained: Rows) -> list[str]:
+    """Weights that models start at, and parameters that are constants; each said once."""
+    notes: dict[str, None] = {}
+    for r in trained:
+        given = r.get("settings", {})
+        file = given.get("pretrained")
+        if isinstance(file, dict):
+            digest = str(file.get("sha256"))[:12]
+            notes[f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)"] = None
+        frozen = given.get("frozen")
+        if isinstance(frozen, list):
+            more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
+            notes[f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"] = (
+                None
+            )
+    return list(notes)
 
 
 def projection_line(p: dict[str, Any]) -> str:

@@ -101,6 +101,7 @@ class Record:
                 "data": self.data["name"],
                 "parameters": self.parameters,
                 "kernel": self.kernel,
+                **{k: self.model[k] for k in ("pretrained", "frozen") if k in self.model},
             },
             "rounds": round(_mean([s.rounds for s in seeds])),
             "seeds": [s.seed for s in seeds],

@@ -25,6 +25,7 @@ from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
 from ..method import Method
+from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
 from ..server.contract import Contract
 from ..server.roster import Roster
@@ -95,6 +96,10 @@ class Session:
         self.started = started or start is not None or starts_in_checkpoint(task)
         if start:
             bound.begin_at(start.x0)
+        optimizer = settings.client_optimizer
+        fitted = None if optimizer.plain else optimizer.fit(bound.layout, method.stepped(bound))
+        if optimizer.state == "private":
+            method = keeping(method, optimizer)
         method = with_statistics(method, bound, settings.statistics)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
         roster = Roster()
@@ -124,6 +129,7 @@ class Session:
             scratch=scratch,
             finetune_steps=settings.finetune_steps,
             finetune_lr=settings.finetune_lr,
+            optimizer=fitted,
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
         )

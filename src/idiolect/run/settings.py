@@ -21,6 +21,7 @@ from ..server.step import ServerStep
 from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
+from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
 from .schedule import OVER_ALL_ROUNDS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -93,6 +94,23 @@ class Optimisation(Knobs):
         parse=Schedule.parse,
         write=str,
     )
+    optimizer: str = knob(
+        "sgd",
+        f"how clients step, for the methods that leave it open: {', '.join(ELEMENTWISE)} of torch",
+    )
+    optimizer_options: str = knob(
+        "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), weight_decay=0.01'"
+    )
+    optimizer_state: str = knob(
+        "reset",
+        "what it keeps (momentum, ...): reset each round, or private to each client between rounds",
+        choices=STATES,
+    )
+    lr_scale: str = knob(
+        "",
+        "factors on the learning rate by parameter names, the last match wins: "
+        "'features.*=0.1, head.*=10'",
+    )
     clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(
@@ -103,7 +121,7 @@ class Optimisation(Knobs):
         "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'"
     )
     finetune_steps: int = knob(
-        0, "SGD steps on every personal model before it is used or evaluated", low=0
+        0, "steps on every personal model before it is used or evaluated", low=0
     )
     finetune_lr: float = knob(0.1, "step size of those", above=0)
     statistics: str = knob(
@@ -112,6 +130,13 @@ class Optimisation(Knobs):
         "each client (FedBN)",
         choices=STATISTICS,
     )
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer:
+        """The clients' optimiser."""
+        return ClientOptimizer(
+            self.optimizer, self.optimizer_options, self.optimizer_state, self.lr_scale
+        )
 
     @property
     def server_step(self) -> ServerStep:
@@ -221,6 +246,7 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 "e.g. attack 'sign-flip' and malicious 0.2"
             )
         _ = self.server_step  # refuses options that do not fit
+        _ = self.client_optimizer
         check_device(self.device)
         if self.validates and not self.eval_every:
             name = "patience" if self.patience else "keep_best"
