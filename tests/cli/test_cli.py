@@ -268,9 +268,9 @@ def test_a_csv_without_a_client_column_is_a_clear_error(capsys, tmp_path):
     assert got["rounds"] == 1
 
 
-def test_a_csv_with_text_among_its_features_is_a_clear_error(capsys, tmp_path):
+def test_a_csv_with_fractions_for_client_ids_is_a_clear_error(capsys, tmp_path):
     csv(tmp_path / "mine.csv", "a,client,b,target")
-    assert "column 'a' holds" in error_of(
+    assert "is not accepted as an id; whole numbers or text" in error_of(
         capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet"
     )
 

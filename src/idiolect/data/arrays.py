@@ -69,30 +69,3 @@ def count_classes(y: Tensor, classes: int | None) -> int:
             f"accepted: 0 to {classes - 1}"
         )
     return classes or found
-
-
-def read_targets(column: np.ndarray, name: str, kind: str) -> np.ndarray:
-    """A target column of a data frame as class numbers or real values."""
-    if kind not in ("auto", "classes", "values"):
-        raise SettingError(f"kind: {kind!r} is not accepted; one of 'auto', 'classes', 'values'")
-    if column.dtype == object:
-        missing = np.array([v is None or v != v for v in column], dtype=bool)
-    else:
-        missing = column != column
-    if missing.any():
-        raise SettingError(
-            f"target: row {int(np.argmax(missing))} of column {name!r} is empty; "
-            "every sample needs a target"
-        )
-    numeric = np.issubdtype(column.dtype, np.number)
-    if kind == "values":
-        if not numeric:
-            raise SettingError(
-                f"target: column {name!r} holds {column.dtype}, not numbers; "
-                "a regression needs numbers"
-            )
-        return column.astype(np.float32)
-    if kind == "auto" and numeric:
-        return column
-    _, numbers = np.unique(column if numeric else column.astype(str), return_inverse=True)
-    return numbers  # in sorted order of the classes

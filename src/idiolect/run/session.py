@@ -110,6 +110,10 @@ class Session:
             memory=memory,
             scratch=scratch,
         )
+        if federation.preparation is not None and not self.started:
+            sent = torch.tensor(federation.preparation.bytes_of(federation.ids))
+            down = federation.preparation.bytes_down
+            self.server.prepared(torch.arange(federation.clients), sent, down)
         host_settings = HostSettings(
             batch=settings.batch,
             batching=settings.batching,

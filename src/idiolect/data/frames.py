@@ -1,0 +1,271 @@
+"""A federation from a data frame: one row per sample, one column of client ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.knobs import Knobs, SettingError, knob
+from ..core.notes import listed, note
+from .federation import Federation
+from .ids import ClientId, read_ids
+from .preparation import Preparation
+from .preparation.choose import candidates, choose, find, read_names, write_names
+from .preparation.fit import extend, fit
+from .preparation.kinds import CATEGORY, read_frame
+from .preparation.outcome import read_outcome
+from .preparation.prepared import MISSING, SCALES
+from .splits import SPLITS, draw_split, read_split
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Reading(Knobs):
+    """How a table is read: what its columns are, and what is done to them."""
+
+    client: str = knob("client", "column of client ids")
+    target: str = knob("target", "column to predict")
+    split: str = knob("", "column of train, valid or test; empty: drawn at random")
+    kind: str = knob(
+        "auto",
+        "what the target is: classes, values (regression), or auto: text, two distinct numbers "
+        "and few whole numbers are classes",
+        choices=("auto", "classes", "values"),
+    )
+    features: tuple[str, ...] = knob(
+        (),
+        "columns to learn from, with commas; empty: all but identifiers and constants",
+        parse=read_names,
+        write=write_names,
+    )
+    drop: tuple[str, ...] = knob(
+        (), "columns to leave out, with commas", parse=read_names, write=write_names
+    )
+    missing: str = knob(
+        "refuse",
+        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
+        "(+flag: and a feature that says so)",
+        choices=MISSING,
+    )
+    scale: str = knob(
+        "federated",
+        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
+        "by sums that clients send), of each client, or not at all (none)",
+        choices=SCALES,
+    )
+    max_categories: int = knob(50, "most categories of a column", low=1)
+    dates: str = knob(
+        "refuse",
+        "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
+        choices=("refuse", "drop", "days"),
+    )
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    seed: int = knob(0, "seed of the split", low=0)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Rows of a table with the client and the split of each."""
+
+    frame: pd.DataFrame
+    ids: tuple[ClientId, ...]
+    client: np.ndarray  # int64[n], positions in `ids`
+    part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
+
+    @property
+    def train(self) -> np.ndarray:
+        return self.part == 0
+
+    def only(self, kept: np.ndarray) -> _Samples:
+        present, client = np.unique(self.client[kept], return_inverse=True)
+        ids = tuple(self.ids[k] for k in present)
+        return _Samples(self.frame[kept], ids, client, self.part[kept])
+
+
+def read_table(
+    given: Any,
+    how: Reading,
+    name: str,
+    preparation: Preparation | None = None,
+    class_names: tuple[Any, ...] | None = None,
+) -> Federation:
+    """The federation in a frame; see `Federation.from_frame`."""
+    frame = read_frame(given)
+    roles = _check_roles(frame, how)
+    samples = _split(frame, how)
+    if preparation is None:
+        kinds, dropped = _choose(samples, how, roles)
+        samples = _without_missing(samples, list(kinds), how)
+        preparation = fit(
+            samples.frame,
+            kinds,
+            samples.ids,
+            samples.client,
+            samples.train,
+            scale=how.scale,
+            missing=how.missing,
+            max_categories=how.max_categories,
+            dropped=dropped,
+        )
+        _say_preparation(preparation)
+    else:
+        for column in preparation.columns:
+            find(column.name, "frame", frame.columns)
+        named = [column.name for column in preparation.columns]
+        samples = _without_missing(samples, named, replace(how, missing=preparation.missing))
+        preparation = extend(preparation, samples.frame, samples.ids, samples.client, samples.train)
+    outcome = read_outcome(samples.frame[how.target], how.target, how.kind, class_names)
+    if outcome.reason:
+        note(outcome.reason)
+    _say_clients(samples, how)
+    clients = [samples.ids[k] for k in samples.client]
+    federation = Federation.from_arrays(
+        preparation.apply(samples.frame, clients),
+        outcome.targets,
+        clients,
+        split=np.array(SPLITS)[samples.part],
+        name=name,
+    )
+    return replace(
+        federation,
+        classes=len(outcome.class_names),
+        class_names=outcome.class_names,
+        preparation=preparation,
+    )
+
+
+def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
+    """The columns that are no features, by what they are."""
+    columns = frame.columns
+    roles = {"client": how.client, "target": how.target, "split": how.split}
+    roles = {role: name for role, name in roles.items() if name}
+    for role, name in roles.items():
+        if name not in columns and name in map(str, frame.index.names):
+            raise SettingError(
+                f"{role}: {name!r} is the index of the frame, not a column; "
+                "give frame.reset_index()"
+            )
+        find(name, role, columns)
+        other = next(r for r, n in roles.items() if n == name)
+        if other != role:
+            raise SettingError(f"{role}: {name!r} is the column of the {other} too; name another")
+    if not len(frame):
+        raise SettingError("the table is empty: it has columns, but no rows")
+    return roles
+
+
+def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
+    import pandas as pd
+
+    column = frame[how.client]
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
+    whole = pd.api.types.is_integer_dtype(column.dtype)
+    ids, client = read_ids(column.to_numpy(dtype=np.int64) if whole else column.to_numpy())
+    if how.split:
+        part = read_split(frame[how.split].to_numpy(), len(frame))
+        if not (part == 0).any():
+            raise SettingError(f"split: column {how.split!r} has no row for 'train'")
+    else:
+        part = draw_split(client, how.valid, how.test, how.seed)
+    return _Samples(frame, ids, client, part)
+
+
+def _choose(
+    samples: _Samples, how: Reading, roles: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    names = candidates(samples.frame.columns, roles, how.features, how.drop)
+    kinds, dropped = choose(
+        samples.frame,
+        names,
+        samples.train,
+        keep=bool(how.features),
+        dates=how.dates,
+        most=how.max_categories,
+    )
+    return kinds, dropped | dict.fromkeys(how.drop, "as asked")
+
+
+def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samples:
+    """All samples, or with `missing` "drop" those that have a value in every column.
+
+    Missing values are refused here, or counted in a line.
+    """
+    lacks = samples.frame[names].isna().to_numpy()
+    counts = {name: int(count) for name, count in zip(names, lacks.sum(0), strict=True) if count}
+    if not counts:
+        return samples
+    rows = lacks.any(1)
+    if how.missing == "refuse":
+        name = next(iter(counts))
+        clients = len(np.unique(samples.client[samples.frame[name].isna().to_numpy()]))
+        more = f"; so have {len(counts) - 1} other columns" if len(counts) > 1 else ""
+        raise SettingError(
+            f"column {name!r} has {counts[name]:,} missing values in {clients:,} clients{more}; "
+            "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
+            f"feature that says so), or leave the column out: --drop {name}"
+        )
+    where = _some(f"{name!r} {count:,}" for name, count in counts.items())
+    if how.missing != "drop":
+        note(f"missing values are filled in with the {how.missing}: {where}")
+        return samples
+    kept = samples.only(~rows)
+    lost = len(samples.ids) - len(kept.ids)
+    gone = f", and with them all samples of {lost:,} clients" if lost else ""
+    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){gone}")
+    if not kept.train.any():
+        raise SettingError("missing: no training sample has a value in every column")
+    return kept
+
+
+def _some(words: Iterable[str], most: int = 8) -> str:
+    """The first of many words, and how many there are beyond them."""
+    every = list(words)
+    rest = len(every) - most
+    return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def _say_preparation(made: Preparation) -> None:
+    guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
+    if guessed:
+        words = _some(f"{name!r} ({why})" for name, why in guessed.items())
+        note(f"columns dropped: {words}. Columns named in --features are kept")
+    coded = [column for column in made.columns if column.kind == CATEGORY]
+    if coded:
+        words = _some(f"{column.name!r} ({len(column.categories)})" for column in coded)
+        note(f"categories become a feature of 0 or 1 each: {words}")
+    numbers = sum(column.kind != CATEGORY for column in made.columns)
+    if not numbers:
+        return
+    scales = {
+        "federated": "scaled by mean and variance of all clients' training rows "
+        "(--scale client: of each client's own; --scale none: not at all)",
+        "client": "scaled by mean and variance of each client's own training rows",
+        "none": "not scaled",
+    }
+    plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
+    note(f"{numbers:,} {plural} {scales[made.scale]}")
+
+
+def _say_clients(samples: _Samples, how: Reading) -> None:
+    sizes = np.bincount(samples.client, minlength=len(samples.ids))
+    single = [samples.ids[k] for k in np.flatnonzero(sizes == 1)]
+    if len(samples.ids) == 1:
+        note(
+            f"column {how.client!r} has one client only ({samples.ids[0]!r}): "
+            "there is nobody to learn with"
+        )
+    elif len(single) == len(samples.ids):
+        note(
+            f"every row is a client of its own in column {how.client!r}: no client can be tested; "
+            "is it the column of clients?"
+        )
+    elif single:
+        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")
