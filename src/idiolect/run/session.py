@@ -89,9 +89,9 @@ class Session:
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         bound = task.under(settings.numerics(seed))
-        # from an earlier stage or a user's module, not from a new model made under the seed: its
-        # start is given here or in a checkpoint
-        self.started = started or start is not None or starts_in_checkpoint(task)
+        # from an earlier stage, not from a new model; its start is given here or in a checkpoint
+        self.started = started or start is not None
+        self.keeps_start = self.started or starts_in_checkpoint(task)
         if start:
             bound.x0 = start.x0.to(bound.x0)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
@@ -151,7 +151,7 @@ class Session:
     def save(self) -> tuple[State, dict[str, Any]]:
         """The server's side; hosts save themselves."""
         tensors, facts = self.server.save()
-        if self.started:
+        if self.keeps_start:
             tensors = tensors | {"start.x0": self.contract.task.x0.cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
@@ -179,7 +179,7 @@ class Session:
 
     def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         """Refuse what this session cannot have saved of the server's side."""
-        start = shapes_of({"start.x0": self.contract.task.x0}) if self.started else {}
+        start = shapes_of({"start.x0": self.contract.task.x0}) if self.keeps_start else {}
         check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
         self.server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
 
