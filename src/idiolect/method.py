@@ -56,6 +56,11 @@ class Method(Knobs):
     changes: ClassVar[tuple[str, ...]] = ()
     # the parts of the message that no channel may alter
     plain: ClassVar[tuple[str, ...]] = ()
+    # the models that a client trains, each with running statistics (BatchNorm) of its own: first
+    # the one that is sent, last the one that it predicts with
+    models: ClassVar[tuple[str, ...]] = ("w",)
+    # whether the first of them starts from what the server sends, so that these can be averaged
+    shares_statistics: ClassVar[bool] = True
 
     @property
     def trains(self) -> str:

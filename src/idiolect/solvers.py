@@ -28,16 +28,18 @@ def sgd(
     steps: int,
     epochs: int = 0,
     pull: Pull | None = None,
+    model: str = "w",
 ) -> Tensor:
     """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
 
-    With `epochs` > 0, that many passes over each client's own data instead.
+    With `epochs` > 0, that many passes over each client's own data instead. `model` is one of
+    `Method.models`, where a client trains several.
     """
     todo = here.steps(steps, epochs)
     most = int(todo.max())
     least = int(todo.min())
     for j in range(most):
-        batch = here.draw()
+        batch = here.draw(model)
         if j >= least:  # some rows have taken all their steps: they stay where they are
             batch = batch.only((todo > j).to(x.device))
         g = task.grad(x, batch)

@@ -36,7 +36,8 @@ class Text(nn.Module):
 def plain(task: Task, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """(losses, gradients) with nothing but autograd, one model at a time.
 
-    The loss is sum_i weight_i * mean over the targets of sample i.
+    The loss is sum_i weight_i * mean over the targets of sample i, over the sum of these weights
+    where the loss itself weighs classes.
     """
     losses, gradients = [], []
     for k in range(len(x)):
@@ -45,7 +46,11 @@ def plain(task: Task, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torc
             functional_call(task.module, task.layout.unflatten(flat), (batch.inputs[k],)),
             batch.targets[k],
         )
-        loss = (each.reshape(len(each), -1).mean(1) * batch.weights[k]).sum()
+        weights = batch.weights[k]
+        counts = task.criterion.counts(batch.targets[k])
+        if counts is not None:
+            weights = weights * counts / (weights * counts).sum()
+        loss = (each.reshape(len(each), -1).mean(1) * weights).sum()
         losses.append(loss.detach())
         gradients.append(torch.autograd.grad(loss, flat)[0])
     return torch.stack(losses), torch.stack(gradients)

@@ -74,24 +74,35 @@ def replace_inputs(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize(
-    ("module", "layer"),
+    ("module", "layer", "instead"),
     [
-        (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "'1' (BatchNorm1d)"),
         (
-            nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))),
-            "'0.1' (BatchNorm2d)",
+            nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+            "'1' (BatchNorm1d)",
+            "GroupNorm",
         ),
-        (
-            nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True)),
-            "'1' (InstanceNorm1d)",
-        ),
-        (nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3)), "'1' (SyncBatchNorm)"),
+        (nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3)), "'1'", "BatchNorm2d"),
     ],
 )
-def test_running_statistics_are_refused_and_the_layer_is_named(module, layer):
+def test_layers_that_mix_samples_in_use_are_refused_by_name(module, layer, instead):
     with pytest.raises(SettingError) as error:
         Task(module)
-    assert layer in str(error.value) and "GroupNorm" in str(error.value)
+    assert layer in str(error.value) and instead in str(error.value)
+
+
+def test_running_statistics_follow_the_parameters_in_a_row():
+    task = Task(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    assert (task.d, task.statistics.m, task.kernel) == (15 + 6, 7, "rows")
+    assert task.start()[task.d :].tolist() == [0, 0, 0, 1, 1, 1, 0]
+    row = task.start().clone()
+    row[task.d :] = torch.arange(7.0)
+    module = task.module_of(row)
+    assert module[1].running_var.tolist() == [3, 4, 5] and module[1].num_batches_tracked == 6
+    assert set(task.tensors_of(row)) == set(module.state_dict())
+    with pytest.raises(SettingError, match="running statistics"):
+        task.under(kernel="vmap")
+    with pytest.raises(SettingError, match="second derivatives"):
+        task.hvp(task.x0[None], task.x0[None], a_batch(1))
 
 
 def test_normalisation_without_running_statistics_is_accepted():

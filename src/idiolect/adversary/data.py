@@ -81,6 +81,10 @@ def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, l
             f"malicious: {malicious.tolist()} are not all clients; "
             f"accepted: 0 to {federation.clients - 1}"
         )
+    if not isinstance(federation.targets, Tensor):
+        raise SettingError(
+            "attack: false targets are made of one tensor of targets; these data have several"
+        )
     real = federation.targets.is_floating_point()
     if real and classes:
         raise SettingError(

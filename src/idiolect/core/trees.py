@@ -45,3 +45,14 @@ def first(tree: Tree) -> Tensor:
 def length(tree: Tree) -> int:
     """The number of samples."""
     return len(first(tree))
+
+
+def arguments(inputs: Tree) -> tuple[tuple[Tree, ...], dict[str, Tree]]:
+    """How a model is called: model(tensor), model(*tuple) or model(**dict).
+
+    >>> arguments({"tokens": 1, "mask": 2}), arguments((1, 2))
+    (((), {'tokens': 1, 'mask': 2}), ((1, 2), {}))
+    """
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
+from ..core.trees import Tree, first, leaves, length, map_tree
 from .arrays import check_arrays, check_share, count_classes, to_tensor
 from .describe import describe
 from .ids import ClientId, plain_id, read_ids, unknown_client
@@ -35,8 +36,8 @@ class Federation:
     place in everything that has one entry per client.
     """
 
-    inputs: Tensor  # [n, ...] features (floating) or tokens (integers)
-    targets: Tensor  # [n] or [n, ...]: class numbers (int64) or real values (floating)
+    inputs: Tree  # [n, ...] features (floating) or tokens (integers); a tensor, tuple or dict
+    targets: Tree  # [n] or [n, ...]: class numbers (int64) or real values (floating)
     offsets: dict[str, Tensor]  # split -> int64[N + 1], positions in `inputs`
     ids: tuple[ClientId, ...]  # of N clients, in order of position
     classes: int  # number of classes; 0 for regression
@@ -51,6 +52,21 @@ class Federation:
     def clients(self) -> int:
         """N, the number of clients."""
         return len(self.ids)
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are, of all clients and splits."""
+        return length(self.targets)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample, where it is one tensor."""
+        if not isinstance(self.inputs, Tensor):
+            raise SettingError(
+                "data: a sample is several tensors here, and a built-in model takes one; "
+                "give a model of your own"
+            )
+        return tuple(self.inputs.shape[1:])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +99,7 @@ the nearest is 13
         """Samples per client."""
         return self.offsets[split].diff()
 
-    def part(self, position: int, split: str) -> tuple[Tensor, Tensor]:
+    def part(self, position: int, split: str) -> tuple[Tree, Tree]:
         """The data of the client at a position: (inputs, targets)."""
         if not 0 <= position < self.clients:
             raise SettingError(
@@ -92,7 +108,10 @@ the nearest is 13
             )
         low = int(self.offsets[split][position])
         high = int(self.offsets[split][position + 1])
-        return self.inputs[low:high], self.targets[low:high]
+        return (
+            map_tree(lambda t: t[low:high], self.inputs),
+            map_tree(lambda t: t[low:high], self.targets),
+        )
 
     def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Federation:
         """The data of the clients at some positions, in that order.
@@ -118,11 +137,11 @@ the nearest is 13
             rows.append(torch.arange(total) + torch.repeat_interleave(lows - ends[:-1], sizes))
             offsets[split] = start + ends
             start += total
-        index = torch.cat(rows).to(self.inputs.device)
+        index = torch.cat(rows).to(first(self.inputs).device)
         return replace(
             self,
-            inputs=self.inputs[index],
-            targets=self.targets[index],
+            inputs=map_tree(lambda t: t[index], self.inputs),
+            targets=map_tree(lambda t: t[index], self.targets),
             offsets=offsets,
             ids=tuple(self.ids[k] for k in chosen.tolist()),
         )
@@ -147,12 +166,15 @@ the nearest is 13
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
 
-        return replace(self, inputs=move(self.inputs), targets=move(self.targets))
+        return replace(
+            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
+        )
 
     def fingerprint(self) -> str:
         """SHA-256 over data, ranges and names: what a resumed run checks."""
         digest = hashlib.sha256()
-        for t in (self.inputs, self.targets, *(self.offsets[s] for s in SPLITS)):
+        data = (*leaves(self.inputs), *leaves(self.targets))
+        for t in (*data, *(self.offsets[s] for s in SPLITS)):
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
             if t.numel():
                 digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().data)
@@ -170,6 +192,7 @@ the nearest is 13
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
         client = torch.repeat_interleave(torch.arange(self.clients), self.sizes(split))
         cell = client.unsqueeze(1).expand_as(labels) * self.classes + labels.cpu()
+        cell = cell[labels.cpu() >= 0]  # targets of -100 do not count
         counts = torch.bincount(cell.flatten(), minlength=self.clients * self.classes)
         return counts.view(self.clients, self.classes)
 

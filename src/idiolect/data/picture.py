@@ -31,7 +31,7 @@ def table(federation: Federation, rows: int = 20) -> Table:
     counts = federation.class_counts("train") if federation.classes else None
     wide = counts is not None and federation.classes <= 16
     name = shown(federation.name, LONGEST)
-    title = f"{name}: {federation.clients} clients, {len(federation.targets)} samples"
+    title = f"{name}: {federation.clients} clients, {federation.samples} samples"
     out = Table(
         title=Text(title, style="table.title"),
         caption=_caption(federation),

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.trees import Tree, first, leaves, map_tree
 from ..data.federation import Federation
+from ..task.losses import joined
 from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
@@ -43,7 +45,7 @@ class Evaluator:
         self.low = int(self.offsets[0])
         self.high = int(self.offsets[-1])
         self._plans: dict[bytes, list[Tensor]] = {}
-        self._ready: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
+        self._ready: dict[bytes, tuple[Tree, Tree, Tensor]] = {}
         self._kept = 0
         self._owner = torch.repeat_interleave(torch.arange(data.clients), self.sizes)
 
@@ -57,12 +59,11 @@ class Evaluator:
         sums = self.blank()
         for a in range(self.low, self.high, _PIECE):
             b = min(a + _PIECE, self.high)
-            inputs = self.data.inputs[a:b]
-            if b - a < _LEAST:
-                filler = inputs[:1].expand(_LEAST - (b - a), *inputs.shape[1:])
-                inputs = torch.cat([inputs, filler])
-            outputs = self.task.outputs_of_one(w, inputs)[: b - a]
-            hits, loss = self._score(outputs, self.data.targets[a:b])
+            inputs = map_tree(lambda t, a=a, b=b: _filled(t[a:b]), self.data.inputs)
+            outputs = self.task.outputs_of_one(w, inputs)
+            outputs = map_tree(lambda t, n=b - a: t[:n], outputs)
+            targets = map_tree(lambda t, a=a, b=b: t[a:b], self.data.targets)
+            hits, loss = self._score(outputs, targets)
             owner = self._owner[a - self.low : b - self.low]
             sums.hits.index_add_(0, owner, hits)
             sums.loss.index_add_(0, owner, loss)
@@ -73,9 +74,9 @@ class Evaluator:
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
             outputs = self.task.outputs(_rows_of(x, group), inputs)
-            hits, loss = self._score(outputs, targets)
-            into.hits[rows[group]] = torch.where(exists, hits, 0).sum(1)
-            into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
+            hits, loss = self._score(joined(outputs), joined(targets))
+            into.hits[rows[group]] = torch.where(exists, hits.view(exists.shape), 0).sum(1)
+            into.loss[rows[group]] = torch.where(exists, loss.view(exists.shape), 0).sum(1)
 
     def _groups(self, rows: Tensor) -> list[Tensor]:
         """Positions in `rows`, in groups of one padded length. Found once per cohort."""
@@ -95,17 +96,12 @@ class Evaluator:
             groups += alike.split(max(1, _AT_ONCE // int(length)))
         return groups
 
-    def _score(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(hits, loss) of each sample, float64; a sample with several targets counts their mean."""
-        hits = self.task.criterion.hits(outputs, targets).double()
-        loss = self.task.criterion.each(outputs, targets).double()
-        inner = self.data.targets.dim() - 1
-        if inner:
-            hits = hits.flatten(-inner).mean(-1)
-            loss = loss.flatten(-inner).mean(-1)
+    def _score(self, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
+        """(hits, loss) of each of n samples."""
+        hits, loss = self.task.criterion.scores(outputs, targets)
         return hits.cpu(), loss.cpu()
 
-    def _padded(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _padded(self, rows: Tensor) -> tuple[Tree, Tree, Tensor]:
         """Inputs, targets and which of them exist: [K, longest, ...]."""
         key = rows.numpy().tobytes()
         if key in self._ready:
@@ -116,21 +112,31 @@ class Evaluator:
         exists = place < sizes.unsqueeze(1)
         steps = starts.diff() if len(starts) > 1 else sizes
         evenly_spaced = bool((steps == steps[0]).all()) and int(steps[0]) > 0
-        if evenly_spaced and int(starts[-1]) + len(place) <= len(self.data.inputs):
+        data = self.data
+        if evenly_spaced and int(starts[-1]) + len(place) <= data.samples:
             # equal clients side by side: views that read into the next client's samples, no copy
             span = (int(starts[0]), int(steps[0]), len(rows), len(place))
-            inputs = windows(self.data.inputs, *span)
-            targets = windows(self.data.targets, *span)
+            inputs = map_tree(lambda t: windows(t, *span), data.inputs)
+            targets = map_tree(lambda t: windows(t, *span), data.targets)
         else:
             index = torch.where(exists, starts.unsqueeze(1) + place, self.low)
-            at = index.flatten().to(self.data.inputs.device)
-            inputs = self.data.inputs.index_select(0, at).unflatten(0, index.shape)
-            targets = self.data.targets.index_select(0, at).unflatten(0, index.shape)
-            self._kept += inputs.numel() * inputs.element_size()
+            at = index.flatten().to(first(data.inputs).device)
+
+            def chosen(t: Tensor) -> Tensor:
+                return t.index_select(0, at).unflatten(0, index.shape)
+
+            inputs = map_tree(chosen, data.inputs)
+            targets = map_tree(chosen, data.targets)
+            self._kept += sum(t.numel() * t.element_size() for t in leaves(inputs))
         group = (inputs, targets, exists)
         if self._kept <= _KEEP:
             self._ready[key] = group
         return group
+
+
+def _filled(t: Tensor) -> Tensor:
+    """A short pass filled up with its first sample."""
+    return t if len(t) >= _LEAST else torch.cat([t, t[:1].expand(_LEAST - len(t), *t.shape[1:])])
 
 
 def _rows_of(x: Tensor, group: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from ..core.files import private_folder
 from ..core.knobs import SettingError
 from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
+from ..core.trees import leaves
 from ..core.types import State, prefixed, under
 from ..data.federation import Federation
 from ..server.contract import Contract
@@ -325,8 +326,16 @@ class Host:
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
         if steps:
-            x = sgd(task, x, here, self.settings.finetune_lr, steps)
+            x = self._finetuned(x, here, steps)
         return x, here.tally
+
+    def _finetuned(self, x: Tensor, here: Here, steps: int) -> Tensor:
+        """Models, with their running statistics where they have any, after SGD steps."""
+        task = self.contract.task
+        if x.shape[-1] > task.d:
+            here.statistics = {"w": x[:, task.d :].clone()}
+        x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
+        return here.complete(x)
 
     # -- private rows of the owner ---------------------------------------------------------------
     def adopt(self, earlier: Host) -> None:
@@ -441,8 +450,8 @@ class Host:
             return self.settings.chunk
         size = self.contract.task.dtype.itemsize
         model = self.contract.task.d * size
-        inputs = self.data.inputs
-        batch = self.settings.batch * inputs[0].numel() * size if len(inputs) else 0
+        values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
+        batch = self.settings.batch * values * size
         fit = self.settings.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
 
@@ -450,9 +459,10 @@ class Host:
 def _is_one_model(x: Tensor, down: State) -> bool:
     """Whether the rows of x are one model for all clients: then it is evaluated as that.
 
-    Rows of one vector have no stride. A single row has one, and shows by being a vector of the
-    message down itself: so a client alone at its host has the scores it would have among others.
+    Rows of one vector have no stride. A single row may have one, and then shows by being a vector
+    of the message down itself: so a client alone at its host has the scores it would have among
+    others.
     """
-    if len(x) > 1:
+    if len(x) > 1 or x.stride(0) == 0:
         return x.stride(0) == 0
     return any(x.data_ptr() == t.data_ptr() for t in down.values())

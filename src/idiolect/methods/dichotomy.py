@@ -32,6 +32,7 @@ class Dichotomy(FedAvg):
     sends: ClassVar[str] = "d + 2"
     plain: ClassVar[tuple[str, ...]] = ("votes",)
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    models: ClassVar[tuple[str, ...]] = ("w", "x")
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
     personal_steps: int = knob(20, "SGD steps of the local model per round", low=0)
@@ -63,9 +64,9 @@ class Dichotomy(FedAvg):
         return {"x": own_models(task, clients, "common")}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x = sgd(task, private["x"], here, self.personal_lr, self.personal_steps)
+        x = sgd(task, private["x"], here, self.personal_lr, self.personal_steps, model="x")
         of_shared = here.validate(down["w"].expand(here.rows, -1))
-        of_local = here.validate(x)
+        of_local = here.validate(x, "x")
         up, _ = super().update(task, down, {}, here)
         votes = torch.stack([of_shared, of_local], dim=1).to(task.x0)
         return {**up, "votes": votes}, {"x": x}
@@ -80,6 +81,8 @@ class Dichotomy(FedAvg):
         w = down["w"].expand(here.rows, -1)
         x = private["x"]
         if self.level == "federation":
-            return w if bool(down["votes"][0] < down["votes"][1]) else x
-        better = here.validate(w) < here.validate(x)
-        return torch.where(better.unsqueeze(1).to(w.device), w, x)
+            shared = bool(down["votes"][0] < down["votes"][1])
+            return here.complete(w) if shared else here.complete(x, "x")
+        better = here.validate(w) < here.validate(x, "x")
+        chosen = better.unsqueeze(1).to(w.device)
+        return torch.where(chosen, here.complete(w), here.complete(x, "x"))

@@ -27,6 +27,7 @@ class Ditto(FedAvg):
     """FedAvg's shared model, and a personal one pulled to it (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    models: ClassVar[tuple[str, ...]] = ("w", "v")
 
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
@@ -56,7 +57,9 @@ class Ditto(FedAvg):
             return self.lam * (v - w)
 
         # v <- v - η (∇F_k(v) + λ (v - w)), w the received model
-        v = sgd(task, private["v"], here, self.personal_lr, self.personal_steps, pull=pull)
+        v = sgd(
+            task, private["v"], here, self.personal_lr, self.personal_steps, pull=pull, model="v"
+        )
         return up, {"v": v}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

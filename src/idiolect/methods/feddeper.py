@@ -26,6 +26,7 @@ class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
+    models: ClassVar[tuple[str, ...]] = ("w", "v")
 
     lr: float = knob(0.05, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps per round", low=0)
@@ -56,7 +57,8 @@ class FedDeper(Method):
             # line 7, y <- y - η g^ϱ(y): g^ϱ is the gradient of f + ϱ/(2η) ||v + y - 2x||², and v
             # is as before line 8
             new = y - self.lr * task.grad(y, batch) - self.rho * (v + y - 2 * x)
-            v = v - self.lr * task.grad(v, batch if self.same_batch else here.draw())  # line 8
+            again = batch if self.same_batch else here.draw()
+            v = v - self.lr * task.grad(v, again.of("v"))  # line 8
             y = new
         return {"w": y - x}, {"v": (1 - self.lam) * v + self.lam * y}  # lines 11 and 10
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -33,6 +34,8 @@ def waiting(u: float, stop: float) -> int:
 @dataclass(frozen=True)
 class L2gd(Method):
     """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
+
+    shares_statistics: ClassVar[bool] = False
 
     lam: float = knob(0.1, "λ, weight of the distance to the mean; 0 is Local", low=0)
     lr: float = knob(0.05, "α/n, step size", above=0)

@@ -27,6 +27,7 @@ class Local(Method):
     """Every client trains alone; nothing is sent. The baseline to beat at equal compute."""
 
     sends: ClassVar[str] = "nothing"
+    shares_statistics: ClassVar[bool] = False
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)

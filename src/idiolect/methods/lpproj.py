@@ -35,6 +35,7 @@ class LpProj(Method):
     """Personal models tied in L^p to a shared point of a random subspace. For tiny messages."""
 
     sends: ClassVar[str] = "dim"
+    shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)

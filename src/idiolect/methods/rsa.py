@@ -27,6 +27,7 @@ from .weighting import INITS, own_models
 class Rsa(Method):
     """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
+    shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
 
     p: float = knob(1.0, "the norm of the penalty", low=1)

@@ -23,6 +23,7 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_collapse_notes(trained),
         *_best_notes(trained),
         *_projection_notes(trained),
+        *_statistics_notes(trained),
     ]
     return "\n".join(map(shown, notes))
 
@@ -106,6 +107,25 @@ def _projection_notes(trained: Rows) -> list[str]:
     """What the projections of these results are like, each once."""
     lines = (projection_line(r["projection"]) for r in trained if "projection" in r)
     return list(dict.fromkeys(lines))
+
+
+def _statistics_notes(trained: Rows) -> list[str]:
+    """What was done with running statistics (BatchNorm), where a model has any."""
+    how = {r["statistics"]["how"]: r["statistics"]["numbers"] for r in trained if "statistics" in r}
+    names = {
+        kind: ", ".join(
+            r.get("label") or r["method"]
+            for r in trained
+            if r.get("statistics", {}).get("how") == kind
+        )
+        for kind in how
+    }
+    several = len(how) > 1
+    return [
+        f"running statistics: {kind} ({numbers} numbers of each model)"
+        + (f": {names[kind]}" if several else "")
+        for kind, numbers in how.items()
+    ]
 
 
 def projection_line(p: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..server.contract import Contract
 from ..server.stream import Plan
 from ..task.numerics import Numerics
 from ..task.task import Task
+from .check_model import check_model
 from .session import People
 from .settings import DTYPES, Settings
 
@@ -66,7 +67,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "and the channel decodes their sum only"
         )
     _check_memory(method, bound, s, heard)
-    _check_model(bound, federation)
+    check_model(bound, federation, s.batch, s.batching)
 
 
 def _check_numbers(method: Method, s: Settings) -> None:
@@ -117,61 +118,3 @@ def physical_memory() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
         return math.inf
-
-
-def _check_model(task: Task, federation: Federation) -> None:
-    """One sample through model and loss: the one with the largest class."""
-    targets = federation.targets
-    largest = targets.flatten(1).amax(1) if targets.dim() > 1 else targets
-    at = int(largest.argmax())
-    one = dataclasses.replace(
-        federation, inputs=federation.inputs[at : at + 1], targets=targets[at : at + 1]
-    ).to(task.device, task.dtype)
-    try:
-        if not federation.inputs.is_floating_point():
-            _check_tokens(task, federation)
-        out = task.outputs_of_one(task.x0, one.inputs)
-    except Exception as error:  # whatever a user's forward raises
-        shape = tuple(federation.inputs.shape[1:])
-        reason = (str(error) or repr(error)).splitlines()[0]
-        raise SettingError(f"model: it does not accept inputs of shape {shape}: {reason}") from None
-    _check_loss(task, federation.classes, out, one.targets)
-
-
-def _check_tokens(task: Task, federation: Federation) -> None:
-    """A mapped embedding would read past its table without a word: try the extreme tokens."""
-    flat = federation.inputs.flatten(1)
-    for extreme in (int(flat.amax(1).argmax()), int(flat.amin(1).argmin())):
-        tokens = federation.inputs[extreme : extreme + 1]
-        task.outputs_of_one(task.x0, tokens.to(task.device))
-
-
-def _check_loss(task: Task, classes: int, out: torch.Tensor, targets: torch.Tensor) -> None:
-    loss = task.criterion
-    outputs = out.shape[-1]
-    if not classes and loss.name in ("cross_entropy", "logistic"):
-        raise SettingError(
-            f"loss: {loss.name!r} needs class numbers; "
-            "the targets are real numbers: use 'mse' or 'half_squared'"
-        )
-    if loss.name == "logistic" and (classes > 2 or outputs != 1):
-        raise SettingError(
-            f"loss: 'logistic' is for two classes and one output; "
-            f"there are {classes} classes and {outputs} outputs"
-        )
-    if loss.name in ("mse", "half_squared") and out.squeeze(-1).shape != targets.shape:
-        wanted = tuple(targets.shape[1:]) or "one"
-        raise SettingError(
-            f"model: {tuple(out.shape[1:])} outputs for {wanted} target; "
-            f"{loss.name!r} needs as many"
-        )
-    too_few = f"targets: class {classes - 1} lies outside the model's {outputs} outputs"
-    if loss.name == "cross_entropy" and outputs < classes:
-        raise SettingError(too_few)
-    try:
-        loss.each(out, targets)
-    except SettingError:
-        raise
-    except Exception as error:
-        misfit = f"loss: {loss.name} does not fit the model's outputs: {error}"
-        raise SettingError(too_few if classes > outputs else misfit) from None

@@ -74,7 +74,7 @@ class Plan:
         loss = self.loss or ("cross_entropy" if federation.classes else "half_squared")
         if loss not in LOSSES:
             raise nearest(loss, LOSSES, "loss")
-        shape = tuple(federation.inputs.shape[1:])
+        shape = federation.shape
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))

@@ -34,7 +34,7 @@ from .arrays import float32_safetensors
 from .directory import RunDirectory
 from .journal import Journal
 from .newcomers import personalised
-from .predict import Prediction, is_several, plain_list, predict, preparation_of
+from .predict import Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord
 from .restore import bound_of
 from .session import Session, host_folder
@@ -195,6 +195,11 @@ class Result:
         """How raw rows of a table became inputs; None where the data were not a table."""
         return preparation_of(self.record.data)
 
+    @property
+    def class_names(self) -> tuple[Any, ...]:
+        """The user's label of each class; () where classes are called by their numbers."""
+        return labels_of(self.record.data)
+
     def export(
         self,
         folder: str | Path,
@@ -214,7 +219,7 @@ class Result:
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
         for wire_id, id in enumerate(session.server.roster.ids):
-            weights = task.layout.unflatten(session.personal(id).cpu())
+            weights = task.tensors_of(session.personal(id).cpu())
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}

@@ -16,7 +16,7 @@ from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
 from ..host.scores import summarise
 from ..method import Method
-from ..methods import label_of, name_of
+from ..methods import label_of, name_of, statistics
 from ..task.task import Task
 from . import checkpoint
 from .best import best_row, check_validation, waited
@@ -212,7 +212,6 @@ class Runner:
                 session = self.session(seed, folder)
                 journal = Journal(folder, seed, len(session.server.roster))
                 one = Seed(session, SeedRecord(seed), self.identity, journal, s)
-                record.kernel = one.session.contract.task.kernel
                 record.seeds.append(one.record)
                 if resume and folder:
                     self._restore(one, folder)
@@ -220,6 +219,7 @@ class Runner:
                 last = seed + 1 == s.seed + s.seeds
                 self._train(one, folder, interrupted, last)
                 self._finish(one)
+                record.kernel = one.session.contract.task.kernel
                 one.session.release()
                 journal.close()
                 if not one.on_disk:
@@ -235,7 +235,10 @@ class Runner:
         s = self.settings
         eligible = len(People.of(self.federation, s, s.seed).eligible)
         heard = s.sampled(eligible, method.hears_all)
-        notes = method.report(self.task.under(s.numerics(s.seed)), eligible, heard)
+        bound = self.task.under(s.numerics(s.seed))
+        notes = method.report(bound, eligible, heard)
+        if bound.statistics is not None:
+            notes["statistics"] = statistics.described(method, bound, s.statistics)
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])

@@ -25,6 +25,7 @@ from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
 from ..method import Method
+from ..methods.statistics import with_statistics
 from ..server.contract import Contract
 from ..server.roster import Roster
 from ..server.selection import select
@@ -58,7 +59,7 @@ class People:
 class Start:
     """Where a seed begins in place of a new model: an earlier stage's model and private rows."""
 
-    x0: Tensor  # the shared model [d]
+    x0: Tensor  # the shared model, as `Task.start` gives one
     earlier: Session | None = None  # whose private rows its hosts adopt, where they fit
 
     def sha256(self) -> str:
@@ -93,7 +94,8 @@ class Session:
         self.started = started or start is not None
         self.keeps_start = self.started or starts_in_checkpoint(task)
         if start:
-            bound.x0 = start.x0.to(bound.x0)
+            bound.begin_at(start.x0)
+        method = with_statistics(method, bound, settings.statistics)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
@@ -152,7 +154,7 @@ class Session:
         """The server's side; hosts save themselves."""
         tensors, facts = self.server.save()
         if self.keeps_start:
-            tensors = tensors | {"start.x0": self.contract.task.x0.cpu()}
+            tensors = tensors | {"start.x0": self.contract.task.start().cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
     def load(self, found: Checkpoint, settings: Settings) -> None:
@@ -170,7 +172,7 @@ class Session:
             raise ValueError("server: another round or other clients than the checkpoint is of")
         task = self.contract.task
         if start is not None:
-            task.x0 = start.to(task.x0)
+            task.begin_at(start)
         self.held_out_personalised = personalised
         done = torch.full((enrolled,), found.round)
         done[self.people.held_out] += settings.held_out_rounds * personalised
@@ -179,14 +181,14 @@ class Session:
 
     def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         """Refuse what this session cannot have saved of the server's side."""
-        start = shapes_of({"start.x0": self.contract.task.x0}) if self.keeps_start else {}
+        start = shapes_of({"start.x0": self.contract.task.start()}) if self.keeps_start else {}
         check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
         self.server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
 
     def most_bytes(self, rounds: int) -> int:
         """The most that a checkpoint takes: server, hosts, and figures of every round."""
         figures = 4 * (rounds + 1) * len(self.server.roster)
-        start = bytes_of(shapes_of({"x0": self.contract.task.x0}))
+        start = bytes_of(shapes_of({"x0": self.contract.task.start()}))
         hosts = sum(host.most_bytes() for host in self.hosts)
         return self.server.most_bytes() + start + hosts + figures
 
@@ -203,15 +205,18 @@ class Session:
 
 
 def starts_in_checkpoint(task: Task) -> bool:
-    """Whether checkpoints keep the weights that a run started from: those of a user's module.
+    """Whether checkpoints keep all that a run started from: the weights of a user's module.
 
-    Not where other parts of the module count too (frozen parameters, buffers): then the same
-    module is needed to go on, or to use its models.
+    Not where other parts of the module count too (frozen parameters, constant buffers): then the
+    same module is needed to go on, or to use its models.
     """
     module = task.model
     if not isinstance(module, nn.Module):
         return False
-    return all(p.requires_grad for p in module.parameters()) and not any(module.buffers())
+    known = task.statistics.layout.names if task.statistics else ()
+    counters = "num_batches_tracked"  # of BatchNorm: no prediction depends on it
+    buffers = [n for n, _ in module.named_buffers() if not n.endswith(counters)]
+    return all(p.requires_grad for p in module.parameters()) and set(buffers) <= set(known)
 
 
 def settings_digest(settings: Settings) -> str:

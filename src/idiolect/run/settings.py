@@ -14,6 +14,7 @@ import torch
 from ..adversary import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
+from ..methods.statistics import CHOICES as STATISTICS
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
 from ..server.step import ServerStep
@@ -105,6 +106,12 @@ class Optimisation(Knobs):
         0, "SGD steps on every personal model before it is used or evaluated", low=0
     )
     finetune_lr: float = knob(0.1, "step size of those", above=0)
+    statistics: str = knob(
+        "averaged",
+        "running statistics (BatchNorm): averaged with the model where one is sent, or private to "
+        "each client (FedBN)",
+        choices=STATISTICS,
+    )
 
     @property
     def server_step(self) -> ServerStep:

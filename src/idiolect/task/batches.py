@@ -5,7 +5,7 @@ One index matrix and one gather per step: no Python per client or per sample.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core import streams
 from ..core.streams import Keys
+from ..core.trees import Tree, first, map_tree
 
 BATCHING = ("replace", "epochs", "full")
 _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend on it
@@ -22,8 +23,8 @@ _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend
 class Batch:
     """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data."""
 
-    inputs: Tensor  # [K, B, ...]
-    targets: Tensor  # [K, B, ...]
+    inputs: Tree  # [K, B, ...]
+    targets: Tree  # [K, B, ...]
     weights: Tensor  # [K, B]: 1 / (number of samples drawn), 0 where a row has fewer than B
     tally: (
         Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it: none goes uncounted
@@ -32,6 +33,18 @@ class Batch:
     noise_keys: tuple[Keys, int] | None = (
         None  # streams of the model's own randomness, and the step
     )
+    # running statistics [K, m] of the models at work, by name: a gradient writes into them
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    model: str = "w"  # whose gradient is asked for
+
+    @property
+    def running(self) -> Tensor | None:
+        """The running statistics of the model whose gradient is asked for."""
+        return self.statistics.get(self.model)
+
+    def of(self, model: str) -> Batch:
+        """The same batch for another of the models that a client trains."""
+        return replace(self, model=model) if self.statistics else self
 
     def noise(self, row: int) -> int:
         """A seed for this row's dropout at this step: from the client's own stream."""
@@ -53,8 +66,8 @@ class Batches:
 
     def __init__(
         self,
-        inputs: Tensor,  # [n, ...] of all clients
-        targets: Tensor,  # [n, ...]
+        inputs: Tree,  # [n, ...] of all clients
+        targets: Tree,  # [n, ...]
         starts: np.ndarray,  # int64[K]: where each row's samples begin
         sizes: np.ndarray,  # int64[K]: how many there are
         *,
@@ -66,6 +79,7 @@ class Batches:
     ):
         self.inputs = inputs
         self.targets = targets
+        self.device = first(inputs).device
         self.starts = starts
         self.sizes = sizes
         self.batch = batch
@@ -106,9 +120,9 @@ class Batches:
             starts = np.where(self.sizes > 0, self.starts, 0)[:, None]
             index = streams.below(words, self.sizes[:, None]) + starts
             ahead = torch.from_numpy(index).view(self.rows, _AHEAD, self.batch)
-            self._ahead = ahead.to(self.inputs.device)
+            self._ahead = ahead.to(self.device)
             share = (self.sizes > 0)[:, None] / np.full((1, self.batch), float(self.batch))
-            self._share = torch.from_numpy(share).to(device=self.inputs.device, dtype=self.dtype)
+            self._share = torch.from_numpy(share).to(device=self.device, dtype=self.dtype)
         return self._take(self._ahead[:, at], self._share)
 
     def _next_in_order(self) -> tuple[np.ndarray, np.ndarray]:
@@ -140,11 +154,14 @@ class Batches:
         """Positions in each client's data, and which of them count."""
         index = torch.from_numpy(np.where(exists, self.starts[:, None] + place, 0))
         weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
-        device = self.inputs.device
-        return self._take(index.to(device), weights.to(device=device, dtype=self.dtype))
+        weights = weights.to(device=self.device, dtype=self.dtype)
+        return self._take(index.to(self.device), weights)
 
     def _take(self, index: Tensor, weights: Tensor) -> Batch:  # index[K, B]
         flat = index.flatten()
-        inputs = self.inputs.index_select(0, flat).view(*index.shape, *self.inputs.shape[1:])
-        targets = self.targets.index_select(0, flat).view(*index.shape, *self.targets.shape[1:])
-        return Batch(inputs, targets, weights, self.tally)
+
+        def chosen(t: Tensor) -> Tensor:
+            return t.index_select(0, flat).view(*index.shape, *t.shape[1:])
+
+        inputs = map_tree(chosen, self.inputs)
+        return Batch(inputs, map_tree(chosen, self.targets), weights, self.tally)

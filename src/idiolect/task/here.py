@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
+from ..core.trees import Tree
 from .batches import Batch, Batches
 
 
@@ -19,10 +21,10 @@ class Samples(Protocol):
     """Data of some clients: a row of the cohort is a range of them (see idiolect.Federation)."""
 
     @property
-    def inputs(self) -> Tensor: ...
+    def inputs(self) -> Tree: ...
 
     @property
-    def targets(self) -> Tensor: ...
+    def targets(self) -> Tree: ...
 
     @property
     def offsets(self) -> dict[str, Tensor]: ...
@@ -55,6 +57,8 @@ class Here:
         self._seed = seed
         self._clients = clients
         self._validate = validate
+        # running statistics [K, m] of each model that a client trains; {} where a model has none
+        self.statistics: dict[str, Tensor] = {}
         offsets = data.offsets["train"]
         self._batches = Batches(
             data.inputs,
@@ -68,9 +72,18 @@ class Here:
             dtype=dtype,
         )
 
-    def draw(self) -> Batch:
-        """A fresh mini-batch for every row."""
-        return self._batches.draw()
+    def draw(self, model: str = "w") -> Batch:
+        """A fresh mini-batch for every row, for the gradient of one of the models it trains."""
+        batch = self._batches.draw()
+        if self.statistics:
+            return replace(batch, statistics=self.statistics, model=model)
+        return batch
+
+    def complete(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> [K, d + m]
+        """Models with their running statistics; as they are where a model has none."""
+        if not self.statistics:
+            return x
+        return torch.cat([x, self.statistics[model].expand(len(x), -1)], dim=-1)
 
     @property
     def tally(self) -> Tensor:  # int64[K]
@@ -92,11 +105,11 @@ class Here:
         """Random numbers of this round that all clients and the server share: nothing is sent."""
         return streams.uniform(streams.keys(self._seed, purpose, self.round), count)[0]
 
-    def validate(self, x: Tensor) -> Tensor:  # x[K, d] -> float64[K]
+    def validate(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> float64[K]
         """The error of each row's model on that client's own validation data; 0 where it has none.
 
-        For a regression the loss.
+        For a regression the loss. `model` says which of the models that a client trains it is.
         """
         if self._validate is None:
             raise SettingError("data: this host offers no validation data")
-        return self._validate(x)
+        return self._validate(self.complete(x, model))

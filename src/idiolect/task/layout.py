@@ -30,7 +30,7 @@ class Layout:
         """Views of x[..., d] by parameter name."""
         pieces = x.split([b - a for a, b in pairwise(self.starts)], dim=-1)
         return {
-            n: p.view(*x.shape[:-1], *s)
+            n: p.view(x.shape[:-1] + s)
             for n, s, p in zip(self.names, self.shapes, pieces, strict=True)
         }
 

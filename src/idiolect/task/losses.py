@@ -1,65 +1,200 @@
-"""Losses as functions of (outputs, targets), sample by sample, and how samples are weighed.
+"""Losses as functions of (outputs, targets), and how the samples of a mini-batch are weighed.
 
-A loss has a hand-written derivative where a kernel profits from one.
+A loss is written for one model: outputs[n, ...] for n samples. `Loss.of_rows` is the same for the
+models of a cohort, [K, B, ...]. It has a hand-written derivative where a kernel profits from one.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable
-from functools import partial
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..core.knobs import SettingError, nearest
+from ..core.knobs import SettingError
+from ..core.trees import Tree, first, leaves, map_tree
+
+IGNORED = -100  # the target that does not count, as in torch
 
 
 class Loss:
     """The value of every target, its derivative, and which targets are hit.
 
-    `each` and `hits` take outputs[..., C] and targets[...]. `delta` is the derivative of
-    sum(weights * each) with respect to the outputs; it takes and gives them features first:
-    outputs[K, C, M], targets[K, M], weights[K, M].
+    A sample may have several targets (the words of a sentence, the pixels of a picture, several
+    real values); it then counts with the mean of those that count.
     """
 
     name = "loss"
 
-    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        """outputs[n, ...], targets[n, ...] -> one value per target, or one per sample."""
         raise NotImplementedError
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The derivative of sum(weights * each) with respect to the outputs, features first.
+
+        outputs[K, C, M], targets[K, M], weights[K, M] -> [K, C, M].
+        """
         return self.delta_by_autograd(outputs, targets, weights)
 
     def delta_by_autograd(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """`delta` for any loss and any form of targets."""
+        """`delta` for any loss and any form of targets[K, B, ...]."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            value = (self.each(leaf.transpose(1, 2), targets) * weights).sum()
+            samples_first = leaf.transpose(1, 2)  # [K, M, C]
+            lead = targets.shape if targets[0].numel() == leaf.shape[2] else targets.shape[:2]
+            value = total(self.of_rows(samples_first.unflatten(1, lead[1:]), targets), weights)
             return torch.autograd.grad(value, leaf)[0]
 
-    def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Which targets are predicted; NaN for real targets, for which a hit has no meaning."""
-        if targets.is_floating_point():
-            return torch.full_like(targets, torch.nan)
-        return outputs.argmax(-1) == targets
+    def hits(self, outputs: Tree, targets: Tree) -> Tensor:
+        """Which targets are predicted; NaN where a hit has no meaning (real targets)."""
+        if not isinstance(targets, Tensor) or targets.is_floating_point():
+            target = first(targets)
+            return torch.full(target.shape[:1], torch.nan, device=target.device)
+        found = classes_last(logits(outputs), targets)
+        if found is None:
+            return torch.full(targets.shape, torch.nan, device=targets.device)
+        return found.argmax(-1) == targets
+
+    def counts(self, targets: Tree) -> Tensor | None:
+        """How much each target counts: None where all of them count alike."""
+        return None
+
+    # -- made of these ---------------------------------------------------------------------------
+    def weigh(self, weights: Tensor, targets: Tree) -> Tensor:
+        """Weights of samples as weights of targets: weights[..., B] -> [..., B, ...].
+
+        As a torch loss with reduction "mean": the sum of weighed losses over the sum of weights.
+        """
+        counts = self.counts(targets)
+        if counts is None:
+            return spread(weights, targets) if isinstance(targets, Tensor) else weights
+        shares = weights.view(*weights.shape, *[1] * (counts.dim() - weights.dim())) * counts
+        sums = shares.flatten(weights.dim() - 1).sum(-1)
+        sums = torch.where(sums > 0, sums, 1)
+        return shares / sums.view(*sums.shape, *[1] * (counts.dim() - sums.dim()))
+
+    def of_rows(self, outputs: Tree, targets: Tree) -> Tensor:
+        """`each` for the samples of K models: [K, B, ...]."""
+        rows = first(targets).shape[:2]
+        return self.each(joined(outputs), joined(targets)).unflatten(0, rows)
+
+    def scores(self, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
+        """(hits, loss) of each of n samples, float64; 0 for a sample none of whose targets count.
+
+        A sample with several targets has the mean of them.
+        """
+        counts = self.counts(targets)
+        return tuple(  # type: ignore[return-value]
+            _mean_of_targets(found.double(), counts)
+            for found in (self.hits(outputs, targets), self.each(outputs, targets))
+        )
+
+
+def _mean_of_targets(values: Tensor, counts: Tensor | None) -> Tensor:  # [n, ...] -> [n]
+    if counts is None or values.shape != counts.shape:
+        return values if values.dim() == 1 else values.flatten(1).mean(1)
+    if counts.dim() == 1:
+        return torch.where(counts > 0, values, 0)
+    shares = counts.double().flatten(1)
+    values = torch.where(shares > 0, values.flatten(1), 0)
+    sums = shares.sum(1)
+    return (values * shares).sum(1) / torch.where(sums > 0, sums, 1)
+
+
+def joined(tree: Tree) -> Tree:
+    """[K, B, ...] as [K B, ...]."""
+    return map_tree(lambda t: t.flatten(0, 1), tree)
+
+
+def total(each: Tensor, weights: Tensor) -> Tensor:
+    """The weighed sum of all values; one weight per value, or one per sample."""
+    return (each * spread(weights, each)).sum()
+
+
+def spread(weights: Tensor, targets: Tensor) -> Tensor:
+    """Sample weights [..., B] as weights of targets [..., B, ...].
+
+    A sample with several targets, such as a sentence, counts with their mean.
+
+    >>> spread(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2, 2))
+    tensor([[[0.5000, 0.5000],
+             [1.5000, 1.5000]]])
+    """
+    if targets.dim() == weights.dim():
+        return weights
+    many = targets.shape[weights.dim() :].numel()
+    lead = (weights / many).view(*weights.shape, *[1] * (targets.dim() - weights.dim()))
+    return lead.expand_as(targets)
+
+
+def logits(outputs: Tree) -> Tensor:
+    """The one tensor that a loss with a name takes: the output, or what a dict calls its logits."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    if isinstance(outputs, dict) and isinstance(outputs.get("logits"), Tensor):
+        return outputs["logits"]
+    found = leaves(outputs)
+    if len(found) == 1:
+        return found[0]
+    kind = f"a dict of {', '.join(map(repr, outputs))}" if isinstance(outputs, dict) else "several"
+    raise SettingError(
+        f"loss: the model returns {kind if isinstance(outputs, dict) else f'{kind} tensors'}, "
+        "and a loss with a name takes one tensor (or a dict with 'logits'); "
+        "give a function of (outputs, targets)"
+    )
+
+
+def classes_last(outputs: Tensor, targets: Tensor, second: bool = False) -> Tensor | None:
+    """outputs with an axis of classes, as [*targets.shape, C]; None where there is no such axis.
+
+    Classes are the last axis, or, as in torch (and with `second` before it), the second one.
+
+    >>> tuple(classes_last(torch.zeros(5, 3, 8, 8), torch.zeros(5, 8, 8)).shape)
+    (5, 8, 8, 3)
+    """
+    if outputs.dim() != targets.dim() + 1:
+        return None
+    is_last = outputs.shape[:-1] == targets.shape
+    is_second = outputs.shape[2:] == targets.shape[1:] and len(outputs) == len(targets)
+    if is_second and (second or not is_last):
+        return outputs.movedim(1, -1)
+    return outputs if is_last else None
 
 
 class CrossEntropy(Loss):
-    """-log softmax(outputs)[target]: one output per class."""
+    """-log softmax(outputs)[target]: one output per class. Targets of -100 do not count."""
 
     name = "cross_entropy"
+    second = False  # whether classes are the second axis where two axes could be
 
-    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        flat = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-        return flat.view(targets.shape)
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        found = classes_last(logits(outputs), targets, self.second)
+        if found is None:
+            shapes = f"{tuple(logits(outputs).shape[1:])} for targets {tuple(targets.shape[1:])}"
+            raise SettingError(
+                f"loss: cross_entropy needs one output per class; the model's outputs are {shapes}"
+            )
+        return self._flat(found.flatten(0, -2), targets.flatten()).view(targets.shape)
+
+    def _flat(self, outputs: Tensor, targets: Tensor) -> Tensor:  # [n, C], [n] -> [n]
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def hits(self, outputs: Tree, targets: Tree) -> Tensor:
+        found = classes_last(logits(outputs), targets, self.second)
+        assert found is not None
+        return found.argmax(-1) == targets
+
+    def counts(self, targets: Tree) -> Tensor | None:
+        if targets.dim() < 2:
+            return None  # a sample without a target is refused with the data
+        counts = targets != IGNORED
+        return None if bool(counts.all()) else counts
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """weights * (softmax - one hot)."""
         p = outputs.softmax(1).mul_(weights.unsqueeze(1))
-        return p.scatter_add_(1, targets.unsqueeze(1), weights.neg().unsqueeze(1))
+        at = targets.clamp(min=0)  # what is ignored has weight 0
+        return p.scatter_add_(1, at.unsqueeze(1), weights.neg().unsqueeze(1))
 
 
 class Squared(Loss):
@@ -72,8 +207,8 @@ class Squared(Loss):
         self.name = name
         self.scale = scale
 
-    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.scale * (outputs.squeeze(-1) - targets) ** 2
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        return self.scale * (beside(logits(outputs), targets) - targets) ** 2
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return (2 * self.scale * weights * (outputs.squeeze(1) - targets)).unsqueeze(1)
@@ -87,90 +222,21 @@ class Logistic(Loss):
 
     name = "logistic"
 
-    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        sign = 2 * targets.to(outputs.dtype) - 1
-        return F.softplus(-sign * outputs.squeeze(-1))
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        found = beside(logits(outputs), targets)
+        sign = 2 * targets.to(found.dtype) - 1
+        return F.softplus(-sign * found)
 
-    def hits(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.squeeze(-1) > 0) == (targets > 0)
-
-
-class Custom(Loss):
-    """A user's own function of (outputs, targets) that returns one value per sample."""
-
-    def __init__(self, function: Callable[..., Tensor]):
-        self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
-
-    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        flat = outputs.reshape(-1, *outputs.shape[targets.dim() :])
-        if targets.is_floating_point() and flat.shape[1:] == (1,):
-            flat = flat.squeeze(-1)
-        flat = self.function(flat, targets.reshape(-1))
-        if flat.numel() != targets.numel():
-            raise SettingError(
-                f"loss: {self.name} returned {tuple(flat.shape)} for {targets.numel()} targets; "
-                "it must return one value per sample (for torch losses: reduction='none')"
-            )
-        return flat.reshape(targets.shape)
+    def hits(self, outputs: Tree, targets: Tree) -> Tensor:
+        return (beside(logits(outputs), targets) > 0) == (targets > 0)
 
 
-def spread(weights: Tensor, targets: Tensor) -> Tensor:
-    """Sample weights [K, B] as weights of targets [K, B, ...].
-
-    A sample with several targets, such as a sentence, counts with their mean.
-
-    >>> spread(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2, 2))
-    tensor([[[0.5000, 0.5000],
-             [1.5000, 1.5000]]])
-    """
-    if targets.dim() == weights.dim():
-        return weights
-    many = targets[0, 0].numel()
-    lead = (weights / many).view(*weights.shape, *[1] * (targets.dim() - weights.dim()))
-    return lead.expand_as(targets)
+def beside(outputs: Tensor, targets: Tensor) -> Tensor:
+    """outputs[n, 1] for targets[n] as [n]: one output per target."""
+    return outputs.squeeze(-1) if outputs.dim() == targets.dim() + 1 else outputs
 
 
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))
 }
-_KNOWN = {F.cross_entropy: "cross_entropy", F.mse_loss: "mse"}
-
-
-def as_loss(loss: str | nn.Module | Callable[..., Tensor] | Loss) -> Loss:
-    """A loss from a name, a torch loss (its reduction is set to 'none') or a function.
-
-    >>> as_loss(nn.CrossEntropyLoss()).name
-    'cross_entropy'
-    """
-    if isinstance(loss, Loss):
-        return loss
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise nearest(loss, LOSSES, "loss")
-        return LOSSES[loss]
-    if (
-        type(loss) is nn.CrossEntropyLoss
-        and loss.weight is None
-        and loss.label_smoothing == 0
-        and loss.ignore_index == -100
-    ):
-        return LOSSES["cross_entropy"]
-    if type(loss) is nn.MSELoss:
-        return LOSSES["mse"]
-    if isinstance(loss, nn.Module):
-        if hasattr(loss, "reduction"):
-            loss = copy.copy(loss)
-            setattr(loss, "reduction", "none")  # noqa: B010 (a module's attributes are untyped)
-        return Custom(loss)
-    if not callable(loss):
-        raise SettingError(
-            f"loss: {loss!r} is not accepted; "
-            f"give one of {', '.join(LOSSES)}, a torch loss or a function"
-        )
-    if loss in _KNOWN:
-        return LOSSES[_KNOWN[loss]]
-    if "reduction" in inspect.signature(loss).parameters:
-        return Custom(partial(loss, reduction="none"))
-    return Custom(loss)

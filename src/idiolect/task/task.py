@@ -1,7 +1,8 @@
 """A task: a model and a loss as functions of rows x[K, d], one row per client.
 
 A model is a vector of R^d: the trainable parameters of a torch module, flattened in the order of
-`named_parameters`. Frozen parameters and buffers stay constants of the module.
+`named_parameters`. Frozen parameters and buffers stay constants of the module, except for buffers
+that training changes (running statistics): these follow the parameters, a row of R^(d + m).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
+from ..core.trees import Tree, arguments
 from .batches import Batch
-from .kernels import Rows, choose, has_dropout, one_loss
+from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
 from .layout import Layout
-from .losses import Loss, as_loss, spread
+from .losses import Loss, spread
 from .numerics import Numerics
+from .own_losses import Given, as_loss
 from .split import Split, split_by
+from .statistics import Statistics
 
 
 class Task:
@@ -32,8 +36,10 @@ class Task:
     `model` is a torch module, whose weights are then the start of every run, or a function without
     arguments that makes one, which is then called anew under each seed. `loss` is a name
     ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
-    targets) that returns one value per sample. Device, precision, kernel, clipping, weight decay
-    and seed are settings of a run, not of a task: `under` gives the task as a run computes it.
+    targets) that returns one value per sample. `buffers` names the buffers that a module of your
+    own changes in training (patterns, "ema,*.count"); those of torch's layers are known. Device,
+    precision, kernel, clipping, weight decay and seed are settings of a run, not of a task: `under`
+    gives the task as a run computes it.
 
     >>> task = Task(nn.Linear(3, 2))
     >>> task.d, task.kernel, task.under(dtype=torch.float64).x0.dtype
@@ -43,8 +49,11 @@ class Task:
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
-        loss: str | nn.Module | Callable[..., Tensor] | Loss = "cross_entropy",
+        loss: Given = "cross_entropy",
+        *,
+        buffers: str = "",
     ):
+        self.buffers = buffers
         self._prepare(model, as_loss(loss), Numerics())
 
     def _prepare(self, model: Any, criterion: Loss, numerics: Numerics) -> None:
@@ -62,18 +71,31 @@ class Task:
         self.layout = Layout(names, tuple(p.shape for p in parameters), starts, self.device)
         self.d = starts[-1]
         self.x0 = torch.cat([p.detach().flatten() for p in parameters])
-        self._kernel = choose(self.module, self.layout, numerics.kernel)
+        self.statistics = Statistics.of(self.module, self.buffers, self.x0)
+        self._kernel = choose(self.module, self.layout, numerics.kernel, self.statistics)
         self._splits: dict[str, Split] = {}
         self._hvp: Any = None
 
     def under(self, numerics: Numerics | None = None, **changes: Any) -> Task:
         """The same model and loss on another device, in another precision, with another seed."""
         task = object.__new__(type(self))
+        task.buffers = self.buffers
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
 
     def __repr__(self) -> str:
         return f"Task({type(self.module).__name__}, {self.criterion.name!r}, d = {self.d:,})"
+
+    def start(self) -> Tensor:
+        """Where every run starts: x0, with running statistics behind it where there are any."""
+        return self.x0 if self.statistics is None else torch.cat([self.x0, self.statistics.start])
+
+    def begin_at(self, start: Tensor) -> None:
+        """Another start, as `start` gives one."""
+        self.x0 = start[: self.d].to(self.x0)
+        if self.statistics is not None:
+            new = start[self.d :].to(self.x0)
+            self.statistics = replace(self.statistics, start=new)
 
     @property
     def kernel(self) -> str:
@@ -86,28 +108,29 @@ class Task:
         return self.numerics.seed
 
     # -- functions of rows -----------------------------------------------------------------------
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """x[K, d], inputs[K, B, ...] -> [K, B, ...]."""
+    def outputs(self, x: Tensor, inputs: Tree) -> Tree:
+        """x[K, d] (or with running statistics [K, d + m]), inputs[K, B, ...] -> [K, B, ...]."""
         with torch.no_grad():
-            return self._kernel.outputs(x, inputs)
+            return self._by_kernel(lambda kernel: kernel.outputs(x, inputs))
 
-    def outputs_of_one(self, w: Tensor, inputs: Tensor) -> Tensor:
+    def outputs_of_one(self, w: Tensor, inputs: Tree) -> Tree:
         """One model w[d] on many samples inputs[n, ...]: an ordinary forward pass."""
         if isinstance(self._kernel, Rows):
             return self._kernel.of_one(w, inputs)
         self.module.eval()
         with torch.no_grad():
-            return functional_call(self.module, self.layout.unflatten(w), (inputs,))
+            return functional_call(self.module, self.layout.unflatten(w), *arguments(inputs))
 
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         """The mini-batch loss of each row's model: x[K, d] -> [K]."""
-        each = self.criterion.each(self.outputs(x, batch.inputs), batch.targets)
-        return (each * spread(batch.weights, batch.targets)).flatten(1).sum(1)
+        each = self.criterion.of_rows(self.outputs(x, batch.inputs), batch.targets)
+        weights = self.criterion.weigh(batch.weights, batch.targets)
+        return (each * spread(weights, each)).flatten(1).sum(1)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
         """The gradient of each row's mini-batch loss at its model, counted: x[K, d] -> [K, d]."""
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
-        g = self._kernel.grad(x, batch, self.criterion)
+        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.criterion))
         decay = self.numerics.weight_decay
         if decay:
             g = g + decay * x
@@ -116,24 +139,35 @@ class Task:
             g = g * (clip / g.norm(dim=-1, keepdim=True)).clamp(max=1)  # exactly 1 below the bound
         return g
 
+    def _by_kernel(self, work: Callable[[Kernel], Any]) -> Any:
+        """`work`; by the kernel "rows" from now on where torch cannot map the module."""
+        try:
+            return work(self._kernel)
+        except Unmappable:
+            if self.numerics.kernel != "auto":
+                raise
+            self._kernel = choose(self.module, self.layout, "rows")
+            return work(self._kernel)
+
     def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
         """Hessian of each row's mini-batch loss times v[K, d], exact; counts as two gradients."""
         if self._hvp is None:
             self._hvp = vmap(self._hessian_product())
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
-        weights = spread(batch.weights, batch.targets)
+        weights = self.criterion.weigh(batch.weights, batch.targets)
         h = self._hvp(x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights)
         decay = self.numerics.weight_decay
         return h + decay * v if decay else h
 
     def _hessian_product(self) -> Callable[..., Tensor]:
-        if has_dropout(self.module):
+        if has_dropout(self.module) or self.statistics:
+            what = "running statistics" if self.statistics else "dropout"
             raise SettingError(
-                "model: exact second derivatives are not available for a model with dropout"
+                f"model: exact second derivatives are not available for a model with {what}"
             )
         gradient = grad(one_loss(self.module, self.layout, self.criterion))
 
-        def product(x: Tensor, v: Tensor, *sample: Tensor) -> Tensor:
+        def product(x: Tensor, v: Tensor, *sample: Tree) -> Tensor:
             return jvp(lambda x: gradient(x, *sample), (x,), (v,))[1]
 
         return product
@@ -152,12 +186,22 @@ class Task:
         return torch.stack(rows).to(device=self.device, dtype=self.dtype)
 
     def module_of(self, x: Tensor) -> nn.Module:
-        """A torch module with the weights x[d], ready for use (eval mode)."""
+        """A torch module with the weights x[d] or x[d + m], ready for use (eval mode)."""
         module = copy.deepcopy(self.module)
+        parts = self.tensors_of(x)
         with torch.no_grad():
-            for name, value in self.layout.unflatten(x).items():
-                module.get_parameter(name).copy_(value)
+            for name in self.layout.names:
+                module.get_parameter(name).copy_(parts.pop(name))
+            for name, value in parts.items():
+                module.get_buffer(name).copy_(value)
         return module.eval()
+
+    def tensors_of(self, x: Tensor) -> dict[str, Tensor]:
+        """Parameters, and running statistics where x has them, by name."""
+        parts = self.layout.unflatten(x[..., : self.d])
+        if self.statistics is not None and x.shape[-1] > self.d:
+            parts |= self.statistics.layout.unflatten(x[..., self.d :])
+        return parts
 
     def split(self, private: str) -> Split:
         """Which coordinates are private.
@@ -207,15 +251,20 @@ def _reset(module: nn.Module) -> None:
 
 
 def _refuse(module: nn.Module) -> None:
-    """What cannot be averaged or kept apart per client: running statistics, unfinished layers."""
+    """What cannot be evaluated sample by sample, and unfinished layers."""
     for name, layer in module.named_modules():
-        statistics = getattr(layer, "track_running_stats", False)
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or statistics:
-            raise SettingError(
-                f"model: layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or "
-                "keeps running statistics, which are neither a client's nor the server's; "
-                "use torch.nn.GroupNorm in its place"
-            )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if layer.running_mean is None:
+                raise SettingError(
+                    f"model: layer {name!r} ({type(layer).__name__}) has no running statistics, so "
+                    "that a prediction depends on which samples come with it; "
+                    "use track_running_stats=True, or torch.nn.GroupNorm in its place"
+                )
+            if isinstance(layer, nn.SyncBatchNorm):
+                raise SettingError(
+                    f"model: layer {name!r} is SyncBatchNorm, which is for one model on many "
+                    "devices; use torch.nn.BatchNorm2d in its place"
+                )
         for p in layer.parameters(recurse=False):
             if isinstance(p, nn.parameter.UninitializedParameter):
                 raise SettingError(

@@ -19,8 +19,9 @@ from torch import nn
 
 from ...core.knobs import SettingError
 from ..layout import Layout
+from ..statistics import Statistics
 from .graph import Layer, has_dropout, layer_chain
-from .mapped import Compiled, Vmapped, one_loss
+from .mapped import Compiled, Unmappable, Vmapped, one_loss
 from .rows import Rows
 from .stacked import Stacked
 
@@ -30,6 +31,7 @@ __all__ = [
     "Kernel",
     "Rows",
     "Stacked",
+    "Unmappable",
     "Vmapped",
     "choose",
     "has_dropout",
@@ -41,18 +43,29 @@ KERNELS = ("auto", "stacked", "vmap", "rows", "compiled")
 Kernel = Stacked | Vmapped | Rows
 
 
-def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
+def choose(
+    module: nn.Module,
+    layout: Layout,
+    kernel: str = "auto",
+    statistics: Statistics | None = None,
+) -> Kernel:
     """The kernel of that name for a module, or a SettingError that says which ones it can have.
 
-    "auto" is the fixed rule: with dropout rows; for a chain of linear layers stacked; for
-    convolutions on a CPU rows; else vmap.
+    "auto" is the fixed rule: with dropout or running statistics rows; for a chain of linear layers
+    stacked; for convolutions and LSTM layers on a CPU rows; else vmap (and rows again where
+    torch cannot map the module, which its first call shows: see `Task`).
     """
     if kernel not in KERNELS:
         raise SettingError(f"kernel: {kernel!r} is not accepted; one of {', '.join(KERNELS)}")
     random = has_dropout(module)
-    layers = None if random else layer_chain(module)
+    layers = None if random or statistics else layer_chain(module)
     if kernel == "auto":
-        kernel = _fixed_rule(module, layout, random, layers)
+        kernel = _fixed_rule(module, layout, random or bool(statistics), layers)
+    if statistics and kernel != "rows":
+        raise SettingError(
+            f"kernel: {kernel!r} cannot keep the running statistics of each client; "
+            f"a model with {statistics.layout.names[0]!r} needs kernel 'rows'"
+        )
     if random and kernel != "rows":
         raise SettingError(
             f"kernel: {kernel!r} cannot give each client its own dropout; "
@@ -66,14 +79,19 @@ def choose(module: nn.Module, layout: Layout, kernel: str = "auto") -> Kernel:
             )
         return Stacked(layers, layout)
     if kernel == "rows":
-        return Rows(module, layout, random)
+        return Rows(module, layout, random, statistics)
     return Compiled(module, layout) if kernel == "compiled" else Vmapped(module, layout)
 
 
-def _fixed_rule(module: nn.Module, layout: Layout, random: bool, layers: list[Layer] | None) -> str:
-    if random:
+_ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.LSTM)  # faster row by row on a CPU
+
+
+def _fixed_rule(
+    module: nn.Module, layout: Layout, needs_rows: bool, layers: list[Layer] | None
+) -> str:
+    if needs_rows:
         return "rows"
     if layers:
         return "stacked"
-    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
-    return "rows" if convolves and layout.device.type == "cpu" else "vmap"
+    one_by_one = any(isinstance(m, _ONE_BY_ONE) for m in module.modules())
+    return "rows" if one_by_one and layout.device.type == "cpu" else "vmap"

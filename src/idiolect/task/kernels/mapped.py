@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ...core.knobs import SettingError
+from ...core.trees import Tree, arguments
 from ..batches import Batch
 from ..layout import Layout
-from ..losses import Loss, spread
+from ..losses import Loss, total
 
 
 def one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Tensor]:
     """The mini-batch loss of one model as a function of its flat vector, for torch.func."""
 
-    def value(flat: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        out = functional_call(module, layout.unflatten(flat), (inputs,))
-        return (loss.each(out, targets) * weights).sum()
+    def value(flat: Tensor, inputs: Tree, targets: Tree, weights: Tensor) -> Tensor:
+        out = functional_call(module, layout.unflatten(flat), *arguments(inputs))
+        return total(loss.each(out, targets), weights)
 
     return value
+
+
+class Unmappable(SettingError):
+    """A module that torch.func cannot map over rows: random numbers, decisions about data, ..."""
 
 
 class Vmapped:
@@ -32,31 +38,41 @@ class Vmapped:
     def __init__(self, module: nn.Module, layout: Layout):
         self.module = module
         self.layout = layout
+        self.proved = False  # whether the module has been mapped once
         self._run = vmap(
-            lambda flat, inputs: functional_call(module, layout.unflatten(flat), (inputs,))
+            lambda flat, inputs: functional_call(module, layout.unflatten(flat), *arguments(inputs))
         )
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         # Nothing in the module is random, and torch's fast path for evaluation cannot be mapped.
         self.module.train()
-        return self._run(x, inputs)
+        with self._mapping():
+            return self._run(x, inputs)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         if loss not in self._grads:
             self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
         self.module.train()
+        weights = loss.weigh(batch.weights, batch.targets)
+        with self._mapping():
+            return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, weights)
+
+    @contextmanager
+    def _mapping(self) -> Iterator[None]:
+        """A module that torch cannot map shows that at its first call."""
         try:
-            return self._grads[loss](
-                x.contiguous(), batch.inputs, batch.targets, spread(batch.weights, batch.targets)
-            )
-        except RuntimeError as error:
-            if "randomness" not in str(error):
+            yield
+        except SettingError:
+            raise
+        except Exception as error:  # whatever a user's forward does to a mapped tensor
+            if self.proved:
                 raise
-            raise SettingError(
-                f"kernel: {self.name!r} cannot give each client its own random numbers; "
-                "this model needs kernel 'rows'"
-            ) from None
+            reason = (str(error) or repr(error)).splitlines()[0]
+            raise Unmappable(
+                f"kernel: {self.name!r} cannot run this model ({reason}); it needs kernel 'rows'"
+            ) from error
+        self.proved = True
 
     def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function

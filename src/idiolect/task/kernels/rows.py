@@ -8,9 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ...core.trees import Tree, arguments, length, map_tree
 from ..batches import Batch
 from ..layout import Layout
-from ..losses import Loss, spread
+from ..losses import Loss, total
+from ..statistics import Statistics, mixes_samples
 from .pooling import with_fast_pooling
 from .threads import over_threads
 
@@ -22,16 +24,48 @@ _SAMPLES_AT_ONCE = 512
 class RowModule:
     """A copy of a module whose parameters are slices of one row of x[K, d] at a time."""
 
-    def __init__(self, module: nn.Module, layout: Layout):
+    def __init__(self, module: nn.Module, layout: Layout, statistics: Statistics | None):
         self.module = copy.deepcopy(module)
         self.layout = layout
+        self.statistics = statistics
         self.parameters = [self.module.get_parameter(n) for n in layout.names]
+        self.buffers = (
+            [self.module.get_buffer(n) for n in statistics.layout.names] if (statistics) else []
+        )
 
-    def with_weights(self, row: Tensor) -> nn.Module:  # row[d]
-        """The module with the weights of a row, which are not copied."""
-        for p, value in zip(self.parameters, self.layout.unflatten(row).values(), strict=True):
+    def with_weights(self, row: Tensor, running: Tensor | None = None) -> nn.Module:
+        """The module with the weights of a row[d], which are not copied.
+
+        Statistics are `running`[m], which training then changes, else the row's end, row[d + m].
+        """
+        d = self.layout.starts[-1]
+        for p, value in zip(self.parameters, self.layout.unflatten(row[:d]).values(), strict=True):
             p.data = value
+        if self.statistics is not None:
+            if running is None:
+                running = row[d:] if len(row) > d else self.statistics.start.clone()
+            self._set(self.statistics, running)
         return self.module
+
+    def _set(self, statistics: Statistics, running: Tensor) -> None:
+        parts = statistics.layout.unflatten(running)
+        for buffer, (name, value) in zip(self.buffers, parts.items(), strict=True):
+            if name in statistics.whole:
+                buffer.copy_(value)
+            else:
+                buffer.data = value
+
+    def read_counts(self, running: Tensor) -> None:
+        """Whole numbers that training has changed, back into the row."""
+        assert self.statistics is not None
+        parts = self.statistics.layout.unflatten(running)
+        for buffer, (name, value) in zip(self.buffers, parts.items(), strict=True):
+            if name in self.statistics.whole:
+                value.copy_(buffer)
+
+    def __call__(self, inputs: Tree) -> Tree:
+        args, kwargs = arguments(inputs)
+        return self.module(*args, **kwargs)
 
 
 class Rows:
@@ -39,54 +73,74 @@ class Rows:
 
     Each thread has a `RowModule` of its own, and a row's numbers do not depend on the number of
     threads. Modules with dropout always run here, on one thread: the mask of each row comes from
-    that client's own stream.
+    that client's own stream. So do modules with running statistics.
     """
 
     name = "rows"
 
-    def __init__(self, module: nn.Module, layout: Layout, random: bool):
+    def __init__(
+        self, module: nn.Module, layout: Layout, random: bool, statistics: Statistics | None = None
+    ):
         self.layout = layout
         self.random = random  # whether the module has dropout
+        self.statistics = statistics
+        self.mixes = mixes_samples(module)
         self.on_cpu = layout.device.type == "cpu"
         self.original = with_fast_pooling(module) if self.on_cpu else copy.deepcopy(module)
         self.row_modules: list[RowModule] = []  # one per thread
 
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        return torch.stack(self._outputs(x, list(inputs)))
+    def outputs(self, x: Tensor, inputs: Tree) -> Tree:
+        rows = [map_tree(lambda t, k=k: t[k], inputs) for k in range(length(inputs))]
+        return stacked(self._outputs(x, rows))
 
-    def of_one(self, w: Tensor, inputs: Tensor) -> Tensor:  # w[d], inputs[n, ...] -> [n, ...]
+    def of_one(self, w: Tensor, inputs: Tree) -> Tree:  # w[d], inputs[n, ...] -> [n, ...]
         """One model on many samples, in pieces that stay in the cache, shared out among threads."""
-        if not len(inputs):
-            return self.original.eval()(inputs)
-        pieces = list(inputs.split(_SAMPLES_AT_ONCE))
-        return torch.cat(self._outputs(w.expand(len(pieces), -1), pieces))
+        n = length(inputs)
+        if not n:
+            return RowModule(self.original.eval(), self.layout, self.statistics)(inputs)
+        pieces = [
+            map_tree(lambda t, a=a: t[a : a + _SAMPLES_AT_ONCE], inputs)
+            for a in range(0, n, _SAMPLES_AT_ONCE)
+        ]
+        return joined(self._outputs(w.expand(len(pieces), -1), pieces))
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
-        weights = spread(batch.weights, batch.targets)
+        weights = loss.weigh(batch.weights, batch.targets)
         at_work = batch.weights.sum(1) > 0
         if batch.active is not None:
             at_work &= batch.active
         g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        running = batch.running
+        # samples that only fill a batch up must not be in the statistics of those that are real
+        sizes = (batch.weights > 0).sum(1).tolist() if self.mixes else None
 
         def run(row_module: RowModule, k: int) -> None:
+            some = slice(sizes[k] if sizes else None)
+            inputs = map_tree(lambda t: t[k][some], batch.inputs)
+            targets = map_tree(lambda t: t[k][some], batch.targets)
+            mine = None if running is None else running[k]
             with torch.enable_grad():
                 with torch.random.fork_rng(devices=[], enabled=self.random):
                     if self.random:
                         torch.manual_seed(batch.noise(k))
-                    out = row_module.with_weights(x[k].detach()).train()(batch.inputs[k])
-                value = (loss.each(out, batch.targets[k]) * weights[k]).sum()
+                    row_module.with_weights(x[k].detach(), mine).train()
+                    out = row_module(inputs)
+                value = total(loss.each(out, targets), weights[k][some])
                 parts = torch.autograd.grad(value, row_module.parameters, materialize_grads=True)
                 torch.cat([p.reshape(-1) for p in parts], out=g[k])
+            if mine is not None:
+                row_module.read_counts(mine)
 
         self._each(at_work.nonzero().flatten().tolist(), run)
         return g
 
-    def _outputs(self, x: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-        out: list[Tensor] = [x] * len(inputs)
+    def _outputs(self, x: Tensor, inputs: list[Tree]) -> list[Tree]:
+        out: list[Tree] = [x] * len(inputs)
 
         def run(row_module: RowModule, k: int) -> None:
             with torch.no_grad():
-                out[k] = row_module.with_weights(x[k]).eval()(inputs[k])
+                row_module.with_weights(x[k]).eval()
+                out[k] = row_module(inputs[k])
 
         self._each(list(range(len(inputs))), run)
         return out
@@ -97,10 +151,20 @@ class Rows:
         if self.on_cpu and not self.random:
             threads = max(1, min(torch.get_num_threads(), len(rows)))
         while len(self.row_modules) < threads:
-            self.row_modules.append(RowModule(self.original, self.layout))
+            self.row_modules.append(RowModule(self.original, self.layout, self.statistics))
 
         def share(i: int) -> None:
             for k in rows[i::threads]:
                 work(self.row_modules[i], k)
 
         over_threads(share, threads)
+
+
+def stacked(outputs: list[Tree]) -> Tree:
+    """The outputs of K models as one tree, [K, ...]."""
+    return map_tree(lambda *parts: torch.stack(parts), *outputs)
+
+
+def joined(outputs: list[Tree]) -> Tree:
+    """The outputs of one model for several pieces of its samples, [n, ...]."""
+    return map_tree(lambda *parts: torch.cat(parts), *outputs)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batches import Batch
 from ..layout import Layout
-from ..losses import Loss, spread
+from ..losses import Loss
 from .graph import Layer
 
 aten = torch.ops.aten
@@ -49,7 +49,7 @@ class Stacked:
         p = self._views(x)
         values = self._forward(p, batch.inputs)
         out = values[-1]
-        weights = spread(batch.weights, batch.targets)
+        weights = loss.weigh(batch.weights, batch.targets)
         if batch.targets.flatten(1).shape[1] == out.shape[2]:
             delta = loss.delta(out, batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
         else:  # several real targets per sample
