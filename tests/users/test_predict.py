@@ -1,5 +1,8 @@
 """Save, load, predict; and models for clients that come after training."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -163,8 +166,6 @@ def test_another_model_than_that_of_the_run_is_refused(tmp_path):
 
 
 def test_labels_in_a_record_are_checked_when_they_are_read(tmp_path, result):
-    import json
-
     result.save(tmp_path / "saved")
     file = tmp_path / "saved" / "record.json"
     for labels in (["cat", "dog"], "cat", [["cat"], "dog", "owl"]):
@@ -253,3 +254,111 @@ def test_rounds_are_a_whole_number(result):
 def test_a_returning_client_begins_anew_if_it_is_said(result):
     new = result.personalise(newcomers(("hospital-1", "new")), returning=True, rounds=2)
     assert [row["client"] for row in new.clients_table()] == ["hospital-1", "new"]
+
+
+def test_a_model_with_batch_norm_predicts_the_same_after_loading(tmp_path):
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+
+    result = il.run("fedavg", make(), NAMED, rounds=2)
+    result.save(tmp_path / "saved")
+    again = il.load(tmp_path / "saved", task=make())
+    rows = NAMED.inputs[:5]
+    one, other = (r.predict(rows, client="hospital-1").probabilities for r in (result, again))
+    assert np.array_equal(one, other)
+
+
+def test_a_model_with_frozen_parts_needs_the_same_module(tmp_path):
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+        model[0].requires_grad_(False)
+        return model
+
+    one = make()
+    il.run("fedavg", one, NAMED, rounds=1).save(tmp_path / "saved")
+    il.load(tmp_path / "saved", task=one).personal("hospital-1")
+    with pytest.raises(il.SettingError, match="another model: weights"):
+        il.load(tmp_path / "saved", task=make()).personal("hospital-1")
+
+
+# -- tables ----------------------------------------------------------------------------------------
+def visits(sites, n=30, seed=0):
+    """A table as people have it: text, a category, numbers far apart, labels of one's own."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(seed)
+    rows = len(sites) * n
+    age = rng.uniform(20, 90, rows)
+    table = {
+        "site": np.repeat(sites, n),
+        "age": age,
+        "income": rng.uniform(1e4, 9e4, rows),
+        "ward": rng.choice(["icu", "er", "day"], rows),
+        "ill": np.where(age + 5 * rng.standard_normal(rows) > 55, "yes", "no"),
+    }
+    return pandas.DataFrame(table)
+
+
+@pytest.fixture(scope="module", params=["federated", "client"])
+def table_run(request, tmp_path_factory):
+    frame = visits(["north", "south", "west"])
+    data = il.Federation.from_frame(frame, client="site", target="ill", scale=request.param)
+    features = data.inputs.shape[1]
+    folder = tmp_path_factory.mktemp("table") / "run"
+    result = il.run("ditto", lambda: nn.Linear(features, 2), data, rounds=5, directory=folder)
+    return frame, data, result, folder, features
+
+
+def test_raw_rows_are_prepared_as_the_training_data_were(table_run):
+    frame, data, result, folder, features = table_run
+    raw = frame[frame["site"] == "south"][["ward", "income", "age"]]  # in another order
+    found = result.predict(raw, client="south")
+    inputs = data.preparation.apply(raw, clients="south")
+    wanted = result.predict(inputs, client="south")
+    assert np.array_equal(found.probabilities, wanted.probabilities)
+    assert set(found.labels.tolist()) <= {"no", "yes"} and found.classes == ("no", "yes")
+    right = (found.labels == frame[frame["site"] == "south"]["ill"]).mean()
+    assert right > 0.7
+    by_site = result.predict(frame, client=frame["site"])
+    south = (frame["site"] == "south").to_numpy()
+    assert np.allclose(by_site.probabilities[south], found.probabilities, atol=1e-6)
+    again = il.load(folder, task=lambda: nn.Linear(features, 2)).predict(raw, client="south")
+    assert np.array_equal(again.probabilities, found.probabilities)
+    assert again.labels.tolist() == found.labels.tolist()
+
+
+def test_a_missing_column_is_named(table_run):
+    frame, _, result, _, _ = table_run
+    with pytest.raises(il.SettingError, match="column 'age' is not in the table"):
+        result.predict(frame.drop(columns="age"), client="south")
+
+
+def test_new_hospitals_of_a_table_are_prepared_as_those_of_training(table_run):
+    _, _, result, _, _ = table_run
+    frame = visits(["east"], seed=9)
+    data = il.Federation.from_frame(
+        frame,
+        client="site",
+        target="ill",
+        preparation=result.preparation,
+        class_names=result.class_names,
+    )
+    new = result.personalise(data, rounds=20)
+    assert new.over_seeds("accuracy")[0] > 0.7
+    assert len(new.predict(frame, client="east")) == 30
+    own = il.Federation.from_frame(frame, client="site", target="ill", scale="none")
+    with pytest.raises(il.SettingError, match=r"in a way of their own; .*preparation=result.prep"):
+        result.personalise(own)
+    arrays = il.Federation.from_arrays(data.inputs, data.targets, ["x"] * 30)
+    with pytest.raises(il.SettingError, match="data: "):
+        result.personalise(arrays)
+
+
+def test_a_preparation_in_a_record_is_checked_when_it_is_read(table_run, tmp_path):
+    _, _, _, folder, _ = table_run
+    shutil.copytree(folder, tmp_path / "copy")
+    file = tmp_path / "copy" / "record.json"
+    saved = json.loads(file.read_text())
+    saved["data"]["preparation"]["scale"] = "magic"
+    file.write_text(json.dumps(saved))
+    with pytest.raises(il.SettingError, match="preparation: it cannot be used"):
+        il.load(tmp_path / "copy")
