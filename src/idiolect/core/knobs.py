@@ -153,9 +153,11 @@ class Knobs:
     def __init_subclass__(cls, **options: Any) -> None:
         """Add the meaning of the fields to the docstring: what `help` shows."""
         super().__init_subclass__(**options)
-        own = {n: f for n, f in vars(cls).items() if isinstance(f, dataclasses.Field)}
-        above = [f for f in getattr(cls, "__dataclass_fields__", {}).values() if f.metadata]
-        knobs = {f.name: f for f in above} | {n: f for n, f in own.items() if f.metadata}
+        knobs: dict[str, dataclasses.Field] = {}
+        for base in reversed(cls.__mro__[1:]):
+            knobs |= {f.name: f for f in vars(base).get("__dataclass_fields__", {}).values()}
+        knobs |= {n: f for n, f in vars(cls).items() if isinstance(f, dataclasses.Field)}
+        knobs = {n: f for n, f in knobs.items() if f.metadata}
         text = cls.__dict__.get("__doc__")
         if not text or not knobs:
             return

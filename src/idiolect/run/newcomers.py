@@ -16,7 +16,7 @@ from ..host.scores import Scores, summarise
 from ..server.contract import Contract
 from ..server.exchange import Order
 from ..server.roster import Roster
-from .check import check_model
+from .check_model import check_model
 from .given import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord
@@ -64,12 +64,12 @@ def personalised(
     _check_ids(federation, session.server.roster, returning)
     _check_data(federation, record.data)
     contract = session.contract
-    run = record.settings
-    check_model(contract.task, federation, run["batch"], run["batching"])
+    settings = session.hosts[0].settings
+    check_model(contract.task, federation, settings.batch, settings.batching)
     roster = Roster()
     wire_ids = roster.enrol(federation.ids, federation.sizes("train").tolist())
     settings = replace(
-        session.hosts[0].settings,
+        settings,
         scratch=None,
         validation=bool(federation.sizes("valid").any()),
     )
@@ -127,7 +127,8 @@ def _check_data(federation: Federation, data: dict[str, Any]) -> None:
     if made is not None and prepared is not None and _statistics(made) != _statistics(prepared):
         raise SettingError(
             "data: these rows were prepared (encoded, scaled) in a way of their own; prepare them "
-            "as the training data were: Federation.from_frame(..., preparation=result.preparation)"
+            "as the training data were: Federation.from_frame(..., preparation=result.preparation, "
+            "class_names=result.class_names)"
         )
     if (made is None) != (prepared is None):
         raise SettingError(
@@ -135,14 +136,17 @@ def _check_data(federation: Federation, data: dict[str, Any]) -> None:
             + ("a table" if prepared is not None else "arrays")
             + ", and these are "
             + ("not from one" if made is None else "from a table")
-            + "; prepare them alike"
+            + "; prepare them alike: Federation.from_frame(..., preparation=result.preparation, "
+            "class_names=result.class_names)"
         )
 
 
 def _statistics(preparation: dict[str, Any]) -> Any:
     """What a preparation does to a row, whoever the clients are."""
-    ignored = ("clients", "bytes_up", "bytes_down", "dropped")
-    return {k: v for k, v in preparation.items() if k not in ignored}
+    own = preparation["scale"] == "client"  # every client has statistics of its own
+    left_out = {"fill", "centre", "spread"} if own else set()
+    columns = [{k: v for k, v in c.items() if k not in left_out} for c in preparation["columns"]]
+    return columns, preparation["scale"], preparation["missing"]
 
 
 def _figures(

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.trees import Tree, first, leaves, map_tree
+from ..core.trees import Tree, arguments, first, leaves, map_tree
 from ..core.typed import expect
 from ..core.types import Id
 from ..data.preparation import Preparation
+from ..task.losses import logits
 from .session import Session
 
 AT_ONCE = 4096  # rows in one forward pass
@@ -86,32 +87,17 @@ def _outputs(session: Session, id: Id, inputs: Tree) -> Tensor:
         with torch.no_grad():
             for low in range(0, max(1, len(first(inputs))), AT_ONCE):
                 piece = map_tree(lambda t, at=low: t[at : at + AT_ONCE].to(task.device), inputs)
-                pieces.append(_logits(_called(module, piece)).cpu())
+                args, named = arguments(piece)
+                pieces.append(logits(module(*args, **named)).cpu())
+    except SettingError:
+        raise SettingError(
+            "rows: the model returns several tensors; call it yourself: result.personal(client)"
+        ) from None
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(inputs))
         raise SettingError(f"rows: the model does not accept {shapes} per row: {reason}") from None
     return torch.cat(pieces)
-
-
-def _called(module: torch.nn.Module, inputs: Tree) -> Any:
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
-
-
-def _logits(outputs: Any) -> Tensor:
-    """The one tensor of a model's answer."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    if isinstance(outputs, dict) and isinstance(outputs.get("logits"), Tensor):
-        return outputs["logits"]
-    found = leaves(outputs)
-    if len(found) == 1:
-        return found[0]
-    raise SettingError(
-        "rows: the model returns several tensors; call it yourself: result.personal(client)(...)"
-    )
 
 
 def _in_words(outputs: Tensor, loss: str, data: dict[str, Any]) -> Prediction:

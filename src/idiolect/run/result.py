@@ -35,7 +35,7 @@ from .arrays import float32_safetensors
 from .directory import RunDirectory
 from .journal import Journal
 from .newcomers import personalised
-from .predict import Prediction, is_several, plain_list, predict, preparation_of
+from .predict import Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord
 from .restore import bound_of
 from .session import Session, host_folder
@@ -195,6 +195,11 @@ class Result:
     def preparation(self) -> Preparation | None:
         """How raw rows of a table became inputs; None where the data were not a table."""
         return preparation_of(self.record.data)
+
+    @property
+    def class_names(self) -> tuple[Any, ...]:
+        """The user's label of each class; () where classes are called by their numbers."""
+        return labels_of(self.record.data)
 
     def export(
         self,

@@ -37,6 +37,7 @@ class RunSettings(TypedDict, total=False):
     server_options: str
     finetune_steps: int
     finetune_lr: float
+    statistics: str
     channel: Channel | Stage | str
     rule: Rule | str
     attack: Attack | str | None

@@ -142,7 +142,7 @@ class CellJob:
         began = time.process_time()
         method = METHODS[self.method].make()
         federation = _data(self.federation, self.clients)
-        result = run(method, _task(), federation, **self.settings())
+        result = run(method, _task(), federation, progress=False, **self.settings())
         summary = result.summary()
         clients = result.clients_table()
         out = {
