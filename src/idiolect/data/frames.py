@@ -96,37 +96,26 @@ def read_table(
     class_names: tuple[Any, ...] | None = None,
 ) -> Federation:
     """The federation in a frame; see `Federation.from_frame`."""
+    _check_known(how, preparation, class_names)
     frame = read_frame(given)
     roles = _check_roles(frame, how)
     samples = _split(frame, how)
     if preparation is None:
-        kinds, dropped = _choose(samples, how, roles)
-        samples = _without_missing(samples, list(kinds), how)
-        preparation = fit(
-            samples.frame,
-            kinds,
-            samples.ids,
-            samples.client,
-            samples.train,
-            scale=how.scale,
-            missing=how.missing,
-            max_categories=how.max_categories,
-            dropped=dropped,
-        )
-        _say_preparation(preparation)
+        samples, prepared = _prepare(samples, how, roles)
     else:
-        for column in preparation.columns:
-            find(column.name, "frame", frame.columns)
-        named = [column.name for column in preparation.columns]
-        samples = _without_missing(samples, named, replace(how, missing=preparation.missing))
-        preparation = extend(preparation, samples.frame, samples.ids, samples.client, samples.train)
+        samples, prepared = _prepare_alike(samples, preparation)
     outcome = read_outcome(samples.frame[how.target], how.target, how.kind, class_names)
+    if outcome.class_names and preparation is not None and class_names is None:
+        raise SettingError(
+            "class_names: give those of the federation that the preparation is of (() for a "
+            "regression): classes must have the same numbers"
+        )
     if outcome.reason:
         note(outcome.reason)
     _say_clients(samples, how)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
-        preparation.apply(samples.frame, clients),
+        prepared.apply(samples.frame, clients),
         outcome.targets,
         clients,
         split=np.array(SPLITS)[samples.part],
@@ -138,8 +127,55 @@ def read_table(
         federation,
         classes=len(outcome.class_names),
         class_names=outcome.class_names,
-        preparation=preparation,
+        preparation=prepared,
     )
+
+
+def _prepare(
+    samples: _Samples, how: Reading, roles: dict[str, str]
+) -> tuple[_Samples, Preparation]:
+    """The samples that are kept, and a new preparation from their training rows."""
+    kinds, dropped = _choose(samples, how, roles)
+    kept = _without_missing(samples, list(kinds), how.missing)
+    prepared = fit(
+        kept.frame,
+        kinds,
+        kept.ids,
+        kept.client,
+        kept.train,
+        scale=how.scale,
+        missing=how.missing,
+        max_categories=how.max_categories,
+        dropped=dropped,
+    )
+    _say_preparation(prepared)
+    return kept, prepared
+
+
+def _prepare_alike(samples: _Samples, preparation: Preparation) -> tuple[_Samples, Preparation]:
+    """The same by an earlier preparation, which learns of clients that it does not know."""
+    names = [column.name for column in preparation.columns]
+    for name in names:
+        find(name, "frame", samples.frame.columns)
+    kept = _without_missing(samples, names, preparation.missing)
+    return kept, extend(preparation, kept.frame, kept.ids, kept.client, kept.train)
+
+
+def _check_known(
+    how: Reading, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+) -> None:
+    """Data that are read as earlier ones were leave nothing else to choose."""
+    if class_names is not None:
+        decided = "classes" if class_names else "values"
+        if how.kind not in ("auto", decided):
+            raise SettingError(
+                f"kind: {how.kind!r} is not accepted with these class_names, which say {decided!r}"
+            )
+    if preparation is None:
+        return
+    for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
+        if getattr(how, name) != getattr(Reading(), name):
+            raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
 
 
 def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
@@ -195,7 +231,7 @@ def _choose(
     return kinds, dropped | dict.fromkeys(how.drop, "as asked")
 
 
-def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samples:
+def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samples:
     """All samples, or with `missing` "drop" those that have a value in every column.
 
     Missing values are refused here, or counted in a line.
@@ -205,7 +241,7 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
     if not counts:
         return samples
     rows = lacks.any(1)
-    if how.missing == "refuse":
+    if missing == "refuse":
         name = next(iter(counts))
         clients = len(np.unique(samples.client[samples.frame[name].isna().to_numpy()]))
         more = f"; so have {len(counts) - 1} other columns" if len(counts) > 1 else ""
@@ -215,8 +251,8 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
             f"feature that says so), or leave the column out: --drop {name}"
         )
     where = _some(f"{name!r} {count:,}" for name, count in counts.items())
-    if how.missing != "drop":
-        note(f"missing values are filled in with the {how.missing}: {where}")
+    if missing != "drop":
+        note(f"missing values are filled in with the {missing}: {where}")
         return samples
     kept = samples.only(~rows)
     lost = len(samples.ids) - len(kept.ids)

@@ -30,7 +30,7 @@ class TableFile(Reading):
     separator: str = knob(
         "auto",
         "what stands between the values of a .csv file; auto: by its first line",
-        choices=("auto", *SEPARATORS),
+        choices=("auto", *SEPARATORS, *SEPARATORS.values()),
     )
 
     def load(self) -> Federation:
@@ -68,7 +68,10 @@ def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
 
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
-        mark = SEPARATORS.get(separator) or _find_separator(first, path)
+        if separator == "auto":
+            mark = _find_separator(first, path)
+        else:
+            mark = SEPARATORS.get(separator, separator)
         file.seek(0)
         header = next(csv.reader(file, delimiter=mark), [])
     refuse_twice([name for name in header if name])

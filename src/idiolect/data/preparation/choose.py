@@ -17,7 +17,10 @@ from .kinds import CATEGORY, DATE, NUMBER, coded, kind_of, numbers
 if TYPE_CHECKING:
     import pandas as pd
 
-ROW_NUMBERS = ("", "unnamed: 0", "index", "level_0", "row", "rownames", "row_names")
+ROW_NUMBERS = (
+    *("", "unnamed: 0", "index", "level_0", "__index_level_0__"),
+    *("row", "rownames", "row_names"),
+)
 ID_WORDS = ("id", "ids", "uuid", "guid")
 FEW_ROWS = 10  # in fewer rows, numbers that count from 1 may well be measurements
 

@@ -62,6 +62,8 @@ def read_outcome(
     if kind == "values":
         return Outcome(_values(column, name, holds), ())
     codes, distinct = coded(column)
+    if holds == NUMBER and any(type(value) is str for value in distinct):  # decimal numbers
+        codes, distinct = coded(column.astype(float))
     classes = in_order(distinct, column)
     reason = ""
     if kind == "auto":
