@@ -21,6 +21,8 @@ from .help import Help
 from .settings_file import read_toml
 from .suggest import TABLES, unknown_flag
 
+FROM_FILES = ("table", "folder")  # data sets whose `path` is a file or folder of the user's
+
 
 class Parser(argparse.ArgumentParser):
     """argparse that raises SettingError, for one command."""
@@ -254,6 +256,10 @@ def plan_of(
         from_file = {k: v for k, v in file[name].items() if k != "name"}
         return from_file | flags.values(parsed, name)
 
+    named = parsed.data or file["data"].get("name", "synthetic")
+    found = section("data")
+    if named in FROM_FILES and found.get("path"):  # the run may be resumed from elsewhere
+        found["path"] = str(given_path(found["path"], "path").absolute())
     task = section("task")
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())
@@ -262,8 +268,8 @@ def plan_of(
     return Plan(
         method,
         fields,
-        parsed.data or file["data"].get("name", "synthetic"),
-        section("data"),
+        named,
+        found,
         parsed.model or file["model"].get("name", ""),
         section("model"),
         loss,
