@@ -8,6 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..core.columns import fitted_table, words
 from ..core.knobs import SettingError, describe, nearest
 from ..core.notes import listed
 from ..core.text import shown
@@ -71,7 +72,7 @@ def _show(parsed: Any, options: dict[str, Any]) -> None:
         }
         print(json.dumps(facts))
     else:
-        OUT.print(table(federation))
+        OUT.print(table(federation, width=OUT.width))
         if federation.preparation is not None:
             OUT.print(_columns(federation))
     if parsed.picture:
@@ -127,7 +128,6 @@ def _list(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    listed = Table("data", "what it is", "from", "terms")
-    for r in rows:
-        listed.add_row(*(literal(r[key]) for key in ("name", "summary", "source", "terms")))
-    OUT.print(listed)
+    headings = {"name": "data", "summary": "what it is", "source": "from", "terms": "terms"}
+    columns = [words(heading, key) for key, heading in headings.items()]
+    OUT.print(fitted_table(columns, rows, OUT.width))

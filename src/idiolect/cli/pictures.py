@@ -1,4 +1,4 @@
-"""The flag that chooses the panels of a picture of curves."""
+"""Flags of commands that show results: the panels of a picture, the table of clients."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ def add_against(parser: Parser) -> None:
         metavar="WHAT",
         help=f"panels of curves.png: {', '.join(AXES)}; several with commas "
         "(default rounds,bytes,gradients,seconds)",
+    )
+
+
+def add_clients_table(parser: Parser) -> None:
+    """--clients-table: is anyone left behind?"""
+    parser.add_argument(
+        "--clients-table",
+        action="store_true",
+        help="clients by name: best, median, worst, and who gains or loses against Local",
     )
 
 

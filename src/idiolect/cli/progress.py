@@ -114,12 +114,13 @@ class _Rounds:
     def __call__(self, name: str, first_seed: int, rounds: int) -> Report:
         before = self.done
 
-        def report(seed: int, round: int, accuracy: float) -> None:
+        def report(seed: int, round: int, figure: float) -> None:
             self.done = before + (seed - first_seed) * rounds + round
             if not self.counted:
                 self.counted = True
                 self.first = self.done - 1
-            reached = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
+            what = getattr(figure, "name", "accuracy")
+            reached = "" if figure != figure else f", {what} {figure:.4f}"
             rate = (self.done - self.first) / max(clock() - self.began, 1e-9)
             self.show(self.done, f"{shown(name)} seed {seed}{reached}", rate)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
-from ..report.console import OUT, say
+from ..report.clients import clients_view
+from ..report.console import ERR, OUT, say
 from ..report.curve_picture import picture
 from ..report.curves import curve
 from ..report.goals import Goals
@@ -18,7 +19,7 @@ from ..run.compare import Comparison
 from ..run.load import load
 from ..run.result import Result
 from .flags import Flags, Parser
-from .pictures import add_against, panels
+from .pictures import add_against, add_clients_table, panels
 
 
 def show(argv: list[str]) -> None:
@@ -27,6 +28,7 @@ def show(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", help="run directories")
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
     add_against(parser)
+    add_clients_table(parser)
     parser.add_json()
     parsed = Flags(parser).parse(argv)
     against = panels(parsed.against)
@@ -47,6 +49,9 @@ def show(argv: list[str]) -> None:
         title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
     if parsed.picture:
         _draw(found, rows, goals, given_path(parsed.picture, "picture"), against)
+    if parsed.clients_table:
+        for one in found:
+            (ERR if parsed.json else OUT).print(clients_view(one))
     if parsed.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows))
         return

@@ -11,14 +11,17 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
+from ..core.plain import plain
 from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report import curves
 from ..report.captions import projection_line
+from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS, Goals
-from ..report.tables import majority_row, results_table
+from ..report.tables import baseline_row, results_table
+from ..run.compare import Comparison
 from ..run.compare import compare as run_compare
 from ..run.identity import read_identity
 from ..run.manifest import read_comparison, read_pipeline
@@ -26,8 +29,10 @@ from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.result import Result
 from ..run.run import run as run_method
+from ..run.settings import Settings
+from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
-from .pictures import add_against, panels
+from .pictures import add_against, add_clients_table, panels
 from .progress import directory_for, progress_bar, resumable
 from .settings_file import read_toml
 from .suggest import is_method, unknown_method
@@ -46,10 +51,17 @@ class Output:
     json: bool
     quiet: bool
     against: tuple[str, ...] = ()  # the panels of curves.png; () = all
+    clients_table: bool = False
 
     @classmethod
     def of(cls, parsed: Any) -> Output:
-        return cls(parsed.json, parsed.quiet, panels(getattr(parsed, "against", None)))
+        against = panels(getattr(parsed, "against", None))
+        return cls(parsed.json, parsed.quiet, against, getattr(parsed, "clients_table", False))
+
+    def clients(self, result: Result | Comparison) -> None:
+        """The clients by name, where they were asked for; stdout is JSON's alone."""
+        if self.clients_table:
+            (ERR if self.json else OUT).print(clients_view(result))
 
 
 def run(argv: list[str]) -> None:
@@ -58,6 +70,7 @@ def run(argv: list[str]) -> None:
     parser = Parser(f"run {spec or 'METHOD'}", "Train one method and show what came out.")
     parser.epilog = RUN_EXAMPLES
     add_against(parser)
+    add_clients_table(parser)
     if spec is None:
         if {"-h", "--help"} & set(rest):
             training_flags(parser, rest, None)[0].parse(rest)
@@ -79,6 +92,7 @@ def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
     """The method, wherever it stands among the arguments or in the settings file; the others."""
     scratch = Parser("run", "")
     add_against(scratch)
+    add_clients_table(scratch)
     training_flags(scratch, argv, None)
     places = words_among(argv, scratch)
     known = [i for i in places if is_method(argv[i])]
@@ -118,7 +132,9 @@ def _run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = 
     if output.json:
         print(json.dumps(result.summary()))
     else:
-        _table([result.summary()], federation, _title(plan, federation, task.d))
+        baseline = _baseline(federation, task, settings)
+        _table([*baseline, result.summary()], _title(plan, federation, task.d))
+    output.clients(result)
     say(f"run directory: {directory}")
 
 
@@ -138,9 +154,13 @@ def _title(plan: Plan, federation: Federation, d: int) -> str:
     return f"{name}: {federation.clients} clients, d = {d}"
 
 
-def _table(rows: list[dict[str, Any]], federation: Federation, title: str) -> None:
-    baseline = [majority_row(federation)] if federation.classes else []
-    OUT.print(results_table(baseline + rows, title, OUT.width))
+def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
+    row = baseline_row(federation, task.criterion, s.metrics, s.metric)
+    return [] if row is None else [row]
+
+
+def _table(rows: list[dict[str, Any]], title: str) -> None:
+    OUT.print(results_table(rows, title, OUT.width))
 
 
 def compare(argv: list[str]) -> None:
@@ -153,6 +173,7 @@ def compare(argv: list[str]) -> None:
         "lp-proj:p=1,lam=0.1 'fedavg:channel=qsgd(levels=16)' mymodule:MyMethod",
     )
     add_against(parser)
+    add_clients_table(parser)
     parser.add_argument(
         "--no-baselines", action="store_true", help="leave out Local at equal compute"
     )
@@ -212,6 +233,7 @@ def _compare_plans(
         print(json.dumps(found.summary()))
     else:
         OUT.print(found.table(OUT.width))
+    output.clients(found)
     say(f"run directory: {directory}")
 
 
@@ -288,11 +310,11 @@ def _pipeline_plans(
             **plans[0].settings,
         )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
+    rows = [*_baseline(federation, task, settings[0]), *rows]
     if output.json:
-        baseline = [majority_row(federation)] if federation.classes else []
-        print(json.dumps(baseline + rows))
+        print(json.dumps(plain(rows)))
     else:
-        _table(rows, federation, _title(plans[0], federation, task.d))
+        _table(rows, _title(plans[0], federation, task.d))
     say(f"run directory: {directory}")
 
 
@@ -302,6 +324,7 @@ def resume(argv: list[str]) -> None:
         "resume", "Continue an interrupted run to exactly the result it would have had."
     )
     parser.add_argument("run", help="the run's directory")
+    add_clients_table(parser)
     parser.add_json()
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(

@@ -180,7 +180,7 @@ def _goal_lines(axes: Any, goals: Goals, measure: str, quantity: str) -> None:
     if goals.budget and measure == goals.count:
         axes.axvline(goals.budget, color=INK, linewidth=0.8, zorder=1)
         axes.annotate("budget", (goals.budget, 0), xycoords=("data", "axes fraction"), **place)
-    if goals.target and quantity == "accuracy":
+    if goals.target and quantity == goals.metric:
         text = f"target {goals.target:g}"
         axes.axhline(goals.target, color=INK, linewidth=0.8, zorder=1)
         axes.annotate(text, (0, goals.target), xycoords=("axes fraction", "data"), **place)

@@ -24,6 +24,7 @@ from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
+from ..host.metrics import in_use
 from ..method import Method
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
@@ -121,6 +122,10 @@ class Session:
             sent = torch.tensor(federation.preparation.bytes_of(federation.ids))
             down = federation.preparation.bytes_down
             self.server.prepared(torch.arange(federation.clients), sent, down)
+        self.classes = federation.classes
+        self.metrics = in_use(
+            settings.metrics, settings.metric, federation.classes, task.criterion.name
+        )
         host_settings = HostSettings(
             batch=settings.batch,
             batching=settings.batching,
@@ -132,6 +137,7 @@ class Session:
             optimizer=fitted,
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
+            metrics=self.metrics,
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:

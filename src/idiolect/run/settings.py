@@ -7,13 +7,16 @@ schedule) are parsed once, into the objects that the fields hold.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..adversary import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
+from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.statistics import CHOICES as STATISTICS
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
@@ -28,6 +31,20 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
 MAY_GROW = "may grow"
 ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
+
+
+def parse_target(given: Any) -> float | None:
+    """A number, from text too; None or "" for none."""
+    if given is None or given == "":
+        return None
+    try:
+        if not isinstance(given, bool) and math.isfinite(float(given)):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise SettingError(
+        f"target: {given!r} is not accepted; target (where to stop) is a number, or '' for none"
+    )
 
 
 @dataclass(frozen=True)
@@ -186,9 +203,29 @@ class Adversary(Knobs):
 
 @dataclass(frozen=True)
 class Evaluation(Knobs):
-    """When models are evaluated."""
+    """When models are evaluated, and by which figures."""
 
     eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    metrics: tuple[Metric, ...] = knob(
+        (),
+        "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
+        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "'' = none, or rmse and r2 for a regression",
+        parse=parse_metrics,
+        write=metrics_text,
+    )
+    metric: str = knob(
+        "",
+        "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
+        "the metrics; '' = accuracy, or the loss of a regression",
+    )
+    target: float | None = knob(
+        None,
+        "stop when the chosen metric, pooled over the clients' test data, is as good as this "
+        "number; '' = no target",
+        parse=parse_target,
+        write=lambda target: target,
+    )
     patience: int = knob(
         0,
         "stop after so many evaluations without a better one on validation data; 0 = never",
@@ -259,6 +296,13 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 "eval_every: 0 is not accepted with a target_accuracy; "
                 "a whole number >= 1, so that the target can be seen"
             )
+        if self.target is not None and not self.eval_every:
+            raise SettingError(
+                "eval_every: 0 is not accepted with a target; "
+                "a whole number >= 1, so that the target can be seen"
+            )
+        if self.metric:
+            direction(self.metric, self.metrics)  # refuses an unknown one
 
     def __repr__(self) -> str:
         """The settings that differ from their defaults."""
