@@ -26,6 +26,7 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_goal_notes(trained, goals),
         *_malicious_notes(rows, trained),
         *_collapse_notes(trained),
+        *_best_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
         *_step_notes(trained),
@@ -177,6 +178,20 @@ def _collapse_notes(trained: Rows) -> list[str]:
         several = len(r["seeds"]) > 1
         when = [f"round {at}" + (f" (seed {seed})" if several else "") for seed, at in seeds if at]
         notes.append(f"★ {r.get('label') or r['method']}: collapsed in {', '.join(when)}")
+    return notes
+
+
+def _best_notes(trained: Rows) -> list[str]:
+    """Beside the last round: the best one by validation data, where a run was told to look."""
+    notes = []
+    for r in trained:
+        if best := r.get("best_by_validation"):
+            rounds = ", ".join(map(str, best["rounds"]))
+            accuracy = "" if best["accuracy"] is None else f"accuracy {best['accuracy']:.4f}, "
+            notes.append(
+                f"{r.get('label') or r['method']}: the best round by validation data ({rounds}) "
+                f"had {accuracy}loss {best['loss']:.4f} on test data"
+            )
     return notes
 
 

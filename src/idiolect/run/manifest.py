@@ -20,12 +20,16 @@ _COMPARISON = {
     "count": str,
     "folders": list[str],
     "plans": list[dict[str, Any]],
+    "rounds": list[int],
     # when it is finished
+    "skipped": dict[str, str],
+    "note": str,
     "labels": list[str],
     "goals": dict[str, Any],
     "majority": dict[str, Any] | None,
     "title": str,
 }
+_MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note"}
 _GOALS = {
     "budget": int,
     "target": float | None,
@@ -58,7 +62,7 @@ def read_comparison(directory: Path) -> dict[str, Any]:
     try:
         expect_fields(saved, _COMPARISON, set(_COMPARISON) - {"folders"})
         if finished:
-            expect_fields(saved, _COMPARISON, {"baselines", "count", "plans"})
+            expect_fields(saved, _COMPARISON, _MAY_MISS)
             expect_fields(saved["goals"], _GOALS, {"metric", "higher"}, place="goals")
             if saved["majority"] is not None:
                 expect_fields(saved["majority"], _MAJORITY, {"metrics"}, place="majority")

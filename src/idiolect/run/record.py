@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.knobs import SettingError
 from ..core.plain import plain
+from ..core.text import shown
 from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
@@ -27,10 +28,12 @@ class SeedRecord:
 
     seed: int
     rounds: int = 0  # rounds done
-    stopped: str = ""  # why: rounds, bytes, target; "" while it is not finished
+    stopped: str = ""  # why: rounds, bytes, target, patience, callback; "" while not finished
     collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
+    times: list[float] = field(default_factory=list)  # seconds from the start to each of them
+    best: dict[str, float] = field(default_factory=dict)  # the best evaluated round on valid. data
     final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
     malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
     held_out: Figures = field(default_factory=dict)  # test figures of the clients held out
@@ -46,6 +49,14 @@ class SeedRecord:
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
+
+    def __repr__(self) -> str:
+        figures = self.final.get("test", {})
+        reached = f", accuracy {figures['accuracy']:.4f}" if figures else ""
+        return (
+            f"SeedRecord(seed {self.seed}, {self.rounds} rounds, {len(self.clients)} clients"
+            f"{reached})"
+        )
 
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""
@@ -83,6 +94,10 @@ class Record:
         tested = [s.final["test"] for s in self.seeds]
         unknown = all(math.isnan(f["accuracy"]) and not math.isnan(f["loss"]) for f in tested)
         return "loss" if tested and unknown else "accuracy"
+
+    def __repr__(self) -> str:
+        name = shown(self.data.get("name", ""), 40)
+        return f"Record({shown(self.label, 80)!r}, {name!r}, {len(self.seeds)} seeds)"
 
     @property
     def parameters(self) -> int:
@@ -137,6 +152,13 @@ class Record:
             "accuracy": _mean(best),
             "note": "the best round on test data: optimistic, never for comparison",
         }
+        if all(s.best for s in seeds):
+            out["best_by_validation"] = {
+                "rounds": [int(s.best["round"]) for s in seeds],
+                "accuracy": _mean([s.best["accuracy"] for s in seeds]),
+                "loss": _mean([s.best["loss"] for s in seeds]),
+                "note": "test figures of the evaluated round that is best on validation data",
+            }
         if seeds[0].shared_model:
             out["global_model"] = self._both([s.shared_model for s in seeds])
         if seeds[0].malicious:
@@ -161,6 +183,21 @@ class Record:
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per seed and evaluated round, for metrics.csv."""
         return [{"seed": s.seed, **h} for s in self.seeds for h in s.history]
+
+    def timed_rounds(self) -> list[dict[str, Any]]:
+        """The rows of `rounds_table`, with the seconds since the start of their seed where known.
+
+        Times are another number each time: they stand in no table that a resumed run repeats.
+        """
+        times = [
+            s.times if len(s.times) == len(s.history) else [None] * len(s.history)
+            for s in self.seeds
+        ]
+        flat = [t for of_seed in times for t in of_seed]
+        return [
+            {**row, "seconds": math.nan if t is None else t}
+            for row, t in zip(self.rounds_table(), flat, strict=True)
+        ]
 
     def clients_table(self) -> list[dict[str, Any]]:
         """One row per seed and client, for clients.csv."""
@@ -194,7 +231,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, place=f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -210,7 +247,7 @@ class Record:
             raise ValueError("there is no seed in it")
         self.summary()
         for seed in self.seeds:
-            for row in [*seed.final.values(), *seed.history]:
+            for row in [*seed.final.values(), *seed.history, seed.best]:
                 expect(row, dict[str, float], f"figures of seed {seed.seed}")
             for row in seed.history:
                 point(self.label, {"seed": seed.seed, **row})

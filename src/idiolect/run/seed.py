@@ -17,6 +17,7 @@ from ..host.metrics import Metric, direction
 from ..host.scores import ENDS, Scores, summarise
 from ..report.figures import Figure
 from . import checkpoint
+from .best import VALID, best_row
 from .check import warn
 from .directory import RunDirectory
 from .journal import Journal
@@ -26,6 +27,7 @@ from .restore import bound_of, refusing, restore
 from .session import Session, host_folder
 from .settings import Settings
 
+BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
 
 
@@ -37,17 +39,23 @@ class Seed:
     record: SeedRecord
     identity: dict[str, Any]  # of the run
     journal: Journal
+    settings: Settings
     on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
         """Test figures of this round."""
         clients = self.session.people.evaluated
-        scores = self.session.engine.evaluate(clients, ("test",))["test"]
+        splits = ("test", "valid") if self.settings.validates else ("test",)
+        found = self.session.engine.evaluate(clients, splits)
+        scores = found["test"]
         ledger = self.session.server.ledger
         figures: dict[str, float] = {"round": self.session.server.version, **summarise(scores)}
         figures |= {n: ledger.total(n) for n in SENT}
         spent = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(spent.double().mean())
+        if self.settings.validates:
+            valid = summarise(found["valid"])
+            figures |= {name: valid[name.removeprefix("valid_")] for name in VALID}
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
@@ -77,16 +85,37 @@ class Seed:
         elif not self.record.collapsed:
             self.record.collapsed = int(figures.get("round", self.session.server.version)) or 1
 
-    def save(self, folder: RunDirectory | None) -> None:
-        """A checkpoint: the server's side, and every host by itself."""
+    def is_best(self) -> bool:
+        """Whether the round that was just evaluated is the best so far on validation data."""
+        history = self.record.history
+        return best_row(history, self.settings.patience_metric) == len(history) - 1
+
+    def keep_best(self, folder: Path) -> None:
+        """The models as they are now, in a folder for the best round."""
+        tensors, server = self.session.save()
+        parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
+        version = self.session.server.version
+        with on_disk(f"the checkpoint of the best round, {version},"):
+            bound = bound_of(self.identity, self.session)
+            facts = {"server": server}
+            checkpoint.save(folder, bound, version, {"server": tensors}, facts, parts)
+
+    def save(self, folder: RunDirectory | None, stopped: str = "") -> Path | None:
+        """A checkpoint: the server's side, and every host by itself; where it was written.
+
+        `stopped` is a stop that the figures do not tell: a callback's.
+        """
         if folder is None:
-            return
+            return None
         tensors, server = self.session.save()
         facts = {
             "server": server,
             "history": self.record.history,
             "seconds": self.record.seconds,
+            "times": self.record.times,
         }
+        if stopped == BY_CALLBACK:
+            facts["stopped"] = stopped
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
         self.on_disk = False
@@ -94,30 +123,55 @@ class Seed:
         with on_disk(f"the checkpoint of round {version}"):
             facts["journal"] = self.journal.save()
             bound = bound_of(self.identity, self.session)
-            checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
+            final = checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
             self.on_disk = True
+        return final if self.on_disk else None
 
-    def restore(self, path: Path, settings: Settings) -> None:
-        """Back to the newest sound checkpoint."""
-        found = restore(self.session, path, self.identity, settings, warn)
+    def restore(self, path: Path, longer: bool) -> None:
+        """Back to the newest sound checkpoint; `longer`: the run has more rounds than before."""
+        s = self.settings
+        found = restore(self.session, path, self.identity, s, warn)
         with refusing(found):
             metrics = self.session.metrics
-            self.record.history = checked_history(found.facts, found.round, metrics)
+            self.record.history = checked_history(found.facts, found.round, s.validates, metrics)
             self.journal.load(found.facts["journal"], len(self.record.history))
+            if longer and self.session.held_out_personalised:
+                raise ValueError(
+                    "its held-out clients were personalised at the end of the shorter run, and "
+                    "cannot be again; run it anew with more rounds"
+                )
+        if longer:
+            self._forget_last_round()
+        else:
+            self.record.stopped = found.facts.get("stopped", "")
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+        self.record.times = found.facts.get("times", [])[: len(self.record.history)]
+
+    def _forget_last_round(self) -> None:
+        """A last round that was evaluated only because it was the last is one among others now."""
+        history = self.record.history
+        every = self.settings.eval_every
+        version = self.session.server.version
+        if every and history and version % every and history[-1]["round"] == version:
+            history.pop()
+            self.journal.forget_last()
 
 
 def checked_history(
-    facts: dict[str, Any], rounds: int, metrics: Sequence[Metric] = ()
+    facts: dict[str, Any], rounds: int, validated: bool = False, metrics: Sequence[Metric] = ()
 ) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
-    check_object(facts, {"server": dict, "history": list, "seconds": float, "journal": dict})
+    kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
+    check_object(facts, {**kinds, "times": list[float]}, {"stopped", "times"})
+    if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
+        raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
     names = {"round", *summarise(nobody), *SENT, "gradients_per_client"}
+    names |= set(VALID) if validated else set()
     names |= {f"{m.name}{end}" for m in metrics for end in ENDS}
     last = 0
     for figures in facts["history"]:

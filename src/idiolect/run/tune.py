@@ -56,7 +56,7 @@ def choose(
         method, own = candidates[0]
         return Choice(method, own, measure, ())
     # A target would stop a run by its test accuracy, and evaluated rounds are on test data.
-    always = {"seeds": 1, "eval_every": 0, "target_accuracy": 0.0}
+    always = {"seeds": 1, "eval_every": 0, "target_accuracy": 0.0, "progress": False}
     figures: list[Any] = []
     with finish_on_interrupt("finishing this candidate, then stopping") as interrupted:
         for method, own in candidates:
