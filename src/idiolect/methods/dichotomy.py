@@ -34,7 +34,8 @@ class Dichotomy(FedAvg):
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     optimizers: ClassVar[tuple[str, ...]] = ()
     own_step: ClassVar[str] = (
-        "its guarantee compares the FedAvg and the local training of its paper, both by plain SGD"
+        "its two models are those of its paper's algorithms, which train by plain SGD; run "
+        "fedavg and local with the optimiser and compare them"
     )
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
