@@ -37,10 +37,12 @@ from .methods import (
 from .run.compare import Comparison, compare
 from .run.load import load
 from .run.pipeline import pipeline
+from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
+from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .task.here import Here
 from .task.split import Split
@@ -71,8 +73,10 @@ __all__ = [
     "LocalFfgg",
     "LpProj",
     "Method",
+    "Moment",
     "PFedMe",
     "PerFedAvg",
+    "Prediction",
     "Record",
     "Result",
     "Rsa",

@@ -161,7 +161,8 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
         ("run fedavg --lam 1", "--lam is not a flag of idiolect run fedavg"),
         (
             "run fedavg --rounds many",
-            "rounds: 'many' is not accepted; rounds (communication rounds) is a whole number >= 0",
+            "rounds: 'many' is not accepted; rounds (communication rounds; a resumed run may have "
+            "more) is a whole number >= 0",
         ),
         (
             "run fedavg --lr -1",
@@ -268,9 +269,9 @@ def test_a_csv_without_a_client_column_is_a_clear_error(capsys, tmp_path):
     assert got["rounds"] == 1
 
 
-def test_a_csv_with_text_among_its_features_is_a_clear_error(capsys, tmp_path):
+def test_a_csv_with_fractions_for_client_ids_is_a_clear_error(capsys, tmp_path):
     csv(tmp_path / "mine.csv", "a,client,b,target")
-    assert "column 'a' holds" in error_of(
+    assert "is not accepted as an id; whole numbers or text" in error_of(
         capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet"
     )
 

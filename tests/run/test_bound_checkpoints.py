@@ -186,10 +186,10 @@ def test_settings_that_were_edited_are_refused(tmp_path):
     stopped(tmp_path / "run")
     file = tmp_path / "run" / "settings.json"
     saved = json.loads(file.read_text())
-    saved["run"]["rounds"] = 9
+    saved["run"]["batch"] = 9
     file.write_text(json.dumps(saved))
     with pytest.raises(CheckpointError, match=r"settings.json is not the one it was made under"):
-        run(tmp_path / "run", resume=True, rounds=9)
+        run(tmp_path / "run", resume=True, batch=9)
 
 
 @pytest.mark.parametrize("left", ["checkpoints", "metrics.csv", "record.json"])

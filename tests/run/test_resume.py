@@ -433,7 +433,6 @@ def test_a_run_of_another_format_is_refused_with_a_word(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rounds": 9}, "another run: rounds was 6, is 9"),
         ({"seed": 1}, "another run: seed was 0, is 1"),
         ({"batching": "full", "batch": 4}, "batch was 8, is 4, batching was 'replace', is 'full'"),
         ({"method": il.FedProxSoft(lam=0.2)}, "another method: lam was 0.1, is 0.2"),

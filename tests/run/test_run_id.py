@@ -47,7 +47,6 @@ def replayed(here: Session, there: Session) -> Server:
         {"rule": "median"},
         {"schedule": "cosine"},
         {"server_lr": 0.5},
-        {"rounds": 9},
         {"id": None},
     ],
     ids=lambda change: "an id" if "id" in change else next(iter(change)),
@@ -67,8 +66,19 @@ def test_the_same_run_accepts_its_own():
 
 
 def test_settings_that_may_change_on_resume_are_no_part_of_the_contract():
-    one, other = session(), session(threads=1, memory=0.5, checkpoint_every=3)
+    one, other = session(), session(threads=1, memory=0.5, checkpoint_every=3, rounds=9)
     assert one.contract.checksum == other.contract.checksum
+
+
+def test_rounds_are_part_of_the_contract_where_the_schedule_spreads_rates_over_them():
+    one, other = session(schedule="cosine"), session(schedule="cosine", rounds=9)
+    assert one.contract.checksum != other.contract.checksum
+
+
+def test_messages_of_another_run_that_is_longer_are_all_rejected():
+    """Not by their rounds, which may grow, but by the run's id."""
+    server = replayed(session(), session(id=None, rounds=9))
+    assert server.ledger.admitted == 0 and server.ledger.refused.keys() <= {"run", "schema"}
 
 
 def test_the_id_is_random_kept_in_the_directory_and_stays_on_resume(tmp_path):

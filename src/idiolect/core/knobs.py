@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import math
 import typing
 from collections.abc import Callable
@@ -46,7 +47,8 @@ def knob(
     The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds
     an object has `parse`, from text (or the object itself) to the object, and `write`, back to
     text.
-    `on_resume` says whether a run may be continued with another value: "same" or "may change".
+    `on_resume` says whether a run may be continued with another value: "same", "may change" or
+    "may grow".
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
     extras = {"parse": parse, "write": write}
@@ -68,15 +70,21 @@ def accepted(f: dataclasses.Field, kind: type) -> str:
     return " ".join([noun, " and ".join(limits)]).strip()
 
 
+CLOSE = 0.65  # of 1: how alike two names are where one may be a misspelling of the other
+
+
 def nearest(name: str, known: typing.Iterable[str], what: str) -> SettingError:
-    """The error for an unknown name, with the nearest known one."""
+    """The error for an unknown name, with the nearest known one where one is near."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = [
+        *difflib.get_close_matches(name, known, n=1, cutoff=CLOSE),
+        *difflib.get_close_matches(name.lower(), known, n=1, cutoff=CLOSE),
+    ]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(known)}")
 
 
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _convert(value: Any, kind: type) -> Any:
@@ -86,7 +94,7 @@ def _convert(value: Any, kind: type) -> Any:
     """
     if kind is bool:
         if isinstance(value, str):
-            return _BOOLEANS[value.lower()]
+            return BOOLEANS[value.lower()]
         if value in (0, 1, True, False):
             return bool(value)
         raise ValueError
@@ -129,7 +137,32 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Knobs:
-    """A frozen dataclass that checks its fields when it is made."""
+    """A frozen dataclass that checks its fields when it is made, and tells what they mean.
+
+    >>> @dataclass(frozen=True)
+    ... class Demo(Knobs):
+    ...     \"\"\"A demo.\"\"\"
+    ...     lr: float = knob(0.1, "step size", above=0)
+    >>> print(Demo.__doc__)
+    A demo.
+    <BLANKLINE>
+    Fields:
+        lr (0.1): step size
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Add the meaning of the fields to the docstring: what `help` shows."""
+        super().__init_subclass__(**options)
+        knobs: dict[str, dataclasses.Field] = {}
+        for base in reversed(cls.__mro__[1:]):
+            knobs |= {f.name: f for f in vars(base).get("__dataclass_fields__", {}).values()}
+        knobs |= {n: f for n, f in vars(cls).items() if isinstance(f, dataclasses.Field)}
+        knobs = {n: f for n, f in knobs.items() if f.metadata}
+        text = cls.__dict__.get("__doc__")
+        if not text or not knobs:
+            return
+        lines = [f"    {name} ({_default(f)}): {f.metadata['help']}" for name, f in knobs.items()]
+        cls.__doc__ = "\n".join([inspect.cleandoc(text), "", "Fields:", *lines])
 
     def __post_init__(self) -> None:
         kinds = kinds_of(type(self))
@@ -142,6 +175,11 @@ class Knobs:
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain data; a field that holds an object as its text."""
         return {f.name: written(f, getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def _default(f: dataclasses.Field) -> str:
+    value = written(f, f.default)
+    return repr(value) if value == "" or not isinstance(value, str) else value
 
 
 def written(f: dataclasses.Field, value: Any) -> Any:

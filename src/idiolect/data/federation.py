@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, build
-from ..core.notes import note
 from ..core.trees import Sequences, Tree, first, leaves, length, map_tree
 from .arrays import MEMORY, read_arrays
 from .datasets import read_datasets
+from .describe import describe
 from .ids import ClientId, plain_id, unknown_client
-from .outcome import read_outcome
 from .preparation import Preparation
 from .splits import SPLITS
 
@@ -48,6 +47,9 @@ class Federation:
     class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
     preparation: Preparation | None = None  # how raw rows of a table become inputs
     sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def clients(self) -> int:
@@ -287,50 +289,70 @@ the nearest is 13
         cls,
         frame: Any,
         *,
-        client: str,
-        target: str,
-        split: str | None = None,
+        client: str | int,
+        target: str | int,
+        split: str | int | None = None,
         kind: str = "auto",
-        **options: Any,
+        features: Sequence[str | int] | str = (),
+        drop: Sequence[str | int] | str = (),
+        missing: str = "refuse",
+        scale: str = "federated",
+        max_categories: int = 50,
+        dates: str = "refuse",
+        valid: float = 0.2,
+        test: float = 0.2,
+        seed: int = 0,
+        name: str = "table",
+        preparation: Preparation | None = None,
+        class_names: Sequence[Any] | None = None,
     ) -> Federation:
-        """From a pandas or polars data frame: client ids, targets, and numeric features.
+        """From a data frame of pandas or polars, or a pyarrow table: one row per sample.
 
-        `client`, `target` and `split` name columns; all others are features. `kind` says what the
-        target is: "classes" (numbered in sorted order), "values" (a regression) or "auto":
-        fractions are values, whole numbers are class numbers as they stand, anything else names
-        classes.
+        `client`, `target` and `split` name columns. All others are features, or those named in
+        `features`; `drop` leaves some out. Identifiers, row numbers and constant columns that are
+        not named in `features` are dropped. What is assumed is said in a line on stderr.
+
+        - `kind` says what the target is: "classes", "values" (a regression) or "auto", by what it
+          holds. Classes are numbered in sorted order; `class_names` has the labels.
+        - `missing`: "refuse", "drop" (the sample), "mean", "median", "zero", or one of these with
+          "+flag", a feature that says whether the value is missing.
+        - `scale`: numbers are scaled by mean and variance of the training rows of all clients
+          ("federated": by sums that clients send, counted in bytes), of each "client", or "none".
+        - Text, booleans and categories become a feature of 0 or 1 per category, `max_categories`
+          of a column at most. `dates`: "refuse", "drop" or "days" (since 1970-01-01).
+        - `valid`, `test`, `seed`: as in `from_arrays`.
+        - `preparation` and `class_names` of another federation read new data as those were read.
 
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"site": ["x", "x", "y"], "age": [40, 50, 60]})
         >>> frame["ill"] = ["no", "yes", "no"]
         >>> f = Federation.from_frame(frame, client="site", target="ill", valid=0, test=0)
-        >>> f.ids, f.classes, f.targets.tolist()
-        (('x', 'y'), 2, [0, 1, 0])
+        >>> f.ids, f.class_names, f.targets.tolist()
+        (('x', 'y'), ('no', 'yes'), [0, 1, 0])
+        >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
+        [[0.0]]
         """
-        columns = [str(c) for c in frame.columns]
-        for role, column in (("client", client), ("target", target), ("split", split)):
-            if column is not None and column not in columns:
-                raise SettingError(
-                    f"{role}: column {column!r} is not in the table; "
-                    f"its columns: {', '.join(columns)}"
-                )
-        features = [c for c in columns if c not in (client, target, split)]
-        table = {c: frame[c].to_numpy() for c in columns}
-        for c in features:
-            if not np.issubdtype(table[c].dtype, np.number) and table[c].dtype != bool:
-                raise SettingError(
-                    f"column {c!r} holds {table[c].dtype}, not numbers; encode or drop it first"
-                )
-        if not features:
-            raise SettingError(f"the table has no feature columns beside {client!r} and {target!r}")
-        y, labels, reason = read_outcome(table[target], f"target {target!r}", kind)
-        if reason:
-            note(reason)
-        x = np.stack([np.asarray(table[c], dtype=np.float32) for c in features], axis=1)
-        parts = None if split is None else table[split]
-        sort = "values" if y.dtype.kind == "f" else "classes"
-        made = cls.from_arrays(x, y, table[client], split=parts, kind=sort, **options)
-        return replace(made, class_names=labels)
+        from .frames import read_table
+        from .preparation.choose import read_names
+        from .reading import Reading
+
+        how = Reading(
+            client=str(client),
+            target=str(target),
+            split="" if split is None else str(split),
+            kind=kind,
+            features=read_names(features),
+            drop=read_names(drop),
+            missing=missing,
+            scale=scale,
+            max_categories=max_categories,
+            dates=dates,
+            valid=valid,
+            test=test,
+            seed=seed,
+        )
+        known = None if class_names is None else tuple(class_names)
+        return read_table(frame, how, name, preparation, known)
 
     @classmethod
     def from_datasets(

@@ -60,7 +60,7 @@ def figures(
     method = make_method(name)
     settings |= {"rounds": ROUNDS, "seeds": seeds, "eval_every": 0, "threads": 1}
     settings["sample"] = 0 if method.hears_all else heard
-    summary = run(method, task, federation, **settings).summary()
+    summary = run(method, task, federation, progress=False, **settings).summary()
     return {**summary, "method": name, "label": name}
 
 

@@ -66,7 +66,9 @@ def cells(
     for method in methods:
 
         def accuracy(method: LpProj = method) -> dict[str, Any]:
-            result = run(method, task, federation, **settings, eval_every=0, threads=1)
+            result = run(
+                method, task, federation, **settings, eval_every=0, threads=1, progress=False
+            )
             return result.summary()["accuracy"]
 
         found = keep(accuracy, title, method.as_dict(), settings)

@@ -27,6 +27,8 @@ from ..task.here import Here
 from ..task.task import Task
 from .weighting import INITS, average, own_models, weighed
 
+DIM = 21  # of the papers
+
 
 @dataclass(frozen=True)
 class LpProj(Method):
@@ -41,7 +43,10 @@ class LpProj(Method):
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)
     dim: int = knob(
-        21, "d_sub, dimension of the shared subspace; 0 = d, for projection 'identity'", low=0
+        DIM,
+        "d_sub, dimension of the shared subspace; 0 = d, for projection 'identity'; "
+        "the default is lowered to half of d for a model that has fewer parameters",
+        low=0,
     )
     lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
     lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
@@ -90,25 +95,32 @@ class LpProj(Method):
         return "everyone"
 
     def check(self, task: Task) -> None:
-        projections.check(self.spec, task.d)
+        projections.check(self.spec(task), task.d)
         self._projection(task)
 
-    @property
-    def spec(self) -> projections.Spec:
+    def spec(self, task: Task) -> projections.Spec:
+        """Which P; in a space smaller than the default dimension, one of half its size."""
+        dim = self.dim
+        if self._lowered(task):
+            dim = max(1, task.d // 2)
         return projections.Spec(
-            self.projection, self.dim, self.blocks, self.reuse, self.dims, self.per_column
+            self.projection, dim, self.blocks, self.reuse, self.dims, self.per_column
         )
+
+    def _lowered(self, task: Task) -> bool:
+        """Whether the default dimension is too large for the model; one that was given is not."""
+        return self.dim == DIM > task.d and self.projection != "identity" and not self.dims
 
     def _projection(self, task: Task) -> Projection:
         return projections.make_projection(
-            self.spec, task.layout.starts, task.seed, task.dtype, task.device
+            self.spec(task), task.layout.starts, task.seed, task.dtype, task.device
         )
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)
 
     def message(self, task: Task) -> dict[str, int]:
-        return {"w": task.d if self.projection == "identity" else self.dim}
+        return {"w": task.d if self.projection == "identity" else self.spec(task).dim}
 
     def server(self, task: Task) -> State:
         return {"w": task.x0.new_zeros(self.message(task)["w"])}
@@ -127,7 +139,15 @@ class LpProj(Method):
         if self.projection == "identity":
             return {}
         starts = task.layout.starts
-        return {"projection": describe(self.spec, starts, clients, heard, task.dtype, task.seed)}
+        spec = self.spec(task)
+        facts = describe(spec, starts, clients, heard, task.dtype, task.seed)
+        if self._lowered(task):
+            lowered = (
+                f"dim: the model has {task.d} parameters, fewer than the {DIM} of the default; "
+                f"{spec.dim} are used"
+            )
+            facts["warning"] = "; ".join(filter(None, (lowered, facts["warning"])))
+        return {"projection": facts}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         P = self._projection(task)

@@ -16,6 +16,7 @@ from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.federation import Federation
+from ..host.metrics.sense import check_metrics
 from ..method import Method
 from ..methods import name_of
 from ..server.contract import Contract
@@ -74,6 +75,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     _check_memory(method, bound, s, heard)
     check_model(bound, federation, s.batch, s.batching)
+    check_metrics(bound, federation, s.metrics, s.metric)
 
 
 def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> None:

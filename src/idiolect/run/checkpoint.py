@@ -124,6 +124,11 @@ def found(folder: Path) -> list[Path]:
     return sorted(named, key=_number, reverse=True)
 
 
+def rounds_done(folder: Path) -> int:
+    """The round of the newest checkpoint in a folder, by its name; 0 where there is none."""
+    return max((_number(path)[0] for path in found(folder)), default=0)
+
+
 def recover(folder: Path) -> None:
     """Tidy up after a killed run: a checkpoint that is whole gets its name, a half one goes."""
     for path in sorted(folder.glob(f"{_WRITING}*")):

@@ -10,31 +10,40 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
 from ..core.paths import resume_command
 from ..core.plain import plain
+from ..core.text import shown
 from ..data.federation import Federation
+from ..host.metrics import direction
 from ..method import Method
 from ..methods import Local, label_of, make_method
 from ..report import curves
 from ..report.goals import Curve, Goals
-from ..report.tables import majority_row, render, results_table
+from ..report.tables import baseline_row, render, results_table
 from ..task.task import Task
+from .best import check_validation
 from .check import check, warn
+from .given import AnyMethod, AnyModel, read_method, read_task
+from .identity import read_identity
 from .interrupts import finish_on_interrupt
 from .manifest import COMPARE, PIPELINE, read_comparison
 from .on_disk import on_disk
 from .plan import Plan, row_spec
+from .progress import Progress
 from .result import Result, frame
-from .run import Progress, run
+from .run import run
 from .settings import Settings
+from .typed_settings import RunSettings
+from .watch import Callback, Callbacks
 
 if TYPE_CHECKING:
     import pandas
 
+LONG = 400  # characters of the reason why a row is left out
 EQUAL = " (as many gradients as the most costly)"
 Reporter = Callable[[str, int, int], Progress]  # name, first seed, rounds -> progress of a run
 
@@ -50,12 +59,13 @@ class Row:
     name: str = ""  # of its folder
 
     @classmethod
-    def of(cls, given: Method | Plan | str) -> Row:
-        """A row from a method, a plan or a text such as "lp-proj:p=1,sample=5"."""
+    def of(cls, given: AnyMethod | Plan | Row) -> Row:
+        """A row from a method, its class, a plan or a text such as "lp-proj:p=1,sample=5"."""
         if isinstance(given, Row):
             return given
-        if isinstance(given, Method):
-            return cls(given, name=label_of(given).split(" ")[0])
+        if isinstance(given, Method | type):
+            method = read_method(given)
+            return cls(method, name=label_of(method).split(" ")[0])
         if isinstance(given, Plan):
             own = dict(given.own)
             method = given.make_method()
@@ -83,25 +93,34 @@ class Comparison:
         goals: Goals | None = None,
         majority: dict[str, Any] | None = None,
         title: str = "",
+        skipped: dict[str, str] | None = None,
+        note: str = "",
     ):
         self.results = results
         self.labels = labels
         self.goals = goals or Goals()
-        self.majority = majority  # the trivial baseline; None for a regression
+        self.majority = majority  # the trivial baseline; None where there is none
         self.title = title
+        self.skipped = skipped or {}  # label of a row that could not be run -> why
+        self.note = note  # how the loss was chosen, where it was not given
 
     @property
     def curves(self) -> list[Curve]:
         """The evaluated rounds of every row, against what was sent."""
         pairs = zip(self.labels, self.results, strict=True)
-        return [curves.curve(label, r.rounds_table()) for label, r in pairs]
+        return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
         """A summary per method, with what it made of the goals."""
         return [
-            result.summary() | {"label": label} | self.goals.reached(curve)
-            for label, result, curve in zip(self.labels, self.results, self.curves, strict=True)
+            result.summary() | {"label": label} | self.goals.reached(self._points(label, result))
+            for label, result in zip(self.labels, self.results, strict=True)
         ]
+
+    def _points(self, label: str, result: Result) -> Curve:
+        """The evaluated rounds with the figure that the goals are about."""
+        metric = self.goals.metric
+        return [curves.point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
 
     def summary(self) -> list[dict[str, Any]]:
         """What `--json` prints: the majority class, then the methods."""
@@ -144,10 +163,14 @@ class Comparison:
         content = {
             **saved,
             "labels": self.labels,
-            "goals": dataclasses.asdict(self.goals),
+            "goals": self.goals.as_dict(),
             "majority": self.majority,
             "title": self.title,
         }
+        if self.skipped:
+            content["skipped"] = self.skipped
+        if self.note:
+            content["note"] = self.note
         with on_disk(COMPARE):
             write_json(path / COMPARE, plain(content))
         try:
@@ -157,18 +180,26 @@ class Comparison:
 
     def table(self, width: int = 140) -> Any:
         """The table that the command line shows."""
-        return results_table(self.summary(), self.title or None, width, self.goals)
+        from rich.text import Text
+
+        table = results_table(self.summary(), self.title or None, width, self.goals)
+        lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
+        lines += [self.note] if self.note else []
+        if isinstance(table.caption, Text):
+            for line in lines:
+                table.caption.append("\n" + shown(line, LONG))
+        return table
 
     def __str__(self) -> str:
         return render(self.table())
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.labels)})"
+        return f"Comparison({shown(', '.join(self.labels), 200)})"
 
 
 def compare(
-    methods: Sequence[Method | Plan | str],
-    task: Task,
+    methods: Sequence[AnyMethod | Plan],
+    task: AnyModel,
     federation: Federation,
     *,
     directory: str | Path | None = None,
@@ -176,37 +207,61 @@ def compare(
     count: str = "bytes",
     resume: bool | str = False,
     report: Reporter | None = None,
-    **settings: Any,
+    progress: bool | None = None,
+    on_round: Callback | None = None,
+    on_evaluate: Callback | None = None,
+    on_checkpoint: Callback | None = None,
+    on_end: Callback | None = None,
+    **settings: Unpack[RunSettings],
 ) -> Comparison:
     """Run several methods on the same data; Local with as many gradients stands beside them.
 
-    A method is a `Method`, a text ("lp-proj:p=1,lam=0.1", with run settings of its row alone,
-    such as channel=...), or a `Plan`. The settings `bytes` and `target_accuracy` stop no run
-    here: every summary says in `at_budget` and `to_target` what the method made of them (and
-    `at_budget_values`, `to_target_values`: the same read as 32-bit words, the lp-proj paper's
-    unit; `count` says which of the two the table shows). With a directory, every run has a folder
-    there, beside curves.csv and, with matplotlib, curves.png.
+    A method is a `Method`, its class, a text ("lp-proj:p=1,lam=0.1", with run settings of its row
+    alone, such as channel=...), or a `Plan`; model, progress and callbacks are as in `run`. A
+    method that cannot be run on these data is left out, with a word.
+
+    The settings `bytes`, `target_accuracy` and `target` stop no run here: every summary says in
+    `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
+    `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
+    of the two the table shows). With a directory, every run has a folder there, beside curves.csv
+    and, with matplotlib, curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
-    >>> task = il.Task(lambda: il.models.make("linear", (60,), 10))
-    >>> found = il.compare(["fedavg", il.Local(steps=5)], task, federation, rounds=2)
+    >>> model = lambda: il.models.make("linear", (60,), 10)
+    >>> found = il.compare(["fedavg", il.Local(steps=5)], model, federation, rounds=2)
     >>> found.labels
     ['fedavg', 'local steps=5']
     """
-    rows, chosen, goals = _checked(methods, task, federation, count, settings)
+    if isinstance(methods, str | Method | Plan | type):
+        raise SettingError(f"methods: {methods!r} is not accepted; a list of one or more methods")
+    whole, note = read_task(task, federation)
+    given = dict(settings)
+    rows, chosen, goals, skipped = _checked(methods, whole, federation, count, given)
     path = None if directory is None else Path(directory)
-    saved: dict[str, Any] = {"baselines": baselines, "count": count, "folders": []}
+    saved: dict[str, Any] = {
+        "baselines": baselines,
+        "count": count,
+        "folders": [],
+        "rounds": [s.rounds for s in chosen],
+    }
     if path is not None:
         if all(row.origin for row in rows):
             saved["plans"] = [row.origin for row in rows]
         if resume:
-            _check_resumed(path, saved)
+            _continue_folder(path, saved)
         else:
             begin_folder(path, COMPARE, saved)
-    shared = {k: v for k, v in settings.items() if k not in ("bytes", "target_accuracy")}
-    comparison = Comparison([], [], goals, _majority(federation), _title(federation, task))
-    work = _Work(task, federation, path, resume, report, shared, comparison)
+    goal_names = ("bytes", "target_accuracy", "target")
+    shared = {k: v for k, v in given.items() if k not in goal_names}
+    title = _title(federation, whole)
+    trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
+    comparison = Comparison([], [], goals, trivial, title, skipped, note)
+    watch = {
+        "progress": progress,
+        **vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end)),
+    }
+    work = _Work(whole, federation, path, resume, report, shared, comparison, watch)
     with finish_on_interrupt("finishing this run, then stopping") as interrupted:
         for row in rows:
             if interrupted():
@@ -224,47 +279,76 @@ def compare(
 
 
 def _checked(
-    methods: Sequence[Method | Plan | str],
+    methods: Sequence[AnyMethod | Plan],
     task: Task,
     federation: Federation,
     count: str,
     settings: dict[str, Any],
-) -> tuple[list[Row], list[Settings], Goals]:
-    """The rows of a comparison, their settings and its goals: all that is bad is refused here."""
+) -> tuple[list[Row], list[Settings], Goals, dict[str, str]]:
+    """The rows of a comparison, their settings, its goals, and the rows that cannot be run.
+
+    All that is bad is refused here; a method that does not fit the data or the model is left out
+    and said, if another one does.
+    """
     rows = [Row.of(m) for m in methods]
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    goals = goals_of(chosen, count)
+    goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
+    refused: dict[str, SettingError] = {}
+    kept: list[tuple[Row, Settings]] = []
     for row, s in zip(rows, chosen, strict=True):
-        check(row.method, task, federation, s)
-    if (goals.budget or goals.target) and not federation.classes:
+        check_validation(s, federation)
+        try:
+            check(row.method, task, federation, s)
+            kept.append((row, s))
+        except SettingError as error:
+            refused[label_of(row.method) + row.note] = error
+    if not kept:
+        raise next(iter(refused.values()))
+    skipped = {label: str(error) for label, error in refused.items()}
+    for label, reason in skipped.items():
+        warn(f"{label} is left out of the comparison: {reason}")
+    if chosen[0].target_accuracy and not federation.classes:
         raise SettingError(
-            "data: a budget and a target are about accuracy, and these data have real targets; "
-            "leave bytes and target out"
+            "target_accuracy: these data have real targets and no accuracy; "
+            "give a target for the loss or another metric: target=0.5, metric='rmse'"
         )
-    return rows, chosen, goals
+    return [row for row, _ in kept], [s for _, s in kept], goals, skipped
 
 
-def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:
+def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "accuracy") -> Goals:
     """The goals in the settings of a comparison.
 
-    Refuses goals that differ between its rows, and goals that no evaluated round could show.
+    They are about the chosen metric, or `figure` where none is chosen. Refuses goals that differ
+    between its rows, and goals that no evaluated round could show.
     """
     first = settings[0]
     for s in settings:
-        for name in ("bytes", "target_accuracy"):
+        for name in ("bytes", "target_accuracy", "metric", "target"):
             if getattr(s, name) != getattr(first, name):
                 raise SettingError(
                     f"{name}: {getattr(s, name)!r} is not accepted; "
                     "a comparison has one for all its methods"
                 )
-            if getattr(s, name) and not s.eval_every:
+            if name != "metric" and getattr(s, name) and not s.eval_every:
                 raise SettingError(
                     f"eval_every: 0 is not accepted with {name} in a comparison; "
                     "a whole number >= 1, to see it pass"
                 )
-    return Goals(first.bytes, first.target_accuracy, count)
+    metric = first.metric or figure
+    if first.target_accuracy and first.target is not None:
+        raise SettingError(
+            "target: not accepted beside target_accuracy; a comparison has one target"
+        )
+    if first.target_accuracy and metric != "accuracy":
+        raise SettingError(
+            f"target_accuracy: not accepted with metric {metric!r}; give its target: target=..."
+        )
+    if metric == "accuracy":
+        return Goals(first.bytes, first.target or first.target_accuracy, count)
+    higher = direction(metric, first.metrics)
+    return Goals(first.bytes, first.target, count, metric, higher)
 
 
 def refuse_taken(path: Path) -> None:
@@ -285,8 +369,8 @@ def begin_folder(path: Path, name: str, saved: dict[str, Any]) -> None:
         raise SettingError(f"directory: cannot write to {path}: {error.strerror}") from None
 
 
-def _check_resumed(path: Path, now: dict[str, Any]) -> None:
-    """Refuse to continue a comparison as another one."""
+def _continue_folder(path: Path, now: dict[str, Any]) -> None:
+    """Refuse to continue a comparison as another one; with other rounds it is not finished."""
     before = read_comparison(path)
     for name in ("baselines", "count"):
         if before.get(name, now[name]) != now[name]:
@@ -294,10 +378,9 @@ def _check_resumed(path: Path, now: dict[str, Any]) -> None:
                 f"resume: {path} was made with another {name}: "
                 f"it was {before[name]!r}, is {now[name]!r}"
             )
-
-
-def _majority(federation: Federation) -> dict[str, Any] | None:
-    return majority_row(federation) if federation.classes else None
+    if before.get("rounds", now["rounds"]) != now["rounds"]:
+        with on_disk(COMPARE):
+            write_json(path / COMPARE, now)
 
 
 def _title(federation: Federation, task: Task) -> str:
@@ -315,15 +398,18 @@ class _Work:
     report: Reporter | None
     settings: dict[str, Any]  # that all rows share
     comparison: Comparison
+    watch: dict[str, Any]  # progress and callbacks
 
     def __call__(self, row: Row) -> str:
         """Run a row and keep its result; the name of its folder."""
         number = len(self.comparison.results)
-        name = f"{number}-{row.name.replace(':', '.')}"
-        folder = None if self.path is None else self.path / name
         given = {**self.settings, **row.own}
         s = build(Settings, given, "run")
-        progress = self.report(row.name, s.seed, s.rounds) if self.report else None
+        name = self._folder(f"{number}-{row.name.replace(':', '.')}", row, s.rounds)
+        folder = None if self.path is None else self.path / name
+        watch = dict(self.watch)
+        if self.report:
+            watch["progress"] = self.report(row.name, s.seed, s.rounds)
         begun = self.resume and folder is not None and (folder / "settings.json").exists()
         result = run(
             row.method,
@@ -331,13 +417,25 @@ class _Work:
             self.federation,
             directory=folder,
             origin=row.origin,
-            progress=progress,
             resume=self.resume if begun else False,
+            **watch,
             **given,
         )
         self.comparison.results.append(result)
         self.comparison.labels.append(result.label + row.note)
         return name
+
+    def _folder(self, name: str, row: Row, rounds: int) -> str:
+        """The folder of a row.
+
+        Local at equal compute may need other steps for more rounds: it is then another run.
+        """
+        if self.path is None or not self.resume or row.note != EQUAL:
+            return name
+        if not (self.path / name / "settings.json").exists():
+            return name
+        before = read_identity(self.path / name)["method"].get("steps")
+        return name if before == row.method.as_dict()["steps"] else f"{name}-{rounds}-rounds"
 
 
 def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result]) -> Row | None:

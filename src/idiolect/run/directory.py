@@ -11,7 +11,8 @@ it is refused. Format 3 (`settings.json` has the number):
     result.json        the summary that `--json` prints
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round
-    checkpoints/       seed-0/000000000100-0/... (see run/checkpoint.py)
+    checkpoints/       seed-0/000000000100-0/... (see run/checkpoint.py); seed-0-best/...: the best
+                       round by validation data, where it is kept
 """
 
 from __future__ import annotations
@@ -92,9 +93,14 @@ class RunDirectory:
             elif _HALF_WRITTEN.fullmatch(left.name):
                 left.unlink(missing_ok=True)
 
-    def checkpoints(self, seed: int) -> Path:
-        """Where a seed's checkpoints lie."""
-        return self.path / "checkpoints" / f"seed-{seed}"
+    def checkpoints(self, seed: int, best: bool = False) -> Path:
+        """Where a seed's checkpoints lie: the newest ones, or that of its best round."""
+        return checkpoint_folder(self.path, seed, best)
+
+    def remove(self, *names: str) -> None:
+        """Files that are no longer true."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, value: Any) -> None:
         write_json(self.path / name, value)
@@ -112,6 +118,15 @@ class RunDirectory:
     def write(self, name: str, content: bytes) -> None:
         """A whole file, or none of it."""
         write_atomic(self.path / name, content)
+
+
+def checkpoint_folder(path: Path, seed: int, best: bool = False) -> Path:
+    """Where the checkpoints of a seed lie in a run directory.
+
+    >>> checkpoint_folder(Path("run"), 3, best=True).as_posix()
+    'run/checkpoints/seed-3-best'
+    """
+    return path / "checkpoints" / (f"seed-{seed}-best" if best else f"seed-{seed}")
 
 
 def refuse_links(path: Path) -> None:

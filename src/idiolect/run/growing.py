@@ -110,6 +110,20 @@ class GrowingFile:
         self._waiting = []
         return True
 
+    def cut(self, size: int) -> None:
+        """Take so many bytes off the end.
+
+        >>> file = GrowingFile(None)
+        >>> file.append(b"round 1;round 2;")
+        >>> file.cut(8)
+        >>> file.read()
+        b'round 1;'
+        """
+        mark = Mark()
+        for piece in self._pieces(self.mark.size - size):
+            mark = mark.and_then(piece)
+        self.back_to(mark)
+
     def read(self) -> bytes:
         """The content, written or not."""
         return b"".join([*self._pieces(self._written), *self._waiting])

@@ -22,8 +22,11 @@ from ..task.start import constants_digest
 from ..task.task import Task
 from .code import code_of
 from .directory import FORMAT
+from .predict import facts_of
 from .session import Start
 from .settings import Settings, fixed_on_resume
+
+MADE_ANEW = "made anew for each seed"  # the weights of a model that a function makes
 
 
 def identity_of(
@@ -40,7 +43,7 @@ def identity_of(
     """
     layout = task.layout
     parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-    given = "made anew for each seed"
+    given = MADE_ANEW
     if isinstance(task.model, nn.Module):
         given = hashlib.sha256(task.x0.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
     constants = constants_digest(task.module) if isinstance(task.model, nn.Module) else ""
@@ -49,11 +52,7 @@ def identity_of(
         "id": secrets.token_hex(16),
         "method": {"name": name_of(method), **method.as_dict()},
         "run": settings.as_dict(),
-        "data": {
-            "name": federation.name,
-            "clients": federation.clients,
-            "sha256": federation.fingerprint(),
-        },
+        "data": facts_of(federation),
         "model": {
             "module": type(task.module).__name__,
             "loss": task.criterion.name,
@@ -77,9 +76,31 @@ def run_number(identity: dict[str, Any], seed: int) -> int:
 
 
 def digest(identity: dict[str, Any]) -> str:
-    """SHA-256 of what settings.json says: every checkpoint has it, so that an edit shows."""
-    text = json.dumps(identity, sort_keys=True, allow_nan=False)
+    """SHA-256 of what settings.json says: every checkpoint has it, so that an edit shows.
+
+    But for the rounds, where a resumed run may have more of them.
+    """
+    fixed = identity
+    if "rounds" not in fixed_on_resume(identity["run"].get("schedule", "")):
+        fixed = with_rounds(identity, None)
+    text = json.dumps(fixed, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_rounds(identity: dict[str, Any], rounds: int | None) -> dict[str, Any]:
+    """What settings.json says of the same run with so many rounds; None leaves them out."""
+    origin = dict(identity["origin"])
+    for part in ("settings", "own"):
+        if isinstance(origin.get(part), dict):
+            origin[part] = {k: v for k, v in origin[part].items() if k != "rounds"}
+    run = {k: v for k, v in identity["run"].items() if k != "rounds"}
+    if rounds is not None:
+        run["rounds"] = rounds
+        if origin:
+            own = "rounds" in identity["origin"].get("own", {})
+            part = "own" if own else "settings"
+            origin[part] = {**origin.get(part, {}), "rounds": rounds}
+    return {**identity, "run": run, "origin": origin}
 
 
 _FIELDS = {
@@ -125,8 +146,16 @@ def check_same(
     for part in ("method", "run", "data", "model", "start"):
         old = saved.get(part) or {}
         new = now.get(part) or {}
-        names = fixed_on_resume() if part == "run" else [*new, *(k for k in old if k not in new)]
+        names = [*new, *(k for k in old if k not in new)]
+        if part == "run":
+            names = list(fixed_on_resume(new["schedule"]))
         changed = [k for k in names if old.get(k) != new.get(k)]
+        if changed == ["rounds"]:
+            raise SettingError(
+                f"rounds: {new['rounds']} is not accepted; {path} has {_short(old.get('rounds'))} "
+                f"rounds, and its schedule {new['schedule']!r} spreads the rates over them: with "
+                "more, those that are done would have had other rates. Run it anew"
+            )
         if changed:
             what = ", ".join(
                 f"{_short(k, str)} was {_short(old.get(k))}, is {_short(new.get(k))}"

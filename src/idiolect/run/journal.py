@@ -108,6 +108,10 @@ class Journal:
         if not ledger.back_to(marks["ledger"]):
             warn(f"{ledger.path} has lost rounds or was changed; it begins anew with the next one")
 
+    def forget_last(self) -> None:
+        """The accuracies without those of the last evaluated round."""
+        self.files["accuracy"].cut(4 * self.clients)
+
     def by_client(self) -> np.ndarray:
         """Accuracies of all evaluated rounds, float32[rounds, clients]."""
         return self.files["accuracy"].array(self.clients)

@@ -5,29 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..core.knobs import SettingError, build
 from ..core.paths import resume_command
 from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
+from ..task.losses import LOSSES
 from ..task.task import Task
+from .absent import WithoutData, absent
 from .check import warn
 from .compare import Comparison
-from .directory import refuse_links
-from .identity import check_same, identity_of, read_identity, run_number
+from .directory import checkpoint_folder, refuse_links
+from .given import AnyModel
+from .identity import MADE_ANEW, check_same, identity_of, read_identity, run_number
 from .manifest import COMPARE, PIPELINE, read_comparison
 from .plan import Plan
+from .predict import labels_of, preparation_of
+from .record import Record
 from .restore import restore
 from .result import Result, read_record
-from .session import Session
+from .session import Session, starts_in_checkpoint
 from .settings import Settings
 
 
 def load(
     directory: str | Path,
     *,
-    task: Task | None = None,
+    task: AnyModel | None = None,
     federation: Federation | None = None,
     trust: bool = False,
 ) -> Result | Comparison:
@@ -35,8 +42,10 @@ def load(
 
     Figures and tables need nothing else. Models are read from the run's checkpoint when they are
     first asked for; for a run of the command line data and model are made again by name, for any
-    other give its `task` and `federation`. A directory may name code that is neither idiolect's nor
-    an installed package's (`module:Name`); it is imported only if you `trust` the directory.
+    other give its `task`: the model, as it was given to `run`. Its `federation` is needed only by
+    methods that train on a client's data before they predict, and to go on. A directory may name
+    code that is neither idiolect's nor an installed package's (`module:Name`); it is imported only
+    if you `trust` the directory.
     """
     path = Path(directory)
     if (path / "compare.json").exists():
@@ -47,15 +56,42 @@ def load(
             f"directory: {path} is a pipeline; load the stages inside: {stages or 'none yet'}"
         )
     record = read_record(path)
+    labels_of(record.data)
+    preparation_of(record.data)
     identity = read_identity(path)
     models = None
-    if (task is not None and federation is not None) or record.origin:
-        models = _Models(path, identity, task, federation, trust)
-    return Result(record, models, identity)
+    if task is not None or record.origin:
+        model = None if task is None else _task(task, identity)
+        models = _Models(path, identity, model, federation, trust, record)
+    return Result(record, models, identity, federation)
+
+
+def _task(given: AnyModel, identity: dict[str, Any]) -> Task:
+    """A task from a task or a model; a bare model has the loss that the run had.
+
+    A run that was given a module started from its weights, which its checkpoints keep: any module
+    of the class will do, and so will what makes one.
+    """
+    model = given.model if isinstance(given, Task) else given
+    loss = given.criterion if isinstance(given, Task) else identity["model"].get("loss")
+    if not isinstance(given, Task) and loss not in LOSSES:
+        raise SettingError(
+            f"task: the run had the loss {str(loss)[:80]!r} of your own; "
+            "give idiolect.Task(model, loss)"
+        )
+    anew = identity["model"].get("weights") == MADE_ANEW
+    if isinstance(model, nn.Module) and anew:
+        raise SettingError(
+            "task: the run made its model by a class or function, anew for each seed; "
+            "give that, not a module"
+        )
+    if isinstance(model, nn.Module) or anew:
+        return given if isinstance(given, Task) else Task(model, loss)
+    return Task(model(), loss)
 
 
 def _comparison(
-    path: Path, task: Task | None, federation: Federation | None, trust: bool
+    path: Path, task: AnyModel | None, federation: Federation | None, trust: bool
 ) -> Comparison:
     saved = read_comparison(path)
     if "labels" not in saved:
@@ -69,7 +105,8 @@ def _comparison(
     goals = Goals(**saved["goals"])
     if len(single) < len(results):
         raise SettingError(f"directory: cannot use {path / COMPARE}: a folder is a comparison")
-    return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"])
+    more = (saved.get("skipped"), saved.get("note", ""))
+    return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"], *more)
 
 
 class _Models:
@@ -82,38 +119,48 @@ class _Models:
         task: Task | None,
         federation: Federation | None,
         trust: bool,
+        record: Record,
     ):
         self.path = path
         self.identity = identity
         self.task = task
         self.federation = federation
         self.trust = trust
+        self.record = record
 
-    def __call__(self, seed: int) -> Session:
+    def __call__(self, seed: int, best: bool) -> Session:
         with names_in(self.path, self.trust):
-            return self._session(seed)
+            return self._session(seed, best)
 
-    def _session(self, seed: int) -> Session:
+    def _session(self, seed: int, best: bool) -> Session:
         identity = self.identity
-        if self.federation is None or self.task is None:
+        without = self.federation is None and not identity["origin"]
+        data = absent(self.record) if without else self.federation
+        if data is None or self.task is None:
             plan = Plan.read(identity["origin"], f"directory: origin in {self.path}")
-            self.federation = self.federation or plan.make_data()
-            self.task = self.task or plan.make_task(self.federation)
+            data = self.federation = data or plan.make_data()
+            self.task = self.task or plan.make_task(data)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}
         method = make_method(identity["method"]["name"], **fields)
         settings = build(Settings, identity["run"], "run")
-        now = identity_of(method, self.task, self.federation, settings)
-        check_same({**identity, "start": {}}, now, self.path, warn)
-        session = Session(
+        now = identity_of(method, self.task, data, settings)
+        same = {**identity, "start": {}}
+        if without:
+            now["data"] = same["data"]
+        if starts_in_checkpoint(self.task):  # the checkpoint has the weights that it started from
+            now["model"]["weights"] = same["model"].get("weights")
+        check_same(same, now, self.path, warn)
+        session = (WithoutData if without else Session)(
             method,
             self.task,
-            self.federation,
+            data,
             settings,
             seed,
             run_number(identity, seed),
             started=bool(identity.get("start")),
         )
         refuse_links(self.path)
-        restore(session, self.path / "checkpoints" / f"seed-{seed}", identity, settings, warn)
+        place = checkpoint_folder(self.path, seed, best)
+        restore(session, place, identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session

@@ -20,13 +20,23 @@ _COMPARISON = {
     "count": str,
     "folders": list[str],
     "plans": list[dict[str, Any]],
+    "rounds": list[int],
     # when it is finished
+    "skipped": dict[str, str],
+    "note": str,
     "labels": list[str],
     "goals": dict[str, Any],
     "majority": dict[str, Any] | None,
     "title": str,
 }
-_GOALS = {"budget": int, "target": float, "count": str}
+_MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note"}
+_GOALS = {
+    "budget": int,
+    "target": float | None,
+    "count": str,
+    "metric": str,
+    "higher": bool,
+}
 _MAJORITY = {
     "method": str,
     "label": str,
@@ -39,6 +49,7 @@ _MAJORITY = {
     "gradients_per_client": float,
     "seconds": float,
     "rejected": int,
+    "metrics": dict[str, _Figures],
 }
 _STAGE = {"method": str, "rounds": int}
 
@@ -51,10 +62,10 @@ def read_comparison(directory: Path) -> dict[str, Any]:
     try:
         expect_fields(saved, _COMPARISON, set(_COMPARISON) - {"folders"})
         if finished:
-            expect_fields(saved, _COMPARISON, {"baselines", "count", "plans"})
-            expect_fields(saved["goals"], _GOALS, place="goals")
+            expect_fields(saved, _COMPARISON, _MAY_MISS)
+            expect_fields(saved["goals"], _GOALS, {"metric", "higher"}, place="goals")
             if saved["majority"] is not None:
-                expect_fields(saved["majority"], _MAJORITY, place="majority")
+                expect_fields(saved["majority"], _MAJORITY, {"metrics"}, place="majority")
             if len(saved["labels"]) != len(saved["folders"]):
                 raise ValueError("labels and folders are not as many")
             Goals(**saved["goals"])

@@ -9,49 +9,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import label_of
-from ..task.task import Task
 from .compare import begin_folder
+from .given import AnyMethod, AnyModel, read_method, read_task
 from .interrupts import finish_on_interrupt
 from .manifest import PIPELINE, read_pipeline
+from .progress import Progress
 from .result import Result
-from .run import Progress, run
+from .run import run
 from .session import Start
+from .typed_settings import RunSettings
+from .watch import Callback, Callbacks
 
 
 def pipeline(
-    stages: Sequence[tuple[Method, int]],
-    task: Task,
+    stages: Sequence[tuple[AnyMethod, int]],
+    task: AnyModel,
     federation: Federation,
     *,
     directory: str | Path | None = None,
     resume: bool | str = False,
     report: Callable[[str, int, int], Progress] | None = None,
     origins: Sequence[dict[str, Any]] | None = None,
-    **settings: Any,
+    progress: bool | None = None,
+    on_round: Callback | None = None,
+    on_evaluate: Callback | None = None,
+    on_checkpoint: Callback | None = None,
+    on_end: Callback | None = None,
+    **settings: Unpack[RunSettings],
 ) -> list[Result]:
     """Run (method, rounds) one after the other; a Result for each. The last is what is deployed.
 
+    Methods, model, progress and callbacks are as in `run`.
+
     >>> import idiolect as il
     >>> last = il.FedAlt(part="output", steps=0, who="everyone")
-    >>> stages = [(il.FedAvg(), 5), (il.Ffgg(part="output"), 5), (last, 2)]
+    >>> stages = [("fedavg", 5), (il.Ffgg(part="output"), 5), (last, 2)]
     >>> federation = il.data.load("digits", clients=4)
     >>> model = lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="16")
     >>> [r.method for r in pipeline(stages, il.Task(model), federation)]
     ['fedavg', 'ffgg', 'fedalt']
     """
+    made = [(read_method(method), rounds) for method, rounds in stages]
+    whole, _ = read_task(task, federation)
+    watch: dict[str, Any] = vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end))
+    given = cast(dict[str, Any], settings)
     path = None if directory is None else Path(directory)
     if path is not None:
-        _begin(path, stages, origins, resume)
+        _begin(path, made, origins, resume)
     results: list[Result] = []
     start: dict[int, Start] = {}
     with finish_on_interrupt("finishing this stage, then stopping") as interrupted:
-        for number, (method, rounds) in enumerate(stages):
+        for number, (method, rounds) in enumerate(made):
             if interrupted():
                 raise interrupted.stop(f"stopped before stage {number}")
             if number:
@@ -59,17 +73,18 @@ def pipeline(
                 start = {s.seed: _handover(before, s.seed, number - 1) for s in before.seeds}
             folder = None if path is None else path / f"stage-{number}"
             begun = resume and folder is not None and (folder / "settings.json").exists()
-            first = int(settings.get("seed", 0))
+            first = int(given.get("seed", 0))
             result = run(
                 method,
-                task,
+                whole,
                 federation,
                 directory=folder,
                 resume=resume if begun else False,
-                progress=report(f"stage {number}", first, rounds) if report else None,
+                progress=report(f"stage {number}", first, rounds) if report else progress,
                 start=start,
                 origin=origins[number] if origins else None,
-                **{**settings, "rounds": rounds},
+                **watch,
+                **{**given, "rounds": rounds},
             )
             results.append(result)
     return results

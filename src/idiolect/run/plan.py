@@ -29,6 +29,9 @@ COMMON = (
     "held_out_rounds",
     "bytes",
     "target_accuracy",
+    "metrics",
+    "metric",
+    "target",
 )
 
 

@@ -12,11 +12,13 @@ import numpy as np
 
 from ..core.knobs import SettingError
 from ..core.plain import plain
+from ..core.text import shown
 from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
 from .directory import FORMAT
 
+_OPTIONAL = ("heard", "metrics", "baseline")
 Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
 
 
@@ -26,10 +28,12 @@ class SeedRecord:
 
     seed: int
     rounds: int = 0  # rounds done
-    stopped: str = ""  # why: rounds, bytes, target; "" while it is not finished
+    stopped: str = ""  # why: rounds, bytes, target, patience, callback; "" while not finished
     collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
+    times: list[float] = field(default_factory=list)  # seconds from the start to each of them
+    best: dict[str, float] = field(default_factory=dict)  # the best evaluated round on valid. data
     final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
     malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
     held_out: Figures = field(default_factory=dict)  # test figures of the clients held out
@@ -45,6 +49,14 @@ class SeedRecord:
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
+
+    def __repr__(self) -> str:
+        figures = self.final.get("test", {})
+        reached = f", accuracy {figures['accuracy']:.4f}" if figures else ""
+        return (
+            f"SeedRecord(seed {self.seed}, {self.rounds} rounds, {len(self.clients)} clients"
+            f"{reached})"
+        )
 
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""
@@ -68,6 +80,24 @@ class Record:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of every start
     seeds: list[SeedRecord] = field(default_factory=list)
     format: int = FORMAT
+    heard: dict[str, int] = field(default_factory=dict)  # clients heard per round, of how many
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # see host.metrics.described
+    baseline: Sequence[float | None] = field(default_factory=list)
+    # ^ the figure that each client's own constant answer reaches on its test data
+
+    @property
+    def figure(self) -> str:
+        """The figure that this run is about: the chosen metric, accuracy, or the loss."""
+        chosen = self.settings.get("metric")
+        if chosen:
+            return str(chosen)
+        tested = [s.final["test"] for s in self.seeds]
+        unknown = all(math.isnan(f["accuracy"]) and not math.isnan(f["loss"]) for f in tested)
+        return "loss" if tested and unknown else "accuracy"
+
+    def __repr__(self) -> str:
+        name = shown(self.data.get("name", ""), 40)
+        return f"Record({shown(self.label, 80)!r}, {name!r}, {len(self.seeds)} seeds)"
 
     @property
     def parameters(self) -> int:
@@ -92,9 +122,18 @@ class Record:
             "seeds": [s.seed for s in seeds],
             "accuracy": self._measure("accuracy", "test"),
             "loss": self._measure("loss", "test"),
-            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss")},
-            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss")},
+            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss", *self.metrics)},
+            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss", *self.metrics)},
         }
+        if self.metrics:
+            out["metrics"] = {
+                name: self._measure(name, "test") | self._undefined(name) | dict(facts)
+                for name, facts in self.metrics.items()
+            }
+        if self.settings.get("metric"):
+            out["metric"] = self.figure
+        if self.heard:
+            out["heard"] = {key: self.heard[key] for key in ("clients", "of")}
         for name, facts in self.notes.items():  # what was timed is another number each time
             out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
         for unit in ("bytes", "values"):
@@ -113,22 +152,52 @@ class Record:
             "accuracy": _mean(best),
             "note": "the best round on test data: optimistic, never for comparison",
         }
+        if all(s.best for s in seeds):
+            out["best_by_validation"] = {
+                "rounds": [int(s.best["round"]) for s in seeds],
+                "accuracy": _mean([s.best["accuracy"] for s in seeds]),
+                "loss": _mean([s.best["loss"] for s in seeds]),
+                "note": "test figures of the evaluated round that is best on validation data",
+            }
         if seeds[0].shared_model:
-            out["global_model"] = _both([s.shared_model for s in seeds])
+            out["global_model"] = self._both([s.shared_model for s in seeds])
         if seeds[0].malicious:
             count = {"clients": seeds[0].count("malicious")}
-            out["malicious"] = count | _both([s.malicious for s in seeds])
+            out["malicious"] = count | self._both([s.malicious for s in seeds])
         if seeds[0].held_out:
             count = {"clients": seeds[0].count("held_out")}
-            out["held_out"] = count | _both([s.held_out for s in seeds])
+            out["held_out"] = count | self._both([s.held_out for s in seeds])
         return plain(out)
 
     def _measure(self, key: str, split: str) -> dict[str, Any]:
         return _measure([s.final[split] for s in self.seeds], key)
 
+    def _both(self, figures: list[Figures]) -> dict[str, Any]:
+        return {key: _measure(figures, key) for key in ("accuracy", "loss", *self.metrics)}
+
+    def _undefined(self, name: str) -> dict[str, float]:
+        """For how many clients with test data a metric is not defined, the mean over seeds."""
+        count = [s.final["test"][f"{name}_undefined"] for s in self.seeds]
+        return {"clients_undefined": _mean(count)}
+
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per seed and evaluated round, for metrics.csv."""
         return [{"seed": s.seed, **h} for s in self.seeds for h in s.history]
+
+    def timed_rounds(self) -> list[dict[str, Any]]:
+        """The rows of `rounds_table`, with the seconds since the start of their seed where known.
+
+        Times are another number each time: they stand in no table that a resumed run repeats.
+        """
+        times = [
+            s.times if len(s.times) == len(s.history) else [None] * len(s.history)
+            for s in self.seeds
+        ]
+        flat = [t for of_seed in times for t in of_seed]
+        return [
+            {**row, "seconds": math.nan if t is None else t}
+            for row, t in zip(self.rounds_table(), flat, strict=True)
+        ]
 
     def clients_table(self) -> list[dict[str, Any]]:
         """One row per seed and client, for clients.csv."""
@@ -137,6 +206,7 @@ class Record:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON: NaN and infinity become null."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seeds"}
+        out = {name: value for name, value in out.items() if value or name not in _OPTIONAL}
         seeds = []
         for s in self.seeds:
             row = {f.name: getattr(s, f.name) for f in fields(s) if f.name != "by_client"}
@@ -157,11 +227,11 @@ class Record:
                 f"this version reads {FORMAT}"
             )
         try:
-            expect_fields(saved, {**get_type_hints(cls), "seeds": list[dict[str, Any]]})
+            expect_fields(saved, _hints(cls), _OPTIONAL)
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, place=f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -177,11 +247,17 @@ class Record:
             raise ValueError("there is no seed in it")
         self.summary()
         for seed in self.seeds:
-            for row in [*seed.final.values(), *seed.history]:
+            for row in [*seed.final.values(), *seed.history, seed.best]:
                 expect(row, dict[str, float], f"figures of seed {seed.seed}")
             for row in seed.history:
                 point(self.label, {"seed": seed.seed, **row})
             seed.count("malicious")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The fields of a record as they are in JSON."""
+    lists = {"seeds": list[dict[str, Any]], "baseline": list[float | None]}
+    return {**get_type_hints(cls), **lists}
 
 
 def _numbers(value: Any) -> Any:
@@ -196,10 +272,6 @@ def _numbers(value: Any) -> Any:
 def _mean(values: Sequence[float]) -> float:
     total = sum(values) / len(values)
     return int(total) if isinstance(total, float) and total.is_integer() else total
-
-
-def _both(figures: list[Figures]) -> dict[str, Any]:
-    return {key: _measure(figures, key) for key in ("accuracy", "loss")}
 
 
 def _measure(figures: list[Figures], key: str) -> dict[str, Any]:

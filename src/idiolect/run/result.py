@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
@@ -20,13 +23,19 @@ from ..core.files import (
 )
 from ..core.knobs import SettingError
 from ..core.paths import resume_command
+from ..core.text import shown
 from ..core.types import Id
+from ..data.federation import Federation
+from ..data.ids import plain_id, unknown_client
+from ..data.preparation import Preparation
 from ..report.tables import render, results_table
 from ..task.start import constants
 from . import checkpoint
 from .arrays import float32_safetensors
 from .directory import RunDirectory
 from .journal import Journal
+from .newcomers import personalised
+from .predict import Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord
 from .restore import bound_of
 from .session import Session, host_folder
@@ -34,20 +43,35 @@ from .session import Session, host_folder
 if TYPE_CHECKING:
     import pandas
 
-Source = Callable[[int], Session]  # a seed -> its moving parts as they were at the end
+# a seed, and whether its best round is meant -> its moving parts as they were then
+Source = Callable[[int, bool], Session]
+
+
+_NO_MODELS = (
+    "models: this record has none; give idiolect.load(directory, task=..., federation=...) the "
+    "task and the data of the run. A result keeps its models by result.save(directory), not by "
+    "pickle"
+)
 
 
 class Result:
     """A record that can also reach models: those of this process, or those of a checkpoint."""
 
     def __init__(
-        self, record: Record, source: Source | None = None, identity: dict[str, Any] | None = None
+        self,
+        record: Record,
+        source: Source | None = None,
+        identity: dict[str, Any] | None = None,
+        federation: Federation | None = None,
+        scratch: Any = None,
     ):
         self.record = record
         self._source = source  # where the models of a seed come from, if not from this process
         self._sessions: dict[int, Session] = {}  # finished in this process, by seed
-        self._loaded: dict[int, Session] = {}  # read back: one at a time
+        self._loaded: dict[tuple[int, bool], Session] = {}  # read back: one at a time
         self._identity = identity  # what settings.json says
+        self._federation = federation  # of the run, where this process has it
+        self._scratch = scratch  # a folder that ends with this result
 
     # -- figures ---------------------------------------------------------------------------------
     @property
@@ -86,22 +110,110 @@ class Result:
         return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
 
     # -- models ----------------------------------------------------------------------------------
-    def personal(self, client: Id, seed: int | None = None) -> nn.Module:
-        """The model that a client predicts with, as a torch module; the client by its own id.
+    def personal(
+        self,
+        client: Id | None = None,
+        seed: int | None = None,
+        *,
+        position: int | None = None,
+        best: bool = False,
+    ) -> nn.Module:
+        """The model that a client predicts with, as a torch module.
 
-        Of the first seed, or of the seed with this number.
+        The client by its own id (1 is the client called 1), or by its `position` among the
+        clients, from 0. Of the first seed, or of the seed with this number. `best`: as it was in
+        the best round by validation data (see the setting `keep_best`).
         """
-        return self._session(seed).module(client)
+        session = self._session(seed, best)
+        return session.module(self._id(session, client, position))
+
+    def predict(
+        self,
+        rows: Any,
+        client: Any = None,
+        seed: int | None = None,
+        *,
+        position: int | None = None,
+        best: bool = False,
+    ) -> Prediction:
+        """What a client's own model says of new rows.
+
+        `rows` are raw rows of a table, prepared as the training data were (a data frame), or
+        inputs as the model takes them (arrays, tensors). `client` is one id for all rows, or one
+        for each row. Classes come back by the labels of the training data.
+        """
+        session = self._session(seed, best)
+        if position is not None or not is_several(client):
+            owners: Any = self._id(session, client, position)
+        else:
+            owners = [self._id(session, one, None) for one in plain_list(client)]
+        return predict(session, rows, owners, self.record.data)
+
+    def _id(self, session: Session, client: Id | None, position: int | None) -> Id:
+        """Which client is meant; SettingError for one that is not there."""
+        ids = session.server.roster.ids
+        if (client is None) == (position is None):
+            raise SettingError("client: give its id, or its position= (from 0), and not both")
+        if position is not None:
+            whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
+            if not whole or not 0 <= position < len(ids):
+                raise SettingError(
+                    f"position: {position!r} is not accepted; "
+                    f"a whole number from 0 to {len(ids) - 1}"
+                )
+            return ids[int(position)]
+        found = plain_id(client)
+        try:
+            return ids[session.server.roster.wire_id(found)]
+        except SettingError:
+            raise unknown_client(found, ids) from None
+
+    def personalise(
+        self,
+        federation: Federation,
+        *,
+        rounds: int | None = None,
+        seed: int | None = None,
+        returning: bool = False,
+        best: bool = False,
+    ) -> Result:
+        """Models of their own for new clients, after training; nothing is sent.
+
+        They do what held-out clients do: `rounds` of the method's own training towards the
+        finished server (as many as `held_out_rounds` says unless given), then they are evaluated.
+        The result is one as `run` gives, of these clients. Clients that took part before are
+        refused, unless as `returning` ones, who begin anew.
+        """
+        session = self._session(seed, best)
+        chosen = self.record.settings["held_out_rounds"] if rounds is None else rounds
+        new, record = personalised(session, self.record, federation, chosen, returning)
+        result = Personalised(record)
+        result.keep(session.seed, new)  # type: ignore[arg-type]
+        return result
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """How raw rows of a table became inputs; None where the data were not a table."""
+        return preparation_of(self.record.data)
+
+    @property
+    def class_names(self) -> tuple[Any, ...]:
+        """The user's label of each class; () where classes are called by their numbers."""
+        return labels_of(self.record.data)
 
     def export(
-        self, folder: str | Path, seed: int | None = None, one_file: bool = False
+        self,
+        folder: str | Path,
+        seed: int | None = None,
+        one_file: bool = False,
+        best: bool = False,
     ) -> list[Path]:
         """Every client's own model as safetensors: a file per client, or one file for all.
 
         In one file a tensor is called `client/parameter`. The files; `clients.json` tells which is
-        whose.
+        whose. `best`: as they were in the best round by validation data.
         """
-        session = self._session(seed)
+        session = self._session(seed, best)
         task = session.contract.task
         target = private_folder(Path(folder))
         index: dict[str, str] = {}
@@ -125,29 +237,60 @@ class Result:
         write_json(target / "clients.json", index)
         return [*paths, target / "clients.json"]
 
-    def session(self, seed: int | None = None) -> Session:
-        """The moving parts of a seed as they were at its end."""
-        return self._session(seed)
+    def session(self, seed: int | None = None, best: bool = False) -> Session:
+        """The moving parts of a seed as they were at its end, or in its best round."""
+        return self._session(seed, best)
 
     def keep(self, seed: int, session: Session) -> None:
         """Hold a finished seed's models in this process."""
         self._sessions[seed] = session
 
-    def _session(self, seed: int | None) -> Session:
+    def _session(self, seed: int | None, best: bool = False) -> Session:
         seeds = [s.seed for s in self.record.seeds]
         wanted = seeds[0] if seed is None else seed
         if wanted not in seeds:
             raise SettingError(f"seed: {seed} is not accepted; one of {', '.join(map(str, seeds))}")
-        if wanted in self._sessions:
+        if best:
+            self._check_best(wanted)
+        elif wanted in self._sessions:
             return self._sessions[wanted]
-        if wanted not in self._loaded:
+        if (wanted, best) not in self._loaded:
             if self._source is None:
-                raise SettingError(
-                    "models: this record has none; give idiolect.load(directory, task=..., "
-                    "federation=...) the task and the data of the run"
-                )
-            self._loaded = {wanted: self._source(wanted)}
-        return self._loaded[wanted]
+                raise SettingError(_NO_MODELS)
+            self._loaded = {(wanted, best): self._source(wanted, best)}
+        session = self._loaded[wanted, best]
+        kept = session.server.version
+        if best and kept != self.record.seeds[seeds.index(wanted)].best["round"]:
+            raise SettingError(
+                f"best: the models of the best round are not there; those of round {kept} are"
+            )
+        return session
+
+    def _check_best(self, seed: int) -> None:
+        one = next(s for s in self.record.seeds if s.seed == seed)
+        if not one.best or not self.record.settings.get("keep_best"):
+            raise SettingError(
+                "best: the models of the best round were not kept; run with keep_best=True"
+            )
+
+    # -- copies ----------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the record alone. Models stay where they are, see `save`."""
+        return {"record": self.record, "identity": self._identity}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Result.__init__(self, state["record"], None, state["identity"])
+
+    def __copy__(self) -> Result:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Result:
+        """A record of its own; models, which do not change any more, are shared."""
+        other = self.__copy__()
+        other.record = copy.deepcopy(self.record, memo)
+        return other
 
     # -- files -----------------------------------------------------------------------------------
     def save(self, directory: str | Path) -> Path:
@@ -160,6 +303,8 @@ class Result:
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
                     self._save_models(folder, s)
+                if s.best and self.record.settings.get("keep_best") and self._source is not None:
+                    self._save_best(folder, s)
         return path
 
     def identity(self) -> dict[str, Any]:
@@ -191,6 +336,7 @@ class Result:
             "server": server,
             "history": s.history,
             "seconds": s.seconds,
+            "times": s.times,
             "journal": journal.save(),
         }
         states = {"server": tensors}
@@ -198,14 +344,38 @@ class Result:
         bound = bound_of(self.identity(), session)
         checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
 
+    def _save_best(self, folder: RunDirectory, s: SeedRecord) -> None:
+        session = self._session(s.seed, best=True)
+        tensors, server = session.save()
+        parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
+        bound = bound_of(self.identity(), session)
+        place = folder.checkpoints(s.seed, best=True)
+        round = session.server.version
+        checkpoint.save(place, bound, round, {"server": tensors}, {"server": server}, parts)
+
     def __repr__(self) -> str:
-        accuracy = self.over_seeds("accuracy")
-        mean = sum(accuracy) / len(accuracy)
-        name = self.record.data["name"]
-        return f"Result({self.label!r}, {name!r}, accuracy {mean:.4f}, {len(accuracy)} seeds)"
+        figures = self.over_seeds("accuracy")
+        what = "loss" if math.isnan(sum(figures)) else "accuracy"
+        figures = self.over_seeds(what)
+        mean = sum(figures) / len(figures)
+        name = shown(self.record.data["name"], 40)
+        label = shown(self.label, 80)
+        many = "s" if len(figures) > 1 else ""
+        return f"Result({label!r}, {name!r}, {what} {mean:.4f}, {len(figures)} seed{many})"
 
     def __str__(self) -> str:
-        return render(results_table([self.summary()]))
+        chosen = self.record.notes.get("chosen", {}).values()
+        return "\n".join([render(results_table([self.summary()])), *map(shown, chosen)])
+
+
+class Personalised(Result):
+    """The result of clients that came after training."""
+
+    def save(self, directory: str | Path) -> Path:
+        raise SettingError(
+            "save: models of clients that came after training are written by "
+            "result.export(folder); the run itself is saved by the result of its training"
+        )
 
 
 def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> pandas.DataFrame:

@@ -2,91 +2,114 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
+from ..host.baselines import per_client
+from ..host.metrics import described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
 from ..task.task import Task
 from . import checkpoint
+from .best import best_row, check_validation, waited
 from .check import check, numbers_fit, warn
-from .directory import RunDirectory, environment
-from .identity import check_same, identity_of, read_identity, run_number
+from .directory import RunDirectory, checkpoint_folder, environment
+from .given import AnyMethod, AnyModel, read_method, read_task
+from .identity import check_same, identity_of, read_identity, run_number, with_rounds
 from .interrupts import Interrupted, Interruption, finish_on_interrupt
 from .journal import Journal
 from .on_disk import on_disk
+from .progress import Progress, reporting
 from .record import Record, SeedRecord
 from .restore import restore
 from .result import Result
-from .seed import SENT, Seed, client_rows
+from .seed import BY_CALLBACK, SENT, Seed, client_rows
 from .session import People, Session, Start
 from .settings import Settings
 from .starts import differences, read_starts
+from .typed_settings import RunSettings
+from .watch import Callback, Callbacks, Moment
 
-# seed, rounds done, accuracy so far (NaN before the first evaluation)
-Progress = Callable[[int, int, float], None]
 clock = time.monotonic  # seconds
 
 __all__ = ["Interrupted", "Progress", "run"]
 
 
 def run(
-    method: Method,
-    task: Task,
+    method: AnyMethod,
+    task: AnyModel,
     federation: Federation,
     *,
     directory: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
     origin: dict[str, Any] | None = None,
     resume: bool | str = False,
     start: dict[int, Start] | None = None,
-    **settings: Any,
+    on_round: Callback | None = None,
+    on_evaluate: Callback | None = None,
+    on_checkpoint: Callback | None = None,
+    on_end: Callback | None = None,
+    **settings: Unpack[RunSettings],
 ) -> Result:
     """Train `method` on `federation` and evaluate every client's own model on its own data.
+
+    The method is an object, a class or a text ("ditto", "lp-proj:p=1,lam=0.1"). The model is a
+    torch module, a class or function that makes one, or a `Task`, which has a loss of your
+    choosing; a bare model gets it from the data: cross_entropy for classes, mse for real targets.
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`,
     settings, metrics and checkpoints are written there and `resume=True` continues a run that was
     interrupted, to exactly the result it would have had: on as many threads as before unless told
-    otherwise, and not with changed code unless by `resume="force"`. `origin` describes data and
-    model by name, so that `idiolect resume` can rebuild them. `start` gives, for each seed, the
-    model and private rows to start from (see `idiolect.pipeline`).
+    otherwise, and not with changed code unless by `resume="force"`. A resumed run may have more
+    `rounds` than before: it then goes on to the result of a run of so many. `origin` describes
+    data and model by name, so that `idiolect resume` can rebuild them. `start` gives, for each
+    seed, the model and private rows to start from (see `idiolect.pipeline`).
+
+    `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
+    a function of (seed, rounds done, accuracy). `on_round`, `on_evaluate`, `on_checkpoint` and
+    `on_end` (of a seed) are functions that are given a `Moment`: where the run stands, and
+    `stop()`. An exception in one of them ends the run after a checkpoint was written.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
-    >>> task = il.Task(torch.nn.Linear(60, 10))
-    >>> result = il.run(il.FedAvg(), task, federation, rounds=2, sample=2)
+    >>> result = il.run("fedavg", torch.nn.Linear(60, 10), federation, rounds=2, sample=2)
     >>> result.summary()["values"]
     {'up': 2440, 'down': 2440}
     """
-    chosen = build(Settings, settings, "run")
-    check(method, task, federation, chosen)
+    made = read_method(method)
+    whole, note = read_task(task, federation)
+    chosen = build(Settings, dict(settings), "run")
+    check(made, whole, federation, chosen)
+    check_validation(chosen, federation)
+    callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
-    identity = identity_of(method, task, federation, chosen, origin, start)
-    runner = Runner(method, task, federation, chosen, identity, start or {}, progress)
-    if directory is None:
-        with torch_threads(chosen.threads):
-            return runner.run(None, resume=False)
-    with RunDirectory(directory, fresh=not resume) as folder:
-        threads = chosen.threads
-        folder.clear()
-        if resume:
-            identity = read_identity(folder.path)
-            check_same(identity, runner.identity, folder.path, warn if resume == "force" else None)
-            runner.starts = read_starts(folder.path)
-            threads = threads or runner.starts[-1]["threads"]
-        with torch_threads(threads):
-            runner.begin(folder, identity)
-            return runner.run(folder, bool(resume))
+    identity = identity_of(made, whole, federation, chosen, origin, start)
+    runner = Runner(made, whole, federation, chosen, identity, start or {}, callbacks, note)
+    with reporting(progress, name_of(made), chosen.seed, chosen.seeds, chosen.rounds) as report:
+        runner.progress = report
+        if directory is None:
+            with torch_threads(chosen.threads):
+                return runner.run(None, resume=False)
+        with RunDirectory(directory, fresh=not resume) as folder:
+            threads = chosen.threads
+            folder.clear()
+            if resume:
+                identity = runner.continued(folder, warn if resume == "force" else None)
+                threads = threads or runner.starts[-1]["threads"]
+            with torch_threads(threads):
+                runner.begin(folder, identity)
+                return runner.run(folder, bool(resume))
 
 
 @contextmanager
@@ -112,12 +135,37 @@ class Runner:
     settings: Settings
     identity: dict[str, Any]
     start: dict[int, Start]
-    progress: Progress | None
+    callbacks: Callbacks
+    note: str = ""  # how the loss was chosen, where it was not given
+    progress: Progress | None = None
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
+    longer: bool = False  # a resumed run that has more rounds than before
+    best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
+
+    def continued(
+        self, folder: RunDirectory, force: Callable[[str], None] | None
+    ) -> dict[str, Any]:
+        """What the directory says of the run, if this one continues it; with its rounds of now."""
+        saved = read_identity(folder.path)
+        check_same(saved, self.identity, folder.path, force)
+        self.starts = read_starts(folder.path)
+        before, now = saved["run"].get("rounds"), self.settings.rounds
+        if before == now:
+            return saved
+        s = self.settings
+        for seed in range(s.seed, s.seed + s.seeds):
+            done = checkpoint.rounds_done(folder.checkpoints(seed))
+            if done > now:
+                raise SettingError(
+                    f"rounds: {now} is not accepted; {folder.path} has done {done} (seed {seed}); "
+                    f"a whole number >= {done}"
+                )
+        self.longer = not isinstance(before, int) or now > before
+        return with_rounds(saved, now)
 
     def begin(self, folder: RunDirectory, identity: dict[str, Any]) -> None:
         """Write what the run is and where it is at work, or say what is other than before."""
-        now = environment() | {"code": self.identity["code"], "from": {}}
+        now = self._environment()
         for difference in differences(self.starts, now):
             warn(difference)
         for name in ("chunk", "memory") if self.starts else ():
@@ -130,28 +178,42 @@ class Runner:
                 )
         self.starts.append(now)
         begun = bool(self.starts[1:])
+        changed = begun and self.starts[-2].get("rounds") != now["rounds"]
         self.identity = identity
         try:
+            if self.longer:  # the record of the shorter run, whose models are about to go
+                folder.remove("record.json", "record.safetensors", "result.json")
             folder.write_json("environment.json", self.starts)
-            if not begun:
+            if not begun or changed:
                 folder.write_json("settings.json", identity)
         except OSError as error:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
             ) from None
 
+    def _environment(self) -> dict[str, Any]:
+        """What there is to say of this start."""
+        rounds = self.settings.rounds
+        return environment() | {"code": self.identity["code"], "from": {}, "rounds": rounds}
+
     def run(self, folder: RunDirectory | None, resume: bool) -> Result:
         """All seeds, one after the other."""
         if not self.starts:
-            self.starts.append(environment() | {"code": self.identity["code"], "from": {}})
+            self.starts.append(self._environment())
         record = self._blank_record()
-        result = Result(record, self._source(folder), self.identity)
+        if folder is None and self.settings.keep_best:
+            # a result without a directory keeps its best models in a folder that ends with it
+            scratch = tempfile.TemporaryDirectory(prefix="idiolect-best-")
+            self.best_in, keeper = Path(scratch.name), scratch
+        else:
+            self.best_in, keeper = folder.path if folder else None, None
+        result = Result(record, self._source(folder), self.identity, self.federation, keeper)
         s = self.settings
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in range(s.seed, s.seed + s.seeds):
                 session = self.session(seed, folder)
                 journal = Journal(folder, seed, len(session.server.roster))
-                one = Seed(session, SeedRecord(seed), self.identity, journal)
+                one = Seed(session, SeedRecord(seed), self.identity, journal, s)
                 record.seeds.append(one.record)
                 if resume and folder:
                     self._restore(one, folder)
@@ -167,6 +229,7 @@ class Runner:
                 if folder is not None:
                     with on_disk("the result"):
                         result.write(folder)
+                self._call(one, "end")
         return result
 
     def _blank_record(self) -> Record:
@@ -178,9 +241,13 @@ class Runner:
         notes = method.report(bound, eligible, heard)
         if bound.statistics is not None:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
+        used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
+        figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])
+        if self.note:
+            notes["chosen"] = {"loss": self.note}
         return Record(
             method=name_of(method),
             label=label_of(method),
@@ -192,6 +259,9 @@ class Runner:
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
+            heard={"clients": heard, "of": eligible},
+            metrics=described(used),
+            baseline=per_client(self.federation, self.task.criterion, used, figure),
         )
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
@@ -207,15 +277,16 @@ class Runner:
             self.start.get(seed),
         )
 
-    def _source(self, folder: RunDirectory | None) -> Callable[[int], Session] | None:
+    def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
         """How a finished seed's models are found again: from its checkpoint."""
-        if folder is None:
+        path = self.best_in
+        if path is None:
             return None
-        path = folder.checkpoints
 
-        def load(seed: int) -> Session:
+        def load(seed: int, best: bool) -> Session:
             session = self.session(seed, None)
-            restore(session, path(seed), self.identity, self.settings, warn)
+            place = checkpoint_folder(path, seed, best)
+            restore(session, place, self.identity, self.settings, warn)
             session.personalise_held_out(self.settings.held_out_rounds)
             return session
 
@@ -227,7 +298,7 @@ class Runner:
         path = folder.checkpoints(one.record.seed)
         checkpoint.recover(path)
         if checkpoint.found(path):
-            one.restore(path, self.settings)
+            one.restore(path, self.longer)
         self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
         with on_disk("the environment"):
             folder.write_json("environment.json", self.starts)
@@ -254,22 +325,80 @@ class Runner:
                 )
             with numbers_fit(s.dtype):
                 one.session.engine.advance(s.schedule(server.version, s.rounds))
-            if s.eval_every and (server.version % s.eval_every == 0 or server.version == s.rounds):
+            evaluated = bool(s.eval_every) and (
+                server.version % s.eval_every == 0 or server.version == s.rounds
+            )
+            if evaluated:
                 one.evaluate()
+                record.times.append(clock() - began)
             one.journal.round_done(server)
             record.seconds = clock() - began
-            by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
-            by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
-            if by_rounds or by_time:
-                one.save(folder)
-                saved = clock()
+            if evaluated and s.keep_best and self.best_in is not None and one.is_best():
+                one.keep_best(checkpoint_folder(self.best_in, record.seed, best=True))
+            with self._saved_on_error(one, folder):
+                if evaluated:
+                    self._call(one, "evaluate")
+                self._call(one, "round")
+                by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+                by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
+                if by_rounds or by_time:
+                    self._checkpoint(one, folder)
+                    saved = clock()
             if self.progress:
-                accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
-                self.progress(record.seed, server.version, accuracy)
+                self.progress(record.seed, server.version, one.figure(s))
         record.stopped = stop
-        one.save(folder)
+        self._checkpoint(one, folder)
         if interrupted() and not last:
             raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
+
+    def _checkpoint(self, one: Seed, folder: RunDirectory | None) -> None:
+        """Save, and tell who wants to know."""
+        path = one.save(folder, one.record.stopped)
+        if path is not None:
+            self._call(one, "checkpoint", path)
+
+    @contextmanager
+    def _saved_on_error(self, one: Seed, folder: RunDirectory | None) -> Iterator[None]:
+        """What a callback raises ends the run, with a checkpoint of the round that is done."""
+        try:
+            yield
+        except Exception as error:
+            if folder is not None:
+                one.save(folder, one.record.stopped)
+                error.add_note(
+                    f"idiolect: the run in {folder.path} stands at round "
+                    f"{one.session.server.version} of seed {one.record.seed}; "
+                    "resume=True continues it"
+                )
+            raise
+
+    def _call(self, one: Seed, event: str, path: Path | None = None) -> None:
+        """The user's function for an event, if there is one."""
+        function = self.callbacks.find(event)
+        if function is None:
+            return
+        record = one.record
+        server = one.session.server
+        entry = server.ledger.last
+        asked = vars(entry) if entry is not None else {}
+        moment = Moment(
+            event,
+            label_of(self.method),
+            record.seed,
+            server.version,
+            self.settings.rounds,
+            record.seconds,
+            dict(record.history[-1]) if record.history else {},
+            record.history,
+            {**asked, "round": server.version, **{n: server.ledger.total(n) for n in SENT}},
+            self.settings,
+            record.final,
+            record.clients,
+            path,
+        )
+        function(moment)
+        if moment.stopped and event in ("round", "evaluate", "checkpoint"):
+            record.stopped = BY_CALLBACK
 
     def _stop(self, one: Seed) -> str:
         """Why the run ends here; "" while it goes on."""
@@ -278,10 +407,16 @@ class Runner:
         history = one.record.history
         if server.version >= s.rounds:
             return "rounds"
+        if one.record.stopped == BY_CALLBACK:
+            return BY_CALLBACK
         if s.bytes and server.ledger.bytes + server.round_bytes() > s.bytes:
             return "bytes"
         if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
             return "target"
+        if one.reached(s):
+            return "target"
+        if s.patience and waited(history, s.patience_metric) >= s.patience:
+            return "patience"
         return ""
 
     def _finish(self, one: Seed) -> None:
@@ -300,9 +435,9 @@ class Runner:
         if len(people.malicious):
             parts["malicious"] = engine.evaluate(people.malicious, SPLITS)
             record.malicious = summarise(parts["malicious"]["test"])
-        shared = engine.evaluate_shared(("test",))
+        shared = engine.evaluate_shared(("test",), people.evaluated)
         if shared:
-            record.shared_model = summarise(shared["test"].only(people.evaluated))
+            record.shared_model = summarise(shared["test"])
         if len(people.held_out):
             session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
@@ -314,3 +449,6 @@ class Runner:
         record.clients = client_rows(session, list(parts.values()))
         if record.history:
             record.by_client = one.journal.by_client()
+        if self.settings.validates and record.history:
+            row = best_row(record.history, self.settings.patience_metric)
+            record.best = dict(record.history[row]) if row >= 0 else {}

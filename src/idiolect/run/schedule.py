@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.knobs import SettingError
 
 FORMS = "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR"
+OVER_ALL_ROUNDS = ("cosine", "linear")  # whose factor depends on how many rounds there are
 _NUMBERS = {"constant": 0, "cosine": 0, "linear": 0, "step": 2, "inverse": 1, "exp": 1}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import torch
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..data.federation import SPLITS
-from ..host.scores import Scores, summarise
+from ..host.metrics import Metric, direction
+from ..host.scores import ENDS, Scores, summarise
+from ..report.figures import Figure
 from . import checkpoint
+from .best import VALID, best_row
 from .check import warn
 from .directory import RunDirectory
 from .journal import Journal
@@ -23,6 +27,7 @@ from .restore import bound_of, refusing, restore
 from .session import Session, host_folder
 from .settings import Settings
 
+BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
 
 
@@ -34,22 +39,42 @@ class Seed:
     record: SeedRecord
     identity: dict[str, Any]  # of the run
     journal: Journal
+    settings: Settings
     on_disk: bool = False  # whether the last checkpoint was written
 
     def evaluate(self) -> None:
         """Test figures of this round."""
         clients = self.session.people.evaluated
-        scores = self.session.engine.evaluate(clients, ("test",))["test"]
+        splits = ("test", "valid") if self.settings.validates else ("test",)
+        found = self.session.engine.evaluate(clients, splits)
+        scores = found["test"]
         ledger = self.session.server.ledger
         figures: dict[str, float] = {"round": self.session.server.version, **summarise(scores)}
         figures |= {n: ledger.total(n) for n in SENT}
         spent = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(spent.double().mean())
+        if self.settings.validates:
+            valid = summarise(found["valid"])
+            figures |= {name: valid[name.removeprefix("valid_")] for name in VALID}
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
         self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
+
+    def figure(self, settings: Settings) -> Figure:
+        """The chosen figure of the last evaluated round; NaN before the first."""
+        name = settings.metric or ("accuracy" if self.session.classes else "loss")
+        history = self.record.history
+        return Figure(history[-1][name] if history else math.nan, name)
+
+    def reached(self, settings: Settings) -> bool:
+        """Whether the chosen figure is as good as the target."""
+        if settings.target is None:
+            return False
+        figure = self.figure(settings)
+        higher = direction(figure.name, self.session.metrics)
+        return figure >= settings.target if higher else figure <= settings.target
 
     def note_collapse(self, figures: dict[str, float]) -> None:
         """Mark the round from which on the models are of no use."""
@@ -60,16 +85,37 @@ class Seed:
         elif not self.record.collapsed:
             self.record.collapsed = int(figures.get("round", self.session.server.version)) or 1
 
-    def save(self, folder: RunDirectory | None) -> None:
-        """A checkpoint: the server's side, and every host by itself."""
+    def is_best(self) -> bool:
+        """Whether the round that was just evaluated is the best so far on validation data."""
+        history = self.record.history
+        return best_row(history, self.settings.patience_metric) == len(history) - 1
+
+    def keep_best(self, folder: Path) -> None:
+        """The models as they are now, in a folder for the best round."""
+        tensors, server = self.session.save()
+        parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
+        version = self.session.server.version
+        with on_disk(f"the checkpoint of the best round, {version},"):
+            bound = bound_of(self.identity, self.session)
+            facts = {"server": server}
+            checkpoint.save(folder, bound, version, {"server": tensors}, facts, parts)
+
+    def save(self, folder: RunDirectory | None, stopped: str = "") -> Path | None:
+        """A checkpoint: the server's side, and every host by itself; where it was written.
+
+        `stopped` is a stop that the figures do not tell: a callback's.
+        """
         if folder is None:
-            return
+            return None
         tensors, server = self.session.save()
         facts = {
             "server": server,
             "history": self.record.history,
             "seconds": self.record.seconds,
+            "times": self.record.times,
         }
+        if stopped == BY_CALLBACK:
+            facts["stopped"] = stopped
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
         version = self.session.server.version
         self.on_disk = False
@@ -77,27 +123,56 @@ class Seed:
         with on_disk(f"the checkpoint of round {version}"):
             facts["journal"] = self.journal.save()
             bound = bound_of(self.identity, self.session)
-            checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
+            final = checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
             self.on_disk = True
+        return final if self.on_disk else None
 
-    def restore(self, path: Path, settings: Settings) -> None:
-        """Back to the newest sound checkpoint."""
-        found = restore(self.session, path, self.identity, settings, warn)
+    def restore(self, path: Path, longer: bool) -> None:
+        """Back to the newest sound checkpoint; `longer`: the run has more rounds than before."""
+        s = self.settings
+        found = restore(self.session, path, self.identity, s, warn)
         with refusing(found):
-            self.record.history = checked_history(found.facts, found.round)
+            metrics = self.session.metrics
+            self.record.history = checked_history(found.facts, found.round, s.validates, metrics)
             self.journal.load(found.facts["journal"], len(self.record.history))
+            if longer and self.session.held_out_personalised:
+                raise ValueError(
+                    "its held-out clients were personalised at the end of the shorter run, and "
+                    "cannot be again; run it anew with more rounds"
+                )
+        if longer:
+            self._forget_last_round()
+        else:
+            self.record.stopped = found.facts.get("stopped", "")
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+        self.record.times = found.facts.get("times", [])[: len(self.record.history)]
+
+    def _forget_last_round(self) -> None:
+        """A last round that was evaluated only because it was the last is one among others now."""
+        history = self.record.history
+        every = self.settings.eval_every
+        version = self.session.server.version
+        if every and history and version % every and history[-1]["round"] == version:
+            history.pop()
+            self.journal.forget_last()
 
 
-def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]]:
+def checked_history(
+    facts: dict[str, Any], rounds: int, validated: bool = False, metrics: Sequence[Metric] = ()
+) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
-    check_object(facts, {"server": dict, "history": list, "seconds": float, "journal": dict})
+    kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
+    check_object(facts, {**kinds, "times": list[float]}, {"stopped", "times"})
+    if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
+        raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
     names = {"round", *summarise(nobody), *SENT, "gradients_per_client"}
+    names |= set(VALID) if validated else set()
+    names |= {f"{m.name}{end}" for m in metrics for end in ENDS}
     last = 0
     for figures in facts["history"]:
         check_object(figures, dict.fromkeys(names, float))
@@ -110,7 +185,7 @@ def checked_history(facts: dict[str, Any], rounds: int) -> list[dict[str, float]
 def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
     """A row per client.
 
-    Its samples, accuracy and loss on every split, and what it sent and spent.
+    Its samples, accuracy, loss and metrics on every split, and what it sent and spent.
     """
     columns: dict[str, list] = {}
     for split in SPLITS:
@@ -119,6 +194,8 @@ def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[s
         columns[f"{split}_samples"] = scores.samples.tolist()
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
+        for name, measured in scores.metrics.items():
+            columns[f"{split}_{name}"] = measured.each().tolist()
     columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
     held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
     held_out[session.people.held_out] = True

@@ -24,6 +24,7 @@ from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
+from ..host.metrics import in_use
 from ..method import Method
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
@@ -93,6 +94,7 @@ class Session:
         bound = task.under(settings.numerics(seed))
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint
         self.started = started or start is not None
+        self.keeps_start = self.started or starts_in_checkpoint(task)
         if start:
             bound.begin_at(start.x0)
         optimizer = settings.client_optimizer
@@ -116,6 +118,14 @@ class Session:
             memory=memory,
             scratch=scratch,
         )
+        if federation.preparation is not None and not self.started:
+            sent = torch.tensor(federation.preparation.bytes_of(federation.ids))
+            down = federation.preparation.bytes_down
+            self.server.prepared(torch.arange(federation.clients), sent, down)
+        self.classes = federation.classes
+        self.metrics = in_use(
+            settings.metrics, settings.metric, federation.classes, task.criterion.name
+        )
         host_settings = HostSettings(
             batch=settings.batch,
             batching=settings.batching,
@@ -127,6 +137,7 @@ class Session:
             optimizer=fitted,
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
+            metrics=self.metrics,
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:
@@ -154,7 +165,7 @@ class Session:
     def save(self) -> tuple[State, dict[str, Any]]:
         """The server's side; hosts save themselves."""
         tensors, facts = self.server.save()
-        if self.started:
+        if self.keeps_start:
             tensors = tensors | {"start.x0": self.contract.task.start().cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
@@ -182,7 +193,7 @@ class Session:
 
     def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         """Refuse what this session cannot have saved of the server's side."""
-        start = shapes_of({"start.x0": self.contract.task.start()}) if self.started else {}
+        start = shapes_of({"start.x0": self.contract.task.start()}) if self.keeps_start else {}
         check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
         self.server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
 
@@ -205,10 +216,26 @@ class Session:
             host.release()
 
 
+def starts_in_checkpoint(task: Task) -> bool:
+    """Whether checkpoints keep all that a run started from: the weights of a user's module.
+
+    Not where other parts of the module count too (frozen parameters, constant buffers): then the
+    same module is needed to go on, or to use its models.
+    """
+    module = task.model
+    if not isinstance(module, nn.Module):
+        return False
+    known = task.statistics.layout.names if task.statistics else ()
+    counters = "num_batches_tracked"  # of BatchNorm: no prediction depends on it
+    buffers = [n for n, _ in module.named_buffers() if not n.endswith(counters)]
+    return all(p.requires_grad for p in module.parameters()) and set(buffers) <= set(known)
+
+
 def settings_digest(settings: Settings) -> str:
     """SHA-256 of all settings that are fixed for a run: server and hosts must have them alike."""
     values = settings.as_dict()
-    text = json.dumps({name: values[name] for name in sorted(fixed_on_resume())})
+    fixed = fixed_on_resume(values["schedule"])
+    text = json.dumps({name: values[name] for name in sorted(fixed)})
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -7,13 +7,16 @@ schedule) are parsed once, into the objects that the fields hold.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..adversary import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
+from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.statistics import CHOICES as STATISTICS
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
@@ -22,17 +25,35 @@ from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
 from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
-from .schedule import Schedule
+from .schedule import OVER_ALL_ROUNDS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
+MAY_GROW = "may grow"
+ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
+
+
+def parse_target(given: Any) -> float | None:
+    """A number, from text too; None or "" for none."""
+    if given is None or given == "":
+        return None
+    try:
+        if not isinstance(given, bool) and math.isfinite(float(given)):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise SettingError(
+        f"target: {given!r} is not accepted; target (where to stop) is a number, or '' for none"
+    )
 
 
 @dataclass(frozen=True)
 class Run(Knobs):
     """How long a run is, and how often it is repeated."""
 
-    rounds: int = knob(200, "communication rounds", low=0)
+    rounds: int = knob(
+        200, "communication rounds; a resumed run may have more", low=0, on_resume=MAY_GROW
+    )
     seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
     seed: int = knob(
         0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
@@ -61,7 +82,11 @@ class Run(Knobs):
 class Selection(Knobs):
     """Who takes part in a round."""
 
-    sample: int = knob(0, "S, clients heard per round; 0 = a tenth of them", low=0)
+    sample: int = knob(
+        0,
+        f"S, clients heard per round; 0 = all up to {ALL_UP_TO}, of more a tenth but at least 10",
+        low=0,
+    )
     quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
     held_out: int = knob(
         0, "clients kept out of training, personalised and evaluated at the end", low=0
@@ -178,9 +203,47 @@ class Adversary(Knobs):
 
 @dataclass(frozen=True)
 class Evaluation(Knobs):
-    """When models are evaluated."""
+    """When models are evaluated, and by which figures."""
 
     eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    metrics: tuple[Metric, ...] = knob(
+        (),
+        "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
+        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "'' = none, or rmse and r2 for a regression",
+        parse=parse_metrics,
+        write=metrics_text,
+    )
+    metric: str = knob(
+        "",
+        "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
+        "the metrics; '' = accuracy, or the loss of a regression",
+    )
+    target: float | None = knob(
+        None,
+        "stop when the chosen metric, pooled over the clients' test data, is as good as this "
+        "number; '' = no target",
+        parse=parse_target,
+        write=lambda target: target,
+    )
+    patience: int = knob(
+        0,
+        "stop after so many evaluations without a better one on validation data; 0 = never",
+        low=0,
+    )
+    patience_metric: str = knob(
+        "loss",
+        "the validation figure that says which evaluation is better",
+        choices=("loss", "accuracy"),
+    )
+    keep_best: bool = knob(
+        False, "keep the models of the best evaluation on validation data, beside the last ones"
+    )
+
+    @property
+    def validates(self) -> bool:
+        """Whether evaluations look at validation data too."""
+        return bool(self.patience or self.keep_best)
 
 
 @dataclass(frozen=True)
@@ -222,14 +285,41 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
         _ = self.server_step  # refuses options that do not fit
         _ = self.client_optimizer
         check_device(self.device)
+        if self.validates and not self.eval_every:
+            name = "patience" if self.patience else "keep_best"
+            raise SettingError(
+                f"eval_every: 0 is not accepted with {name}; a whole number >= 1, so that there "
+                "are evaluations to choose among"
+            )
         if self.target_accuracy and not self.eval_every:
             raise SettingError(
                 "eval_every: 0 is not accepted with a target_accuracy; "
                 "a whole number >= 1, so that the target can be seen"
             )
+        if self.target is not None and not self.eval_every:
+            raise SettingError(
+                "eval_every: 0 is not accepted with a target; "
+                "a whole number >= 1, so that the target can be seen"
+            )
+        if self.metric:
+            direction(self.metric, self.metrics)  # refuses an unknown one
+
+    def __repr__(self) -> str:
+        """The settings that differ from their defaults."""
+        values = self.as_dict()
+        changed = [
+            f"{f.name}={values[f.name]!r}"
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != f.default
+        ]
+        return f"Settings({', '.join(changed)})"
 
     def sampled(self, eligible: int, hears_all: bool = False) -> int:
-        """S for this many clients; all of them for a method that needs that."""
+        """S for this many clients; all of them for a method that needs that.
+
+        >>> [Settings().sampled(n) for n in (1, 5, 20, 21, 100, 1000)]
+        [1, 5, 20, 10, 10, 100]
+        """
         if self.sample > eligible:
             raise SettingError(
                 f"sample: {self.sample} is not accepted; "
@@ -240,7 +330,9 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 f"sample: {self.sample} is not accepted for this method; "
                 f"it must hear all {eligible} clients (0)"
             )
-        return eligible if hears_all else self.sample or max(1, round(0.1 * eligible))
+        if hears_all or eligible <= ALL_UP_TO:
+            return self.sample or eligible
+        return self.sample or max(10, round(0.1 * eligible))
 
     def numerics(self, seed: int) -> Numerics:
         """How a task is computed in this run, under one of its seeds."""
@@ -265,14 +357,20 @@ SECTIONS: tuple[type[Knobs], ...] = (
 )
 
 
-def fixed_on_resume() -> tuple[str, ...]:
+def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:
     """The settings that must be the same when a run is resumed.
 
-    >>> "threads" in fixed_on_resume(), "rounds" in fixed_on_resume()
+    The number of rounds is one of them where the schedule spreads the rates over all rounds: with
+    more rounds, those that are done would have had other rates.
+
+    >>> "batch" in fixed_on_resume(), "threads" in fixed_on_resume()
+    (True, False)
+    >>> "rounds" in fixed_on_resume(), "rounds" in fixed_on_resume("cosine")
     (False, True)
     """
+    free = {MAY_CHANGE} if schedule in OVER_ALL_ROUNDS else {MAY_CHANGE, MAY_GROW}
     fields = dataclasses.fields(Settings)
-    return tuple(f.name for f in fields if f.metadata["on_resume"] != MAY_CHANGE)
+    return tuple(f.name for f in fields if f.metadata["on_resume"] not in free)
 
 
 def check_device(device: str) -> None:

@@ -17,6 +17,7 @@ _FIELDS = {
     "packages": dict,
     "code": dict,
     "from": dict,  # seed -> the round that it went on from
+    "rounds": int,  # that the run was to have
 }
 _MOST_THREADS = 4096
 
@@ -29,7 +30,7 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
         if not isinstance(starts, list) or not starts:
             raise ValueError("a list with the environment of every start is expected")
         for start in starts:
-            check_object(start, _FIELDS)
+            check_object(start, _FIELDS, {"rounds"})
             if not 1 <= start["threads"] <= _MOST_THREADS:
                 raise ValueError(f"threads: a whole number from 1 to {_MOST_THREADS} is expected")
             for name, kind in (("packages", str), ("code", str), ("from", int)):

@@ -81,6 +81,12 @@ class Server:
         self.memory.grow(len(self.roster))
         return wire_ids
 
+    def prepared(self, wire_ids: Tensor, up: Tensor, down: int) -> None:
+        """What these clients sent and were sent before the first round; see `Ledger.prepared`."""
+        if self.version:
+            raise RuntimeError("preparation: it is booked before the first round")
+        self.ledger.prepared(wire_ids, up, down)
+
     # -- a round ---------------------------------------------------------------------------------
     def open(self, version: int | None = None, rate: float = 1.0) -> Round:
         """Start a round: who trains, who is heard, the message down."""

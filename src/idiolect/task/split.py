@@ -20,6 +20,9 @@ class Split:
     theta: Tensor  # int64[d_theta]
     w: Tensor  # int64[d_w]
 
+    def __repr__(self) -> str:
+        return f"Split({len(self.theta):,} shared, {len(self.w):,} private)"
+
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x[..., d] -> theta[..., d_theta], w[..., d_w]."""
         return x[..., self.theta], x[..., self.w]

@@ -95,6 +95,9 @@ class Task:
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
 
+    def __repr__(self) -> str:
+        return f"Task({type(self.module).__name__}, {self.criterion.name!r}, d = {self.d:,})"
+
     def start(self) -> Tensor:
         """Where every run starts: x0, with running statistics behind it where there are any."""
         return self.x0 if self.statistics is None else torch.cat([self.x0, self.statistics.start])

@@ -92,6 +92,15 @@ class Ledger:
         self.counts["bytes_up"][wire_ids] += bytes
         self.counts["values_up"][wire_ids] += values
 
+    def prepared(self, wire_ids: Tensor, up: Tensor, down: int) -> None:
+        """Before round 0 these clients agreed on how their data are read; bytes both ways.
+
+        As numbers they count as 32-bit words. No message of a round is among them.
+        """
+        self.sent_up(wire_ids, up, up / 4)
+        self.sent_down(wire_ids, down, down / 4)
+        self.bytes_admitted += int(up.sum())
+
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         """These clients evaluated so many gradients."""
         self.counts["gradients"][wire_ids] += counts

@@ -72,7 +72,8 @@ def _row(
 ) -> tuple[Curve, dict[str, Any]]:
     """The curve of one row, and what it made of the goals."""
     choice = choose(candidates, task, federation, settings)
-    result = run(choice.method, task, federation, **settings, **choice.settings, seeds=seeds)
+    more = {**settings, **choice.settings, "seeds": seeds, "progress": False}
+    result = run(choice.method, task, federation, **more)
     drawn = curve(label, result.rounds_table())
     figures = {
         "lr": choice.method.as_dict()["lr"],

@@ -132,7 +132,8 @@ class CellJob:
         competitor = METHODS[self.method]
         options = {**FEDERATIONS[self.federation], "clients": self.clients}
         fields = competitor.make().as_dict()
-        settings = {k: v for k, v in self.settings().items() if k in fixed_on_resume()}
+        named = {"rounds", *fixed_on_resume()}
+        settings = {k: v for k, v in self.settings().items() if k in named}
         parts = [FORMAT, options, competitor.method, fields, settings]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -141,7 +142,7 @@ class CellJob:
         began = time.process_time()
         method = METHODS[self.method].make()
         federation = _data(self.federation, self.clients)
-        result = run(method, _task(), federation, **self.settings())
+        result = run(method, _task(), federation, progress=False, **self.settings())
         summary = result.summary()
         clients = result.clients_table()
         out = {

@@ -1,0 +1,60 @@
+"""The models of a run whose data are elsewhere: who took part is known, and nothing of the data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.knobs import SettingError
+from ..core.types import Id
+from ..data.federation import SPLITS, Federation
+from .record import Record
+from .session import Session
+
+
+def absent(record: Record) -> Federation:
+    """A federation of the same clients with as many samples, each of them empty."""
+    rows = record.seeds[0].clients
+    sizes = {s: torch.tensor([int(row[f"{s}_samples"]) for row in rows]) for s in SPLITS}
+    offsets = {}
+    start = 0
+    for split in SPLITS:
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
+        offsets[split] = start + ends
+        start += int(ends[-1])
+    ids = tuple(row["client"] for row in rows)
+    classes = int(record.data.get("classes", 0))
+    dtype = torch.int64 if classes else torch.float32
+    name = str(record.data["name"])
+    targets = torch.zeros((), dtype=dtype).expand(start)
+    return Federation(torch.zeros(start, 0), targets, offsets, ids, classes, name)
+
+
+class WithoutData(Session):
+    """A seed's moving parts for those who have its models and not its data."""
+
+    def personal(self, id: Id) -> Tensor:  # -> x[d]
+        self._refuse_training()
+        try:
+            x = super().personal(id)
+        except SettingError:
+            raise
+        except Exception:  # whatever a model does with samples that are empty
+            raise _needs_data() from None
+        if not bool(x.isfinite().all()):
+            raise SettingError("model: its weights are not finite, or need the client's data")
+        return x
+
+    def personalise_held_out(self, rounds: int) -> None:
+        """Not without their data: see `personal`."""
+
+    def _refuse_training(self) -> None:
+        if len(self.people.held_out) and not self.held_out_personalised:
+            raise _needs_data()
+
+
+def _needs_data() -> SettingError:
+    return SettingError(
+        "models: this run trains on a client's data before it predicts; "
+        "give idiolect.load(directory, task=..., federation=...) the data of the run too"
+    )

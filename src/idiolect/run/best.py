@@ -1,0 +1,53 @@
+"""The best round by validation data: when to stop waiting for a better one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..data.federation import Federation
+from .settings import Settings
+
+VALID = ("valid_loss", "valid_accuracy")  # columns of an evaluated round, where they are asked for
+History = Sequence[dict[str, Any]]
+
+
+def best_row(history: History, metric: str) -> int:
+    """The evaluated round with the best validation figure, the first of equals; -1 without one.
+
+    >>> rounds = [{"valid_loss": 0.9}, {"valid_loss": 0.5}, {"valid_loss": 0.5}]
+    >>> best_row(rounds, "loss")
+    1
+    """
+    sign = 1 if metric == "loss" else -1
+    best, at = math.inf, -1
+    for number, row in enumerate(history):
+        value = sign * row[f"valid_{metric}"]
+        if value < best:
+            best, at = value, number
+    return at
+
+
+def waited(history: History, metric: str) -> int:
+    """Evaluated rounds since the best one.
+
+    >>> waited([{"valid_accuracy": 0.5}, {"valid_accuracy": 0.4}], "accuracy")
+    1
+    """
+    return len(history) - 1 - best_row(history, metric) if history else 0
+
+
+def check_validation(settings: Settings, federation: Federation) -> None:
+    """Refuse to watch validation data that are not there, or have no accuracy."""
+    if not settings.validates:
+        return
+    name = "patience" if settings.patience else "keep_best"
+    if not bool(federation.sizes("valid").any()):
+        raise SettingError(
+            f"{name}: it decides by validation data, and no client has any; make the federation "
+            "with a share for validation, such as valid=0.2"
+        )
+    if settings.patience_metric == "accuracy" and not federation.classes:
+        raise SettingError("patience_metric: 'accuracy' is not accepted for real targets; 'loss'")

@@ -1,0 +1,185 @@
+"""Clients that come after training: models of their own from the finished server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.knobs import SettingError
+from ..core.types import Id
+from ..data.federation import SPLITS, Federation
+from ..host.host import Host
+from ..host.scores import Scores, summarise
+from ..server.contract import Contract
+from ..server.exchange import Order
+from ..server.roster import Roster
+from .check_model import check_model
+from .given import read_federation
+from .predict import facts_of, labels_of
+from .record import Record, SeedRecord
+from .session import Session
+
+
+@dataclass(frozen=True)
+class FinishedServer:
+    """What is left to ask a server once training is over."""
+
+    roster: Roster  # of the new clients
+    version: int
+    down: bytes  # its last message
+
+    def message(self, version: int) -> bytes:
+        return self.down
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """The models of clients that came after training; asked as a `Session` is."""
+
+    seed: int
+    contract: Contract
+    server: FinishedServer
+    host: Host
+
+    def personal(self, id: Id) -> Tensor:  # -> x[d]
+        """The model that a client predicts with."""
+        wire_id = self.server.roster.wire_id(id)
+        return self.host.personal(self.server.version, self.server.down, wire_id)
+
+    def module(self, id: Id) -> nn.Module:
+        """The same as a torch module."""
+        return self.contract.task.module_of(self.personal(id))
+
+
+def personalised(
+    session: Session, record: Record, federation: Federation, rounds: int, returning: bool
+) -> tuple[Newcomers, Record]:
+    """The new clients after `rounds` of training towards the finished server, and their figures."""
+    read_federation(federation)
+    if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
+        raise SettingError(f"rounds: {rounds!r} is not accepted; a whole number >= 0")
+    _check_ids(federation, session.server.roster, returning)
+    _check_data(federation, record.data)
+    contract = session.contract
+    settings = session.hosts[0].settings
+    check_model(contract.task, federation, settings.batch, settings.batching)
+    roster = Roster()
+    wire_ids = roster.enrol(federation.ids, federation.sizes("train").tolist())
+    settings = replace(
+        settings,
+        scratch=None,
+        validation=bool(federation.sizes("valid").any()),
+    )
+    host = Host(contract, federation, wire_ids, settings)
+    # as InProcess.personalise does for clients that were held out
+    trained = roster.eligible_ids()
+    first = session.server.version
+    gradients = torch.zeros(len(roster), dtype=torch.int64)
+    for version in range(first, first + rounds):
+        order = Order(version, session.server.message(version), trained, trained[:0])
+        sent = host.update(order)
+        gradients.index_add_(0, sent.trained, sent.gradients)
+    down = session.server.message(first)
+    scores = host.evaluate(first, down, wire_ids, SPLITS)
+    host.release()
+    new = Newcomers(session.seed, contract, FinishedServer(roster, first, down), host)
+    seed = _figures(new, scores, gradients, contract.down.values)
+    told = {
+        "rounds": rounds,
+        "text": f"{len(roster)} clients after training: {rounds} rounds of their own towards the "
+        f"server of round {first}; nothing was sent up, its message came down once",
+    }
+    return new, replace(
+        record, data=facts_of(federation), origin={}, seeds=[seed], notes={"personalised": told}
+    )
+
+
+def _check_ids(federation: Federation, roster: Roster, returning: bool) -> None:
+    known = {str(id) for id in roster.ids}
+    old = [id for id in federation.ids if str(id) in known]
+    if old and not returning:
+        raise SettingError(
+            f"clients: {old[0]!r} took part in the run (as did {len(old) - 1} others); new clients "
+            "need ids of their own. If it is the same client, who begins anew: returning=True"
+        )
+
+
+def _check_data(federation: Federation, data: dict[str, Any]) -> None:
+    """Refuse data whose classes or columns mean something else than in training."""
+    if bool(federation.classes) != bool(data.get("classes")):
+        kinds = ("real targets", "classes")
+        raise SettingError(
+            f"data: these have {kinds[bool(federation.classes)]}, and the run was trained on "
+            f"{kinds[bool(data.get('classes'))]}"
+        )
+    labels = labels_of(data)
+    theirs = tuple(facts_of(federation).get("class_names", ()))
+    if theirs != labels:
+        raise SettingError(
+            f"data: their classes are called {theirs or 'by their numbers'}, those of the run "
+            f"{labels or 'by their numbers'}; they must be the same, in the same order"
+        )
+    made = None if federation.preparation is None else federation.preparation.as_dict()
+    prepared = data.get("preparation")
+    if made is not None and prepared is not None and _statistics(made) != _statistics(prepared):
+        raise SettingError(
+            "data: these rows were prepared (encoded, scaled) in a way of their own; prepare them "
+            "as the training data were: Federation.from_frame(..., preparation=result.preparation, "
+            "class_names=result.class_names)"
+        )
+    if (made is None) != (prepared is None):
+        raise SettingError(
+            "data: the run was trained on "
+            + ("a table" if prepared is not None else "arrays")
+            + ", and these are "
+            + ("not from one" if made is None else "from a table")
+            + "; prepare them alike: Federation.from_frame(..., preparation=result.preparation, "
+            "class_names=result.class_names)"
+        )
+
+
+def _statistics(preparation: dict[str, Any]) -> Any:
+    """What a preparation does to a row, whoever the clients are."""
+    own = preparation["scale"] == "client"  # every client has statistics of its own
+    left_out = {"fill", "centre", "spread"} if own else set()
+    columns = [{k: v for k, v in c.items() if k not in left_out} for c in preparation["columns"]]
+    return columns, preparation["scale"], preparation["missing"]
+
+
+def _figures(
+    new: Newcomers, scores: dict[str, Scores], gradients: Tensor, values: int
+) -> SeedRecord:
+    """The record of the new clients."""
+    ids = new.server.roster.ids
+    spent = gradients + scores["test"].gradients
+    columns: dict[str, list[Any]] = {
+        "client": list(ids),
+        "held_out": [False] * len(ids),
+        "malicious": [False] * len(ids),
+    }
+    for split in SPLITS:
+        accuracy, loss = scores[split].of_clients()
+        columns[f"{split}_samples"] = scores[split].samples.tolist()
+        columns[f"{split}_accuracy"] = accuracy.tolist()
+        columns[f"{split}_loss"] = loss.tolist()
+    sent = {
+        "bytes_up": 0,
+        "bytes_down": len(new.server.down),
+        "values_up": 0,
+        "values_down": values,
+    }
+    columns |= {name: [number] * len(ids) for name, number in sent.items()}
+    columns["gradients"] = gradients.tolist()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return SeedRecord(
+        new.seed,
+        rounds=new.server.version,
+        stopped="personalised",
+        final={split: summarise(found) for split, found in scores.items()},
+        clients=rows,
+        sent={name: len(ids) * number for name, number in sent.items()},
+        gradients_per_client=float(spent.double().mean()),
+    )

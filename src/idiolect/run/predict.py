@@ -1,0 +1,231 @@
+"""What a client's own model says of new rows, in the words of the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.knobs import SettingError
+from ..core.trees import Tree, arguments, first, leaves, map_tree
+from ..core.typed import expect
+from ..core.types import Id
+from ..data.preparation import Preparation
+from ..task.losses import logits
+from .session import Session
+
+AT_ONCE = 4096  # rows in one forward pass
+BY_CLASS = ("cross_entropy", "logistic")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of n rows: labels with their probabilities, or values for a regression."""
+
+    labels: np.ndarray | None = None  # [n], the user's own labels; None for a regression
+    probabilities: np.ndarray | None = None  # float[n, C], in the order of `classes`
+    values: np.ndarray | None = None  # float[n] or [n, ...], for a regression
+    classes: tuple[Any, ...] = ()  # the label of each column of probabilities
+
+    def __len__(self) -> int:
+        found = self.values if self.labels is None else self.labels
+        return 0 if found is None else len(found)
+
+    def to_pandas(self) -> Any:
+        """A data frame: label and a column per class, or value (value 0, ... where several)."""
+        import pandas
+
+        if self.labels is None:
+            values = np.asarray(self.values)
+            flat = values.reshape(len(values), -1)
+            names = ["value"] if values.ndim == 1 else [f"value {i}" for i in range(flat.shape[1])]
+            return pandas.DataFrame({name: flat[:, i] for i, name in enumerate(names)})
+        table: dict[str, Any] = {"label": self.labels}
+        if self.probabilities is not None and self.probabilities.ndim == 2:
+            for number, label in enumerate(self.classes):
+                table[f"probability {label}"] = self.probabilities[:, number]
+        return pandas.DataFrame(table)
+
+    def __repr__(self) -> str:
+        if self.labels is None:
+            return f"Prediction({len(self)} values)"
+        return f"Prediction({len(self)} labels of {len(self.classes)} classes)"
+
+
+def predict(session: Session, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
+    """The models of `owners` (one for all rows, or one for each) on raw rows or inputs."""
+    task = session.contract.task
+    inputs = _inputs(rows, owners, data, task.dtype)
+    n = len(first(inputs))
+    if not isinstance(owners, list):
+        outputs = _outputs(session, owners, inputs)
+    else:
+        if len(owners) != n:
+            raise SettingError(f"client: {len(owners)} ids for {n} rows; one for each, or one")
+        parts: list[Tensor] = []
+        places: list[int] = []
+        for owner in dict.fromkeys(owners):
+            mine = [i for i, one in enumerate(owners) if one == owner]
+            index = torch.tensor(mine)
+            parts.append(_outputs(session, owner, map_tree(lambda t, i=index: t[i], inputs)))
+            places += mine
+        if not parts:
+            raise SettingError("rows: there are none; at least one is needed")
+        outputs = torch.cat(parts)[torch.tensor(places).argsort()]
+    return _in_words(outputs, task.criterion.name, data)
+
+
+def _outputs(session: Session, id: Id, inputs: Tree) -> Tensor:
+    task = session.contract.task
+    module = session.module(id)
+    pieces = []
+    try:
+        with torch.no_grad():
+            for low in range(0, max(1, len(first(inputs))), AT_ONCE):
+                piece = map_tree(lambda t, at=low: t[at : at + AT_ONCE].to(task.device), inputs)
+                args, named = arguments(piece)
+                pieces.append(logits(module(*args, **named)).cpu())
+    except SettingError:
+        raise SettingError(
+            "rows: the model returns several tensors; call it yourself: result.personal(client)"
+        ) from None
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = (str(error) or repr(error)).splitlines()[0]
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(inputs))
+        raise SettingError(f"rows: the model does not accept {shapes} per row: {reason}") from None
+    return torch.cat(pieces)
+
+
+def _in_words(outputs: Tensor, loss: str, data: dict[str, Any]) -> Prediction:
+    classes = int(data.get("classes", 0))
+    labels = labels_of(data)
+    if not classes or (loss not in BY_CLASS and outputs.shape[-1] != classes):
+        values = outputs.squeeze(-1) if outputs.dim() > 1 and outputs.shape[-1] == 1 else outputs
+        return Prediction(values=values.numpy())
+    if loss == "logistic":
+        high = outputs.squeeze(-1).sigmoid()
+        probabilities = torch.stack([1 - high, high], dim=-1)
+    else:
+        probabilities = outputs.softmax(-1)
+        if labels:  # outputs beyond the classes of the data have no label
+            labels += tuple(range(len(labels), probabilities.shape[-1]))
+    names = labels or tuple(range(probabilities.shape[-1]))
+    if not bool(probabilities.isfinite().all()):
+        raise SettingError("model: its outputs are not finite; training has collapsed")
+    return Prediction(
+        _array(names)[probabilities.argmax(-1).numpy()], probabilities.numpy(), None, names
+    )
+
+
+def _array(labels: tuple[Any, ...]) -> np.ndarray:
+    """Labels as an array that keeps their type."""
+    if len({type(label) for label in labels}) == 1:
+        return np.array(labels)
+    mixed = np.empty(len(labels), dtype=object)
+    mixed[:] = labels
+    return mixed
+
+
+# -- what the data of the run say ------------------------------------------------------------------
+def labels_of(data: dict[str, Any]) -> tuple[Any, ...]:
+    """The user's label of each class, from a record; SettingError where they cannot be that."""
+    given = data.get("class_names", [])
+    try:
+        expect(given, list[bool | int | float | str], "class_names")
+        if given and len(given) != data.get("classes"):
+            raise ValueError("class_names and classes are not as many")
+    except ValueError as error:
+        raise SettingError(f"record: data.{error}") from None
+    return tuple(given)
+
+
+def preparation_of(data: dict[str, Any]) -> Preparation | None:
+    """How raw rows become inputs, from a record."""
+    saved = data.get("preparation")
+    return None if saved is None else Preparation.from_dict(saved)
+
+
+def facts_of(federation: Any) -> dict[str, Any]:
+    """What a record keeps of a federation, so that predictions need no data."""
+    facts: dict[str, Any] = {
+        "name": federation.name,
+        "clients": federation.clients,
+        "sha256": federation.fingerprint(),
+        "classes": federation.classes,
+        "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)],
+    }
+    if federation.class_names:
+        facts["class_names"] = [_plain_label(label) for label in federation.class_names]
+    if federation.preparation is not None:
+        facts["preparation"] = federation.preparation.as_dict()
+    return facts
+
+
+def _plain_label(label: Any) -> Any:
+    value = label.item() if isinstance(label, np.generic) else label
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+# -- what the user gives ---------------------------------------------------------------------------
+def is_several(client: Any) -> bool:
+    """Whether this is a client for each row: a list, an array or a column of a table."""
+    return client is not None and not isinstance(client, str | bytes | int | float | np.generic)
+
+
+def plain_list(clients: Any) -> list[Any]:
+    """A client for each row, as a list."""
+    if hasattr(clients, "tolist"):
+        return list(clients.tolist())
+    if hasattr(clients, "to_list"):
+        return list(clients.to_list())
+    return list(clients)
+
+
+def _is_frame(rows: Any) -> bool:
+    return hasattr(rows, "columns") and not isinstance(rows, Tensor | np.ndarray)
+
+
+def _inputs(rows: Any, owners: Id | list[Id], data: dict[str, Any], dtype: torch.dtype) -> Tree:
+    """Rows as the model takes them."""
+    if _is_frame(rows):
+        preparation = preparation_of(data)
+        if preparation is not None:
+            return torch.from_numpy(preparation.apply(rows, clients=owners)).to(dtype)
+        rows = rows.to_numpy()
+    known = data.get("inputs") or []
+    whole = [isinstance(entry, list) and "int" in str(entry[:1]) for entry in known]
+    made = _as_tensors(rows)
+    tensors = leaves(made)
+    if known and len(tensors) == len(known):
+        kinds = iter(whole)
+        made = map_tree(lambda t: t.long() if next(kinds) else t.to(dtype), made)
+        shapes: list[Sequence[int]] = [entry[1] for entry in known]
+        for t, shape in zip(tensors, shapes, strict=True):
+            if t.dim() == len(shape) and list(t.shape) == list(shape):
+                raise SettingError(
+                    f"rows: shape {tuple(t.shape)} is that of one row; several are expected, "
+                    "such as rows[None]"
+                )
+    if not len(first(made)):
+        raise SettingError("rows: there are none; at least one is needed")
+    return made
+
+
+def _as_tensors(tree: Any) -> Tree:
+    if isinstance(tree, dict):
+        return {name: _as_tensors(part) for name, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_as_tensors(part) for part in tree)
+    if isinstance(tree, Tensor):
+        return tree.detach().cpu()
+    array = np.asarray(tree)
+    if array.dtype == object or array.dtype.kind not in "biuf":
+        raise SettingError(
+            f"rows: an array of {array.dtype} is not accepted; numbers, or a data frame with the "
+            "columns of the training table"
+        )
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,55 @@
+"""The settings of a run as keywords that editors and type checkers know.
+
+`Settings` owns them: names, defaults, ranges and what they mean. A test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from ..adversary import Attack
+from ..channels import Channel, Stage
+from ..server.rules import Rule
+from .schedule import Schedule
+
+
+class RunSettings(TypedDict, total=False):
+    """Keywords of `run` and `compare`; a field that holds an object takes its text too."""
+
+    rounds: int
+    seeds: int
+    seed: int
+    bytes: int
+    target_accuracy: float
+    checkpoint_every: int
+    checkpoint_minutes: float
+    sample: int
+    quorum: int
+    held_out: int
+    held_out_rounds: int
+    batch: int
+    batching: str
+    schedule: Schedule | str
+    clip: float
+    weight_decay: float
+    server_optimizer: str
+    server_lr: float
+    server_options: str
+    finetune_steps: int
+    finetune_lr: float
+    statistics: str
+    channel: Channel | Stage | str
+    rule: Rule | str
+    attack: Attack | str | None
+    malicious: float
+    eval_every: int
+    patience: int
+    patience_metric: str
+    keep_best: bool
+    device: str
+    dtype: str
+    kernel: str
+    hosts: int
+    threads: int
+    chunk: int
+    memory: float
