@@ -258,7 +258,7 @@ def test_what_is_shown_fits_on_a_screen(data):
     task = il.Task(Net)
     seen = [result, found, task, il.Settings(), il.Settings(rounds=5, rule="median")]
     seen += [result.record, result.seeds[0], task.split("head.*"), il.LpProj(), il.Ditto()]
-    seen += [result.predict(data.inputs, client=0)]
+    seen += [result.predict(data.inputs, client=0), il.METHODS, data]
     for thing in seen:
         text = repr(thing)
         assert len(text) <= 500 and len(text.splitlines()) <= 24, text

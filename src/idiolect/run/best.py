@@ -11,6 +11,7 @@ from ..data.federation import Federation
 from .settings import Settings
 
 VALID = ("valid_loss", "valid_accuracy")  # columns of an evaluated round, where they are asked for
+HIGHER_IS_BETTER = ("accuracy",)
 History = Sequence[dict[str, Any]]
 
 
@@ -21,7 +22,7 @@ def best_row(history: History, metric: str) -> int:
     >>> best_row(rounds, "loss")
     1
     """
-    sign = 1 if metric == "loss" else -1
+    sign = -1 if metric in HIGHER_IS_BETTER else 1
     best, at = math.inf, -1
     for number, row in enumerate(history):
         value = sign * row[f"valid_{metric}"]

@@ -290,6 +290,7 @@ class Runner:
         """Back to where the seed was when the run stopped."""
         path = folder.checkpoints(one.record.seed)
         checkpoint.recover(path)
+        checkpoint.recover(folder.checkpoints(one.record.seed, best=True))
         if checkpoint.found(path):
             one.restore(path, self.longer)
         self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
