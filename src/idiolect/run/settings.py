@@ -33,9 +33,7 @@ ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` 
 class Run(Knobs):
     """How long a run is, and how often it is repeated."""
 
-    rounds: int = knob(
-        200, "communication rounds; a resumed run may have more", low=0, on_resume=MAY_GROW
-    )
+    rounds: int = knob(200, "communication rounds", low=0, on_resume=MAY_GROW)
     seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
     seed: int = knob(
         0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
