@@ -61,6 +61,11 @@ class Method(Knobs):
     models: ClassVar[tuple[str, ...]] = ("w",)
     # whether the first of them starts from what the server sends, so that these can be averaged
     shares_statistics: ClassVar[bool] = True
+    # the vectors that any optimiser may step at the clients, by the names that solvers are given;
+    # none where the paper fixes the step, or derives more from it than the model it leads to
+    optimizers: ClassVar[tuple[str, ...]] = ()
+    # why there are none, for the user who asks for one
+    own_step: ClassVar[str] = "it does not declare `optimizers`, the vectors that one may step"
 
     @property
     def trains(self) -> str:
@@ -83,6 +88,10 @@ class Method(Knobs):
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""
+
+    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+        """The coordinates of each vector of `optimizers`; None for all of R^d."""
+        return dict.fromkeys(self.optimizers)
 
     def message(self, task: Task) -> dict[str, int]:
         """What a client sends: name -> how many numbers."""

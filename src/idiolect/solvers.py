@@ -33,8 +33,10 @@ def sgd(
     """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
 
     With `epochs` > 0, that many passes over each client's own data instead. `model` is one of
-    `Method.models`, where a client trains several.
+    `Method.models`, where a client trains several. Where the run has another optimiser for its
+    clients, that one steps, with the same gradient.
     """
+    optimiser = here.optimise.begin(model, x, lr) if here.optimise else None
     todo = here.steps(steps, epochs)
     most = int(todo.max())
     least = int(todo.min())
@@ -45,6 +47,9 @@ def sgd(
         g = task.grad(x, batch)
         if pull is not None:
             g.add_(pull(x))
+        if optimiser is not None:
+            x = optimiser(g, batch.active)
+            continue
         if batch.active is not None:
             g.mul_(batch.active.unsqueeze(-1))
         x = torch.add(x, g, alpha=-lr, out=x if j else None)

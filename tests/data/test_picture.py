@@ -14,7 +14,7 @@ from idiolect.data import Federation
 def text(federation, **options):
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(data.table(federation, **options))
-    return console.export_text()
+    return " ".join(console.export_text().split())
 
 
 def test_the_table_shows_every_client_of_a_small_federation():
@@ -31,7 +31,7 @@ def test_the_table_shows_every_client_of_a_small_federation():
 def test_the_table_is_condensed_for_many_clients_and_many_classes():
     f = Federation.from_arrays(np.zeros((3000, 1)), np.arange(3000) % 62, np.arange(3000) // 30)
     assert data.table(f).row_count == 21
-    assert "most frequent classes" in text(f) and "..." in text(f) and "│ 99" in text(f)
+    assert "most frequent classes" in text(f) and "..." in text(f) and " 99 19 5 6 " in text(f)
 
 
 def test_a_regression_has_a_table_of_sizes():

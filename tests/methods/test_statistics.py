@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import idiolect as il
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
-from idiolect.methods.statistics import WithStatistics, with_statistics
+from idiolect.methods.statistics import with_statistics
 from idiolect.task.here import Here
 
 CLIENTS, ROUNDS, LR, STEPS, BATCH = 4, 3, 0.1, 3, 8
@@ -179,7 +179,6 @@ def test_statistics_travel_only_with_a_model_that_is_sent():
     for name in METHODS:
         method = make_method(name)
         wrapped = with_statistics(method, task, "averaged")
-        assert isinstance(wrapped, WithStatistics)
         sent = wrapped.message(task).get("statistics", 0)
         alone = name.startswith(("local", "lp-proj", "rsa", "l2gd")) and name != "local-ffgg"
         assert sent == (0 if alone else task.statistics.m), name
@@ -214,3 +213,27 @@ def test_the_result_says_what_was_done_with_statistics(federation):
         assert result.summary()["statistics"]["how"] == how
         assert f"running statistics: {how}" in str(result)
     assert run(il.Local(), federation, "averaged").summary()["statistics"]["how"] == "private"
+
+
+@pytest.mark.parametrize("how", ["averaged", "private"])
+def test_a_next_stage_starts_from_the_model_with_its_statistics(federation, how):
+    results = il.pipeline(
+        [(il.FedAvg(lr=LR), 2), (il.Local(steps=0), 1)],
+        il.Task(a_net()),
+        federation,
+        sample=CLIENTS,
+        batch=BATCH,
+        statistics=how,
+    )
+    first, last = (r.personal(0).state_dict() for r in results)
+    names = [n for n in first if "running" not in n and "tracked" not in n]
+    assert all(torch.equal(first[n], last[n]) for n in names)
+    if how == "averaged":
+        torch.testing.assert_close(last["1.running_mean"], first["1.running_mean"])
+
+
+def test_private_states_of_optimisers_and_statistics_go_together(federation):
+    more = {"optimizer": "adam", "optimizer_state": "private"}
+    result = run(il.Ditto(), federation, "private", **more)
+    rows = result.session().hosts[0].store.read(torch.arange(CLIENTS))
+    assert {"statistics.w", "statistics.v", "optimizer.v.exp_avg", "v"} <= set(rows)

@@ -47,8 +47,6 @@ def shown(width, row=WIDE, goals=None):
     ids=["no goals", "in bytes", "in values"],
 )
 def test_no_figure_is_cut(width, goals):
-    if width < 80 and goals and goals.count == "values":
-        pytest.skip("two columns of that width have no place beside an accuracy")
     lines = shown(width, REACHED, goals)
     assert not any("…" in line for line in lines)
     heading = re.split(r"\s{2,}", lines[1].strip())
@@ -56,6 +54,50 @@ def test_no_figure_is_cut(width, goals):
     cells = re.split(r"\s{2,}", figures.strip())
     assert len(cells) == len(heading)
     assert all(cell in CELLS for cell in cells[1:])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_columns_without_room_are_named_with_the_way_to_see_them(width):
+    rows = [majority_row(FEDERATION), WIDE]
+    text = render(results_table(rows, None, width), width)
+    heading = text.splitlines()[1]
+    note = " ".join(text.split()).partition("no room for: ")[2]
+    for name in (
+        "± 95 %",
+        "variance",
+        "worst 10 %",
+        "loss",
+        "malicious",
+        "sent up",
+        "sent down",
+        "gradients",
+        "seconds",
+    ):
+        assert (name in heading) != (name in note), name
+    assert bool(note) == (width < 200)
+    assert not note or note.endswith("(a wider terminal or --json shows them)")
+
+
+def test_metrics_stand_behind_accuracy_and_the_chosen_one_before_it():
+    metrics = {"auc": FIGURES, "f1": {**FIGURES, "mean": 0.5}}
+    row = WIDE | {"metrics": metrics}
+    heading = render(results_table([row], None, 140), 140).splitlines()[1].split()
+    assert heading[:6] == ["method", "accuracy", "±", "95", "%", "auc"]
+    chosen = row | {"metric": "f1"}
+    heading = render(results_table([chosen], None, 140), 140).splitlines()[1].split()
+    assert heading[:2] == ["method", "f1"] and "accuracy" in heading
+
+
+def test_a_table_says_how_many_clients_are_heard_per_round():
+    sends = WIDE | {"heard": {"clients": 10, "of": 100}}
+    alike = [majority_row(FEDERATION), sends, sends | {"bytes": {"up": 0, "down": 0}}]
+    assert "10 of 100 clients heard per round" in render(results_table(alike, None, 140))
+    every = sends | {"label": "l2gd", "heard": {"clients": 10_000_000, "of": 10_000_000}}
+    text = " ".join(render(results_table([sends, every], None, 140)).split())
+    assert "clients heard per round: 10 of 100 by lp-proj-1" in text
+    assert "10,000,000 of 10,000,000 by l2gd" in text
+    none = sends | {"bytes": {"up": 0, "down": 0}}
+    assert "none of 100 clients heard: nothing is sent" in render(results_table([none]))
 
 
 def test_at_80_columns_a_table_has_accuracy_bytes_and_gradients():

@@ -359,20 +359,10 @@ def test_goals_that_cannot_be_seen_are_refused(flags, says, capsys):
     assert says in error_of(capsys, "compare", "fedavg", *SMALL, *split(flags))
 
 
-def test_a_budget_for_a_regression_is_refused(capsys):
-    says = error_of(
-        capsys,
-        "compare",
-        "fedavg",
-        "--data",
-        "linear",
-        "--rounds",
-        "1",
-        "--bytes",
-        "300",
-        "--quiet",
-    )
-    assert "a budget and a target are about accuracy" in says
+def test_a_target_accuracy_for_a_regression_is_refused(capsys):
+    flags = split("--data linear --rounds 1 --target-accuracy 0.5 --quiet")
+    says = error_of(capsys, "compare", "fedavg", *flags)
+    assert "target_accuracy: these data have real targets and no accuracy" in says
 
 
 # -- curves -------------------------------------------------------------------------------------

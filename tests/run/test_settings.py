@@ -8,9 +8,10 @@ from torch import optim
 
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
 from idiolect.core.knobs import SettingError, build, describe
+from idiolect.core.optimizers import optimizers, parse_options
 from idiolect.methods import make_method, name_of
 from idiolect.run.schedule import Schedule
-from idiolect.server.step import ServerStep, optimizers, parse
+from idiolect.server.step import ServerStep
 
 NAN, INF = float("nan"), float("inf")
 
@@ -262,10 +263,9 @@ def test_without_the_shared_vector_the_step_is_plain_and_the_optimiser_keeps_its
 
 
 def test_options_are_literals_only():
-    assert parse("") == {} and parse("betas=(0.9, 0.99), eps=1e-3") == {
-        "betas": (0.9, 0.99),
-        "eps": 1e-3,
-    }
+    given = "betas=(0.9, 0.99), eps=1e-3"
+    assert parse_options("", "server_options") == {}
+    assert parse_options(given, "server_options") == {"betas": (0.9, 0.99), "eps": 1e-3}
     assert issubclass(optimizers()["adam"], optim.Adam)
 
 

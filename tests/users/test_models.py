@@ -1,6 +1,5 @@
 """Models that people have, unchanged: what was tried, and that it works or is refused by name."""
 
-import dataclasses
 import warnings
 
 import pytest
@@ -24,19 +23,12 @@ def whole(high: int, *shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def federation(inputs, targets, **options) -> il.Federation:
-    """Trees of samples, put into the order of a federation of plain numbers."""
-    order = il.Federation.from_arrays(torch.arange(N), whole(2, N), IDS, **options)
-    take = order.inputs
-
-    def sorted_(tree):
-        return il.core.trees.map_tree(lambda t: t[take], tree)
-
-    found = sorted_(targets)
-    first = found if isinstance(found, torch.Tensor) else next(iter(found.values()))
-    classes = 0 if first.is_floating_point() else int(first.max()) + 1
-    return dataclasses.replace(
-        order, inputs=sorted_(inputs), targets=found, classes=classes, name="own"
+    kind = (
+        "classes"
+        if isinstance(targets, torch.Tensor) and not targets.is_floating_point()
+        else "auto"
     )
+    return il.Federation.from_arrays(inputs, targets, IDS, kind=kind, **options)
 
 
 def run(task, data, method=None, **settings):
@@ -202,8 +194,8 @@ def test_several_targets_go_to_the_users_loss():
 def test_segmentation_with_an_ignored_index_is_torchs_mean_over_what_counts(ignore):
     y = whole(3, N, 6, 6)
     y[whole(4, N, 6, 6, seed=8) == 0] = ignore
-    data = federation(draw(N, 1, 6, 6), y)
-    data = dataclasses.replace(data, classes=3)
+    data = federation(draw(N, 1, 6, 6), y, ignored=ignore)
+    assert data.classes == 3
     loss = nn.CrossEntropyLoss(ignore_index=ignore)
     task = il.Task(Segmenter(), loss)
     result = run(task, data, il.FedAvg(lr=0.1, steps=1), rounds=1, batching="full", sample=1)
@@ -212,12 +204,12 @@ def test_segmentation_with_an_ignored_index_is_torchs_mean_over_what_counts(igno
     module = Segmenter()
     module.load_state_dict(task.module.state_dict())
     x, t = data.part(heard[0], "train")
-    loss(module(x), t).backward()
+    loss(module(x), t.where(t != -100, ignore)).backward()
     for name, p in module.named_parameters():
         found = result.personal(0).get_parameter(name)
         torch.testing.assert_close(found, p - 0.1 * p.grad, rtol=1e-5, atol=1e-6)
     x, t = data.part(0, "test")
-    counts = t != ignore
+    counts = t != -100
     hits = ((result.personal(0)(x).argmax(1) == t) & counts).flatten(1).sum(1)
     share = (hits / counts.flatten(1).sum(1)).mean()
     assert result.clients_table()[0]["test_accuracy"] == pytest.approx(float(share), abs=1e-6)
@@ -315,3 +307,54 @@ def test_a_hugging_face_bert_runs_unchanged():
     with torch.no_grad():
         hits = (model(**x).logits.argmax(-1) == y).float().mean()
     assert result.clients_table()[2]["test_accuracy"] == pytest.approx(float(hits))
+
+
+# -- sequences of different lengths --------------------------------------------------------------
+class Tagger(nn.Module):
+    """A class for every word; remembers how long the batches were."""
+
+    def __init__(self, per_word: bool):
+        super().__init__()
+        self.words, self.layers = nn.Embedding(20, 4), nn.LSTM(4, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+        self.per_word, self.seen = per_word, []
+
+    def forward(self, words, mask):
+        self.seen.append(words.shape[1])
+        h = self.layers(self.words(words))[0]
+        if self.per_word:
+            return self.head(h)
+        return self.head((h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("per_word", [False, True])
+def test_sequences_of_different_lengths_are_padded_per_batch_with_a_mask(per_word):
+    lengths = [2 + i % 4 for i in range(N)]
+    lengths[0] = 40  # one long sentence, of client 0
+    words = [whole(20, n, seed=i) for i, n in enumerate(lengths)]
+    targets = [whole(3, n, seed=i) for i, n in enumerate(lengths)] if per_word else whole(3, N)
+    data = federation(words, targets, valid=0, test=0.2)
+    assert data.inputs[0].shape == (N, 40) and data.inputs[1].dtype == torch.bool
+    lost = []
+    module = Tagger(per_word)
+    for kernel in ("rows", "vmap"):
+        task = il.Task(module).under(kernel=kernel, dtype=torch.float64)
+        here = il.Here(
+            data,
+            torch.arange(CLIENTS),
+            clients=il.core.streams.name_keys(data.names),
+            seed=0,
+            round=0,
+            batch=4,
+            batching="epochs",
+            dtype=torch.float64,
+        )
+        x = task.x0.repeat(CLIENTS, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lost.append([task.grad(x, here.draw()) for _ in range(3)])
+        if kernel == "rows":
+            seen = [n for m in task._kernel.row_modules for n in m.module.seen if type(n) is int]
+            assert len(seen) == 12 and sorted(seen)[-2] <= 5 and max(seen) in (5, 40)
+    for ours, mapped in zip(*lost, strict=True):  # what is cut off counts for nothing
+        torch.testing.assert_close(ours, mapped, rtol=0, atol=1e-10)

@@ -1,6 +1,7 @@
 """Tables as people have them: what the outcome is, which columns are features, on which scale."""
 
 import datetime
+import decimal
 import json
 import subprocess
 import sys
@@ -189,6 +190,28 @@ def test_odd_frames_get_a_clear_error():
     assert "scale: 'minmax' is not accepted" in refused(scale="minmax")
     question = VISITS.age.astype(str).mask(np.arange(N) < 3, "?")
     assert "holds numbers and, in 3 rows, text such as '?'" in refused(VISITS.assign(age=question))
+
+
+def test_columns_that_are_no_features_may_hold_anything():
+    pairs = [[i, i] for i in range(N)]
+    frame = VISITS.assign(pair=pairs)
+    for given in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame)):
+        assert "column 'pair' holds" in refused(given)
+        assert read(given, drop="pair").fingerprint() == read().fingerprint()
+    ranges = VISITS.assign(group=pd.cut(VISITS.age, [0, 50, 70, 200]))
+    assert read(ranges).preparation.feature_names[2:] == (
+        "group=(0, 50]",
+        "group=(50, 70]",
+        "group=(70, 200]",
+    )
+    assert "column 'group' holds" in refused(pl.from_pandas(ranges))
+
+
+def test_decimal_numbers_are_numbers():
+    dose = [decimal.Decimal(i % 2) / 2 for i in range(N)]
+    assert outcome(dose).class_names == (0.0, 0.5)
+    assert outcome([decimal.Decimal(i) / 7 for i in range(N)]).classes == 0
+    assert "dose" in read(VISITS.assign(dose=dose)).preparation.feature_names
 
 
 def test_dates_are_refused_by_name_or_taken_as_days_if_asked():
@@ -469,6 +492,13 @@ def test_new_clients_are_read_as_the_old_ones_were():
     np.testing.assert_array_equal(
         new.preparation.apply(fresh, fresh.site), old.preparation.apply(WARDS, WARDS.site)
     )
+    assert "class_names: give those" in refused(WARDS, preparation=old.preparation, split="part")
+    assert "kind: 'values' is not accepted" in refused(fresh, kind="values", **known)
+    dose = fresh.assign(ill=AGE)
+    assert read(dose, split="part", preparation=old.preparation).classes == 0
+    assert "missing: it is not accepted with a preparation" in refused(
+        fresh, missing="mean", **known
+    )
     other = fresh.assign(ill="perhaps")
     assert "trained for the classes 'no', 'yes'" in refused(other, split="part", **known)
 
@@ -498,6 +528,13 @@ def test_a_file_with_its_row_numbers_and_a_mark_at_its_beginning_is_read(tmp_pat
     f = load(tmp_path / "v.csv")
     assert f.preparation.dropped == {"Unnamed: 0": "a row number"}
     assert f.fingerprint() == read().fingerprint()
+
+
+def test_spaces_after_separators_are_no_part_of_names_and_values(tmp_path):
+    path = tmp_path / "v.csv"
+    path.write_text("site, age, ill\n" + "a, 1.5, yes\nb, 2.5, no\nb,3.5,yes\na,2,no\n" * 5)
+    f = load(path, features="age,")
+    assert f.class_names == ("no", "yes") and f.preparation.feature_names == ("age",)
 
 
 def test_files_whose_columns_are_not_clear_are_refused(tmp_path):

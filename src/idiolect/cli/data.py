@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.table import Table
-
+from ..core.columns import fitted_table, words
 from ..core.knobs import SettingError, describe, nearest
 from ..core.text import shown
 from ..data import DATASETS, get, load, picture, table
 from ..data.sources import SOURCES
-from ..report.console import OUT, literal, say
+from ..report.console import OUT, say
 from .flags import Flags, Parser
 
 
@@ -65,7 +64,7 @@ def _show(parsed: Any, options: dict[str, Any]) -> None:
         }
         print(json.dumps(facts))
     else:
-        OUT.print(table(federation))
+        OUT.print(table(federation, width=OUT.width))
     if parsed.picture:
         say(f"picture: {picture(federation, parsed.picture)}")
 
@@ -87,7 +86,6 @@ def _list(parsed: Any, options: dict[str, Any]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    listed = Table("data", "what it is", "from", "terms")
-    for r in rows:
-        listed.add_row(*(literal(r[key]) for key in ("name", "summary", "source", "terms")))
-    OUT.print(listed)
+    headings = {"name": "data", "summary": "what it is", "source": "from", "terms": "terms"}
+    columns = [words(heading, key) for key, heading in headings.items()]
+    OUT.print(fitted_table(columns, rows, OUT.width))

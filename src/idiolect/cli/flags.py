@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ..core.knobs import SettingError, accepted, check, kinds_of, nearest, written
+from ..core.paths import given_path
 from ..data import DATASETS
 from ..methods import METHODS
 from ..models import MODELS, options_of
 from ..run.plan import Plan
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
+from ..task.start import Initial
 from .settings_file import read_toml
 
 
@@ -115,7 +117,7 @@ class Flags:
         checked when they are used.
         """
         for section, known in self.fields.items():
-            more = {"run": ("loss",)}.get(section, ("name",))
+            more = {"run": ("loss",), "task": ()}.get(section, ("name",))
             for key, value in file[section].items():
                 if key in more or (key not in known and section in self.open_sections):
                     continue
@@ -177,6 +179,7 @@ def training_flags(
         flags.add("method", cls, f"method {method}", fixed)
     for section in SECTIONS:
         flags.add("run", section, f"run: {section.__name__.lower()}")
+    flags.add("task", Initial, "how the model starts")
     flags.add("data", DATASETS.find(named_data), f"data {named_data}")
     if named_model:
         flags.add("model", options_of(MODELS.find(named_model)), f"model {named_model}")
@@ -198,6 +201,9 @@ def plan_of(
         from_file = {k: v for k, v in file[name].items() if k != "name"}
         return from_file | flags.values(parsed, name)
 
+    task = section("task")
+    if task.get("weights"):  # the run may be resumed from elsewhere
+        task["weights"] = str(given_path(task["weights"], "weights").absolute())
     settings = section("run")
     loss = parsed.loss or settings.pop("loss", "")
     return Plan(
@@ -209,4 +215,5 @@ def plan_of(
         section("model"),
         loss,
         settings,
+        task,
     )

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from .. import models
 from ..adversary import ATTACKS
 from ..channels import CHANNELS, Channel, Form, Stage
 from ..core import streams
+from ..core.columns import Column, fitted_table, words
 from ..core.knobs import SettingError, describe
 from ..core.text import shown
 from ..methods import METHODS, make_method
-from ..report.console import OUT, literal
+from ..report.console import OUT
 from ..server.rules import RULES, Wrapper
 from ..server.rules.rule import Resilient
 from ..task.task import Task
@@ -36,13 +34,14 @@ def methods(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    headings = ("method", "what it is and when to choose it", "trains", "sends", "keeps")
-    table = Table(*headings, box=SIMPLE_HEAD)
-    for r in rows:
-        keeps = "a state" if r["keeps_state"] else "nothing"
-        cells = (r["name"], r["summary"], r["trains"], r["sends"], keeps)
-        table.add_row(*map(literal, cells))
-    OUT.print(table)
+    columns = [
+        words("method", "name"),
+        words("what it is and when to choose it", "summary"),
+        words("trains", "trains", 2),
+        words("sends", "sends"),
+        Column("keeps", 1, lambda r: "a state" if r["keeps_state"] else "nothing", words=True),
+    ]
+    OUT.print(fitted_table(columns, rows, OUT.width))
     OUT.print(
         "sends: numbers per message, up and down; keeps: at the clients between rounds. "
         "Fields: idiolect run METHOD --help"
@@ -101,12 +100,7 @@ def channels(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    table = _list("channel", f"bytes, d = {parsed.d:,}")
-    for r in rows:
-        first = r["bytes"]["first"]
-        again = r["bytes"]["again"]
-        _add(table, r, f"{first:,}" if first == again else f"{first:,}, then {again:,}")
-    OUT.print(table)
+    _list("channel", rows, Column(f"bytes, d = {parsed.d:,}", 0, _bytes, words=True))
     OUT.print(
         "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where "
         "two stand there, the first and the same again. Stages are joined by +: "
@@ -161,10 +155,8 @@ def attacks(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    table = _list("attack", "a malicious client knows", "training labels", numbers=False)
-    for r in rows:
-        _add(table, r, r["knows"], r["labels"])
-    OUT.print(table)
+    labels = words("training labels", "labels", 1)
+    _list("attack", rows, words("a malicious client knows", "knows", 2), labels)
     OUT.print(
         "Use: --attack 'sign-flip(std=10)' --malicious 0.2, a share of the clients or, "
         "from 1 on, their number; joined by +."
@@ -193,11 +185,8 @@ def rules(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    table = _list("rule", "clients n for f malicious", numbers=False)
-    for r in rows:
-        name = f"{r['name']} +" if r["kind"] == "wrapper" else r["name"]
-        _add(table, {**r, "name": name}, r["needs"])
-    OUT.print(table)
+    named = [r | {"name": f"{r['name']} +"} if r["kind"] == "wrapper" else r for r in rows]
+    _list("rule", named, words("clients n for f malicious", "needs"))
     OUT.print(
         "n: clients heard in a round. Those with a + stand before a rule: "
         "--rule 'nnm(f=2) + trimmed-mean(f=2)'. "
@@ -219,17 +208,19 @@ def _summary(cls: type) -> str:
     return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
 
 
-def _list(what: str, *more: str, numbers: bool = True) -> Table:
-    table = Table(what, "what it does", box=SIMPLE_HEAD)
-    for heading in more:
-        table.add_column(heading, justify="right" if numbers else "left")
-    table.add_column("options, their defaults and what they accept", ratio=1)
-    return table
+def _list(what: str, rows: list[dict[str, Any]], *more: Column) -> None:
+    """A table of things by name: what they do, what they cost, their options."""
+    options = Column("options, their defaults and what they accept", 3, _options, words=True)
+    columns = [words(what, "name"), words("what it does", "summary"), *more, options]
+    OUT.print(fitted_table(columns, rows, OUT.width, sections=True))
 
 
-def _add(table: Table, row: dict[str, Any], *cells: str) -> None:
-    options = "\n".join(
+def _options(row: dict[str, Any]) -> str:
+    return "\n".join(
         shown(f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})") for o in row["options"]
     )
-    first = map(literal, (row["name"], row["summary"], *cells))
-    table.add_row(*first, Text(options), end_section=True)
+
+
+def _bytes(row: dict[str, Any]) -> str:
+    first, again = row["bytes"]["first"], row["bytes"]["again"]
+    return f"{first:,}" if first == again else f"{first:,}, then {again:,}"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
+from ..core.columns import Column, fitted_table, words
 from ..core.knobs import nearest
 from ..core.paths import given_folder
 from ..core.text import shown
@@ -45,12 +44,20 @@ def kernels(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    title = f"{rows[0]['clients']} clients, batch {settings.batch}, d = {rows[0]['d']}"
-    table = Table("kernel", "ms per gradient of the cohort", "", title=title)
-    for r in rows:
-        time = f"{r['milliseconds']:.2f}" if r["milliseconds"] else r["error"]
-        table.add_row(r["kernel"], literal(time), "chosen by the rule" if r["chosen"] else "")
-    OUT.print(table)
+    title = (
+        f"{rows[0]['clients']:,} of {federation.clients:,} clients (those heard per round), "
+        f"batch {settings.batch:,}, d = {rows[0]['d']:,}"
+    )
+    columns = [
+        words("kernel", "kernel"),
+        Column("ms per gradient of the cohort", 0, _milliseconds),
+        Column("", 1, lambda r: "chosen by the rule" if r["chosen"] else r["error"], words=True),
+    ]
+    OUT.print(fitted_table(columns, rows, OUT.width, title))
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    return f"{row['milliseconds']:,.2f}" if row["milliseconds"] else "–"
 
 
 def projections(argv: list[str]) -> None:
@@ -69,30 +76,24 @@ def projections(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    title = f"d = {task.d}, dim = {parsed.dim}, {federation.clients} clients"
-    headings = (
-        "projection",
-        "s_min",
-        "s_max",
-        "memory",
-        "ms to make",
-        "ms for P x and Pᵀ u",
-        "bytes per round",
+    title = (
+        f"d = {task.d:,}, dim = {parsed.dim:,}, "
+        f"{heard:,} of {federation.clients:,} clients heard per round"
     )
-    table = Table(*headings, title=title, box=SIMPLE_HEAD)
-    for r in rows:
-        if "refused" in r:
-            table.add_row(r["projection"], literal(r["refused"]))
-            continue
-        table.add_row(
-            r["projection"],
-            number(r["s_min"]),
-            number(r["s_max"]),
-            size(r["memory"]),
-            f"{r['build_ms']:.1f}",
-            f"{r['pass_ms']:.3f}",
-            size(r["bytes_per_round"]),
-        )
-    OUT.print(table)
+    columns = [
+        words("projection", "projection"),
+        Column("s_min", 2, lambda r: number(r.get("s_min"))),
+        Column("s_max", 2, lambda r: number(r.get("s_max"))),
+        Column("memory", 0, lambda r: size(r["memory"]) if "memory" in r else "–"),
+        Column("ms to make", 3, lambda r: f"{r['build_ms']:,.1f}" if "memory" in r else "–"),
+        Column(
+            "ms for P x and Pᵀ u", 1, lambda r: f"{r['pass_ms']:,.3f}" if "memory" in r else "–"
+        ),
+        Column(
+            "bytes per round", 0, lambda r: size(r["bytes_per_round"]) if "memory" in r else "–"
+        ),
+    ]
+    refused = [shown(f"{r['projection']}: {r['refused']}") for r in rows if "refused" in r]
+    OUT.print(fitted_table(columns, rows, OUT.width, title, "\n".join(refused)))
     for text in {r["warning"] for r in rows if r.get("warning")}:
         OUT.print(literal(f"warning: {text}"))

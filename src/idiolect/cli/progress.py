@@ -70,10 +70,11 @@ def progress_bar(total: int, quiet: bool) -> Iterator[Reporter]:
             nonlocal before
             before = done
 
-            def report(seed: int, round: int, accuracy: float) -> None:
+            def report(seed: int, round: int, figure: float) -> None:
                 nonlocal done
                 done = before + (seed - first_seed) * rounds + round
-                reached = "" if accuracy != accuracy else f", accuracy {accuracy:.4f}"
+                name_of = getattr(figure, "name", "accuracy")
+                reached = "" if figure != figure else f", {name_of} {figure:.4f}"
                 rate = f"{done / (time.perf_counter() - began):.1f} rounds/s"
                 text = f"{shown(name)} seed {seed}{reached}"
                 bar.update(task, completed=done, description=text, rate=rate)

@@ -1,4 +1,4 @@
-"""A settings file: [method] name = "..." and fields, [run], [data] name = "...", [model] ..."""
+"""A settings file: [method] and [data] name = "...", fields; [run], [task], [model] ..."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.knobs import SettingError, nearest
 
-SECTIONS = ("method", "run", "data", "model")
+SECTIONS = ("method", "run", "task", "data", "model")
 MOST = 1 << 20  # bytes; a file of all settings there are has a few thousand
 
 

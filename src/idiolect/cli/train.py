@@ -9,19 +9,22 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
+from ..core.plain import plain
 from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report.captions import projection_line
 from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS
-from ..report.tables import majority_row, results_table
+from ..report.tables import baseline_row, results_table
 from ..run.compare import compare as run_compare
 from ..run.identity import read_identity
 from ..run.manifest import read_comparison, read_pipeline
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.run import run as run_method
+from ..run.settings import Settings
+from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags
 from .progress import directory_for, progress_bar, resumable
 from .settings_file import read_toml
@@ -71,7 +74,8 @@ def _run_plan(
     if as_json:
         print(json.dumps(result.summary()))
     else:
-        _table([result.summary()], federation, _title(plan, federation, task.d))
+        baseline = _baseline(federation, task, settings)
+        _table([*baseline, result.summary()], _title(plan, federation, task.d))
     say(f"run directory: {directory}")
 
 
@@ -79,9 +83,13 @@ def _title(plan: Plan, federation: Federation, d: int) -> str:
     return f"{plan.data}: {federation.clients} clients, d = {d}"
 
 
-def _table(rows: list[dict[str, Any]], federation: Federation, title: str) -> None:
-    baseline = [majority_row(federation)] if federation.classes else []
-    OUT.print(results_table(baseline + rows, title, OUT.width))
+def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
+    row = baseline_row(federation, task.criterion, s.metrics, s.metric)
+    return [] if row is None else [row]
+
+
+def _table(rows: list[dict[str, Any]], title: str) -> None:
+    OUT.print(results_table(rows, title, OUT.width))
 
 
 def compare(argv: list[str]) -> None:
@@ -227,11 +235,11 @@ def _pipeline_plans(
             **plans[0].settings,
         )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
+    rows = [*_baseline(federation, task, settings[0]), *rows]
     if as_json:
-        baseline = [majority_row(federation)] if federation.classes else []
-        print(json.dumps(baseline + rows))
+        print(json.dumps(plain(rows)))
     else:
-        _table(rows, federation, _title(plans[0], federation, task.d))
+        _table(rows, _title(plans[0], federation, task.d))
     say(f"run directory: {directory}")
 
 

@@ -10,8 +10,8 @@ from .text import shown
 
 
 def note(text: str) -> None:
-    """A line for the user."""
-    with suppress(OSError):  # a terminal that is gone must not cost a run
+    """A line for the user; nothing on stdout, which belongs to results."""
+    with suppress(OSError, ValueError):  # a terminal that is gone must not cost a run
         print(f"note: {shown(text)}", file=sys.stderr)
 
 

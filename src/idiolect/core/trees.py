@@ -7,6 +7,7 @@ with named inputs (tokens and their mask) a dict.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -45,6 +46,31 @@ def first(tree: Tree) -> Tensor:
 def length(tree: Tree) -> int:
     """The number of samples."""
     return len(first(tree))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Samples of different lengths in padded tensors: a mini-batch is cut to its longest.
+
+    >>> import torch
+    >>> words, mask = torch.ones(2, 5), torch.ones(2, 5)
+    >>> cut = Sequences(torch.tensor([3, 2]), padded=(True, True)).cut((words, mask), 3)
+    >>> [tuple(t.shape) for t in cut]
+    [(2, 3), (2, 3)]
+    """
+
+    lengths: Tensor  # int64[n], or of a batch int64[K, B]
+    padded: tuple[bool, ...]  # of the tensors of a sample, whether its second axis is padded
+
+    def of(self, index: Tensor) -> Sequences:
+        """The same for some samples."""
+        return Sequences(self.lengths[index], self.padded)
+
+    def cut(self, inputs: Tree, length: int) -> Tree:
+        """inputs[B, ...] without what lies beyond this length."""
+        parts, form = pytree.tree_flatten(inputs)
+        short = [t[:, :length] if p else t for t, p in zip(parts, self.padded, strict=True)]
+        return pytree.tree_unflatten(short, form)
 
 
 def arguments(inputs: Tree) -> tuple[tuple[Tree, ...], dict[str, Tree]]:

@@ -17,6 +17,7 @@ from .digits import Digits
 from .entries import data_set, make
 from .federation import Federation
 from .fetch import get, where
+from .folders import Folder
 from .images import Cifar10, FashionMnist, Mnist
 from .picture import picture, table
 from .regression import Linear, Logistic
@@ -38,6 +39,7 @@ DATASETS: Table[type[Knobs]] = Table(
         "sotu": Sotu,
         "chitchat": Chitchat,
         "table": TableFile,
+        "folder": Folder,
     },
     data_set,
 )

@@ -9,22 +9,24 @@ in Python.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError
-from ..core.trees import Tree, first, leaves, length, map_tree
-from .arrays import check_arrays, check_share, count_classes, to_tensor
+from ..core.knobs import SettingError, build
+from ..core.trees import Sequences, Tree, first, leaves, length, map_tree
+from .arrays import MEMORY, read_arrays
+from .datasets import read_datasets
 from .describe import describe
-from .ids import ClientId, plain_id, read_ids, unknown_client
+from .ids import ClientId, plain_id, unknown_client
 from .preparation import Preparation
-from .splits import SPLITS, draw_split, read_split
+from .splits import SPLITS
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Federation:
     name: str = "arrays"
     class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
     preparation: Preparation | None = None  # how raw rows of a table become inputs
+    sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
 
     def __repr__(self) -> str:
         return describe(self)
@@ -142,6 +145,7 @@ the nearest is 13
             self,
             inputs=map_tree(lambda t: t[index], self.inputs),
             targets=map_tree(lambda t: t[index], self.targets),
+            sequences=self.sequences and self.sequences.of(index.cpu()),
             offsets=offsets,
             ids=tuple(self.ids[k] for k in chosen.tolist()),
         )
@@ -209,10 +213,19 @@ the nearest is 13
         cls,
         inputs: Any,
         targets: Any,
-        clients: Sequence | np.ndarray | Tensor,
+        clients: Any,
         *,
-        split: Sequence[str] | np.ndarray | None = None,
+        split: Any = None,
+        kind: str = "auto",
         classes: int | None = None,
+        class_names: Sequence[Any] | None = None,
+        ignored: int | None = None,
+        scale_images: bool = True,
+        channels: str = "auto",
+        ragged: str = "mask",
+        padding: float = 0.0,
+        memory: float = MEMORY,
+        scratch: str | None = None,
         valid: float = 0.2,
         test: float = 0.2,
         seed: int = 0,
@@ -220,33 +233,56 @@ the nearest is 13
     ) -> Federation:
         """From features, targets and a client id per sample (what an id may be: data/ids.py).
 
+        Arrays are NumPy arrays and memory maps, lists, torch tensors, columns and frames of pandas
+        and polars, arrays and tables of pyarrow, sparse matrices of scipy; `inputs` and `targets`
+        may be tuples and dicts of them. Whatever is guessed is said in a line on stderr:
+
+        - `kind`: whether targets are "classes" or "values" (a regression); "auto" goes by the
+          values, by the rule in data/outcome.py. Labels of any type become class numbers and are
+          kept in `class_names`.
+        - `classes`: the number of classes; targets are then class numbers as they stand.
+          `class_names`: the labels of the classes in order, or names for class numbers.
+        - `ignored`: the class number that marks pixels or words without a target (255, say).
+        - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
+        - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
+          shape.
+        - `ragged`: a list of sequences of different lengths is padded with `padding`; the model
+          gets (padded, mask), or with "lengths" (padded, lengths).
+        - `memory`: a sparse matrix is made dense if it then takes at most so many GiB.
+        - `scratch`: the folder for memory maps that have to be sorted; they are never held in
+          memory.
+
         `split` says for each sample whether it is for "train", "valid" or "test". Without it,
         `test` of each client's samples are drawn at random for testing, then `valid` of the rest
-        for validation (the papers' 80/20, twice). `classes` is the number of classes (found from
-        the targets otherwise; real-valued targets make a regression).
+        for validation (the papers' 80/20, twice).
 
         >>> sites = ["a", "a", "b", "b"]
         >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], sites, valid=0, test=0.5)
         >>> f.ids, f.sizes("train").tolist(), f.sizes("test").tolist()
         (('a', 'b'), [1, 1], [1, 1])
+        >>> Federation.from_arrays(np.eye(4), ["no", "yes", "no", "no"], sites).class_names
+        ('no', 'yes')
         """
-        x = to_tensor(inputs, "inputs")
-        y = to_tensor(targets, "targets")
-        ids, client = read_ids(clients)
-        n = len(client)
-        check_arrays(x, y, n)
-        check_share("valid", valid)
-        check_share("test", test)
-        part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
-        order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
-        counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids))
-        ends = np.concatenate([[0], counts.cumsum()])
-        offsets = {
-            s: torch.from_numpy(ends[i * len(ids) : (i + 1) * len(ids) + 1].copy())
-            for i, s in enumerate(SPLITS)
-        }
-        index = torch.from_numpy(order)
-        return cls(x[index], y[index], offsets, ids, count_classes(y, classes), name)
+        fields = read_arrays(
+            inputs,
+            targets,
+            clients,
+            split=split,
+            kind=kind,
+            classes=classes,
+            class_names=class_names,
+            ignored=ignored,
+            scale_images=scale_images,
+            channels=channels,
+            ragged=ragged,
+            padding=padding,
+            memory=memory,
+            scratch=scratch,
+            valid=valid,
+            test=test,
+            seed=seed,
+        )
+        return cls(**fields, name=name)
 
     @classmethod
     def from_frame(
@@ -296,8 +332,9 @@ the nearest is 13
         >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
         [[0.0]]
         """
-        from .frames import Reading, read_table
+        from .frames import read_table
         from .preparation.choose import read_names
+        from .reading import Reading
 
         how = Reading(
             client=str(client),
@@ -318,27 +355,73 @@ the nearest is 13
         return read_table(frame, how, name, preparation, known)
 
     @classmethod
-    def from_datasets(cls, datasets: Iterable[Any] | dict[Any, Any], **options: Any) -> Federation:
-        """From torch data sets of (input, target) pairs, one per client.
+    def from_datasets(
+        cls,
+        datasets: Iterable[Any] | dict[Any, Any],
+        *,
+        inputs: str | Sequence[str] | None = None,
+        target: str | None = None,
+        sample: Callable[[Any], tuple[Any, Any]] | None = None,
+        **options: Any,
+    ) -> Federation:
+        """From one data set per client, in a dict (its keys are the client ids) or in a list.
 
-        The keys of a dict are the client ids. The clients of a list are called by the texts
-        "00000", "00001", ... (as text, they sort like numbers).
+        A data set is a torch `Dataset` or any list of samples, a Hugging Face `Dataset`, or a pair
+        of arrays (inputs, targets). Its samples are pairs (input, target) or dicts, of tensors,
+        arrays, numbers, text labels or PIL images. Each client may have its own division:
+        {"train": ..., "valid": ..., "test": ...}, (train, test) or (train, valid, test); what is
+        missing is drawn from the training samples. A partitioner of flwr-datasets stands for the
+        list of its partitions.
+
+        - `inputs`, `target`: the keys (columns) of samples that are dicts. Without them the target
+          is guessed (label, labels, target, targets or y), and everything else is input.
+        - `sample`: a function from any other sample to (input, target).
+        - the other options are those of `from_arrays`.
+
+        The clients of a list are called by the texts "00000", "00001", ... (as text, they sort like
+        numbers).
+
+        >>> pairs = [(torch.ones(2), "cat"), (torch.zeros(2), "dog")]
+        >>> f = Federation.from_datasets({"Aachen": pairs, "Bonn": pairs}, valid=0, test=0)
+        >>> f.ids, f.class_names, f.targets.tolist()
+        (('Aachen', 'Bonn'), ('cat', 'dog'), [0, 1, 0, 1])
         """
-        if isinstance(datasets, dict):
-            by_id = datasets
-        else:
-            by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
-        if not by_id:
-            raise SettingError("clients: an empty list was given; at least one client is needed")
-        inputs = []
-        targets = []
-        ids = []
-        for client, dataset in by_id.items():
-            for i in range(len(dataset)):  # once, at loading
-                x, y = dataset[i]
-                inputs.append(torch.as_tensor(x))
-                targets.append(torch.as_tensor(y))
-                ids.append(client)
-        if not inputs:
-            raise SettingError("clients: none of the data sets has a sample")
-        return cls.from_arrays(torch.stack(inputs), torch.stack(targets), ids, **options)
+        return cls.from_arrays(
+            **read_datasets(datasets, inputs=inputs, target=target, sample=sample, options=options)
+        )
+
+    @classmethod
+    def from_folder(
+        cls,
+        path: str | Path,
+        *,
+        layout: str = "auto",
+        size: int = 0,
+        colour: str = "auto",
+        clients: int = 10,
+        partition: str = "dirichlet",
+        memory: float = MEMORY,
+        **options: Any,
+    ) -> Federation:
+        """From a folder of pictures: `client/class/file`, or `class/file` dealt to clients.
+
+        `layout` names the levels of folders, of client, split and class; "auto" goes by their
+        number. Without a level of clients, the pictures are dealt to `clients` clients by
+        `partition` ("iid", "classes", "dirichlet" or "quantity"; its options, such as `alpha`, are
+        accepted as well, and so are `valid`, `test` and `seed`). All pictures must have one size,
+        or `size` resizes them to size x size pixels. `colour` is "grey", "rgb" or "auto": grey if
+        all are. Class names are kept.
+        """
+        from .folders import Folder
+
+        fields = {
+            "path": str(path),
+            "layout": layout,
+            "size": size,
+            "colour": colour,
+            "clients": clients,
+            "partition": partition,
+            "memory": memory,
+            **options,
+        }
+        return build(Folder, fields, "from_folder").load()

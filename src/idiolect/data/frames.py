@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.knobs import Knobs, SettingError, knob
-from ..core.notes import listed, note
+from ..core.knobs import SettingError
+from ..core.notes import note
 from .federation import Federation
 from .ids import ClientId, read_ids
 from .preparation import Preparation
-from .preparation.choose import candidates, choose, find, read_names, write_names
+from .preparation.choose import candidates, choose, find
 from .preparation.fit import extend, fit
-from .preparation.kinds import CATEGORY, read_frame
+from .preparation.kinds import read_frame
 from .preparation.outcome import read_outcome
-from .preparation.prepared import MISSING, SCALES
+from .preparation.remarks import say_clients, say_preparation, some
+from .reading import Reading
 from .splits import SPLITS, draw_split, read_split
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Reading(Knobs):
-    """How a table is read: what its columns are, and what is done to them."""
-
-    client: str = knob("client", "column of client ids")
-    target: str = knob("target", "column to predict")
-    split: str = knob("", "column of train, valid or test; empty: drawn at random")
-    kind: str = knob(
-        "auto",
-        "what the target is: classes, values (regression), or auto: text, two distinct numbers "
-        "and few whole numbers are classes",
-        choices=("auto", "classes", "values"),
-    )
-    features: tuple[str, ...] = knob(
-        (),
-        "columns to learn from, with commas; empty: all but identifiers and constants",
-        parse=read_names,
-        write=write_names,
-    )
-    drop: tuple[str, ...] = knob(
-        (), "columns to leave out, with commas", parse=read_names, write=write_names
-    )
-    missing: str = knob(
-        "refuse",
-        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
-        "(+flag: and a feature that says so)",
-        choices=MISSING,
-    )
-    scale: str = knob(
-        "federated",
-        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
-        "by sums that clients send), of each client, or not at all (none)",
-        choices=SCALES,
-    )
-    max_categories: int = knob(50, "most categories of a column", low=1)
-    dates: str = knob(
-        "refuse",
-        "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
-        choices=("refuse", "drop", "days"),
-    )
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    seed: int = knob(0, "seed of the split", low=0)
 
 
 @dataclass(frozen=True)
@@ -96,48 +51,81 @@ def read_table(
     class_names: tuple[Any, ...] | None = None,
 ) -> Federation:
     """The federation in a frame; see `Federation.from_frame`."""
+    _check_known(how, preparation, class_names)
     frame = read_frame(given)
     roles = _check_roles(frame, how)
     samples = _split(frame, how)
     if preparation is None:
-        kinds, dropped = _choose(samples, how, roles)
-        samples = _without_missing(samples, list(kinds), how)
-        preparation = fit(
-            samples.frame,
-            kinds,
-            samples.ids,
-            samples.client,
-            samples.train,
-            scale=how.scale,
-            missing=how.missing,
-            max_categories=how.max_categories,
-            dropped=dropped,
-        )
-        _say_preparation(preparation)
+        samples, prepared = _prepare(samples, how, roles)
     else:
-        for column in preparation.columns:
-            find(column.name, "frame", frame.columns)
-        named = [column.name for column in preparation.columns]
-        samples = _without_missing(samples, named, replace(how, missing=preparation.missing))
-        preparation = extend(preparation, samples.frame, samples.ids, samples.client, samples.train)
+        samples, prepared = _prepare_alike(samples, preparation)
     outcome = read_outcome(samples.frame[how.target], how.target, how.kind, class_names)
+    if outcome.class_names and preparation is not None and class_names is None:
+        raise SettingError(
+            "class_names: give those of the federation that the preparation is of (() for a "
+            "regression): classes must have the same numbers"
+        )
     if outcome.reason:
         note(outcome.reason)
-    _say_clients(samples, how)
+    say_clients(samples.ids, samples.client, how.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
-        preparation.apply(samples.frame, clients),
+        prepared.apply(samples.frame, clients),
         outcome.targets,
         clients,
         split=np.array(SPLITS)[samples.part],
+        kind="classes" if outcome.class_names else "values",
+        classes=len(outcome.class_names) or None,
         name=name,
     )
-    return replace(
-        federation,
-        classes=len(outcome.class_names),
-        class_names=outcome.class_names,
-        preparation=preparation,
+    return replace(federation, class_names=outcome.class_names, preparation=prepared)
+
+
+def _prepare(
+    samples: _Samples, how: Reading, roles: dict[str, str]
+) -> tuple[_Samples, Preparation]:
+    """The samples that are kept, and a new preparation from their training rows."""
+    kinds, dropped = _choose(samples, how, roles)
+    kept = _without_missing(samples, list(kinds), how.missing)
+    prepared = fit(
+        kept.frame,
+        kinds,
+        kept.ids,
+        kept.client,
+        kept.train,
+        scale=how.scale,
+        missing=how.missing,
+        max_categories=how.max_categories,
+        dropped=dropped,
     )
+    say_preparation(prepared)
+    return kept, prepared
+
+
+def _prepare_alike(samples: _Samples, preparation: Preparation) -> tuple[_Samples, Preparation]:
+    """The same by an earlier preparation, which learns of clients that it does not know."""
+    names = [column.name for column in preparation.columns]
+    for name in names:
+        find(name, "frame", samples.frame.columns)
+    kept = _without_missing(samples, names, preparation.missing)
+    return kept, extend(preparation, kept.frame, kept.ids, kept.client, kept.train)
+
+
+def _check_known(
+    how: Reading, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+) -> None:
+    """Data that are read as earlier ones were leave nothing else to choose."""
+    if class_names is not None:
+        decided = "classes" if class_names else "values"
+        if how.kind not in ("auto", decided):
+            raise SettingError(
+                f"kind: {how.kind!r} is not accepted with these class_names, which say {decided!r}"
+            )
+    if preparation is None:
+        return
+    for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
+        if getattr(how, name) != getattr(Reading(), name):
+            raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
 
 
 def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
@@ -193,7 +181,7 @@ def _choose(
     return kinds, dropped | dict.fromkeys(how.drop, "as asked")
 
 
-def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samples:
+def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samples:
     """All samples, or with `missing` "drop" those that have a value in every column.
 
     Missing values are refused here, or counted in a line.
@@ -203,7 +191,7 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
     if not counts:
         return samples
     rows = lacks.any(1)
-    if how.missing == "refuse":
+    if missing == "refuse":
         name = next(iter(counts))
         clients = len(np.unique(samples.client[samples.frame[name].isna().to_numpy()]))
         more = f"; so have {len(counts) - 1} other columns" if len(counts) > 1 else ""
@@ -212,9 +200,9 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
             "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
             f"feature that says so), or leave the column out: --drop {name}"
         )
-    where = _some(f"{name!r} {count:,}" for name, count in counts.items())
-    if how.missing != "drop":
-        note(f"missing values are filled in with the {how.missing}: {where}")
+    where = some(f"{name!r} {count:,}" for name, count in counts.items())
+    if missing != "drop":
+        note(f"missing values are filled in with the {missing}: {where}")
         return samples
     kept = samples.only(~rows)
     lost = len(samples.ids) - len(kept.ids)
@@ -223,49 +211,3 @@ def _without_missing(samples: _Samples, names: list[str], how: Reading) -> _Samp
     if not kept.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return kept
-
-
-def _some(words: Iterable[str], most: int = 8) -> str:
-    """The first of many words, and how many there are beyond them."""
-    every = list(words)
-    rest = len(every) - most
-    return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def _say_preparation(made: Preparation) -> None:
-    guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
-    if guessed:
-        words = _some(f"{name!r} ({why})" for name, why in guessed.items())
-        note(f"columns dropped: {words}. Columns named in --features are kept")
-    coded = [column for column in made.columns if column.kind == CATEGORY]
-    if coded:
-        words = _some(f"{column.name!r} ({len(column.categories)})" for column in coded)
-        note(f"categories become a feature of 0 or 1 each: {words}")
-    numbers = sum(column.kind != CATEGORY for column in made.columns)
-    if not numbers:
-        return
-    scales = {
-        "federated": "scaled by mean and variance of all clients' training rows "
-        "(--scale client: of each client's own; --scale none: not at all)",
-        "client": "scaled by mean and variance of each client's own training rows",
-        "none": "not scaled",
-    }
-    plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
-    note(f"{numbers:,} {plural} {scales[made.scale]}")
-
-
-def _say_clients(samples: _Samples, how: Reading) -> None:
-    sizes = np.bincount(samples.client, minlength=len(samples.ids))
-    single = [samples.ids[k] for k in np.flatnonzero(sizes == 1)]
-    if len(samples.ids) == 1:
-        note(
-            f"column {how.client!r} has one client only ({samples.ids[0]!r}): "
-            "there is nobody to learn with"
-        )
-    elif len(single) == len(samples.ids):
-        note(
-            f"every row is a client of its own in column {how.client!r}: no client can be tested; "
-            "is it the column of clients?"
-        )
-    elif single:
-        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")

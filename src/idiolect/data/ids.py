@@ -18,14 +18,16 @@ The text of an id keys the client's random numbers, so two different ids with th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..core.knobs import SettingError
+from ..core.text import shown
 
 ClientId = int | str
+COMPARED = 200  # characters of an id that an error shows and compares
 
 
 def plain_id(given: Any) -> ClientId:
@@ -96,31 +98,59 @@ def unknown_client(given: ClientId, ids: Sequence[ClientId]) -> SettingError:
     """
     numbers = sorted(i for i in ids if isinstance(i, int))
     if isinstance(given, str):
-        close = difflib.get_close_matches(given, [str(i) for i in ids], n=1, cutoff=0.5)
+        near = [str(i) for i in ids if len(str(i)) <= COMPARED]
+        close = difflib.get_close_matches(given[:COMPARED], near, n=1, cutoff=0.5)
         if close:
-            return SettingError(f"client: {given!r} is unknown; did you mean {close[0]!r}?")
+            return SettingError(f"client: {_cut(given)} is unknown; did you mean {close[0]!r}?")
     if not numbers or (isinstance(given, str) and len(numbers) < len(ids)):
         example = next(i for i in ids if isinstance(i, str))
         return SettingError(
-            f"client: {given!r} is unknown; clients are named by text, such as {example!r}"
+            f"client: {_cut(given)} is unknown; clients are named by text, such as {_cut(example)}"
         )
     low = numbers[0]
     high = numbers[-1]
     known = f"clients are numbered {low} to {high}"
     if isinstance(given, int) and high - low + 1 > len(numbers):  # there are gaps
         known += f", the nearest is {min(numbers, key=lambda i: abs(i - given))}"
-    return SettingError(f"client: {given!r} is unknown; {known}")
+    return SettingError(f"client: {_cut(given)} is unknown; {known}")
+
+
+def _cut(id: ClientId) -> str:
+    return repr(shown(id, COMPARED)) if isinstance(id, str) else repr(id)
 
 
 def _as_array(given: Any) -> np.ndarray:
     """A list as an array; of objects where types are mixed, which NumPy would turn into text."""
+    if isinstance(given, Iterator):
+        given = list(given)
     if not isinstance(given, (list, tuple)):
+        _refuse_single(given)
         return np.asarray(given)
     types = set(map(type, given))
     numbers = all(issubclass(t, (int, float, np.number)) and t is not bool for t in types)
     if numbers or (len(types) == 1 and not types & {tuple, str}):
         return np.asarray(given)
     return np.fromiter(given, dtype=object, count=len(given))
+
+
+def _refuse_single(given: Any) -> None:
+    """What is no list of ids, in words that help."""
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"a {_kind(given)}"
+    hint = ""
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        what = str(given)
+        hint = f" (idiolect.data.partition has functions that deal samples to {given} clients)"
+    elif hasattr(given, "__array__") or (hasattr(given, "__len__") and not _is_one(given)):
+        return
+    raise SettingError(f"clients: {what} is given; give one client id per sample{hint}")
+
+
+def _is_one(given: Any) -> bool:
+    return isinstance(given, (str, bytes, dict, set, frozenset, type))
+
+
+def _kind(given: Any) -> str:
+    return type(given).__name__
 
 
 def _refuse_missing(array: np.ndarray) -> None:

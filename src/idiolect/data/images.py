@@ -61,6 +61,8 @@ class Images(Partitioned):
             np.concatenate([train_client, test_client]),
             split=np.array(SPLITS)[split],
             classes=10,
+            scale_images=False,
+            channels="first",
             name=self.name,
         )
         return replace(federation, inputs=self._scale(federation))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from ..core.columns import Column, fitted_table, fitting
 from ..core.knobs import SettingError
 from ..core.text import label, shown
 from .federation import SPLITS, Federation
@@ -17,54 +20,64 @@ if TYPE_CHECKING:
 LONGEST = 120  # characters of a name that are shown
 
 
-def table(federation: Federation, rows: int = 20) -> Table:
+def table(federation: Federation, rows: int = 20, width: int = 140) -> Table:
     """Training samples, clients by classes, of at most `rows` clients; the caption sums up all.
+
+    Where a column per class has no room, the most frequent classes of each client are named.
 
     >>> from . import load
     >>> table(load("digits", clients=30), rows=10).row_count
     11
     """
-    from rich.table import Table  # `import idiolect` does not wait for it
-    from rich.text import Text
-
-    sizes = {s: federation.sizes(s) for s in SPLITS}
     counts = federation.class_counts("train") if federation.classes else None
-    wide = counts is not None and federation.classes <= 16
-    name = shown(federation.name, LONGEST)
-    title = f"{name}: {federation.clients} clients, {federation.samples} samples"
-    out = Table(
-        title=Text(title, style="table.title"),
-        caption=_caption(federation),
-    )
-    for column in (
-        "client",
-        "train",
-        "valid",
-        "test",
-        *(["classes"] if counts is not None else []),
-    ):
-        out.add_column(column, justify="left" if column == "client" else "right")
+    columns = [Column("client", 0, _cell(lambda k: shown(federation.ids[k], LONGEST), "..."), True)]
+    columns += [_sizes(federation, split) for split in SPLITS]
+    places = _shown(federation.clients, rows)
     if counts is not None:
-        for heading in (
-            [str(c) for c in range(federation.classes)] if wide else ["most frequent classes"]
-        ):
-            out.add_column(heading, justify="right" if wide else "left")
-    for k in _shown(federation.clients, rows):
-        if k is None:
-            out.add_row("...", *[""] * (len(out.columns) - 1))
-            continue
-        cells = [Text(shown(federation.ids[k], LONGEST))]
-        cells += [Text(str(int(sizes[s][k]))) for s in SPLITS]
-        if counts is not None:
-            held = counts[k]
-            cells.append(Text(str(int((held > 0).sum()))))
-            if wide:
-                cells += [Text(str(n)) if n else Text("·", style="dim") for n in held.tolist()]
-            else:
-                most = [c for c in held.argsort(descending=True)[:5].tolist() if held[c]]
-                cells.append(Text(", ".join(f"{c} ({held[c]})" for c in most)))
-        out.add_row(*cells)
-    return out
+        held = (counts > 0).sum(1)
+        columns.append(Column("classes", 2, _cell(lambda k: f"{int(held[k]):,}")))
+        by_class = [*columns, *(_class_column(federation, counts, c) for c in _few(federation))]
+        _, without_room = fitting(by_class, places, width)
+        frequent = _frequent(counts, _class_labels(federation))
+        most = Column("most frequent classes", 0, _cell(frequent), True)
+        fits = bool(_few(federation)) and not without_room
+        columns = by_class if fits else [*columns, most]
+    name = shown(federation.name, LONGEST)
+    title = f"{name}: {federation.clients:,} clients, {federation.samples:,} samples"
+    return fitted_table(columns, places, width, title, _caption(federation))
+
+
+def _few(federation: Federation) -> range:
+    """The classes, where a column of each can be shown."""
+    return range(federation.classes if federation.classes <= 16 else 0)
+
+
+def _cell(text: Callable[[int], str], gap: str = "") -> Callable[[int | None], str]:
+    """A cell of the client at a position; `gap` in the line that stands for those left out."""
+    return lambda k: gap if k is None else text(k)
+
+
+def _sizes(federation: Federation, split: str) -> Column:
+    sizes = federation.sizes(split)
+    return Column(split, 1 * (split != "train"), _cell(lambda k: f"{int(sizes[k]):,}"))
+
+
+def _class_column(federation: Federation, counts: Tensor, c: int) -> Column:
+    def cell(k: int) -> str:
+        return f"{int(counts[k, c]):,}" if counts[k, c] else "·"
+
+    return Column(_class_labels(federation)[c], 3, _cell(cell))
+
+
+def _frequent(counts: Tensor, names: list[str]) -> Callable[[int], str]:
+    """The five most frequent classes of a client, with their samples."""
+
+    def cell(k: int) -> str:
+        held = counts[k]
+        most = [c for c in held.argsort(descending=True)[:5].tolist() if held[c]]
+        return ", ".join(f"{names[c]} ({int(held[c]):,})" for c in most)
+
+    return cell
 
 
 def picture(federation: Federation, path: str | Path) -> Path:
@@ -96,7 +109,8 @@ def picture(federation: Federation, path: str | Path) -> Path:
         figure.colorbar(image, label="training samples", ax=axes)
         axes.set_xlabel("class")
         if federation.classes <= 20:
-            axes.set_xticks(range(federation.classes))
+            ticks = [label(name, most=20) for name in _class_labels(federation)]
+            axes.set_xticks(range(federation.classes), ticks)
     else:
         axes.barh(range(federation.clients), federation.sizes("train").numpy(), color="tab:blue")
         axes.invert_yaxis()
@@ -114,6 +128,12 @@ def picture(federation: Federation, path: str | Path) -> Path:
     return path
 
 
+def _class_labels(federation: Federation) -> list[str]:
+    """The user's label of each class, or its number."""
+    names = federation.class_names or range(federation.classes)
+    return [shown(name, 20) for name in names]
+
+
 def _shown(clients: int, rows: int) -> list[int | None]:
     """All clients, or the first ones, a gap, and the last three."""
     if clients <= rows:
@@ -124,7 +144,10 @@ def _shown(clients: int, rows: int) -> list[int | None]:
 def _caption(federation: Federation) -> str:
     sizes = federation.sizes("train")
     median = int(sizes.to(torch.float64).median())
-    text = f"training samples per client: {int(sizes.min())} to {int(sizes.max())}, median {median}"
+    text = (
+        f"training samples per client: {int(sizes.min()):,} to {int(sizes.max()):,}, "
+        f"median {median:,}"
+    )
     if federation.classes:
         held = (federation.class_counts("train") > 0).sum(1)
         text += f"; classes per client: {int(held.min())} to {int(held.max())}"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.knobs import SettingError
+from ..core.notes import note
 
 SPLITS = ("train", "valid", "test")
+ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them
 
 
 def draw_split(client: np.ndarray, valid: float, test: float, seed: int) -> np.ndarray:
@@ -33,9 +35,35 @@ def draw_split(client: np.ndarray, valid: float, test: float, seed: int) -> np.n
 def read_split(split: Sequence[str] | np.ndarray, n: int) -> np.ndarray:
     """The user's "train", "valid" and "test" as 0, 1 and 2."""
     names = np.asarray(split).astype(str)
+    if names.ndim != 1:
+        raise SettingError(f"split: shape {names.shape} is not accepted; one entry per sample")
+    for alias, name in ALIASES.items():
+        names = np.where(names == alias, name, names)
     if len(names) != n:
         raise SettingError(f"split: {len(names)} entries for {n} samples")
     unknown = sorted(set(names.tolist()) - set(SPLITS))
     if unknown:
         raise SettingError(f"split: {unknown[0]!r} is unknown; known: {', '.join(SPLITS)}")
     return np.select([names == s for s in SPLITS], range(3))
+
+
+def complete_split(
+    part: np.ndarray, client: np.ndarray, valid: float, test: float, seed: int
+) -> np.ndarray:  # -> text[n]
+    """The split of each sample by name; a split that nobody has is drawn from training samples.
+
+    `part` has 0, 1 and 2 for train, valid and test, `client` the position of each sample's client.
+    """
+    shares = {
+        name: share
+        for name, share in (("valid", valid), ("test", test))
+        if share and SPLITS.index(name) not in part
+    }
+    part = part.copy()
+    if shares:
+        drawn = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
+        note(f"split: there is no {' or '.join(shares)} part; of the training samples {drawn}")
+        train = np.flatnonzero(part == 0)
+        _, who = np.unique(client[train], return_inverse=True)
+        part[train] = draw_split(who, shares.get("valid", 0.0), shares.get("test", 0.0), seed)
+    return np.array(SPLITS)[part]

@@ -11,8 +11,9 @@ from ..core.knobs import SettingError, knob
 from ..core.notes import note
 from ..core.paths import given_path
 from .federation import Federation
-from .frames import Reading, read_table
+from .frames import read_table
 from .preparation.kinds import refuse_twice
+from .reading import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,7 @@ class TableFile(Reading):
     separator: str = knob(
         "auto",
         "what stands between the values of a .csv file; auto: by its first line",
-        choices=("auto", *SEPARATORS),
+        choices=("auto", *SEPARATORS, *SEPARATORS.values()),
     )
 
     def load(self) -> Federation:
@@ -68,11 +69,21 @@ def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
 
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
-        mark = SEPARATORS.get(separator) or _find_separator(first, path)
+        if separator == "auto":
+            mark = _find_separator(first, path)
+        else:
+            mark = SEPARATORS.get(separator, separator)
         file.seek(0)
-        header = next(csv.reader(file, delimiter=mark), [])
+        header = next(csv.reader(file, delimiter=mark, skipinitialspace=True), [])
     refuse_twice([name for name in header if name])
-    frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig", low_memory=False, dtype={client: str})
+    frame = pd.read_csv(
+        path,
+        sep=mark,
+        encoding="utf-8-sig",
+        low_memory=False,
+        skipinitialspace=True,
+        dtype={client: str},
+    )
     if not isinstance(frame.index, pd.RangeIndex):
         raise SettingError(
             f"path: the rows of {str(path)!r} have more values than its first line has names "

@@ -47,11 +47,13 @@ class InProcess:
         found = [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
         return {split: Scores.merge([f[split] for f in found]) for split in splits}
 
-    def evaluate_shared(self, splits: tuple[str, ...]) -> dict[str, Scores]:
-        """Scores of the one global model; empty where the method has none."""
+    def evaluate_shared(
+        self, splits: tuple[str, ...], wire_ids: Tensor | None = None
+    ) -> dict[str, Scores]:
+        """Scores of the one global model on these clients, or all; {} where the method has none."""
         version = self.server.version
         down = self.server.message(version)
-        found = [host.evaluate_shared(version, down, splits) for host in self.hosts]
+        found = [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
         if not all(found):
             return {}
         return {split: Scores.merge([f[split] for f in found]) for split in splits}

@@ -19,6 +19,7 @@ from ..core.trees import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import joined
 from ..task.task import Task
+from .metrics import Tally
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
 _PIECE = 4096  # samples that a forward pass of one model takes at once
@@ -54,7 +55,7 @@ class Evaluator:
         n = self.data.clients
         return Sums(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
 
-    def shared(self, w: Tensor) -> Sums:
+    def shared(self, w: Tensor, tally: Tally | None = None) -> Sums:
         """One model w[d] for all clients."""
         sums = self.blank()
         for a in range(self.low, self.high, _PIECE):
@@ -67,9 +68,11 @@ class Evaluator:
             owner = self._owner[a - self.low : b - self.low]
             sums.hits.index_add_(0, owner, hits)
             sums.loss.index_add_(0, owner, loss)
+            if tally is not None:
+                tally.add(owner, outputs, targets)
         return sums
 
-    def personal(self, x: Tensor, rows: Tensor, into: Sums) -> None:
+    def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Tally | None = None) -> None:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
@@ -77,6 +80,8 @@ class Evaluator:
             hits, loss = self._score(joined(outputs), joined(targets))
             into.hits[rows[group]] = torch.where(exists, hits.view(exists.shape), 0).sum(1)
             into.loss[rows[group]] = torch.where(exists, loss.view(exists.shape), 0).sum(1)
+            if tally is not None:
+                tally.add_padded(rows[group], outputs, targets, exists)
 
     def _groups(self, rows: Tensor) -> list[Tensor]:
         """Positions in `rows`, in groups of one padded length. Found once per cohort."""

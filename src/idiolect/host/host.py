@@ -28,9 +28,11 @@ from ..server.contract import Contract
 from ..server.exchange import Order, Query, Verdict
 from ..solvers import sgd
 from ..task.here import Here
+from ..task.optimise import Fitted, Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join, stacked
 from .evaluation import Evaluator, Sums
+from .metrics import Metric, Tally, form_of
 from .scores import Scores
 
 _CACHE = 32 << 20  # bytes that rows at work may touch in a step
@@ -48,8 +50,10 @@ class HostSettings:
     scratch: Path | None = None
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
+    optimizer: Fitted | None = None  # how clients step; None = plainly
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
+    metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
 
 
 @dataclass(frozen=True)
@@ -281,37 +285,54 @@ class Host:
         everyone = self.rows(wire_ids)
         spent = torch.zeros(self.data.clients, dtype=torch.int64)
         sums = {split: self._evaluator(split).blank() for split in splits}
+        tallies = {split: self._tally(everyone) for split in splits}
         # clients of like size together: fewer lengths per chunk, hence fewer passes of the kernel
         by_size = everyone[self.samples[everyone].argsort(stable=True)]
         for rows in by_size.split(self.chunk) if len(by_size) else ():
             x, tally = self._personal(version, down, rows)
             spent[rows] = tally
             if _is_one_model(x, down):
-                sums = {split: self._evaluator(split).shared(x[0]) for split in splits}
+                sums = {s: self._evaluator(s).shared(x[0], tallies[s]) for s in splits}
                 break
             for split in splits:
-                self._evaluator(split).personal(x, rows, sums[split])
-        return {split: self._scores(split, sums[split], everyone, spent) for split in splits}
+                self._evaluator(split).personal(x, rows, sums[split], tallies[split])
+        return {s: self._scores(s, sums[s], everyone, spent, tallies[s]) for s in splits}
 
     def evaluate_shared(
-        self, version: int, message: bytes, splits: tuple[str, ...]
+        self,
+        version: int,
+        message: bytes,
+        splits: tuple[str, ...],
+        wire_ids: Tensor | None = None,
     ) -> dict[str, Scores]:
-        """Scores of the method's one global model on all clients; empty where it has none."""
+        """Scores of the method's one global model on these clients, or all; {} without one."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
         w = contract.method.shared(contract.task, down)
         if w is None:
             return {}
-        everyone = torch.arange(self.data.clients)
+        rows = self.rows(self.wire_ids if wire_ids is None else wire_ids)
         nothing = torch.zeros(self.data.clients, dtype=torch.int64)
-        return {
-            split: self._scores(split, self._evaluator(split).shared(w), everyone, nothing)
-            for split in splits
-        }
+        found = {}
+        for split in splits:
+            tally = self._tally(rows)
+            sums = self._evaluator(split).shared(w, tally)
+            found[split] = self._scores(split, sums, rows, nothing, tally)
+        return found
 
-    def _scores(self, split: str, sums: Sums, rows: Tensor, spent: Tensor) -> Scores:
+    def _scores(
+        self, split: str, sums: Sums, rows: Tensor, spent: Tensor, tally: Tally | None
+    ) -> Scores:
         sizes = self.data.sizes(split)[rows]
-        return Scores(self.wire_ids[rows], sums.hits[rows], sums.loss[rows], sizes, spent[rows])
+        counted = (sums.hits[rows], sums.loss[rows], sizes, spent[rows])
+        metrics = {} if tally is None else tally.measured(rows)
+        return Scores(self.wire_ids[rows], *counted, metrics)
+
+    def _tally(self, rows: Tensor) -> Tally | None:
+        metrics = self.settings.metrics
+        if not metrics:
+            return None
+        return Tally(metrics, form_of(self.data), self.data.clients, rows)
 
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""
@@ -332,6 +353,8 @@ class Host:
     def _finetuned(self, x: Tensor, here: Here, steps: int) -> Tensor:
         """Models, with their running statistics where they have any, after SGD steps."""
         task = self.contract.task
+        if self.settings.optimizer is not None:
+            here.optimise = Optimise(self.settings.optimizer.before_use())
         if x.shape[-1] > task.d:
             here.statistics = {"w": x[:, task.d :].clone()}
         x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
@@ -406,7 +429,7 @@ class Host:
 
     def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
         task = self.contract.task
-        return Here(
+        here = Here(
             self.data,
             rows,
             clients=self.keys[rows.numpy()],
@@ -418,6 +441,9 @@ class Host:
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
         )
+        if self.settings.optimizer is not None:
+            here.optimise = Optimise(self.settings.optimizer)
+        return here
 
     def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
         """Error of each model on its client's validation data."""

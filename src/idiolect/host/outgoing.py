@@ -20,6 +20,7 @@ from ..server.exchange import Order, Query, Verdict
 from ..wire import messages as wire
 from ..wire.ragged import Ragged
 from .host import Host, Sent
+from .metrics import Form, Measured, Metric, form_of
 from .scores import Scores
 
 
@@ -104,15 +105,22 @@ class CheckedHost:
         self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
     ) -> dict[str, Scores]:
         scores = self._host.evaluate(version, message, wire_ids, splits)
-        check_scores(scores, splits, self._host.wire_ids[self._host.rows(wire_ids)])
+        host = self._host
+        check_scores(scores, splits, host.wire_ids[host.rows(wire_ids)], form_of(host.data))
         return scores
 
     def evaluate_shared(
-        self, version: int, message: bytes, splits: tuple[str, ...]
+        self,
+        version: int,
+        message: bytes,
+        splits: tuple[str, ...],
+        wire_ids: Tensor | None = None,
     ) -> dict[str, Scores]:
-        scores = self._host.evaluate_shared(version, message, splits)
+        host = self._host
+        scores = host.evaluate_shared(version, message, splits, wire_ids)
+        asked = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
         if scores:
-            check_scores(scores, splits, self._host.wire_ids)
+            check_scores(scores, splits, asked, form_of(host.data))
         return scores
 
     def __getattr__(self, name: str) -> Any:
@@ -176,8 +184,13 @@ def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
     _demand(np.array_equal(answer[:, : heads.shape[1]], heads), "a header of an answer")
 
 
-def check_scores(scores: dict[str, Scores], splits: tuple[str, ...], wire_ids: Tensor) -> None:
-    """Scores of the clients asked for on the splits asked for: five numbers each."""
+def check_scores(
+    scores: dict[str, Scores], splits: tuple[str, ...], wire_ids: Tensor, form: Form | None = None
+) -> None:
+    """Scores of the clients asked for on the splits asked for: five numbers each.
+
+    And of each metric its declared figures per client, and whole numbers summed over clients.
+    """
     _demand(type(scores) is dict and tuple(scores) == splits, "scores of other splits")
     for one in scores.values():
         _exactly(one, Scores)
@@ -186,9 +199,21 @@ def check_scores(scores: dict[str, Scores], splits: tuple[str, ...], wire_ids: T
             _whole(getattr(one, name), torch.int64, shape)
         for name in ("hits", "loss"):
             _whole(getattr(one, name), torch.float64, shape)
+        _check_metrics(one, form)
         _demand(torch.equal(one.wire_ids, wire_ids), "scores of other clients")
         counted = one.hits[~one.hits.isnan()]
         _demand(torch.equal(counted, counted.round()), "hits that are no whole numbers")
+
+
+def _check_metrics(scores: Scores, form: Form | None) -> None:
+    _demand(form is not None or not scores.metrics, "metrics that were not asked for")
+    for name, measured in scores.metrics.items():
+        assert form is not None
+        _exactly(measured, Measured)
+        metric = measured.metric
+        _demand(isinstance(metric, Metric) and metric.name == name, "a metric of another name")
+        _whole(measured.rows, torch.float64, (len(scores.wire_ids), metric.width(form)))
+        _whole(measured.counts, torch.int64, tuple(metric.shape(form)))
 
 
 def _exactly(value: object, cls: type) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..data.federation import Federation
+from .metrics import Measured
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Scores:
     loss: Tensor  # float64[n]: summed over samples
     samples: Tensor  # int64[n]
     gradients: Tensor  # int64[n]: evaluations spent on personalisation before use
+    metrics: dict[str, Measured] = field(default_factory=dict)  # by name, where any was asked for
 
     def of_clients(self) -> tuple[Tensor, Tensor]:
         """(accuracy, loss) of each client; NaN for a client without samples."""
@@ -28,9 +30,12 @@ class Scores:
         return self.hits / n, self.loss / n
 
     def only(self, wire_ids: Tensor) -> Scores:
-        """The scores of some clients."""
+        """The scores of some clients; without metrics, which are counted for those asked for."""
         keep = torch.isin(self.wire_ids, wire_ids)
-        return self if bool(keep.all()) else Scores(*(t[keep] for t in self._fields()))
+        if bool(keep.all()):
+            return self
+        wire_ids, hits, loss, samples, gradients = (t[keep] for t in self._fields())
+        return Scores(wire_ids, hits, loss, samples, gradients)
 
     @staticmethod
     def merge(scores: Sequence[Scores]) -> Scores:
@@ -41,7 +46,12 @@ class Scores:
             torch.cat(tensors) for tensors in zip(*(s._fields() for s in scores), strict=True)
         ]
         order = together[0].argsort()
-        return Scores(*(t[order] for t in together))
+        metrics = {
+            name: Measured.merge([s.metrics[name] for s in scores], order)
+            for name in scores[0].metrics
+        }
+        wire_ids, hits, loss, samples, gradients = (t[order] for t in together)
+        return Scores(wire_ids, hits, loss, samples, gradients, metrics)
 
     def _fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.wire_ids, self.hits, self.loss, self.samples, self.gradients
@@ -71,7 +81,30 @@ def summarise(scores: Scores) -> dict[str, float]:
             figures["_clients"] = float(each.mean())
             figures["_worst10"] = float(worst.mean())
         out |= {f"{name}{end}": value for end, value in figures.items()}
+    for measured in scores.metrics.values():
+        out |= _figures(measured, scores.samples)
     return out
+
+
+ENDS = ("", "_variance", "_clients", "_worst10", "_undefined")  # of the figures of a metric
+
+
+def _figures(measured: Measured, samples: Tensor) -> dict[str, float]:
+    """A metric as `summarise` has accuracy; and how many clients with samples have no value."""
+    name = measured.metric.name
+    each = measured.each()[samples > 0]
+    known = each[~each.isnan()]
+    values = [math.nan] * 4
+    if len(known):
+        worst = known.sort(descending=not measured.metric.higher).values
+        values = [
+            measured.metric.pooled(measured.rows, measured.counts, samples),
+            float(known.var(correction=0)),
+            float(known.mean()),
+            float(worst[: math.ceil(0.1 * len(known))].mean()),
+        ]
+    values.append(float(len(each) - len(known)))
+    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
 
 
 def majority(federation: Federation, split: str = "test") -> Scores:

@@ -33,6 +33,10 @@ class Dichotomy(FedAvg):
     plain: ClassVar[tuple[str, ...]] = ("votes",)
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     models: ClassVar[tuple[str, ...]] = ("w", "x")
+    optimizers: ClassVar[tuple[str, ...]] = ()
+    own_step: ClassVar[str] = (
+        "its guarantee compares the FedAvg and the local training of its paper, both by plain SGD"
+    )
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
     personal_steps: int = knob(20, "SGD steps of the local model per round", low=0)

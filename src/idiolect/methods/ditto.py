@@ -28,6 +28,7 @@ class Ditto(FedAvg):
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     models: ClassVar[tuple[str, ...]] = ("w", "v")
+    optimizers: ClassVar[tuple[str, ...]] = ("w", "v")  # the shared model and the personal one
 
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)

@@ -26,6 +26,7 @@ class PartialSteps(Partial):
     """What FedAlt and FedSim share."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
+    optimizers: ClassVar[tuple[str, ...]] = ("theta", "w")  # one for each part, as in the code
 
     lr: float = knob(0.1, "step size of the shared part", above=0)
     private_lr: float = knob(0.1, "step size of the private part", above=0)
@@ -44,6 +45,10 @@ class PartialSteps(Partial):
     def trains(self) -> str:
         return self.who
 
+    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+        split = self.split(task)
+        return {"theta": split.theta, "w": split.w}
+
     def _start(self, task: Task, private: State) -> Tensor:
         if self.stateful:
             return private["w"]
@@ -60,10 +65,12 @@ class FedAlt(PartialSteps):
         split = self.split(task)
         theta = down["theta"].expand(here.rows, -1)
         w = self._start(task, private)
+        by = here.optimise.begin("w", w, self.private_lr) if here.optimise else None
         for _ in range(self.private_steps):
-            _, w = step(task, split, theta, w, here, self.private_lr, "w")
+            _, w = step(task, split, theta, w, here, self.private_lr, "w", by)
+        by = here.optimise.begin("theta", theta, self.lr) if here.optimise else None
         for _ in range(self.steps):
-            theta, _ = step(task, split, theta, w, here, self.lr, "theta")
+            theta, _ = step(task, split, theta, w, here, self.lr, "theta", by)
         return {"theta": theta}, {"w": w.contiguous()}
 
 
@@ -75,8 +82,13 @@ class FedSim(PartialSteps):
         split = self.split(task)
         theta = down["theta"].expand(here.rows, -1)
         w = self._start(task, private)
+        by_theta = here.optimise.begin("theta", theta, self.lr) if here.optimise else None
+        by_w = here.optimise.begin("w", w, self.private_lr) if here.optimise else None
         for _ in range(self.steps):
             g_theta, g_w = split.parts(task.grad(split.join(theta, w), here.draw()))
+            if by_theta is not None and by_w is not None:
+                theta, w = by_theta(g_theta), by_w(g_w)
+                continue
             theta = torch.add(theta, g_theta, alpha=-self.lr)
             w = torch.add(w, g_w, alpha=-self.private_lr)
         return {"theta": theta}, {"w": w.contiguous()}

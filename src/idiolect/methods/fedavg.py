@@ -8,6 +8,7 @@ each. Keeps no state at the clients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from .weighting import WEIGHTINGS, average, weighed
 @dataclass(frozen=True)
 class FedAvg(Method):
     """One shared model that sampled clients train and the server averages. For data alike."""
+
+    optimizers: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)

@@ -27,6 +27,10 @@ class FedDeper(Method):
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
     models: ClassVar[tuple[str, ...]] = ("w", "v")
+    own_step: ClassVar[str] = (
+        "lines 7 and 8 of its algorithm are plain steps, whose penalty ϱ/(2η) "
+        "is written for the step size η"
+    )
 
     lr: float = knob(0.05, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps per round", low=0)

@@ -9,6 +9,7 @@ keep; personal models come out, after a last stage of local training.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -36,6 +37,10 @@ class FedProx(FedAvg):
 @dataclass(frozen=True)
 class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
+
+    own_step: ClassVar[str] = (
+        "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
+    )
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)

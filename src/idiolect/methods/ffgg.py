@@ -29,6 +29,10 @@ class Ffgg(Partial):
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
     changes: ClassVar[tuple[str, ...]] = ("theta",)
+    own_step: ClassVar[str] = (
+        "its private part has a `solver` of its own (adam among them), and its shared part "
+        "is stepped by the server"
+    )
 
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(

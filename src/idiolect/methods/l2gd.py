@@ -36,6 +36,9 @@ class L2gd(Method):
     """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
 
     shares_statistics: ClassVar[bool] = False
+    own_step: ClassVar[str] = (
+        "its mean and gradient steps are one random gradient step, with one step size α"
+    )
 
     lam: float = knob(0.1, "λ, weight of the distance to the mean; 0 is Local", low=0)
     lr: float = knob(0.05, "α/n, step size", above=0)

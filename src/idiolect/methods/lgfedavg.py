@@ -8,6 +8,7 @@ layers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..core.knobs import knob
 from ..core.types import State
@@ -22,6 +23,8 @@ from .weighting import WEIGHTINGS
 @dataclass(frozen=True)
 class LgFedAvg(SplitMethod):
     """Local representation layers, shared top layers. When inputs differ between clients."""
+
+    optimizers: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)

@@ -28,6 +28,7 @@ class Local(Method):
 
     sends: ClassVar[str] = "nothing"
     shares_statistics: ClassVar[bool] = False
+    optimizers: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)

@@ -13,6 +13,7 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method
 from ..task.here import Here
+from ..task.optimise import Steps
 from ..task.split import Split
 from ..task.task import Task
 from .weighting import average, weighed
@@ -71,10 +72,19 @@ class Partial(SplitMethod):
 
 
 def step(
-    task: Task, split: Split, theta: Tensor, w: Tensor, here: Here, lr: float, which: str
+    task: Task,
+    split: Split,
+    theta: Tensor,
+    w: Tensor,
+    here: Here,
+    lr: float,
+    which: str,
+    by: Steps | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One SGD step on θ ("theta") or on w ("w")."""
+    """One step on θ ("theta") or on w ("w"): plain, or by an optimiser begun on that part."""
     g_theta, g_w = split.parts(task.grad(split.join(theta, w), here.draw()))
+    if by is not None:
+        return (by(g_theta), w) if which == "theta" else (theta, by(g_w))
     if which == "theta":
         return torch.add(theta, g_theta, alpha=-lr), w
     return theta, torch.add(w, g_w, alpha=-lr)

@@ -26,6 +26,10 @@ class PerFedAvg(Method):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    own_step: ClassVar[str] = (
+        "its shared model is trained for one plain step α, and the meta-gradient is that "
+        "of this step"
+    )
 
     lr: float = knob(0.1, "β, step size of the shared model", above=0)
     steps: int = knob(5, "meta-gradient steps per round", low=0)

@@ -29,6 +29,10 @@ class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    own_step: ClassVar[str] = (
+        "its inner problem is solved to an accuracy by gradient descent, and its outer "
+        "step is the gradient of the envelope"
+    )
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
     lr: float = knob(0.1, "η, step size of the local copy of the shared model", above=0)

@@ -29,6 +29,9 @@ class Scaffnew(Method):
     """One shared model; local steps that provably save rounds, if every client is always heard."""
 
     hears_all: ClassVar[bool] = True  # Σ h_i = 0 holds only then
+    own_step: ClassVar[str] = (
+        "its control variates assume the plain step x - γ (g - h) between two means"
+    )
 
     lr: float = knob(0.05, "γ, step size", above=0)
     p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)

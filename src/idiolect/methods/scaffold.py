@@ -28,6 +28,10 @@ class Scaffold(Method):
 
     sends: ClassVar[str] = "2 d"
     changes: ClassVar[tuple[str, ...]] = ("w", "c")
+    own_step: ClassVar[str] = (
+        "its control variates are computed from plain steps, (w - y) / (steps * lr): "
+        "with another optimiser they are no longer gradients"
+    )
 
     lr: float = knob(0.1, "η_l, local step size", above=0)
     steps: int = knob(5, "K, SGD steps per round", low=1)

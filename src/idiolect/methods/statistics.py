@@ -1,13 +1,12 @@
 """Running statistics (BatchNorm) beside any method: private to each client, or averaged.
 
-A wrapper, so that no method knows of them. What a client trains has statistics that its gradients
-write; those of the model that travels may travel with it and are averaged as it is (as most
-libraries do), or stay with the client (FedBN, Li et al. 2021). Those of a personal model stay.
+They are added to a method, so that none knows of them. What a client trains has statistics that its
+gradients write; those of the model that travels may travel with it and are averaged as it is (as
+most libraries do), or stay with the client (FedBN, Li et al. 2021). Those of a personal model stay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..method import Combine, Method
 from ..task.here import Here
 from ..task.statistics import Statistics
 from ..task.task import Task
+from .extended import extended
 
 CHOICES = ("averaged", "private")
 NAME = "statistics"
@@ -28,126 +28,116 @@ def with_statistics(method: Method, task: Task, how: str) -> Method:
     """The method for this task: itself where the model has no running statistics."""
     if task.statistics is None:
         return method
-    averaged = how == "averaged" and method.shares_statistics and bool(method.message(task))
-    return WithStatistics(inner=method, averaged=averaged)
+    return extended(method, _WithStatistics, averaged=averages(method, task, how))
+
+
+def averages(method: Method, task: Task, how: str) -> bool:
+    """Whether the statistics of the model that is sent travel with it."""
+    return how == "averaged" and method.shares_statistics and bool(method.message(task))
 
 
 def described(method: Method, task: Task, how: str) -> dict[str, Any]:
-    """What is done about them, as plain data; {} where the model has none."""
-    if task.statistics is None:
-        return {}
-    wrapped = with_statistics(method, task, how)
-    assert isinstance(wrapped, WithStatistics)
-    return {"numbers": task.statistics.m, "how": "averaged" if wrapped.averaged else "private"}
+    """What is done about them, as plain data."""
+    kind = "averaged" if averages(method, task, how) else "private"
+    return {"numbers": _of(task).m, "how": kind}
 
 
-@dataclass(frozen=True)
-class WithStatistics(Method):
-    """A method with the running statistics of its models."""
+class _WithStatistics:
+    """What changes: statistics among the private rows or the messages, unseen by the method."""
 
-    inner: Method
-    averaged: bool  # whether those of the model that is sent travel with it
+    averaged: bool
+    models: tuple[str, ...]
+    shared_name: str
 
-    # -- as the method within ----------------------------------------------------------------
-    sends = property(lambda self: self.inner.sends)  # type: ignore[assignment]
-    shared_name = property(lambda self: self.inner.shared_name)  # type: ignore[assignment]
-    hears_all = property(lambda self: self.inner.hears_all)  # type: ignore[assignment]
-    rates = property(lambda self: self.inner.rates)  # type: ignore[assignment]
-    changes = property(lambda self: self.inner.changes)  # type: ignore[assignment]
-    models = property(lambda self: self.inner.models)  # type: ignore[assignment]
-    trains = property(lambda self: self.inner.trains)  # type: ignore[assignment]
-    linear = property(lambda self: self.inner.linear)  # type: ignore[assignment]
-    streams = property(lambda self: self.inner.streams)  # type: ignore[assignment]
-
-    def check(self, task: Task) -> None:
-        self.inner.check(task)
-
-    def weigh(self, samples: Tensor) -> Tensor:
-        return self.inner.weigh(samples)
-
-    def scaled(self, factor: float) -> Method:
-        return replace(self, inner=self.inner.scaled(factor))
-
-    def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
-        return self.inner.report(task, clients, heard)
-
-    # -- what is added -----------------------------------------------------------------------
     @property
-    def plain(self) -> tuple[str, ...]:  # type: ignore[override]
+    def plain(self) -> tuple[str, ...]:
         """A variance must not be rounded to nothing: no channel alters them."""
-        return (*self.inner.plain, NAME)
+        inner: Any = super()
+        return (*inner.plain, NAME)
 
     def message(self, task: Task) -> dict[str, int]:
+        inner: Any = super()
         own = {NAME: _of(task).m} if self.averaged else {}
-        return self.inner.message(task) | own
+        return inner.message(task) | own
 
     def server(self, task: Task) -> State:
+        inner: Any = super()
         own = {NAME: _of(task).start.clone()} if self.averaged else {}
-        return self.inner.server(task) | own
+        return inner.server(task) | own
 
     def broadcast(self, task: Task, server: State) -> State:
-        down = self.inner.broadcast(task, _without(server))
+        inner: Any = super()
+        down = inner.broadcast(task, _without(server))
         return down | {NAME: server[NAME]} if self.averaged else down
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        inner: Any = super()
         if not self.averaged:
-            return self.inner.aggregate(task, server, up, rule)
+            return inner.aggregate(task, server, up, rule)
         carrying = _Carrying(rule, up[NAME])
-        after = self.inner.aggregate(task, _without(server), _without(up), carrying)
+        after = inner.aggregate(task, _without(server), _without(up), carrying)
         mean = server[NAME] if carrying.mean is None else _of(task).sound(carrying.mean.clone())
         return after | {NAME: mean}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
+        inner: Any = super()
         start = _of(task).start
         kept = {_kept(model): start.repeat(len(clients), 1) for model in self._private_models()}
-        return self.inner.private(task, clients) | kept
+        return inner.private(task, clients) | kept
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        inner: Any = super()
         here.statistics = self._rows(down, private, here.rows)
         down, inner_rows = _without(down), _without(private)
-        up, after = self.inner.update(task, down, inner_rows, here)
+        up, after = inner.update(task, down, inner_rows, here)
         found = here.statistics
         kept = {_kept(model): found[model] for model in self._private_models()}
         if self.averaged:
-            up = up | {NAME: found[self.inner.models[0]]}
+            up = up | {NAME: found[self.models[0]]}
         return up, after | kept
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        inner: Any = super()
         here.statistics = self._rows(down, private, here.rows)
-        x = self.inner.personal(task, _without(down), _without(private), here)
+        x = inner.personal(task, _without(down), _without(private), here)
         if x.shape[-1] > task.d:
             return x  # the method has said which statistics belong to it
-        model = self.inner.models[-1]
-        w = down.get(self.inner.shared_name)
+        model = self.models[-1]
+        w = down.get(self.shared_name)
         untouched = w is not None and x.data_ptr() == w.data_ptr() and x.shape[-1] == len(w)
-        if untouched and self.averaged and model == self.inner.models[0]:
+        if untouched and self.averaged and model == self.models[0]:
             full = torch.cat([x[0], down[NAME]])  # one model for all: rows without a stride
             return full.as_strided((here.rows, len(full)), (0, 1))
         return here.complete(x, model)
 
     def reference(self, task: Task, down: State) -> State:
+        inner: Any = super()
         own = {NAME: down[NAME]} if self.averaged else {}
-        return self.inner.reference(task, _without(down)) | own
+        return inner.reference(task, _without(down)) | own
 
     def shared(self, task: Task, down: State) -> Tensor | None:
         """None where statistics are private: the global model has none to predict with."""
-        w = self.inner.shared(task, _without(down)) if self.averaged else None
-        return w if w is None else torch.cat([w, down[NAME]])
+        inner: Any = super()
+        w = inner.shared(task, _without(down)) if self.averaged else None
+        return w if w is None or NAME not in down else torch.cat([w, down[NAME]])
 
     def handover(self, task: Task, down: State) -> Tensor | None:
-        w = self.inner.handover(task, _without(down))
+        inner: Any = super()
+        w = inner.handover(task, _without(down))
+        if w is None:
+            w = inner.shared(task, _without(down))
         statistics = down[NAME] if self.averaged else _of(task).start
         return w if w is None else torch.cat([w, statistics])
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------
     def _private_models(self) -> tuple[str, ...]:
-        return self.inner.models[1:] if self.averaged else self.inner.models
+        return self.models[1:] if self.averaged else self.models
 
     def _rows(self, down: State, private: State, rows: int) -> dict[str, Tensor]:
         """Statistics of every model, as rows that gradients may write into."""
         found = {model: private[_kept(model)].clone() for model in self._private_models()}
         if self.averaged:
-            found = {self.inner.models[0]: down[NAME].repeat(rows, 1)} | found
+            found = {self.models[0]: down[NAME].repeat(rows, 1)} | found
         return found
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.text import shown
+from ..task.optimise import in_words
 from .figures import size
 from .goals import Goals
 
-Rows = list[dict[str, Any]]  # summaries of results
+Rows = Sequence[dict[str, Any]]  # summaries of results
 
 
 def caption(rows: Rows, goals: Goals) -> str:
@@ -18,12 +21,16 @@ def caption(rows: Rows, goals: Goals) -> str:
         return ""
     notes = [
         _measured(trained),
+        *_heard_notes(trained),
+        *_metric_notes(trained),
         *_goal_notes(trained, goals),
         *_malicious_notes(rows, trained),
         *_collapse_notes(trained),
         *_best_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
+        *_step_notes(trained),
+        *_start_notes(trained),
     ]
     return "\n".join(map(shown, notes))
 
@@ -35,9 +42,94 @@ def _measured(trained: Rows) -> str:
     return (
         f"test data of each client, last round ({rounds}), "
         f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
-        "accuracy and loss pooled over samples, variance over clients; "
+        f"{_listed(_pooled(trained))} pooled over samples, variance over clients; "
         "bytes of all clients and gradients per client, per seed"
     )
+
+
+def main_figure(rows: Rows) -> str:
+    """What the rows are about: the metric that was chosen, accuracy, or the loss."""
+    chosen = {r["metric"] for r in rows if "metric" in r}
+    if len(chosen) == 1:
+        return str(chosen.pop())
+    return "accuracy" if has_accuracy(rows) else "loss"
+
+
+def has_accuracy(rows: Rows) -> bool:
+    """Whether accuracy has a meaning here: some row has one, or none has a loss either."""
+    known = [_known(r["accuracy"]["mean"]) for r in rows]
+    return any(known) or not any(_known(r["loss"]["mean"]) for r in rows)
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def metrics_of(rows: Rows) -> list[str]:
+    """The metrics of these rows, each once."""
+    return list(dict.fromkeys(name for r in rows for name in r.get("metrics", {})))
+
+
+def _pooled(trained: Rows) -> list[str]:
+    """The figures of the table that are pooled over samples."""
+    by_clients = {
+        name
+        for r in trained
+        for name, m in r.get("metrics", {}).items()
+        if m.get("pooled_over") == "clients"
+    }
+    first = ["accuracy", "loss"] if has_accuracy(trained) else ["loss"]
+    return first + [name for name in metrics_of(trained) if name not in by_clients]
+
+
+def _listed(words: list[str]) -> str:
+    """Words with commas and an "and".
+
+    >>> _listed(["loss", "rmse", "r2"])
+    'loss, rmse and r2'
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def heard_note(rows: Rows) -> str:
+    """How many clients are heard per round, of how many; "" where nothing is known of it.
+
+    >>> sends = {"method": "fedavg", "bytes": {"up": 1}}
+    >>> heard_note([sends | {"heard": {"clients": 10, "of": 100}}])
+    '10 of 100 clients heard per round'
+    """
+    sending = [r for r in rows if r.get("heard") and r["bytes"]["up"]]
+    if not sending:
+        told = [r["heard"] for r in rows if r.get("heard")]
+        return f"none of {told[0]['of']:,} clients heard: nothing is sent" if told else ""
+    names: dict[tuple[int, int], list[str]] = {}
+    for r in sending:
+        key = (r["heard"]["clients"], r["heard"]["of"])
+        names.setdefault(key, []).append(str(r.get("label") or r["method"]))
+    if len(names) == 1:
+        ((heard, of),) = names
+        return f"{heard:,} of {of:,} clients heard per round"
+    parts = [f"{heard:,} of {of:,} by {', '.join(by)}" for (heard, of), by in names.items()]
+    return f"clients heard per round: {'; '.join(parts)}"
+
+
+def _heard_notes(trained: Rows) -> list[str]:
+    note = heard_note(trained)
+    return [note] if note else []
+
+
+def _metric_notes(trained: Rows) -> list[str]:
+    """Which metrics are a mean over clients, and for how many clients one is not defined."""
+    notes = []
+    for name in metrics_of(trained):
+        given = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
+        if any(m.get("pooled_over") == "clients" for m in given):
+            notes.append(f"{name}: mean over clients, weighted by samples")
+        most = max(m.get("clients_undefined", 0) for m in given)
+        if most:
+            reason = next(m.get("undefined", "") for m in given)
+            notes.append(f"{name}: no value for {most:g} clients ({reason})")
+    return notes
 
 
 def _goal_notes(trained: Rows, goals: Goals) -> list[str]:
@@ -50,7 +142,7 @@ def _goal_notes(trained: Rows, goals: Goals) -> list[str]:
     notes = []
     for asked, name, text in (
         (goals.budget, "at_budget", missed_budget),
-        (goals.target, "to_target", missed_target),
+        (goals.targeted, "to_target", missed_target),
     ):
         got = [r[goals.key(name)] for r in trained if asked and r.get(goals.key(name))]
         missed = [g for g in got if g["mean"] is None]
@@ -59,7 +151,7 @@ def _goal_notes(trained: Rows, goals: Goals) -> list[str]:
             notes.append(f"★ {text}" + ("; ★ 1 of 3: one of three seeds can" if some else ""))
         if any(g["mean"] is not None and g.get("unspent") for g in got):
             notes.append("† its rounds ended before the budget was spent")
-    if goals.count == "values" and (goals.budget or goals.target):
+    if goals.count == "values" and (goals.budget or goals.targeted):
         notes.append("values: 32-bit words, both directions, as the lp-proj paper counts")
     return notes
 
@@ -126,6 +218,38 @@ def _statistics_notes(trained: Rows) -> list[str]:
         + (f": {names[kind]}" if several else "")
         for kind, numbers in how.items()
     ]
+
+
+def _step_notes(trained: Rows) -> list[str]:
+    """The optimisers of the clients, where they are not plain SGD."""
+    words = {}
+    for r in trained:
+        run = r.get("settings", {}).get("run", {})
+        words[r.get("label") or r["method"]] = in_words(run)
+    different = set(words.values())
+    if different == {""}:
+        return []
+    if len(different) == 1:
+        return [f"clients step by {different.pop()}"]
+    return [f"{label}: clients step by {text or 'plain sgd'}" for label, text in words.items()]
+
+
+def _start_notes(trained: Rows) -> list[str]:
+    """Weights that models start at, and parameters that are constants; each said once."""
+    notes: dict[str, None] = {}
+    for r in trained:
+        given = r.get("settings", {})
+        file = given.get("pretrained")
+        if isinstance(file, dict):
+            digest = str(file.get("sha256"))[:12]
+            notes[f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)"] = None
+        frozen = given.get("frozen")
+        if isinstance(frozen, list):
+            more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
+            notes[f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"] = (
+                None
+            )
+    return list(notes)
 
 
 def projection_line(p: dict[str, Any]) -> str:

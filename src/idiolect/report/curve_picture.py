@@ -102,7 +102,7 @@ def _goal_lines(axes: Any, goals: Goals) -> None:
     if goals.budget:
         axes.axvline(goals.budget, color=INK, linewidth=0.8, zorder=1)
         axes.annotate("budget", (goals.budget, 0), xycoords=("data", "axes fraction"), **place)
-    if goals.target:
+    if goals.target and goals.metric == "accuracy":
         text = f"target {goals.target:g}"
         axes.axhline(goals.target, color=INK, linewidth=0.8, zorder=1)
         axes.annotate(text, (0, goals.target), xycoords=("axes fraction", "data"), **place)

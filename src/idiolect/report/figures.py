@@ -6,16 +6,34 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+
+class Figure(float):
+    """A number that knows what it is: "accuracy", "loss", "auc".
+
+    >>> Figure(0.5, "auc").name
+    'auc'
+    """
+
+    name: str
+
+    def __new__(cls, value: float, name: str) -> Figure:
+        figure = super().__new__(cls, value)
+        figure.name = name
+        return figure
+
+
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def number(value: float | None) -> str:
     """An accuracy, variance or loss with four decimals; a dash where there is none.
 
-    >>> number(0.91234), number(None), number(float("nan"))
-    ('0.9123', '–', '–')
+    >>> number(0.91234), number(None), number(float("nan")), number(123_456_789.0)
+    ('0.9123', '–', '–', '1.2346e+08')
     """
-    return "–" if value is None or math.isnan(value) else f"{value:.4f}"
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.4f}" if abs(value) < 1e7 else f"{value:.4e}"
 
 
 def count(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -21,17 +21,32 @@ COUNTS = ("bytes", "values")
 class Goals:
     """What a comparison asks of every method: accuracy within a budget, and the cost of a target.
 
-    0 = not asked.
+    0 = not asked. Another figure than accuracy may be asked for; its target is None where there is
+    none, as 0 may be one.
     """
 
     budget: int = 0  # in `count`: bytes really sent, or 32-bit words as the lp-proj paper counts
-    target: float = 0.0
+    target: float | None = 0.0
     count: str = "bytes"
+    metric: str = "accuracy"
+    higher: bool = True  # whether a higher one is better
 
     def __post_init__(self) -> None:
         if self.count not in COUNTS:
             known = ", ".join(map(repr, COUNTS))
             raise SettingError(f"count: {self.count!r} is not accepted; one of {known}")
+
+    @property
+    def targeted(self) -> bool:
+        """Whether a target is asked for."""
+        return bool(self.target) or (self.target is not None and self.metric != "accuracy")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain data; which figure is meant, where it is not accuracy."""
+        fields = asdict(self)
+        if self.metric == "accuracy":
+            del fields["metric"], fields["higher"]
+        return fields
 
     def reached(self, curve: Curve) -> dict[str, Any]:
         """What a method made of the goals.
@@ -53,11 +68,11 @@ class Goals:
         for unit in COUNTS:
             suffix = _suffix(unit)
             if self.budget:
-                ends = [_last_within(rows, self.budget, unit) for rows in seeds]
+                ends = [self._last_within(rows, unit) for rows in seeds]
                 unspent = any(_unspent(rows, self.budget, unit) for rows in seeds)
-                out[f"at_budget{suffix}"] = {**_over_seeds(ends, "accuracy"), "unspent": unspent}
-            if self.target:
-                firsts = [_first_reaching(rows, self.target) for rows in seeds]
+                out[f"at_budget{suffix}"] = {**_over_seeds(ends, self.metric), "unspent": unspent}
+            if self.targeted:
+                firsts = [self._first_reaching(rows) for rows in seeds]
                 out[f"to_target{suffix}"] = _over_seeds(firsts, unit)
         return out
 
@@ -69,33 +84,36 @@ class Goals:
         """
         return goal + _suffix(self.count)
 
+    def _last_within(self, rows: Curve, unit: str) -> Point | None:
+        """The last evaluated round within the budget.
+
+        None where the first one is beyond it, or where the models have collapsed by then.
+        """
+        within = [p for p in rows if p[unit] <= self.budget]
+        return within[-1] if within and sound(within[-1], self.metric) else None
+
+    def _first_reaching(self, rows: Curve) -> Point | None:
+        return next((p for p in rows if sound(p, self.metric) and self._good(p)), None)
+
+    def _good(self, p: Point) -> bool:
+        assert self.target is not None
+        figure = p[self.metric]
+        return figure >= self.target if self.higher else figure <= self.target
+
 
 def _suffix(unit: str) -> str:
     return "" if unit == "bytes" else f"_{unit}"
 
 
-def sound(p: Point) -> bool:
-    """The models have not collapsed, and there is an accuracy."""
-    return p["loss"] <= COLLAPSE_LOSS and not math.isnan(p["accuracy"])
-
-
-def _last_within(rows: Curve, budget: int, unit: str) -> Point | None:
-    """The last evaluated round within the budget.
-
-    None where the first one is beyond it, or where the models have collapsed by then.
-    """
-    within = [p for p in rows if p[unit] <= budget]
-    return within[-1] if within and sound(within[-1]) else None
+def sound(p: Point, metric: str = "accuracy") -> bool:
+    """The models have not collapsed, and there is an accuracy, or another figure."""
+    return p["loss"] <= COLLAPSE_LOSS and not math.isnan(p[metric])
 
 
 def _unspent(rows: Curve, budget: int, unit: str) -> bool:
     """The rounds ended while the budget had room for another one."""
     end = rows[-1]
     return end[unit] > 0 and end[unit] * (end["round"] + 1) / end["round"] <= budget
-
-
-def _first_reaching(rows: Curve, target: float) -> Point | None:
-    return next((p for p in rows if sound(p) and p["accuracy"] >= target), None)
 
 
 def _over_seeds(points: list[Point | None], key: str) -> dict[str, Any]:

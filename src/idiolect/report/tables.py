@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core.columns import LONGEST, Column, fitted_table
 from ..core.text import shown
 from ..data.federation import Federation
+from ..host.baselines import trivial
+from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
-from .captions import caption, collapsed
+from ..task.losses import Loss
+from .captions import caption, collapsed, has_accuracy, main_figure, metrics_of
 from .figures import count, goal, number, short_size, size
 from .goals import Goals
 
@@ -23,9 +26,30 @@ if TYPE_CHECKING:
 Row = dict[str, Any]  # the summary of a result
 
 
+def baseline_row(
+    federation: Federation, loss: Loss, metrics: Sequence[Metric] = (), chosen: str = ""
+) -> Row | None:
+    """The trivial baseline as a row: each client gives one constant answer, its own.
+
+    Its most frequent training class or, where targets are real numbers, the mean of its training
+    targets. None where neither has a meaning. `metrics` and `chosen` are settings of the run.
+    """
+    used = in_use(metrics, chosen, federation.classes, loss.name)
+    scores = trivial(federation, loss, used)
+    if scores is None:
+        return None
+    row = _constant_row(summarise(scores), list(scores.metrics))
+    if not federation.classes:
+        row |= {"method": "mean", "label": "training mean"}
+    return row
+
+
 def majority_row(federation: Federation) -> Row:
-    """The trivial baseline as a row: each client predicts its own most frequent training class."""
-    scores = summarise(majority(federation))
+    """The trivial baseline of classes as a row, with accuracy and loss."""
+    return _constant_row(summarise(majority(federation)), [])
+
+
+def _constant_row(scores: dict[str, float], metrics: Sequence[str]) -> Row:
     figures = {
         name: {
             "mean": scores[name],
@@ -33,52 +57,37 @@ def majority_row(federation: Federation) -> Row:
             "worst10": scores[f"{name}_worst10"],
             "ci95": None,
         }
-        for name in ("accuracy", "loss")
+        for name in ("accuracy", "loss", *metrics)
     }
+    more = {"metrics": {name: figures[name] for name in metrics}} if metrics else {}
     return {
         "method": "majority",
         "label": "majority class",
         "rounds": 0,
         "seeds": [],
-        **figures,
+        **{name: figures[name] for name in ("accuracy", "loss")},
         "bytes": {"up": 0, "down": 0},
         "values": {"up": 0, "down": 0},
         "gradients_per_client": 0,
         "seconds": 0.0,
         "rejected": 0,
+        **more,
     }
 
 
 # -- columns ------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Column:
-    """A column of figures; those with the highest `rank` are left out first, rank 0 never."""
-
-    heading: str
-    rank: int
-    cell: Callable[[Row], str]
-
-    def width(self, rows: Sequence[Row]) -> int:
-        from rich.cells import cell_len
-
-        return max(cell_len(text) for text in (self.heading, *map(self.cell, rows)))
-
-
 def _figure(what: str, which: str) -> Callable[[Row], str]:
-    return lambda r: "★" if collapsed(r) else number(r[what][which])
+    return lambda r: "★" if collapsed(r) else number(_figures(r, what).get(which))
+
+
+def _figures(r: Row, what: str) -> dict[str, Any]:
+    return r[what] if what in ("accuracy", "loss") else r.get("metrics", {}).get(what, {})
 
 
 def _malicious(r: Row) -> str:
     return str(r["malicious"]["clients"] if "malicious" in r else 0) if r["seeds"] else "–"
 
 
-BEFORE_GOALS = (
-    Column("accuracy", 0, _figure("accuracy", "mean")),
-    Column("± 95 %", 3, _figure("accuracy", "ci95")),
-    Column("variance", 6, _figure("accuracy", "variance")),
-    Column("worst 10 %", 7, _figure("accuracy", "worst10")),
-    Column("loss", 8, _figure("loss", "mean")),
-)
 MALICIOUS = Column("malicious", 1, _malicious)
 AFTER_GOALS = (
     Column("sent up", 5, lambda r: size(r["bytes"]["up"])),
@@ -86,8 +95,24 @@ AFTER_GOALS = (
     Column("gradients", 2, lambda r: count(r["gradients_per_client"])),
     Column("seconds", 9, lambda r: f"{r['seconds']:.1f}"),
 )
-LONGEST = 400  # characters of a name that are shown
 METHOD_WIDTH = 14  # kept for the names of the methods; longer ones are folded
+
+
+def _before_goals(rows: Sequence[Row]) -> list[Column]:
+    """The figure that the rows are about, with interval and fairness; then the other figures."""
+    main = main_figure(rows)
+    columns = [
+        Column(main, 0, _figure(main, "mean")),
+        Column("± 95 %", 3, _figure(main, "ci95")),
+        *(Column(m, 1.5, _figure(m, "mean")) for m in metrics_of(rows) if m != main),
+        Column("variance", 6, _figure(main, "variance")),
+        Column("worst 10 %", 7 if main == "accuracy" else 5.5, _figure(main, "worst10")),
+    ]
+    if main not in ("accuracy", "loss") and has_accuracy(rows):
+        columns.append(Column("accuracy", 2.5, _figure("accuracy", "mean")))
+    if main != "loss":
+        columns.append(Column("loss", 8, _figure("loss", "mean")))
+    return columns
 
 
 def _goal_columns(goals: Goals) -> list[Column]:
@@ -98,26 +123,13 @@ def _goal_columns(goals: Goals) -> list[Column]:
     if goals.budget:
         budget = short_size(goals.budget) if in_bytes else f"{goals.budget:,} values"
         key = goals.key("at_budget")
-        columns.append(Column(f"accuracy at {budget}", 0, lambda r: goal(r.get(key), number)))
-    if goals.target:
-        heading = f"{goals.count} to {goals.target:g}"
+        columns.append(Column(f"{goals.metric} at {budget}", 0, lambda r: goal(r.get(key), number)))
+    if goals.targeted:
+        figure = "" if goals.metric == "accuracy" else f"{goals.metric} "
+        heading = f"{goals.count} to {figure}{goals.target:g}"
         target_key = goals.key("to_target")
         columns.append(Column(heading, 0, lambda r: goal(r.get(target_key), show)))
     return columns
-
-
-def _taken(columns: Sequence[Column], rows: Sequence[Row]) -> int:
-    """The width of the columns: two blanks before each, one at either edge of the table."""
-    return 2 + sum(2 + c.width(rows) for c in columns)
-
-
-def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[Column]:
-    """The columns that fit beside the names of the methods: a column is left out, never cut."""
-    kept = list(columns)
-    for least in sorted((c for c in columns if c.rank), key=lambda c: -c.rank):
-        if METHOD_WIDTH + _taken(kept, rows) > width:
-            kept.remove(least)
-    return kept
 
 
 # -- tables -------------------------------------------------------------------------------------
@@ -126,34 +138,24 @@ def results_table(
 ) -> Table:
     """One line per method: accuracy with its interval, fairness, loss, bytes and compute.
 
-    A narrow terminal shows fewer columns.
+    For a regression, loss and metrics in place of accuracy. A narrow terminal shows fewer columns,
+    and says which are left out.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     goals = goals or Goals()
-    table = Table(
-        title=Text(shown(title, LONGEST), style="table.title") if title else None,
-        caption=Text(caption(rows, goals), style="table.caption"),
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
-        pad_edge=False,
-    )
     malicious = [MALICIOUS] if any("malicious" in r for r in rows) else []
-    columns = [*BEFORE_GOALS, *malicious, *_goal_columns(goals), *AFTER_GOALS]
-    kept = _fitting(columns, rows, width)
-    names = min(METHOD_WIDTH, max(1, width - _taken(kept, rows)))  # names are folded, not figures
-    table.add_column("method", overflow="fold", min_width=names)
-    for column in kept:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    for r in rows:
-        name = Text(shown(r.get("label") or r["method"], LONGEST))
-        table.add_row(name, *(Text(column.cell(r)) for column in kept))
-    return table
+    columns = [
+        Column("method", 0, _name, words=True, least=METHOD_WIDTH),
+        *_before_goals(rows),
+        *malicious,
+        *_goal_columns(goals),
+        *AFTER_GOALS,
+    ]
+    heading = shown(title, LONGEST) if title else ""
+    return fitted_table(columns, rows, width, heading, caption(rows, goals))
+
+
+def _name(r: Row) -> str:
+    return shown(r.get("label") or r["method"], LONGEST)
 
 
 def render(table: Table, width: int = 140) -> str:

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
+from torch import nn
 
 from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.federation import Federation
+from ..host.metrics.sense import check_metrics
 from ..method import Method
+from ..methods import name_of
 from ..server.contract import Contract
 from ..server.stream import Plan
 from ..task.numerics import Numerics
+from ..task.optimise import ClientOptimizer, scale_factors
 from ..task.task import Task
 from .check_model import check_model
 from .session import People
@@ -39,6 +43,9 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     method.check(task)
+    check_optimizer(method, task, s.client_optimizer)
+    for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
+        warn(note)
     _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
@@ -68,6 +75,27 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     _check_memory(method, bound, s, heard)
     check_model(bound, federation, s.batch, s.batching)
+    check_metrics(bound, federation, s.metrics, s.metric)
+
+
+def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> None:
+    """Refuse an optimiser, or learning rates by parameter, for a method that fixes its steps."""
+    if optimizer.plain:
+        return
+    if not method.optimizers:
+        setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
+        value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
+        raise SettingError(
+            f"{setting}: {value!r} is not accepted for {name_of(method)}: {method.own_step}; "
+            "leave it out here (in a comparison, give it to the rows that take it: "
+            f"'fedavg:{setting}=...')"
+        )
+    still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
+    if still and method.message(task):
+        warn(
+            f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
+            "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
+        )
 
 
 def _check_numbers(method: Method, s: Settings) -> None:

@@ -18,11 +18,12 @@ from ..core.paths import resume_command
 from ..core.plain import plain
 from ..core.text import shown
 from ..data.federation import Federation
+from ..host.metrics import direction
 from ..method import Method
 from ..methods import Local, label_of, make_method
 from ..report import curves
 from ..report.goals import Curve, Goals
-from ..report.tables import majority_row, render, results_table
+from ..report.tables import baseline_row, render, results_table
 from ..task.task import Task
 from .best import check_validation
 from .check import check, warn
@@ -98,7 +99,7 @@ class Comparison:
         self.results = results
         self.labels = labels
         self.goals = goals or Goals()
-        self.majority = majority  # the trivial baseline; None for a regression
+        self.majority = majority  # the trivial baseline; None where there is none
         self.title = title
         self.skipped = skipped or {}  # label of a row that could not be run -> why
         self.note = note  # how the loss was chosen, where it was not given
@@ -112,9 +113,14 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """A summary per method, with what it made of the goals."""
         return [
-            result.summary() | {"label": label} | self.goals.reached(curve)
-            for label, result, curve in zip(self.labels, self.results, self.curves, strict=True)
+            result.summary() | {"label": label} | self.goals.reached(self._points(label, result))
+            for label, result in zip(self.labels, self.results, strict=True)
         ]
+
+    def _points(self, label: str, result: Result) -> Curve:
+        """The evaluated rounds with the figure that the goals are about."""
+        metric = self.goals.metric
+        return [curves.point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
 
     def summary(self) -> list[dict[str, Any]]:
         """What `--json` prints: the majority class, then the methods."""
@@ -157,7 +163,7 @@ class Comparison:
         content = {
             **saved,
             "labels": self.labels,
-            "goals": dataclasses.asdict(self.goals),
+            "goals": self.goals.as_dict(),
             "majority": self.majority,
             "title": self.title,
         }
@@ -214,11 +220,11 @@ def compare(
     alone, such as channel=...), or a `Plan`; model, progress and callbacks are as in `run`. A
     method that cannot be run on these data is left out, with a word.
 
-    The settings `bytes` and `target_accuracy` stop no run here: every summary says in `at_budget`
-    and `to_target` what the method made of them (and `at_budget_values`, `to_target_values`: the
-    same read as 32-bit words, the lp-proj paper's unit; `count` says which of the two the table
-    shows). With a directory, every run has a folder there, beside curves.csv and, with matplotlib,
-    curves.png.
+    The settings `bytes`, `target_accuracy` and `target` stop no run here: every summary says in
+    `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
+    `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
+    of the two the table shows). With a directory, every run has a folder there, beside curves.csv
+    and, with matplotlib, curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -246,9 +252,11 @@ def compare(
             _continue_folder(path, saved)
         else:
             begin_folder(path, COMPARE, saved)
-    shared = {k: v for k, v in given.items() if k not in ("bytes", "target_accuracy")}
+    goal_names = ("bytes", "target_accuracy", "target")
+    shared = {k: v for k, v in given.items() if k not in goal_names}
+    trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
     title = _title(federation, whole)
-    comparison = Comparison([], [], goals, _majority(federation), title, skipped, note)
+    comparison = Comparison([], [], goals, trivial, title, skipped, note)
     watch = {
         "progress": progress,
         **vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end)),
@@ -286,7 +294,7 @@ def _checked(
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    goals = goals_of(chosen, count)
+    goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
     kept: list[tuple[Row, Settings]] = []
     for row, s in zip(rows, chosen, strict=True):
@@ -301,33 +309,46 @@ def _checked(
     skipped = {label: str(error) for label, error in refused.items()}
     for label, reason in skipped.items():
         warn(f"{label} is left out of the comparison: {reason}")
-    if (goals.budget or goals.target) and not federation.classes:
+    if chosen[0].target_accuracy and not federation.classes:
         raise SettingError(
-            "data: a budget and a target are about accuracy, and these data have real targets; "
-            "leave bytes and target out"
+            "target_accuracy: these data have real targets and no accuracy; "
+            "give a target for the loss or another metric: target=0.5, metric='rmse'"
         )
     return [row for row, _ in kept], [s for _, s in kept], goals, skipped
 
 
-def goals_of(settings: Sequence[Settings], count: str = "bytes") -> Goals:
+def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "accuracy") -> Goals:
     """The goals in the settings of a comparison.
 
-    Refuses goals that differ between its rows, and goals that no evaluated round could show.
+    They are about the chosen metric, or `figure` where none is chosen. Refuses goals that differ
+    between its rows, and goals that no evaluated round could show.
     """
     first = settings[0]
     for s in settings:
-        for name in ("bytes", "target_accuracy"):
+        for name in ("bytes", "target_accuracy", "metric", "target"):
             if getattr(s, name) != getattr(first, name):
                 raise SettingError(
                     f"{name}: {getattr(s, name)!r} is not accepted; "
                     "a comparison has one for all its methods"
                 )
-            if getattr(s, name) and not s.eval_every:
+            if name != "metric" and getattr(s, name) and not s.eval_every:
                 raise SettingError(
                     f"eval_every: 0 is not accepted with {name} in a comparison; "
                     "a whole number >= 1, to see it pass"
                 )
-    return Goals(first.bytes, first.target_accuracy, count)
+    metric = first.metric or figure
+    if first.target_accuracy and first.target is not None:
+        raise SettingError(
+            "target: not accepted beside target_accuracy; a comparison has one target"
+        )
+    if first.target_accuracy and metric != "accuracy":
+        raise SettingError(
+            f"target_accuracy: not accepted with metric {metric!r}; give its target: target=..."
+        )
+    if metric == "accuracy":
+        return Goals(first.bytes, first.target or first.target_accuracy, count)
+    higher = direction(metric, first.metrics)
+    return Goals(first.bytes, first.target, count, metric, higher)
 
 
 def refuse_taken(path: Path) -> None:
@@ -360,10 +381,6 @@ def _continue_folder(path: Path, now: dict[str, Any]) -> None:
     if before.get("rounds", now["rounds"]) != now["rounds"]:
         with on_disk(COMPARE):
             write_json(path / COMPARE, now)
-
-
-def _majority(federation: Federation) -> dict[str, Any] | None:
-    return majority_row(federation) if federation.classes else None
 
 
 def _title(federation: Federation, task: Task) -> str:

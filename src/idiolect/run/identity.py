@@ -18,6 +18,7 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import name_of
+from ..task.start import constants_digest
 from ..task.task import Task
 from .code import code_of
 from .directory import FORMAT
@@ -45,6 +46,7 @@ def identity_of(
     given = MADE_ANEW
     if isinstance(task.model, nn.Module):
         given = hashlib.sha256(task.x0.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    constants = constants_digest(task.module) if isinstance(task.model, nn.Module) else ""
     identity: dict[str, Any] = {
         "format": FORMAT,
         "id": secrets.token_hex(16),
@@ -56,6 +58,8 @@ def identity_of(
             "loss": task.criterion.name,
             "parameters": parameters,
             "weights": given,
+            **task.initial.facts(task.module),
+            **({"constants": constants} if constants else {}),
         },
         "origin": origin or {},
         "code": code_of(method),

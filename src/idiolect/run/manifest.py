@@ -30,7 +30,13 @@ _COMPARISON = {
     "title": str,
 }
 _MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note"}
-_GOALS = {"budget": int, "target": float, "count": str}
+_GOALS = {
+    "budget": int,
+    "target": float | None,
+    "count": str,
+    "metric": str,
+    "higher": bool,
+}
 _MAJORITY = {
     "method": str,
     "label": str,
@@ -43,6 +49,7 @@ _MAJORITY = {
     "gradients_per_client": float,
     "seconds": float,
     "rejected": int,
+    "metrics": dict[str, _Figures],
 }
 _STAGE = {"method": str, "rounds": int}
 
@@ -56,9 +63,9 @@ def read_comparison(directory: Path) -> dict[str, Any]:
         expect_fields(saved, _COMPARISON, set(_COMPARISON) - {"folders"})
         if finished:
             expect_fields(saved, _COMPARISON, _MAY_MISS)
-            expect_fields(saved["goals"], _GOALS, place="goals")
+            expect_fields(saved["goals"], _GOALS, {"metric", "higher"}, place="goals")
             if saved["majority"] is not None:
-                expect_fields(saved["majority"], _MAJORITY, place="majority")
+                expect_fields(saved["majority"], _MAJORITY, {"metrics"}, place="majority")
             if len(saved["labels"]) != len(saved["folders"]):
                 raise ValueError("labels and folders are not as many")
             Goals(**saved["goals"])

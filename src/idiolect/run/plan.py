@@ -16,6 +16,7 @@ from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, make_method
 from ..task.losses import LOSSES
+from ..task.start import Initial
 from ..task.task import Task
 from .settings import Settings
 
@@ -28,6 +29,9 @@ COMMON = (
     "held_out_rounds",
     "bytes",
     "target_accuracy",
+    "metrics",
+    "metric",
+    "target",
 )
 
 
@@ -43,6 +47,7 @@ class Plan:
     model_options: dict[str, Any] = field(default_factory=dict)
     loss: str = ""  # "" = chosen from the data
     settings: dict[str, Any] = field(default_factory=dict)
+    task_options: dict[str, Any] = field(default_factory=dict)  # frozen, weights, weights_missing
     own: dict[str, Any] = field(default_factory=dict)  # of one row of a comparison; they win
 
     @property
@@ -80,7 +85,10 @@ class Plan:
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
         # refuse a bad one now, not under the first seed
         models.make(name, shape, outputs, **self.model_options)
-        return Task(lambda: models.make(name, shape, outputs, **self.model_options), loss)
+        given = build(Initial, self.task_options, "task")
+        return Task(
+            lambda: models.make(name, shape, outputs, **self.model_options), loss, **given.as_dict()
+        )
 
 
 def method_spec(text: str) -> tuple[str, dict[str, str]]:

@@ -18,6 +18,7 @@ from ..host.scores import interval
 from ..report.curves import point
 from .directory import FORMAT
 
+_OPTIONAL = ("heard", "metrics", "baseline")
 Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
 
 
@@ -78,6 +79,20 @@ class Record:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of every start
     seeds: list[SeedRecord] = field(default_factory=list)
     format: int = FORMAT
+    heard: dict[str, int] = field(default_factory=dict)  # clients heard per round, of how many
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # see host.metrics.described
+    baseline: Sequence[float | None] = field(default_factory=list)
+    # ^ the figure that each client's own constant answer reaches on its test data
+
+    @property
+    def figure(self) -> str:
+        """The figure that this run is about: the chosen metric, accuracy, or the loss."""
+        chosen = self.settings.get("metric")
+        if chosen:
+            return str(chosen)
+        tested = [s.final["test"] for s in self.seeds]
+        unknown = all(math.isnan(f["accuracy"]) and not math.isnan(f["loss"]) for f in tested)
+        return "loss" if tested and unknown else "accuracy"
 
     def __repr__(self) -> str:
         name = shown(self.data.get("name", ""), 40)
@@ -100,14 +115,24 @@ class Record:
                 "data": self.data["name"],
                 "parameters": self.parameters,
                 "kernel": self.kernel,
+                **{k: self.model[k] for k in ("pretrained", "frozen") if k in self.model},
             },
             "rounds": round(_mean([s.rounds for s in seeds])),
             "seeds": [s.seed for s in seeds],
             "accuracy": self._measure("accuracy", "test"),
             "loss": self._measure("loss", "test"),
-            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss")},
-            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss")},
+            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss", *self.metrics)},
+            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss", *self.metrics)},
         }
+        if self.metrics:
+            out["metrics"] = {
+                name: self._measure(name, "test") | self._undefined(name) | dict(facts)
+                for name, facts in self.metrics.items()
+            }
+        if self.settings.get("metric"):
+            out["metric"] = self.figure
+        if self.heard:
+            out["heard"] = {key: self.heard[key] for key in ("clients", "of")}
         for name, facts in self.notes.items():  # what was timed is another number each time
             out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
         for unit in ("bytes", "values"):
@@ -134,17 +159,25 @@ class Record:
                 "note": "test figures of the evaluated round that is best on validation data",
             }
         if seeds[0].shared_model:
-            out["global_model"] = _both([s.shared_model for s in seeds])
+            out["global_model"] = self._both([s.shared_model for s in seeds])
         if seeds[0].malicious:
             count = {"clients": seeds[0].count("malicious")}
-            out["malicious"] = count | _both([s.malicious for s in seeds])
+            out["malicious"] = count | self._both([s.malicious for s in seeds])
         if seeds[0].held_out:
             count = {"clients": seeds[0].count("held_out")}
-            out["held_out"] = count | _both([s.held_out for s in seeds])
+            out["held_out"] = count | self._both([s.held_out for s in seeds])
         return plain(out)
 
     def _measure(self, key: str, split: str) -> dict[str, Any]:
         return _measure([s.final[split] for s in self.seeds], key)
+
+    def _both(self, figures: list[Figures]) -> dict[str, Any]:
+        return {key: _measure(figures, key) for key in ("accuracy", "loss", *self.metrics)}
+
+    def _undefined(self, name: str) -> dict[str, float]:
+        """For how many clients with test data a metric is not defined, the mean over seeds."""
+        count = [s.final["test"][f"{name}_undefined"] for s in self.seeds]
+        return {"clients_undefined": _mean(count)}
 
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per seed and evaluated round, for metrics.csv."""
@@ -157,6 +190,7 @@ class Record:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON: NaN and infinity become null."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seeds"}
+        out = {name: value for name, value in out.items() if value or name not in _OPTIONAL}
         seeds = []
         for s in self.seeds:
             row = {f.name: getattr(s, f.name) for f in fields(s) if f.name != "by_client"}
@@ -177,7 +211,7 @@ class Record:
                 f"this version reads {FORMAT}"
             )
         try:
-            expect_fields(saved, {**get_type_hints(cls), "seeds": list[dict[str, Any]]})
+            expect_fields(saved, _hints(cls), _OPTIONAL)
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
@@ -204,6 +238,12 @@ class Record:
             seed.count("malicious")
 
 
+def _hints(cls: type) -> dict[str, Any]:
+    """The fields of a record as they are in JSON."""
+    lists = {"seeds": list[dict[str, Any]], "baseline": list[float | None]}
+    return {**get_type_hints(cls), **lists}
+
+
 def _numbers(value: Any) -> Any:
     """null as NaN, where figures are expected."""
     if isinstance(value, dict):
@@ -216,10 +256,6 @@ def _numbers(value: Any) -> Any:
 def _mean(values: Sequence[float]) -> float:
     total = sum(values) / len(values)
     return int(total) if isinstance(total, float) and total.is_integer() else total
-
-
-def _both(figures: list[Figures]) -> dict[str, Any]:
-    return {key: _measure(figures, key) for key in ("accuracy", "loss")}
 
 
 def _measure(figures: list[Figures], key: str) -> dict[str, Any]:

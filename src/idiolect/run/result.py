@@ -29,6 +29,7 @@ from ..data.federation import Federation
 from ..data.ids import plain_id, unknown_client
 from ..data.preparation import Preparation
 from ..report.tables import render, results_table
+from ..task.start import constants
 from . import checkpoint
 from .arrays import float32_safetensors
 from .directory import RunDirectory
@@ -220,6 +221,7 @@ class Result:
         paths: list[Path] = []
         for wire_id, id in enumerate(session.server.roster.ids):
             weights = task.tensors_of(session.personal(id).cpu())
+            weights = {**constants(task.module), **weights}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{id}/{n}": t for n, t in tensors.items()}

@@ -14,6 +14,8 @@ import torch
 
 from ..core.knobs import SettingError, build
 from ..data.federation import SPLITS, Federation
+from ..host.baselines import per_client
+from ..host.metrics import described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
@@ -239,6 +241,8 @@ class Runner:
         notes = method.report(bound, eligible, heard)
         if bound.statistics is not None:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
+        used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
+        figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])
@@ -255,6 +259,9 @@ class Runner:
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
+            heard={"clients": heard, "of": eligible},
+            metrics=described(used),
+            baseline=per_client(self.federation, self.task.criterion, used, figure),
         )
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
@@ -338,8 +345,7 @@ class Runner:
                     self._checkpoint(one, folder)
                     saved = clock()
             if self.progress:
-                accuracy = record.history[-1]["accuracy"] if record.history else float("nan")
-                self.progress(record.seed, server.version, accuracy)
+                self.progress(record.seed, server.version, one.figure(s))
         record.stopped = stop
         self._checkpoint(one, folder)
         if interrupted() and not last:
@@ -407,7 +413,9 @@ class Runner:
             return "bytes"
         if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
             return "target"
-        if s.patience and waited(history, s.patience_metric) >= s.patience:
+        if one.reached(s):
+            return "target"
+        if s.patience and waited(history, s) >= s.patience:
             return "patience"
         return ""
 
@@ -427,9 +435,9 @@ class Runner:
         if len(people.malicious):
             parts["malicious"] = engine.evaluate(people.malicious, SPLITS)
             record.malicious = summarise(parts["malicious"]["test"])
-        shared = engine.evaluate_shared(("test",))
+        shared = engine.evaluate_shared(("test",), people.evaluated)
         if shared:
-            record.shared_model = summarise(shared["test"].only(people.evaluated))
+            record.shared_model = summarise(shared["test"])
         if len(people.held_out):
             session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
@@ -442,5 +450,5 @@ class Runner:
         if record.history:
             record.by_client = one.journal.by_client()
         if self.settings.validates and record.history:
-            row = best_row(record.history, self.settings.patience_metric)
+            row = best_row(record.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import torch
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..data.federation import SPLITS
-from ..host.scores import Scores, summarise
+from ..host.metrics import direction
+from ..host.scores import ENDS, Scores, summarise
+from ..report.figures import Figure
 from . import checkpoint
-from .best import VALID, best_row
+from .best import best_row, columns
 from .check import warn
 from .directory import RunDirectory
 from .journal import Journal
@@ -52,12 +55,27 @@ class Seed:
         figures["gradients_per_client"] = float(spent.double().mean())
         if self.settings.validates:
             valid = summarise(found["valid"])
-            figures |= {name: valid[name.removeprefix("valid_")] for name in VALID}
+            names = columns(self.settings)
+            figures |= {name: valid[name.removeprefix("valid_")] for name in names}
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
         self.journal.evaluated(figures, accuracy.numpy())
         self.note_collapse(figures)
+
+    def figure(self, settings: Settings) -> Figure:
+        """The chosen figure of the last evaluated round; NaN before the first."""
+        name = settings.metric or ("accuracy" if self.session.classes else "loss")
+        history = self.record.history
+        return Figure(history[-1][name] if history else math.nan, name)
+
+    def reached(self, settings: Settings) -> bool:
+        """Whether the chosen figure is as good as the target."""
+        if settings.target is None:
+            return False
+        figure = self.figure(settings)
+        higher = direction(figure.name, self.session.metrics)
+        return figure >= settings.target if higher else figure <= settings.target
 
     def note_collapse(self, figures: dict[str, float]) -> None:
         """Mark the round from which on the models are of no use."""
@@ -71,7 +89,7 @@ class Seed:
     def is_best(self) -> bool:
         """Whether the round that was just evaluated is the best so far on validation data."""
         history = self.record.history
-        return best_row(history, self.settings.patience_metric) == len(history) - 1
+        return best_row(history, self.settings) == len(history) - 1
 
     def keep_best(self, folder: Path) -> None:
         """The models as they are now, in a folder for the best round."""
@@ -114,7 +132,9 @@ class Seed:
         s = self.settings
         found = restore(self.session, path, self.identity, s, warn)
         with refusing(found):
-            self.record.history = checked_history(found.facts, found.round, s.validates)
+            metrics = [f"{m.name}{end}" for m in self.session.metrics for end in ENDS]
+            more = [*metrics, *columns(s)]
+            self.record.history = checked_history(found.facts, found.round, more)
             self.journal.load(found.facts["journal"], len(self.record.history))
             if longer and self.session.held_out_personalised:
                 raise ValueError(
@@ -140,9 +160,12 @@ class Seed:
 
 
 def checked_history(
-    facts: dict[str, Any], rounds: int, validated: bool = False
+    facts: dict[str, Any], rounds: int, more: Sequence[str] = ()
 ) -> list[dict[str, float]]:
-    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
+    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be.
+
+    `more`: columns beside those that every run has.
+    """
     kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
     check_object(facts, kinds, {"stopped"})
     if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
@@ -150,8 +173,7 @@ def checked_history(
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
-    names = {"round", *summarise(nobody), *SENT, "gradients_per_client"}
-    names |= set(VALID) if validated else set()
+    names = {"round", *summarise(nobody), *SENT, "gradients_per_client", *more}
     last = 0
     for figures in facts["history"]:
         check_object(figures, dict.fromkeys(names, float))
@@ -164,7 +186,7 @@ def checked_history(
 def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
     """A row per client.
 
-    Its samples, accuracy and loss on every split, and what it sent and spent.
+    Its samples, accuracy, loss and metrics on every split, and what it sent and spent.
     """
     columns: dict[str, list] = {}
     for split in SPLITS:
@@ -173,6 +195,8 @@ def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[s
         columns[f"{split}_samples"] = scores.samples.tolist()
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
+        for name, measured in scores.metrics.items():
+            columns[f"{split}_{name}"] = measured.each().tolist()
     columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
     held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
     held_out[session.people.held_out] = True

@@ -24,7 +24,9 @@ from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
 from ..host.host import Host, HostSettings
+from ..host.metrics import in_use
 from ..method import Method
+from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
 from ..server.contract import Contract
 from ..server.roster import Roster
@@ -95,6 +97,10 @@ class Session:
         self.keeps_start = self.started or starts_in_checkpoint(task)
         if start:
             bound.begin_at(start.x0)
+        optimizer = settings.client_optimizer
+        fitted = None if optimizer.plain else optimizer.fit(bound.layout, method.stepped(bound))
+        if optimizer.state == "private":
+            method = keeping(method, optimizer)
         method = with_statistics(method, bound, settings.statistics)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
         roster = Roster()
@@ -116,6 +122,10 @@ class Session:
             sent = torch.tensor(federation.preparation.bytes_of(federation.ids))
             down = federation.preparation.bytes_down
             self.server.prepared(torch.arange(federation.clients), sent, down)
+        self.classes = federation.classes
+        self.metrics = in_use(
+            settings.metrics, settings.metric, federation.classes, task.criterion.name
+        )
         host_settings = HostSettings(
             batch=settings.batch,
             batching=settings.batching,
@@ -124,8 +134,10 @@ class Session:
             scratch=scratch,
             finetune_steps=settings.finetune_steps,
             finetune_lr=settings.finetune_lr,
+            optimizer=fitted,
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
+            metrics=self.metrics,
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:

@@ -7,13 +7,16 @@ schedule) are parsed once, into the objects that the fields hold.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..adversary import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
+from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.statistics import CHOICES as STATISTICS
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
@@ -21,12 +24,27 @@ from ..server.step import ServerStep
 from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
+from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
 from .schedule import OVER_ALL_ROUNDS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
 MAY_GROW = "may grow"
 ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
+
+
+def parse_target(given: Any) -> float | None:
+    """A number, from text too; None or "" for none."""
+    if given is None or given == "":
+        return None
+    try:
+        if not isinstance(given, bool) and math.isfinite(float(given)):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise SettingError(
+        f"target: {given!r} is not accepted; target (where to stop) is a number, or '' for none"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,23 @@ class Optimisation(Knobs):
         parse=Schedule.parse,
         write=str,
     )
+    optimizer: str = knob(
+        "sgd",
+        f"how clients step, for the methods that leave it open: {', '.join(ELEMENTWISE)} of torch",
+    )
+    optimizer_options: str = knob(
+        "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), weight_decay=0.01'"
+    )
+    optimizer_state: str = knob(
+        "reset",
+        "what it keeps (momentum, ...): reset each round, or private to each client between rounds",
+        choices=STATES,
+    )
+    lr_scale: str = knob(
+        "",
+        "factors on the learning rate by parameter names, the last match wins: "
+        "'features.*=0.1, head.*=10'",
+    )
     clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(
@@ -101,7 +136,7 @@ class Optimisation(Knobs):
         "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'"
     )
     finetune_steps: int = knob(
-        0, "SGD steps on every personal model before it is used or evaluated", low=0
+        0, "steps on every personal model before it is used or evaluated", low=0
     )
     finetune_lr: float = knob(0.1, "step size of those", above=0)
     statistics: str = knob(
@@ -110,6 +145,13 @@ class Optimisation(Knobs):
         "each client (FedBN)",
         choices=STATISTICS,
     )
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer:
+        """The clients' optimiser."""
+        return ClientOptimizer(
+            self.optimizer, self.optimizer_options, self.optimizer_state, self.lr_scale
+        )
 
     @property
     def server_step(self) -> ServerStep:
@@ -159,18 +201,38 @@ class Adversary(Knobs):
 
 @dataclass(frozen=True)
 class Evaluation(Knobs):
-    """When models are evaluated."""
+    """When models are evaluated, and by which figures."""
 
     eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    metrics: tuple[Metric, ...] = knob(
+        (),
+        "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
+        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "'' = none, or rmse and r2 for a regression",
+        parse=parse_metrics,
+        write=metrics_text,
+    )
+    metric: str = knob(
+        "",
+        "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
+        "the metrics; '' = accuracy, or the loss of a regression",
+    )
+    target: float | None = knob(
+        None,
+        "stop when the chosen metric, pooled over the clients' test data, is as good as this "
+        "number; '' = no target",
+        parse=parse_target,
+        write=lambda target: target,
+    )
     patience: int = knob(
         0,
         "stop after so many evaluations without a better one on validation data; 0 = never",
         low=0,
     )
     patience_metric: str = knob(
-        "loss",
-        "the validation figure that says which evaluation is better",
-        choices=("loss", "accuracy"),
+        "",
+        "the figure on validation data that says which evaluation is better: loss, accuracy or one "
+        "of the metrics; '' = the chosen metric, or the loss",
     )
     keep_best: bool = knob(
         False, "keep the models of the best evaluation on validation data, beside the last ones"
@@ -180,6 +242,11 @@ class Evaluation(Knobs):
     def validates(self) -> bool:
         """Whether evaluations look at validation data too."""
         return bool(self.patience or self.keep_best)
+
+    @property
+    def watched(self) -> str:
+        """The figure on validation data that says which evaluation is better."""
+        return self.patience_metric or self.metric or "loss"
 
 
 @dataclass(frozen=True)
@@ -219,6 +286,7 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 "e.g. attack 'sign-flip' and malicious 0.2"
             )
         _ = self.server_step  # refuses options that do not fit
+        _ = self.client_optimizer
         check_device(self.device)
         if self.validates and not self.eval_every:
             name = "patience" if self.patience else "keep_best"
@@ -230,6 +298,19 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
             raise SettingError(
                 "eval_every: 0 is not accepted with a target_accuracy; "
                 "a whole number >= 1, so that the target can be seen"
+            )
+        if self.target is not None and not self.eval_every:
+            raise SettingError(
+                "eval_every: 0 is not accepted with a target; "
+                "a whole number >= 1, so that the target can be seen"
+            )
+        if self.metric:
+            direction(self.metric, self.metrics)  # refuses an unknown one
+        counted = dict.fromkeys(("loss", "accuracy", *(m.name for m in self.metrics)))
+        if self.patience_metric and self.patience_metric not in {*counted, self.metric}:
+            raise SettingError(
+                f"patience_metric: {self.patience_metric!r} is not accepted; one of "
+                f"{', '.join(counted)} (the setting metrics adds others)"
             )
 
     def __repr__(self) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, build
 from ..data.federation import Federation
+from ..host.metrics import direction
 from ..method import Method
 from ..task.task import Task
 from .interrupts import finish_on_interrupt
 from .run import run
+from .settings import Settings
 
 Candidate = tuple[Method, Mapping[str, Any]]  # a method and the run settings of its own
 
@@ -22,7 +24,7 @@ class Choice:
 
     method: Method
     settings: Mapping[str, Any]  # the run settings of this candidate
-    measure: str  # "accuracy", or "loss" for a regression
+    measure: str  # the chosen metric; "accuracy", or "loss" for a regression
     figures: tuple[float | None, ...]  # of all candidates, in order; () where there was only one
 
 
@@ -35,8 +37,9 @@ def choose(
     """Run every candidate with the first seed and take the one that does best at the end.
 
     Best is the highest pooled accuracy on the clients' validation data, or the lowest pooled loss
-    where targets are real numbers; of equal candidates the first. `settings` are those of `run`
-    that all candidates share. A single candidate is chosen without a run.
+    where targets are real numbers, or the best of the setting `metric`; of equal candidates the
+    first. `settings` are those of `run` that all candidates share. A single candidate is chosen
+    without a run.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -47,7 +50,8 @@ def choose(
     """
     if not candidates:
         raise SettingError("candidates: there are none; at least one is needed")
-    measure = "accuracy" if federation.classes else "loss"
+    shared = build(Settings, dict(settings or {}), "run")
+    measure = shared.metric or ("accuracy" if federation.classes else "loss")
     if len(candidates) == 1:
         method, own = candidates[0]
         return Choice(method, own, measure, ())
@@ -58,9 +62,11 @@ def choose(
         for method, own in candidates:
             if interrupted():
                 raise interrupted.stop(f"stopped after {len(figures)} candidates")
-            result = run(method, task, federation, **{**(settings or {}), **own, **always})
+            given = {**(settings or {}), **own, **always}
+            given.pop("target", None)
+            result = run(method, task, federation, **given)
             figures.append(result.summary()["valid"][measure]["mean"])
-    sign = 1 if measure == "accuracy" else -1
+    sign = 1 if direction(measure, shared.metrics) else -1
     able = [i for i, figure in enumerate(figures) if figure is not None]
     if not able:
         raise SettingError(

@@ -7,43 +7,15 @@ state as tensors named "optimizer.*", so that a checkpoint has it.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 
-from ..core.knobs import SettingError, nearest
+from ..core.knobs import nearest
+from ..core.optimizers import make_optimizer, optimizers
 from ..core.types import State, prefixed, under
 
 _PREFIX = "optimizer."
-_NOT_FROM_A_GRADIENT_ALONE = ("optimizer", "lbfgs", "sparseadam", "muon")
-
-
-def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """torch's optimisers by lower-case name, those that step from a gradient alone."""
-    known = {
-        name.lower(): found
-        for name, found in vars(torch.optim).items()
-        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
-    }
-    return {n: found for n, found in known.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
-
-
-def parse(options: str) -> dict[str, Any]:
-    """Options as text, "momentum=0.9, betas=(0.9, 0.99)", to a dict.
-
-    >>> parse("momentum=0.9, nesterov=True")
-    {'momentum': 0.9, 'nesterov': True}
-    """
-    try:
-        call = ast.parse(f"f({options})", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        raise SettingError(
-            f"server_options: {options!r} is not accepted; write name=value, name=value"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -64,7 +36,8 @@ class ServerStep:
     def __post_init__(self) -> None:
         if self.optimizer not in optimizers():
             raise nearest(self.optimizer, optimizers(), "server_optimizer")
-        self._make(torch.zeros(1))
+        if not self.plain:  # torch takes seconds over the first optimiser of a process
+            self._make(torch.zeros(1))
 
     @property
     def plain(self) -> bool:
@@ -94,9 +67,4 @@ class ServerStep:
         return {**after, shared: w.detach(), **prefixed(state, _PREFIX)}
 
     def _make(self, w: torch.Tensor) -> torch.optim.Optimizer:
-        try:
-            return cast(Any, optimizers()[self.optimizer])([w], lr=self.lr, **parse(self.options))
-        except (TypeError, ValueError, IndexError) as error:
-            raise SettingError(
-                f"server_options: {self.options!r} does not fit {self.optimizer}: {error}"
-            ) from None
+        return make_optimizer(self.optimizer, self.options, self.lr, [w], "server_options")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core import streams
 from ..core.streams import Keys
-from ..core.trees import Tree, first, map_tree
+from ..core.trees import Sequences, Tree, first, map_tree
 
 BATCHING = ("replace", "epochs", "full")
 _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend on it
@@ -36,6 +36,7 @@ class Batch:
     # running statistics [K, m] of the models at work, by name: a gradient writes into them
     statistics: dict[str, Tensor] = field(default_factory=dict)
     model: str = "w"  # whose gradient is asked for
+    sequences: Sequences | None = None  # lengths of padded samples
 
     @property
     def running(self) -> Tensor | None:
@@ -76,7 +77,9 @@ class Batches:
         batch: int,
         batching: str,
         dtype: torch.dtype,
+        sequences: Sequences | None = None,  # lengths of padded samples
     ):
+        self.sequences = sequences
         self.inputs = inputs
         self.targets = targets
         self.device = first(inputs).device
@@ -164,4 +167,6 @@ class Batches:
             return t.index_select(0, flat).view(*index.shape, *t.shape[1:])
 
         inputs = map_tree(chosen, self.inputs)
-        return Batch(inputs, map_tree(chosen, self.targets), weights, self.tally)
+        targets = map_tree(chosen, self.targets)
+        sequences = self.sequences and self.sequences.of(index.cpu())
+        return Batch(inputs, targets, weights, self.tally, sequences=sequences)

@@ -13,8 +13,9 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
-from ..core.trees import Tree
+from ..core.trees import Sequences, Tree
 from .batches import Batch, Batches
+from .optimise import Optimise
 
 
 class Samples(Protocol):
@@ -27,6 +28,9 @@ class Samples(Protocol):
     def targets(self) -> Tree: ...
 
     @property
+    def sequences(self) -> Sequences | None: ...
+
+    @property
     def offsets(self) -> dict[str, Tensor]: ...
 
 
@@ -35,8 +39,11 @@ class Here:
 
     rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
     mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
-    `coins` random numbers that all clients share; `validate` the error of a model for each.
+    `coins` random numbers that all clients share; `validate` the error of a model for each;
+    `optimise` the optimisers of the clients, None for plain steps.
     """
+
+    optimise: Optimise | None = None
 
     def __init__(
         self,
@@ -70,6 +77,7 @@ class Here:
             batch=batch,
             batching=batching,
             dtype=dtype,
+            sequences=data.sequences,
         )
 
     def draw(self, model: str = "w") -> Batch:

@@ -46,6 +46,8 @@ class TorchClasses(CrossEntropy):
         self.name = f"{kind}({', '.join(said)})" if said else kind
 
     def _flat(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.ignore != IGNORED:
+            targets = targets.where(targets != IGNORED, self.ignore)
         if self.weight is None:
             return self.function(outputs, targets)
         weight = self.weight.to(outputs)
@@ -54,8 +56,12 @@ class TorchClasses(CrossEntropy):
         assert share is not None
         return value / torch.where(share > 0, share, 1).to(value.dtype)
 
+    def _counted(self, targets: Tensor) -> Tensor:
+        """Not the loss's own ignored index, nor that of the data."""
+        return (targets != self.ignore) & (targets != IGNORED)
+
     def counts(self, targets: Tree) -> Tensor | None:
-        counted = targets != self.ignore
+        counted = self._counted(targets)
         if self.weight is not None:
             weight = self.weight.to(device=targets.device)
             return torch.where(counted, weight[targets.where(counted, 0)], 0)

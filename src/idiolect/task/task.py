@@ -8,6 +8,7 @@ that training changes (running statistics): these follow the parameters, a row o
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
@@ -27,6 +28,7 @@ from .losses import Loss, spread
 from .numerics import Numerics
 from .own_losses import Given, as_loss
 from .split import Split, split_by
+from .start import Initial
 from .statistics import Statistics
 
 
@@ -36,14 +38,19 @@ class Task:
     `model` is a torch module, whose weights are then the start of every run, or a function without
     arguments that makes one, which is then called anew under each seed. `loss` is a name
     ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
-    targets) that returns one value per sample. `buffers` names the buffers that a module of your
-    own changes in training (patterns, "ema,*.count"); those of torch's layers are known. Device,
-    precision, kernel, clipping, weight decay and seed are settings of a run, not of a task: `under`
-    gives the task as a run computes it.
+    targets) that returns one value per sample. `weights` is a safetensors file, or a folder with
+    model.safetensors, that the model starts at; `weights_missing="keep"` keeps what the file lacks,
+    or has in another shape, as it is initialised. `frozen` names parameters (a word or patterns of
+    `split`) that are constants: neither trained nor sent. `buffers` names the buffers that a module
+    of your own changes in training (patterns, "ema,*.count"); those of torch's layers are known.
+    Device, precision, kernel, clipping, weight decay and seed are settings of a run, not of a task:
+    `under` gives the task as a run computes it.
 
     >>> task = Task(nn.Linear(3, 2))
     >>> task.d, task.kernel, task.under(dtype=torch.float64).x0.dtype
     (8, 'stacked', torch.float64)
+    >>> Task(nn.Linear(3, 2), frozen="weight").d
+    2
     """
 
     def __init__(
@@ -51,8 +58,12 @@ class Task:
         model: nn.Module | Callable[[], nn.Module],
         loss: Given = "cross_entropy",
         *,
+        frozen: str = "",
+        weights: str | os.PathLike[str] = "",
+        weights_missing: str = "refuse",
         buffers: str = "",
     ):
+        self.initial = Initial(frozen, os.fspath(weights), weights_missing)
         self.buffers = buffers
         self._prepare(model, as_loss(loss), Numerics())
 
@@ -79,6 +90,7 @@ class Task:
     def under(self, numerics: Numerics | None = None, **changes: Any) -> Task:
         """The same model and loss on another device, in another precision, with another seed."""
         task = object.__new__(type(self))
+        task.initial = self.initial
         task.buffers = self.buffers
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
@@ -238,6 +250,7 @@ class Task:
                 "give a torch.nn.Module or a function that makes one"
             )
         _refuse(module)
+        self.initial.apply(module)
         return module
 
 

@@ -38,7 +38,7 @@ def read_frame(given: Any) -> pd.DataFrame:
         raise SettingError("frame: a lazy frame is not accepted; give frame.collect()")
     elif library == "pyarrow" and hasattr(given, "column_names"):
         refuse_twice(given.column_names)
-        frame = given.to_pandas(date_as_object=False)
+        frame = pd.DataFrame({name: _from_arrow(given[name]) for name in given.column_names})
     else:
         raise SettingError(
             f"frame: a {type(given).__name__} is not accepted; "
@@ -56,7 +56,17 @@ def _from_polars(column: Any) -> Any:
     values = column.to_numpy()
     if str(column.dtype).startswith("Enum"):
         return pd.Categorical(values, categories=list(column.dtype.categories))
-    return pd.Series(values)
+    return pd.Series(values if values.ndim == 1 else column.to_list())
+
+
+def _from_arrow(column: Any) -> Any:
+    """A pyarrow column for pandas; what pandas cannot hold, as Python objects."""
+    import pandas as pd
+
+    try:
+        return column.to_pandas(date_as_object=False)
+    except (TypeError, ValueError):
+        return pd.Series(column.to_pylist(), dtype=object)
 
 
 def refuse_twice(names: list[str]) -> None:
@@ -96,7 +106,10 @@ def kind_of(column: pd.Series, name: str) -> str:
         return DATE
     if inferred.startswith("mixed"):
         found = sorted({type(value).__name__ for value in column.dropna()})
-        inferred = f"values of several kinds ({', '.join(found)})"
+        several = f"values of several kinds ({', '.join(found)})"
+        inferred = several if len(found) > 1 else f"objects ({found[0]})"
+    if inferred == "unknown-array":
+        inferred = str(dtype)
     raise SettingError(
         f"column {name!r} holds {inferred}; numbers, text, booleans and categories are accepted: "
         f"convert it, or leave it out: --drop {name}"

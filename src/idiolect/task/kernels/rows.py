@@ -118,6 +118,13 @@ class Rows:
             some = slice(sizes[k] if sizes else None)
             inputs = map_tree(lambda t: t[k][some], batch.inputs)
             targets = map_tree(lambda t: t[k][some], batch.targets)
+            shares = weights[k][some]
+            if batch.sequences is not None:
+                real = batch.weights[k].cpu() > 0
+                longest = int(batch.sequences.lengths[k][real].max())
+                inputs = batch.sequences.cut(inputs, longest)
+                if targets.dim() > 1:
+                    targets, shares = targets[:, :longest], shares[:, :longest]
             mine = None if running is None else running[k]
             with torch.enable_grad():
                 with torch.random.fork_rng(devices=[], enabled=self.random):
@@ -125,7 +132,7 @@ class Rows:
                         torch.manual_seed(batch.noise(k))
                     row_module.with_weights(x[k].detach(), mine).train()
                     out = row_module(inputs)
-                value = total(loss.each(out, targets), weights[k][some])
+                value = total(loss.each(out, targets), shares)
                 parts = torch.autograd.grad(value, row_module.parameters, materialize_grads=True)
                 torch.cat([p.reshape(-1) for p in parts], out=g[k])
             if mine is not None:

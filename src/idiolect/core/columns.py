@@ -1,0 +1,135 @@
+"""Tables that fit a terminal: a column is folded at words or left out and named, never cut.
+
+rich is imported where a table is made: `import idiolect` does not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .text import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LONGEST = 400  # characters of a name that are shown
+LONGEST_WORD = 24  # longer words of a text are broken
+GAP = 2  # blanks between columns; one more at either edge of a table
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: figures, which are shown whole, or words, which are folded.
+
+    Those with the highest `rank` are left out first. Of rank 0 are those that stay to the end.
+    """
+
+    heading: str
+    rank: float
+    cell: Callable[[Any], str]
+    words: bool = False
+    least: int = 0  # the width that words need; 0 = that of the longest one
+
+    def width(self, rows: Sequence[Any]) -> int:
+        """The room it needs: all of a figure, the longest of words."""
+        from rich.cells import cell_len
+
+        texts = [self.heading, *map(self.cell, rows)]
+        if not self.words:
+            return max(cell_len(line) for text in texts for line in text.split("\n"))
+        longest = max((cell_len(word) for text in texts for word in text.split()), default=1)
+        return min(longest, self.least or LONGEST_WORD)
+
+
+def words(heading: str, key: str, rank: float = 0) -> Column:
+    """A column of words, from rows that are plain data."""
+    return Column(heading, rank, lambda row: shown(row[key]), words=True)
+
+
+def fitting(
+    columns: Sequence[Column], rows: Sequence[Any], width: int
+) -> tuple[list[Column], list[Column]]:
+    """The columns that fit, and those that are left out.
+
+    The first column stays, and of the others at least the first of rank 0.
+    """
+    widths = {id(c): c.width(rows) for c in columns}
+    kept = list(columns)
+    ranked = sorted((c for c in columns[1:] if c.rank), key=lambda c: -c.rank)
+    last = [c for c in columns[1:] if not c.rank][:0:-1]
+    for least in (*ranked, *last):
+        if _taken(kept, [widths[id(c)] for c in kept]) <= width:
+            break
+        kept.remove(least)
+    return kept, [c for c in columns if c not in kept]
+
+
+def _taken(columns: Sequence[Column], widths: Sequence[int]) -> int:
+    """The width of a table; rich pads words in the last column on their right."""
+    return sum(widths) + GAP * len(columns) + columns[-1].words
+
+
+def left_out(columns: Sequence[Column]) -> str:
+    """The note on columns without room; "" where there are none.
+
+    >>> left_out([Column("loss", 1, str), Column("seconds", 2, str)])
+    'no room for: loss, seconds (a wider terminal or --json shows them)'
+    """
+    if not columns:
+        return ""
+    names = ", ".join(shown(c.heading, 60) for c in columns)
+    return f"no room for: {names} (a wider terminal or --json shows them)"
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[int]:
+    """The width of each column: words share what figures leave, by how long they are."""
+    widths = [c.width(rows) for c in columns]
+    whole = [replace(c, words=False).width(rows) for c in columns]  # without a fold
+    folded = [at for at, c in enumerate(columns) if c.words]
+    spare = width - _taken(columns, widths)
+    while spare > 0 and (more := [at for at in folded if widths[at] < whole[at]]):
+        widths[max(more, key=lambda at: whole[at] / widths[at])] += 1
+        spare -= 1
+    while spare < 0 and (more := [at for at in folded if widths[at] > 1]):
+        # figures stay whole, even where a word must be broken for them
+        widths[max(more, key=lambda at: widths[at])] -= 1
+        spare += 1
+    return widths
+
+
+def fitted_table(
+    columns: Sequence[Column],
+    rows: Sequence[Any],
+    width: int,
+    title: str = "",
+    caption: str = "",
+    sections: bool = False,
+) -> Table:
+    """A table of at most this width; what it leaves out is said at the end of its caption."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    kept, dropped = fitting(columns, rows, width)
+    notes = "\n".join(filter(None, (caption, left_out(dropped))))
+    table = Table(
+        title=Text(title, style="table.title", overflow="fold") if title else None,
+        caption=Text(notes, style="table.caption", overflow="fold") if notes else None,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for column, room in zip(kept, _widths(kept, rows, width), strict=True):
+        heading = Text(column.heading)
+        if column.words:
+            table.add_column(heading, overflow="fold", width=room)
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(c.cell(row)) for c in kept), end_section=sections)
+    return table

@@ -1,0 +1,201 @@
+"""One data set per client as arrays: torch data sets, lists of samples, Hugging Face, Flower."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ..core.knobs import SettingError
+from ..core.notes import note
+from ..core.text import shown
+from .hub import is_hub, is_partitioner, is_streamed, partitions, read_columns
+from .ids import read_ids
+from .samples import Reader, finish, is_array, is_pair, join
+from .splits import ALIASES, SPLITS, complete_split
+
+Division = dict[str, Any]  # split -> data set; "" for a data set that is not divided
+
+
+def read_datasets(
+    datasets: Iterable[Any] | Mapping[Any, Any],
+    *,
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+    sample: Callable[[Any], tuple[Any, Any]] | None = None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of `Federation.from_arrays`."""
+    reader = Reader(inputs, target, sample)
+    clients = _divide(_by_id(datasets))
+    sizes = []
+    owners = []
+    splits = []
+    columns = []
+    for client, division in clients.items():
+        for split, dataset in division.items():
+            where = f"client {shown(client, 60)!r}" + (f" ({split})" if split else "")
+            many = _size(dataset)
+            if many:
+                columns.append(_read(dataset, reader, where))
+                sizes.append(many)
+                owners.append(client)
+                splits.append(split)
+    if not columns:
+        raise SettingError("clients: none of the data sets has a sample")
+    _say_empty([c for c in clients if c not in set(owners)])
+    ends = list(accumulate(sizes))
+
+    def owner(i: int) -> str:
+        k = bisect_right(ends, i)
+        return f"client {shown(owners[k], 60)!r}, sample {i - ends[k] + sizes[k]}"
+
+    targets, names = _targets([y for _, y, _ in columns], [names for _, _, names in columns])
+    who = [client for client, many in zip(owners, sizes, strict=True) for _ in range(many)]
+    if any(splits):
+        options = _division(options, splits, sizes, who)
+    if names and "class_names" not in options:
+        options = options | {"class_names": names}
+    return {
+        "inputs": finish(join([x for x, _, _ in columns]), owner),
+        "targets": finish(targets, owner),
+        "clients": who,
+        **options,
+    }
+
+
+# -- who has which data set ------------------------------------------------------------------------
+def _by_id(datasets: Any) -> dict[Any, Any]:
+    """Client id -> what the user gave for it."""
+    hint = "a dict or a list with one data set per client"
+    if isinstance(datasets, type):
+        raise SettingError(f"datasets: the class {datasets.__name__} is given; {hint} is due")
+    if is_partitioner(datasets):
+        return partitions(datasets)
+    if isinstance(datasets, (Dataset, DataLoader)) or is_hub(datasets) or is_array(datasets):
+        raise SettingError(
+            f"datasets: one {type(datasets).__name__} is given; {hint} is due "
+            "(one pool is dealt to clients by Federation.from_arrays and idiolect.data.partition)"
+        )
+    if isinstance(datasets, Mapping):
+        named = {ALIASES.get(k, k) for k in datasets if isinstance(k, str)}
+        if len(named) == len(datasets) and "train" in named and named <= set(SPLITS):
+            raise SettingError(
+                f"datasets: the keys {', '.join(map(repr, datasets))} name splits, not clients; "
+                "{'client': {'train': ..., 'test': ...}} is due"
+            )
+        by_id = dict(datasets)
+    elif isinstance(datasets, str) or not isinstance(datasets, Iterable):
+        raise SettingError(f"datasets: {type(datasets).__name__} is not accepted; {hint}")
+    else:
+        by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
+    if not by_id:
+        raise SettingError("clients: an empty list was given; at least one client is needed")
+    for id in by_id:
+        if id is None or id != id:
+            raise SettingError(f"datasets: the key {id} is not accepted as a client id")
+    read_ids(list(by_id))  # refused before anything is read
+    return by_id
+
+
+def _divide(by_id: dict[Any, Any]) -> dict[Any, Division]:
+    clients = {client: _divisions(given, client) for client, given in by_id.items()}
+    divided = [bool(set(d) - {""}) for d in clients.values()]
+    if any(divided) and not all(divided):
+        whole = list(clients)[divided.index(False)]
+        raise SettingError(
+            f"client {whole!r}: its data set is not divided into train and test, those of other "
+            "clients are; divide all or none"
+        )
+    for client, division in clients.items():
+        for dataset in division.values():
+            _check(dataset, client)
+    return clients
+
+
+def _divisions(given: Any, client: Any) -> Division:
+    if isinstance(given, Mapping):
+        found: Division = {ALIASES.get(str(k), str(k)): dataset for k, dataset in given.items()}
+        unknown = [key for key in found if key not in SPLITS]
+        if unknown:
+            raise SettingError(
+                f"client {client!r}: the key {unknown[0]!r} is unknown; "
+                f"a dict names splits: {', '.join(SPLITS)}"
+            )
+        return found
+    parts = isinstance(given, tuple) and len(given) in (2, 3) and not is_pair(given)
+    if parts and all(_is_dataset(part) for part in given):
+        names = SPLITS if len(given) == 3 else ("train", "test")
+        return dict(zip(names, given, strict=True))
+    return {"": given}
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, (Dataset, list)) or is_hub(value) or is_pair(value)
+
+
+def _check(dataset: Any, client: Any) -> None:
+    """Refuse what is no data set, by the name of the client."""
+    where = f"client {shown(client, 60)!r}"
+    if isinstance(dataset, type):
+        raise SettingError(f"{where}: the class {dataset.__name__} is given; give an object of it")
+    if isinstance(dataset, IterableDataset) or is_streamed(dataset):
+        raise SettingError(
+            f"{where}: a data set that can only be iterated is not accepted; "
+            "give list(dataset), or a data set with a length and an index"
+        )
+    if isinstance(dataset, DataLoader):
+        raise SettingError(f"{where}: a DataLoader is not accepted; give its data set, .dataset")
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not is_pair(dataset) and (not sized or is_array(dataset) or isinstance(dataset, str)):
+        raise SettingError(
+            f"{where}: a {type(dataset).__name__} is not accepted; a data set of samples "
+            "(input, target), or a pair of arrays (inputs, targets)"
+        )
+
+
+# -- their samples ---------------------------------------------------------------------------------
+def _size(dataset: Any) -> int:
+    return len(dataset[1]) if is_pair(dataset) else len(dataset)
+
+
+def _read(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
+    if is_hub(dataset):
+        return read_columns(dataset, reader, where)
+    return (*reader.read(dataset, where), ())
+
+
+def _targets(columns: list, names: list[tuple[str, ...]]) -> tuple[Any, tuple[str, ...]]:
+    """All targets, and the names of the classes where all data sets have the same."""
+    if not any(names):
+        return join(columns), ()
+    if all(n == names[0] for n in names):
+        return join(columns), names[0]
+    texts = [
+        [own[k] for k in c.tolist()] if own else (c if isinstance(c, list) else c.tolist())
+        for c, own in zip(columns, names, strict=True)
+    ]
+    return join(texts), ()
+
+
+def _say_empty(empty: list) -> None:
+    if empty:
+        listed = ", ".join(repr(shown(c, 60)) for c in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        note(f"clients: left out for want of a sample: {listed}{more}")
+
+
+def _division(
+    options: dict[str, Any], splits: list[str], sizes: list[int], who: list
+) -> dict[str, Any]:
+    """The options with the split of each sample; what nobody has is drawn from training samples."""
+    if options.get("split") is not None:
+        raise SettingError("split: not accepted beside data sets that are divided already")
+    part = np.repeat([SPLITS.index(s) for s in splits], sizes)
+    shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
+    split = complete_split(part, read_ids(who)[1], **shares, seed=options.get("seed", 0))
+    return options | {"split": split}

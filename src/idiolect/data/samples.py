@@ -1,0 +1,315 @@
+"""Samples one by one as columns: trees of tensors, lists of text, pictures.
+
+A column is a tensor where all samples have one shape, otherwise a list with an entry per sample.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+from ..core.knobs import SettingError
+from ..core.notes import note
+from ..core.text import shown
+from .convert import is_sparse, read_array, rows_of, to_tensor
+from .keys import Keys, choose_keys
+
+
+class Pictures(list):
+    """Tensors uint8[channels, height, width] of PIL images."""
+
+
+class Reader:
+    """Reads data sets; keys of dicts are chosen at the first sample and hold for all of them."""
+
+    def __init__(
+        self,
+        inputs: str | Sequence[str] | None,
+        target: str | None,
+        sample: Callable[[Any], tuple[Any, Any]] | None,
+    ):
+        self.inputs = inputs
+        self.target = target
+        self.sample = sample
+        self.keys: Keys | None = None
+
+    def read(self, dataset: Any, where: str) -> tuple[Any, Any]:
+        """Columns (inputs, targets) of a data set; `where` names its client."""
+        pair = self._tensors(dataset, where)
+        if pair is not None:
+            return pair
+        parts = [self.split(dataset[i], f"{where}, sample {i}") for i in range(len(dataset))]
+        return (
+            gather([x for x, _ in parts], f"{where}: inputs"),
+            gather([y for _, y in parts], f"{where}: targets"),
+        )
+
+    def choose(self, sorts: dict[str, str]) -> Keys:
+        if self.keys is None:
+            self.keys = choose_keys(sorts, self.inputs, self.target)
+        return self.keys
+
+    # -- quickly, where tensors are at hand ----
+    def _tensors(self, dataset: Any, where: str) -> tuple[Any, Any] | None:
+        if self.sample is not None:
+            return None
+        if is_pair(dataset):
+            return _column(dataset[0], f"{where}: inputs"), _labels(dataset[1])
+        if type(dataset) is TensorDataset:
+            if len(dataset.tensors) != 2:
+                raise _not_a_pair(f"{where}, sample 0", dataset.tensors)
+            return dataset.tensors[0], dataset.tensors[1]
+        if type(dataset) is Subset:
+            pair = self._tensors(dataset.dataset, where)
+            if pair is not None:
+                index = torch.as_tensor(np.asarray(list(dataset.indices), dtype=np.int64))
+                return pair[0][index], _at(pair[1], index)
+        if type(dataset) is ConcatDataset:
+            pairs = [self._tensors(part, where) for part in dataset.datasets]
+            found = [pair for pair in pairs if pair is not None]
+            if len(found) == len(pairs):
+                return join([x for x, _ in found]), join([y for _, y in found])
+        return None
+
+    # -- one sample ----
+    def split(self, sample: Any, where: str) -> tuple[Any, Any]:
+        """(input, target) of one sample."""
+        if self.sample is not None:
+            made = self.sample(sample)
+            if not isinstance(made, (tuple, list)) or len(made) != 2:
+                raise SettingError(
+                    f"sample: the function gave {_form(made)} for {where}; (input, target) is due"
+                )
+            return made[0], made[1]
+        if isinstance(sample, Mapping):
+            return self._split_dict(sample, where)
+        if isinstance(sample, (tuple, list)) and len(sample) == 2:
+            return sample[0], sample[1]
+        raise _not_a_pair(where, sample)
+
+    def _split_dict(self, sample: Mapping, where: str) -> tuple[Any, Any]:
+        keys = self.choose({str(key): _sort(value) for key, value in sample.items()})
+        for key in (*keys.inputs, keys.target):
+            if key not in sample:
+                raise SettingError(f"{where} has no key {key!r}; it has {', '.join(sample)}")
+        if keys.stacked:
+            row = [float(sample[key]) for key in keys.inputs]
+            return torch.tensor(row, dtype=torch.float32), sample[keys.target]
+        if keys.alone:
+            return sample[keys.inputs[0]], sample[keys.target]
+        return {key: sample[key] for key in keys.inputs}, sample[keys.target]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is a pair of arrays (inputs, targets), of all samples of a client."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    first, second = value
+    if not is_array(first) or rows_of(first) < 0:
+        return False
+    counts = (is_array(second) or isinstance(second, list)) and rows_of(second) == rows_of(first)
+    return counts
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array, a frame or a column of some library."""
+    if type(value).__module__.partition(".")[0] == "datasets":  # Hugging Face's have a shape too
+        return False
+    sized = hasattr(value, "shape") and hasattr(value, "__len__")
+    return isinstance(value, (Tensor, np.ndarray)) or sized or is_sparse(value)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+def gather(values: list, where: str) -> Any:
+    """A column, or a tree of them, from the values of all samples of a data set."""
+    if not values:
+        return []
+    first = values[0]
+    if isinstance(first, Mapping):
+        for i, value in enumerate(values):
+            if not isinstance(value, Mapping) or set(value) != set(first):
+                raise SettingError(f"{where}: sample {i} has other keys than sample 0")
+        return {str(k): gather([v[k] for v in values], f"{where}[{k!r}]") for k in first}
+    if isinstance(first, tuple) or (isinstance(first, list) and _of_arrays(first)):
+        for i, value in enumerate(values):
+            if not isinstance(value, (tuple, list)) or len(value) != len(first):
+                raise SettingError(f"{where}: sample {i} has another form than sample 0")
+        return tuple(gather([v[j] for v in values], f"{where}[{j}]") for j in range(len(first)))
+    if any(_is_picture(v) for v in values):
+        return Pictures(picture(v, f"{where}, sample {i}") for i, v in enumerate(values))
+    if any(isinstance(v, str) for v in values):
+        return [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    tensors = [_tensor(v, f"{where}, sample {i}") for i, v in enumerate(values)]
+    alike = all(t.shape == tensors[0].shape for t in tensors)
+    return torch.stack(tensors) if alike else tensors
+
+
+def join(columns: list) -> Any:
+    """The same column of several data sets as one; trees part by part."""
+    columns = [c for c in columns if not (isinstance(c, list) and not c)]
+    first = columns[0]
+    for c in columns:
+        if type(c) is not type(first) and (isinstance(c, (dict, tuple)) or _is_tree(first)):
+            raise SettingError("clients: samples of different forms; all clients must agree")
+    if isinstance(first, dict):
+        if any(set(c) != set(first) for c in columns):
+            raise SettingError("clients: samples with different keys; all clients must agree")
+        return {key: join([c[key] for c in columns]) for key in first}
+    if isinstance(first, tuple):
+        if any(len(c) != len(first) for c in columns):
+            raise SettingError("clients: samples of different forms; all clients must agree")
+        return tuple(join([c[i] for c in columns]) for i in range(len(first)))
+    if all(isinstance(c, Pictures) for c in columns):
+        return Pictures(v for c in columns for v in c)
+    if all(isinstance(c, Tensor) and c.shape[1:] == first.shape[1:] for c in columns):
+        return torch.cat(columns)
+    if any(isinstance(v, str) for c in columns if isinstance(c, list) for v in c):
+        return [v for c in columns for v in (c.tolist() if isinstance(c, Tensor) else c)]
+    return [v for c in columns for v in c]
+
+
+def finish(column: Any, owners: Callable[[int], str]) -> Any:
+    """Pictures as one tensor, in one size and either grey or coloured; trees part by part."""
+    if isinstance(column, dict):
+        return {key: finish(c, owners) for key, c in column.items()}
+    if isinstance(column, tuple):
+        return tuple(finish(c, owners) for c in column)
+    if not isinstance(column, Pictures):
+        if isinstance(column, list) and all(isinstance(v, Tensor) for v in column):
+            _check_shapes(column, owners)
+        return column
+    size = column[0].shape[1:]
+    for i, p in enumerate(column):
+        if p.shape[1:] != size:
+            raise SettingError(
+                f"{owners(i)}: a picture of {_pixels(p.shape[1:])} pixels; {owners(0)} has "
+                f"{_pixels(size)}, and all must agree: resize them first"
+            )
+    if len({len(p) for p in column}) > 1:
+        note("inputs: grey pictures among coloured ones are read as coloured")
+        return torch.stack([p.expand(3, *size) for p in column])
+    return torch.stack(list(column))
+
+
+def _check_shapes(samples: list[Tensor], owners: Callable[[int], str]) -> None:
+    """Samples may differ in their length, and in nothing else."""
+    first = samples[0]
+    for i, v in enumerate(samples):
+        if v.dim() != first.dim() or v.shape[1:] != first.shape[1:]:
+            raise SettingError(
+                f"{owners(i)} has shape {tuple(v.shape)}, {owners(0)} {tuple(first.shape)}; "
+                "samples may differ in their first axis only (sequences of different lengths)"
+            )
+
+
+def _pixels(size: Any) -> str:
+    return f"{size[1]} x {size[0]}"
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, (dict, tuple))
+
+
+def _of_arrays(values: list) -> bool:
+    return any(is_array(v) and rows_of(v) >= 0 for v in values)
+
+
+def _column(values: Any, where: str) -> Any:
+    array = read_array(values, where)
+    if is_sparse(array):
+        array = array.astype(np.float32).toarray()
+    return to_tensor(array) if isinstance(array, (Tensor, np.ndarray)) else array.samples
+
+
+def _labels(values: Any) -> Any:
+    """Targets of a pair of arrays: a tensor of numbers, or a list."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    return list(values)
+
+
+def _at(column: Any, index: Tensor) -> Any:
+    return [column[i] for i in index.tolist()] if isinstance(column, list) else column[index]
+
+
+# -- values ----------------------------------------------------------------------------------------
+def _sort(value: Any) -> str:
+    """What a value of a dict is, for the choice of keys."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return "number"
+    if _is_picture(value):
+        return "array"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return "array" if value.ndim else "number"
+    if isinstance(value, (list, tuple)) and value and not isinstance(value[0], str):
+        return "array"
+    return "other"
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if value is None:
+        raise SettingError(f"{where}: None is not accepted; every sample needs a value")
+    try:
+        array = value if isinstance(value, (bool, int, float)) else np.asarray(value)
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+            raise TypeError
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise SettingError(
+            f"{where}: {_form(value)} is not accepted; a tensor, an array, a number or a picture"
+        ) from None
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether it is an image of PIL, which is loaded if the user has one."""
+    pil = sys.modules.get("PIL.Image")
+    return pil is not None and isinstance(value, pil.Image)
+
+
+GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I", "F")
+
+
+def picture(image: Any, where: str) -> Tensor:  # -> uint8[1 or 3, height, width]
+    """A PIL image as bytes: grey or coloured, opacity left out."""
+    if not _is_picture(image):
+        raise SettingError(f"{where}: {_form(image)} is given where a picture is due")
+    if image.mode.startswith("I;16"):
+        pixels = (np.asarray(image) >> 8).astype(np.uint8)
+    else:
+        pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
+    if pixels.ndim == 2:
+        return torch.from_numpy(pixels).unsqueeze(0)
+    return torch.from_numpy(pixels).movedim(-1, 0).contiguous()
+
+
+# -- words -----------------------------------------------------------------------------------------
+def _not_a_pair(where: str, sample: Any) -> SettingError:
+    hint = "sample=, a function from a sample to (input, target), says what is what"
+    if isinstance(sample, (tuple, list)) and len(sample) == 3:
+        hint += ": sample=lambda s: ((s[0], s[2]), s[1])"
+    return SettingError(
+        f"{where} is {_form(sample)}; a pair (input, target) or a dict is accepted. {hint}"
+    )
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"one {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, str):
+        return f"the text {shown(value, 30)!r}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,243 @@
+"""Metrics by name or as functions: `metrics=["auc", my_metric]`, `--metrics auc,f1`.
+
+>>> [m.name for m in parse_metrics("auc, top_5")]
+['auc', 'top_5']
+>>> parse_metrics("acu")  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+    ...
+idiolect.core.knobs.SettingError: metrics: 'acu' is unknown; did you mean 'auc'? known: ...
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ...core.knobs import SettingError
+from ...core.registry import Table
+from ...core.trees import leaves
+from ...data.federation import Federation
+from .auc import Auc
+from .calibration import CalibrationError
+from .labels import F1, BalancedAccuracy
+from .means import Brier, LogLoss, Mae, Perplexity, Rmse, TopK
+from .metric import Form, Measured, Metric, Samples
+from .own import Absent, Own, usable
+from .r2 import R2
+from .tally import Tally
+
+__all__ = [
+    "METRICS",
+    "Form",
+    "Measured",
+    "Metric",
+    "Samples",
+    "Tally",
+    "described",
+    "direction",
+    "form_of",
+    "in_use",
+    "is_distance",
+    "metrics_text",
+    "parse_metrics",
+    "refuse",
+]
+
+OWN = "own:"  # before the name of a function that is given as an object
+RESERVED = {"round", "seed", "loss", "gradients", "gradients_per_client", "client", "samples"}
+
+
+class Always(Metric):
+    """Accuracy or loss: every run has it, so that nothing more is counted."""
+
+    def __init__(self, name: str, higher: bool, needs: str):
+        self.name = name
+        self.higher = higher
+        self.needs = needs
+
+
+ALWAYS = {"accuracy": Always("accuracy", True, "classes"), "loss": Always("loss", False, "any")}
+
+
+def _accept(name: str, thing: Any) -> Metric:
+    if isinstance(thing, Metric):
+        return thing
+    if not usable(thing):
+        raise SettingError(f"{name!r} is not accepted; a function of (outputs, targets)")
+    return Own(thing)
+
+
+METRICS: Table[Metric] = Table(
+    "metrics",
+    "idiolect.metrics",
+    {
+        "accuracy": ALWAYS["accuracy"],
+        **{
+            m.name: m
+            for m in (
+                BalancedAccuracy(),
+                Auc(),
+                F1(),
+                LogLoss(),
+                Brier(),
+                CalibrationError(),
+                Rmse(),
+                Mae(),
+                R2(),
+                TopK(5),
+                Perplexity(),
+            )
+        },
+    },
+    _accept,
+)
+
+
+def parse_metrics(given: Any) -> tuple[Metric, ...]:
+    """Metrics from a line of names, a list of names and functions, or one of them.
+
+    A function may come with a name: `("kappa", function)`.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        names = [piece.strip() for piece in given.split(",")]
+        found = [_named(name) for name in names if name]
+    elif isinstance(given, Metric) or usable(given):
+        found = [_one(given)]
+    elif isinstance(given, Iterable):
+        found = [_one(thing) for thing in given]
+    else:
+        raise _not_one(given)
+    names = [m.name for m in found]
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][\w-]{0,59}", name) or name in RESERVED:
+            raise SettingError(
+                f"metrics: {name!r} cannot be the name of a column; give the function a name of "
+                "letters and digits: metrics=[('kappa', function)]"
+            )
+        if names.count(name) > 1:
+            raise SettingError(f"metrics: {name!r} is named twice; each may be named once")
+    return tuple(found)
+
+
+def _one(thing: Any) -> Metric:
+    if isinstance(thing, Metric):
+        return thing
+    if isinstance(thing, str):
+        return _named(thing)
+    pair = isinstance(thing, (tuple, list)) and len(thing) == 2
+    if pair and isinstance(thing[0], str) and usable(thing[1]):
+        return Own(thing[1], thing[0])
+    if not usable(thing):
+        raise _not_one(thing)
+    return Own(thing)
+
+
+def _not_one(thing: Any) -> SettingError:
+    made = "; make an object of it first" if isinstance(thing, type) else ""
+    return SettingError(
+        f"metrics: {str(thing)[:80]!r} is not accepted; a name ({', '.join(METRICS.built_in)}), "
+        f"a function of (outputs, targets), or a pair of a name and a function{made}"
+    )
+
+
+def _named(name: str) -> Metric:
+    if name.startswith(OWN):
+        return Absent(name.removeprefix(OWN))
+    if found := re.fullmatch(r"top_([1-9]\d{0,5})", name):
+        return TopK(int(found[1]))
+    if name == "top_k":
+        raise SettingError("metrics: 'top_k' is not accepted; say how many: 'top_5'")
+    return METRICS.find(name)
+
+
+def metrics_text(metrics: Iterable[Metric]) -> str:
+    """The line that `parse_metrics` reads; a function that has no name there as `own:NAME`.
+
+    >>> metrics_text(parse_metrics(["auc", ("kappa", max)]))
+    'auc,own:kappa'
+    """
+    listed = {id(m): name for name, m in METRICS.known().items()}
+
+    def word(m: Metric) -> str:
+        if isinstance(m, (Own, Absent)):
+            return listed.get(id(m), OWN + m.name)
+        return m.name
+
+    return ",".join(map(word, metrics))
+
+
+# losses whose targets are numbers to be met: for these a regression shows rmse and r2 by itself
+_DISTANCES = ("mse", "squared", "l1", "huber", "mae")
+
+
+def is_distance(loss: str) -> bool:
+    """Whether a loss, by its name, is about how far real numbers are from their targets."""
+    return any(word in loss.lower() for word in _DISTANCES)
+
+
+def in_use(metrics: Iterable[Metric], chosen: str, classes: int, loss: str) -> tuple[Metric, ...]:
+    """What a run counts beside accuracy and loss.
+
+    That is what was asked for, with the metric that was `chosen`; for a regression where nothing
+    was asked for, rmse and r2.
+    """
+    wanted = list(metrics)
+    if not wanted and not classes and is_distance(loss):
+        wanted = [METRICS.find("rmse"), METRICS.find("r2")]
+    if chosen and chosen not in ALWAYS and chosen not in [m.name for m in wanted]:
+        wanted.append(_named(chosen))
+    return tuple(m for m in wanted if not isinstance(m, (Always, Absent)))
+
+
+def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
+    """Whether higher is better, of a figure by its name: of these metrics, or any that is known.
+
+    >>> direction("auc"), direction("loss")
+    (True, False)
+    """
+    given = {m.name: m for m in metrics}
+    if name in {**ALWAYS, **given}:
+        return {**ALWAYS, **given}[name].higher
+    try:
+        return _named(name).higher
+    except SettingError as error:
+        raise SettingError(str(error).replace("metrics:", "metric:", 1)) from None
+
+
+def form_of(federation: Federation) -> Form:
+    """What the targets of these data are like."""
+    targets = leaves(federation.targets)[0]
+    return Form(federation.classes, max(1, math.prod(targets.shape[1:])))
+
+
+def refuse(metrics: Iterable[Metric], form: Form) -> None:
+    """SettingError for a metric that makes no sense for such data."""
+    for m in metrics:
+        if isinstance(m, Absent):
+            raise SettingError(
+                f"metrics: {m.name!r} is a function of the program that made the run; "
+                "give the function itself, or module:function"
+            )
+        if reason := m.refusal(form):
+            raise SettingError(f"metrics: {m.name!r} is not accepted here: {reason}")
+
+
+def described(metrics: Iterable[Metric]) -> dict[str, dict[str, Any]]:
+    """What a record says of its metrics."""
+    return {
+        m.name: {"higher_is_better": m.higher, "pooled_over": m.over, "undefined": why_not(m)}
+        for m in metrics
+    }
+
+
+def why_not(metric: Metric) -> str:
+    """Why a client may have no value."""
+    return {
+        "auc": "all test samples of one class",
+        "f1": "class 1 neither there nor predicted",
+        "r2": "fewer than two test samples, or all targets equal",
+    }.get(metric.name, "it gave no number")

@@ -1,0 +1,140 @@
+"""A user's own metric: a function of (outputs, targets), of torchmetrics or of scikit-learn."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.knobs import SettingError
+from ...core.trees import map_tree
+from .metric import Form, Metric, Samples
+
+LOWER = ("loss", "error", "deviance", "distance")  # in a name: lower is better
+
+
+class Own(Metric):
+    """A function of the outputs and targets of one client, called once per client.
+
+    "Pooled" is the mean over clients, weighted by samples. A client for which the function raises
+    ValueError or gives NaN has no value.
+    """
+
+    needs = "any"
+    whole = True
+    over = "clients"
+
+    def __init__(self, function: Any, name: str = ""):
+        self.function = function
+        self.name = name or _name(function)
+        self.higher = _higher(function, self.name)
+        self.call = _caller(function)
+
+    def width(self, form: Form) -> int:
+        return 1
+
+    def value(self, samples: Samples) -> float:
+        """The value of one client; NaN where it has none."""
+        try:
+            found = float(self.call(samples))
+        except ValueError:
+            return math.nan
+        except SettingError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            reason = (str(error) or repr(error)).splitlines()[0]
+            raise SettingError(
+                f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; "
+                "it gets (outputs, targets) of one client and returns a number"
+            ) from None
+        return found if math.isfinite(found) else math.nan
+
+    def add(self, rows: Tensor, counts: Tensor, samples: Samples) -> None:
+        owners, sizes = samples.owner.unique_consecutive(return_counts=True)
+        ends = sizes.cumsum(0).tolist()
+        for owner, size, end in zip(owners.tolist(), sizes.tolist(), ends, strict=True):
+            part = slice(end - size, end)
+
+            def cut(t: Tensor, part: slice = part) -> Tensor:
+                return t[part]
+
+            one = Samples(
+                samples.owner[part],
+                map_tree(cut, samples.outputs),
+                map_tree(cut, samples.targets),
+                samples.form,
+            )
+            rows[owner, 0] = self.value(one)
+
+    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
+        each = self.each(rows)
+        known = ~each.isnan() & (sizes > 0)
+        n = sizes[known].double()
+        return float((each[known] * n).sum() / n.sum()) if len(n) else math.nan
+
+
+class Absent(Metric):
+    """A function that a run was made with and that is not at hand: its name in a record."""
+
+    needs = "any"
+
+    def __init__(self, name: str):
+        self.name = name
+
+
+def _name(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", "") or type(function).__name__
+
+
+def _higher(function: Any, name: str) -> bool:
+    """Whether higher is better: as it says itself, or by its name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    said = getattr(function, "higher_is_better", None)
+    return bool(said) if said is not None else not any(word in name.lower() for word in LOWER)
+
+
+def _caller(function: Any) -> Callable[[Samples], Any]:
+    """How the function is called on the samples of one client."""
+    if all(callable(getattr(function, part, None)) for part in ("update", "compute", "reset")):
+
+        def accumulate(samples: Samples) -> Any:  # a torchmetrics.Metric
+            function.reset()
+            function.update(samples.outputs, samples.targets)
+            return function.compute()
+
+        return accumulate
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if (getattr(inner, "__module__", "") or "").startswith("sklearn."):
+        return _of_scikit_learn(function, inner)
+    return lambda samples: function(samples.outputs, samples.targets)
+
+
+def _of_scikit_learn(function: Any, inner: Any) -> Callable[[Samples], Any]:
+    """scikit-learn's functions take (y_true, y_pred), or scores in place of y_pred."""
+    second = list(inspect.signature(inner).parameters)[1]
+
+    def call(samples: Samples) -> Any:
+        if not samples.form.classes:
+            predicted, targets = samples.values
+            return function(targets.squeeze(1).numpy(), predicted.squeeze(1).numpy())
+        if second == "y_pred" and inner.__name__ != "log_loss":
+            return function(samples.labels.numpy(), samples.predicted.numpy())
+        p = samples.log_probabilities.exp().numpy()
+        return function(samples.labels.numpy(), p[:, 1] if p.shape[1] == 2 else p)
+
+    return call
+
+
+def usable(thing: Any) -> bool:
+    """Whether it can be a metric: something to call, and not a class that is still to be made."""
+    return callable(thing) and not isinstance(thing, (type, str, torch.Tensor))
