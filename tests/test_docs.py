@@ -4,10 +4,12 @@ import doctest
 import re
 import tomllib
 from pathlib import Path
+from shlex import split
 
 import pytest
 
 import idiolect as il
+from idiolect.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,6 +21,30 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
     assert "lp-proj-1" in capsys.readouterr().out
+
+
+BLOCK = re.compile(r"```(python|sh|toml)\n(.*?)```", flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["your-data.md", "your-model.md", "commands.md"])
+def test_the_blocks_of_a_page_for_newcomers_run_in_order(name, tmp_path, monkeypatch, capsys):
+    """Python in one process, commands by `main`, TOML into the file that its first line names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    names: dict = {}
+    blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
+    assert blocks
+    for kind, text in blocks:
+        if kind == "python":
+            exec(compile(text, name, "exec"), names)
+        elif kind == "toml":
+            (tmp_path / text.split()[1]).write_text(text)
+        else:
+            for line in text.splitlines():
+                assert main(split(line, comments=True)[1:]) == 0, f"{line}: {capsys.readouterr()}"
+    if name == "your-data.md":
+        assert (tmp_path / "out.csv").read_text().startswith("label,probability ill,")
 
 
 @pytest.mark.parametrize("name", ["add-a-method.md"])

@@ -390,6 +390,7 @@ def test_curves_are_written(capsys, tmp_path):
         "bytes",
         "values",
         "gradients",
+        "seconds",
     ]
     assert len(points) == 3 * 2 * 3 and {p["method"] for p in points} == {
         r["label"] for r in rows[1:]
@@ -405,9 +406,9 @@ def test_curves_are_written(capsys, tmp_path):
 def test_there_is_a_table_without_matplotlib_and_no_picture_of_nothing(tmp_path, monkeypatch):
     paths = curves.write([history(0, (0.2, 10))], Goals(), tmp_path)
     assert [p.name for p in paths] == ["curves.csv", "curves.png"]
-    nothing = [history(0, (float("nan"), 10))]
+    nothing = [history(0, (float("nan"), 10), loss=float("nan"))]
     assert [p.name for p in curves.write(nothing, Goals(), tmp_path)] == ["curves.csv"]
-    assert (tmp_path / "curves.csv").read_text().splitlines()[1] == "m,0,1,,1.0,10,2.5,1.0"
+    assert (tmp_path / "curves.csv").read_text().splitlines()[1] == "m,0,1,,,10,2.5,1.0,"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert [p.name for p in curves.write([history(0, (0.2, 10))], Goals(), tmp_path)] == [
         "curves.csv"

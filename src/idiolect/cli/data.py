@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
 from ..core.columns import fitted_table, words
 from ..core.knobs import SettingError, describe, nearest
+from ..core.notes import listed
 from ..core.text import shown
 from ..data import DATASETS, get, load, picture, table
+from ..data.federation import Federation
 from ..data.sources import SOURCES
-from ..report.console import OUT, say
-from .flags import Flags, Parser
+from ..report.console import OUT, literal, say
+from .flags import Flags, Parser, words_among
 
 
 def data(argv: list[str]) -> None:
@@ -24,8 +29,9 @@ def data(argv: list[str]) -> None:
         "--picture", help="show: also draw who has what into this file (.png, .svg, .pdf)"
     )
     flags = Flags(parser)
-    if len(argv) > 1 and argv[0] == "show" and not argv[1].startswith("-"):
-        flags.add("data", DATASETS.find(argv[1]), f"data {argv[1]}")
+    words = [argv[i] for i in words_among(argv, parser)]
+    if len(words) > 1 and words[0] == "show":
+        flags.add("data", DATASETS.find(words[1]), f"data {words[1]}")
     parsed = flags.parse(argv)
     actions = {"list": _list, "get": _get, "show": _show}
     if parsed.action not in actions:
@@ -61,12 +67,48 @@ def _show(parsed: Any, options: dict[str, Any]) -> None:
             "clients": list(federation.ids),
             "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
             "class_counts": counts,
+            "class_names": list(federation.class_names),
+            **_table_facts(federation),
         }
         print(json.dumps(facts))
     else:
         OUT.print(table(federation, width=OUT.width))
+        if federation.preparation is not None:
+            OUT.print(_columns(federation))
     if parsed.picture:
         say(f"picture: {picture(federation, parsed.picture)}")
+
+
+def _table_facts(federation: Federation) -> dict[str, Any]:
+    """What was made of the columns of a table, as plain data; {} for other data."""
+    made = federation.preparation
+    if made is None:
+        return {}
+    columns = [
+        {"column": c.name, "kind": c.kind, "features": list(c.feature_names)} for c in made.columns
+    ]
+    facts = {"columns": columns, "dropped": made.dropped}
+    return {**facts, "scale": made.scale, "missing": made.missing}
+
+
+def _columns(federation: Federation) -> Table:
+    """What was made of the columns of a table."""
+    made = federation.preparation
+    assert made is not None
+    kind = "classes" if federation.classes else "real values"
+    title = f"{len(made.columns)} columns, {len(made.feature_names)} features; target: {kind}"
+    out = Table("column", "kind", "becomes", title=title, title_justify="left", box=SIMPLE_HEAD)
+    for c in made.columns:
+        if c.categories:
+            text = f"{len(c.feature_names)} features of 0 or 1: {listed(c.categories)}"
+        else:
+            text = {"none": "as it is"}.get(made.scale, f"scaled ({made.scale})")
+        if c.fill and made.missing != "refuse":
+            text += f"; missing values: {made.missing}"
+        out.add_row(literal(c.name), literal(c.kind), literal(text))
+    for name, why in made.dropped.items():
+        out.add_row(literal(name), literal("dropped"), literal(why))
+    return out
 
 
 def _list(parsed: Any, options: dict[str, Any]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NoReturn
 
-from ..core.knobs import SettingError, accepted, check, kinds_of, nearest, written
+from ..core.knobs import BOOLEANS, SettingError, accepted, check, kinds_of, nearest, written
 from ..core.paths import given_path
 from ..data import DATASETS
 from ..methods import METHODS
@@ -17,17 +17,36 @@ from ..run.plan import Plan
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
 from ..task.start import Initial
+from .help import Help
 from .settings_file import read_toml
+from .suggest import TABLES, unknown_flag
+
+FROM_FILES = ("table", "folder")  # data sets whose `path` is a file or folder of the user's
 
 
 class Parser(argparse.ArgumentParser):
     """argparse that raises SettingError, for one command."""
 
     def __init__(self, command: str, description: str):
-        super().__init__(prog=f"idiolect {command}", allow_abbrev=False, description=description)
+        super().__init__(
+            prog=f"idiolect {command}",
+            allow_abbrev=False,
+            description=description,
+            add_help=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.add_argument("-h", "--help", action=Help, help="this text")
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message}; see: {self.prog} --help")
+
+    def stray(self, given: str, flags: list[str]) -> SettingError:
+        """The error for an argument that the command does not take."""
+        if given.startswith("-"):
+            return unknown_flag(given, flags, self.prog)
+        return SettingError(
+            f"{given!r} is one argument too many for {self.prog}; see: {self.prog} --help"
+        )
 
     def add_json(self) -> None:
         """The flag of commands whose output programs read."""
@@ -43,7 +62,7 @@ class Parser(argparse.ArgumentParser):
             "--directory", help="where the run is written (default runs/<time>-<name>)"
         )
         self.add_json()
-        self.add_argument("--quiet", action="store_true", help="no progress bar")
+        self.add_argument("--quiet", action="store_true", help="no progress")
 
 
 @dataclass
@@ -51,6 +70,7 @@ class Flags:
     """Flags of one command, by section: method, run, data, model."""
 
     parser: Parser
+    method: str = ""  # the name of the method whose fields are among them
     # argparse destination -> (section, field)
     taken: dict[str, tuple[str, str]] = field(default_factory=dict)
     # section -> name -> the field and its type
@@ -77,7 +97,7 @@ class Flags:
             switch: dict[str, Any] = {}
             if kinds[f.name] is bool:
                 switch = {"nargs": "?", "const": "true"}
-            group.add_argument(
+            action: Any = group.add_argument(
                 f"--{flag.replace('_', '-')}",
                 dest=destination,
                 default=None,
@@ -85,6 +105,8 @@ class Flags:
                 help=text.replace("%", "%%"),
                 **switch,
             )
+            action.short = f.metadata["help"]
+            action.shown_default = default
 
     def _know(self, section: str, cls: type, kinds: dict[str, type]) -> None:
         known = self.fields.setdefault(section, {})
@@ -100,15 +122,20 @@ class Flags:
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """The command's arguments; an unknown flag suggests the nearest."""
-        known, unknown = self.parser.parse_known_intermixed_args(argv)
+        known, unknown = self.parser.parse_known_intermixed_args(self._switched(argv))
         if unknown:
             flags = [s for a in self.parser._actions for s in a.option_strings]
-            given = unknown[0].split("=")[0]
-            close = difflib.get_close_matches(given, flags, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}? " if close else ""
-            prog = self.parser.prog
-            raise SettingError(f"{unknown[0]} is not a flag of {prog}; {hint}see: {prog} --help")
+            raise self.parser.stray(unknown[0], flags)
         return known
+
+    def _switched(self, argv: list[str]) -> list[str]:
+        """A switch takes the next word only if that says true or false: no method, no file."""
+        switches = {s for a in self.parser._actions if a.const == "true" for s in a.option_strings}
+        out = []
+        for word, after in zip_longest(argv, argv[1:], fillvalue=""):
+            bare = word in switches and after.lower() not in BOOLEANS
+            out.append(f"{word}=true" if bare else word)
+        return out
 
     def check_file(self, file: dict[str, Any], path: str) -> None:
         """Refuse a key or a value of a settings file, by its place in the file.
@@ -117,6 +144,8 @@ class Flags:
         checked when they are used.
         """
         for section, known in self.fields.items():
+            if section == "method" and file["method"].get("name", self.method) != self.method:
+                continue  # it is about another method, and not used
             more = {"run": ("loss",), "task": ()}.get(section, ("name",))
             for key, value in file[section].items():
                 if key in more or (key not in known and section in self.open_sections):
@@ -143,16 +172,39 @@ class Flags:
 
 
 def peek(argv: list[str], flag: str) -> str | None:
-    """The value of a flag before the full parser exists.
+    """The value of a flag before the full parser exists; the last one wins, as in the parser.
 
     Which data and model there are decides which flags there are.
+
+    >>> peek(["--data", "mnist", "--rounds=3", "--data=digits"], "--data")
+    'digits'
     """
+    found = None
     for i, arg in enumerate(argv):
         if arg == flag and i + 1 < len(argv):
-            return argv[i + 1]
+            found = argv[i + 1]
         if arg.startswith(f"{flag}="):
-            return arg.split("=", 1)[1]
-    return None
+            found = arg.split("=", 1)[1]
+    return found
+
+
+def words_among(argv: list[str], parser: argparse.ArgumentParser) -> list[int]:
+    """Where the arguments stand that are neither flags nor values of flags.
+
+    The parser has all flags but those of a method, which is one of these words.
+    """
+    alone = {s for a in parser._actions if a.nargs in (0, "?") for s in a.option_strings}
+    for cls, _ in METHODS.known().values():
+        fields = (name for name, kind in kinds_of(cls).items() if kind is bool)
+        alone |= {f"--{name.replace('_', '-')}" for name in fields}
+    places = []
+    for i, word in enumerate(argv):
+        before = argv[i - 1] if i else ""
+        value = before.startswith("-") and "=" not in before and before not in alone
+        told = before in alone and word.lower() in BOOLEANS
+        if not word.startswith("-") and not value and not told:
+            places.append(i)
+    return places
 
 
 def training_flags(
@@ -162,8 +214,10 @@ def training_flags(
     path = peek(argv, "--config")
     file = read_toml(path)
     named_data = peek(argv, "--data") or file["data"].get("name", "synthetic")
+    if named_data.endswith(TABLES):
+        raise SettingError(f"data: {named_data!r} is a file; --data table --path {named_data}")
     named_model = peek(argv, "--model") or file["model"].get("name")
-    flags = Flags(parser)
+    flags = Flags(parser, method or "")
     parser.add_argument("--config", help="settings from a TOML file; flags win")
     own = "or module:Name of your own"
     parser.add_argument(
@@ -178,7 +232,8 @@ def training_flags(
         cls, fixed = METHODS.find(method)
         flags.add("method", cls, f"method {method}", fixed)
     for section in SECTIONS:
-        flags.add("run", section, f"run: {section.__name__.lower()}")
+        title = section.__name__.lower()
+        flags.add("run", section, title if title == "run" else f"run: {title}")
     flags.add("task", Initial, "how the model starts")
     flags.add("data", DATASETS.find(named_data), f"data {named_data}")
     if named_model:
@@ -201,6 +256,10 @@ def plan_of(
         from_file = {k: v for k, v in file[name].items() if k != "name"}
         return from_file | flags.values(parsed, name)
 
+    named = parsed.data or file["data"].get("name", "synthetic")
+    found = section("data")
+    if named in FROM_FILES and found.get("path"):  # the run may be resumed from elsewhere
+        found["path"] = str(given_path(found["path"], "path").absolute())
     task = section("task")
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())
@@ -209,8 +268,8 @@ def plan_of(
     return Plan(
         method,
         fields,
-        parsed.data or file["data"].get("name", "synthetic"),
-        section("data"),
+        named,
+        found,
         parsed.model or file["model"].get("name", ""),
         section("model"),
         loss,

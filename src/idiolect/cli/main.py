@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..core import allocator
-from ..core.knobs import SettingError, nearest
+from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.sources import FetchError
 from ..report.console import lines, print_anything
 from ..run.checkpoint import CheckpointError
 from ..run.interrupts import exit_code
+from .suggest import unknown_command
 
 
 class Command(NamedTuple):
@@ -43,9 +44,20 @@ COMMANDS = {
     "pipeline": Command(
         "train:pipeline", "STAGES…", "stages as one run: pre-train, personalise, fine-tune"
     ),
+    "init": Command(
+        "init:init", "TABLE", "look at your own table and write a settings file for it"
+    ),
     "resume": Command("train:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("show:show", "RUNS…", "the table of finished runs again"),
-    "export": Command("show:export", "RUN", "every client's own model as safetensors"),
+    "export": Command(
+        "models:export", "RUN", "every client's own model as safetensors; one as ONNX, ..."
+    ),
+    "predict": Command(
+        "models:predict", "RUN --data FILE", "what clients' own models say of the rows of a table"
+    ),
+    "personalise": Command(
+        "models:personalise", "RUN --data FILE", "models for clients that come after training"
+    ),
     "methods": Command("lists:methods", "", "what there is, when to use it, what it costs"),
     "channels": Command(
         "lists:channels",
@@ -86,16 +98,18 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     print_anything()
     try:
-        if not arguments or arguments[0] in ("-h", "--help"):
+        if not arguments or arguments in (["help"], ["-h"], ["--help"]):
             _help()
             return 0
-        if arguments[0] == "--version":
+        if arguments[0] in ("-V", "--version"):
             from importlib.metadata import version
 
             print(version("idiolect"))
             return 0
+        if arguments[0] == "help" and arguments[1:]:
+            arguments = [arguments[1], "--help", *arguments[2:]]
         if arguments[0] not in COMMANDS:
-            raise nearest(arguments[0], COMMANDS, "command")
+            raise unknown_command(arguments, COMMANDS)
         allocator.keep()
         COMMANDS[arguments[0]].load()(arguments[1:])
         return 0
@@ -125,7 +139,9 @@ def _help() -> None:
     for name, command in COMMANDS.items():
         table.add_row(literal(f"idiolect {name} {command.usage}"), literal(command.text))
     OUT.print(table)
-    OUT.print("Each command has --help; those that show figures or lists have --json.")
+    OUT.print(
+        "Each command has --help (idiolect help run); those that show figures or lists have --json."
+    )
 
 
 if __name__ == "__main__":

@@ -1,28 +1,39 @@
-"""`idiolect show` and `idiolect export`: what runs of the past came to, and their models."""
+"""`idiolect show`: what runs of the past came to."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
-from ..core.paths import given_folder, given_path
-from ..core.text import shown
-from ..report.console import OUT
+from ..core.paths import given_path
+from ..report.clients import clients_view
+from ..report.console import ERR, OUT, say
+from ..report.curve_picture import picture
+from ..report.curves import curve
 from ..report.goals import Goals
 from ..report.tables import results_table
 from ..run.compare import Comparison
 from ..run.load import load
+from ..run.result import Result
 from .flags import Flags, Parser
+from .pictures import add_against, add_clients_table, panels
 
 
 def show(argv: list[str]) -> None:
     """The table of one or many runs again."""
     parser = Parser("show", "The table of finished runs again; several runs in one table.")
     parser.add_argument("runs", nargs="+", help="run directories")
+    parser.add_argument("--picture", help="also draw their curves into this PNG file")
+    add_against(parser)
+    add_clients_table(parser)
     parser.add_json()
     parsed = Flags(parser).parse(argv)
+    against = panels(parsed.against)
+    if against and not parsed.picture:
+        raise SettingError("against: it is about a picture; name its file: --picture curves.png")
     found = [load(given_path(path, "runs")) for path in parsed.runs]
     rows: list[dict[str, Any]] = []
     goals = Goals()
@@ -36,12 +47,39 @@ def show(argv: list[str]) -> None:
         rows.append(_named(one.summary(), path, len(found) > 1))
         data = one.record.data
         title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
+    if parsed.picture:
+        _draw(found, rows, goals, given_path(parsed.picture, "picture"), against)
+    if parsed.clients_table:
+        for one in found:
+            (ERR if parsed.json else OUT).print(clients_view(one))
     if parsed.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows))
         return
     several = len({_data(row) for row in rows if "settings" in row}) > 1
     heading = "several federations" if several else title
     OUT.print(results_table(rows, heading, OUT.width, goals))
+
+
+def _draw(
+    found: Sequence[Result | Comparison],
+    rows: list[dict[str, Any]],
+    goals: Goals,
+    path: Path,
+    against: tuple[str, ...],
+) -> None:
+    """The curves of all runs in one picture."""
+    if path.suffix != ".png":
+        raise SettingError(f"picture: {str(path)!r} is not accepted; a .png file")
+    labels = iter(row["label"] for row in rows if row["seeds"])
+    results = [r for one in found for r in (one.results if isinstance(one, Comparison) else [one])]
+    lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
+    drawn = picture(lines, goals, path, against or ("rounds", goals.count, "gradients", "seconds"))
+    if not drawn:
+        raise SettingError(
+            "picture: nothing to draw; it needs evaluated rounds (eval_every) and matplotlib: "
+            "pip install 'idiolect[plot]'"
+        )
+    say(f"picture: {path}")
 
 
 def _data(row: dict[str, Any]) -> str:
@@ -51,33 +89,3 @@ def _data(row: dict[str, Any]) -> str:
 def _named(row: dict[str, Any], path: str, several: bool) -> dict[str, Any]:
     """A row whose label tells the run, where there are several."""
     return row | {"label": f"{row['label']} ({Path(path).name})"} if several else row
-
-
-def export(argv: list[str]) -> None:
-    """Every client's own model as safetensors."""
-    parser = Parser("export", "Every client's own model as safetensors, from a run's checkpoint.")
-    parser.add_argument("run", help="the run's directory")
-    parser.add_argument("-o", "--output", help="folder for the files (default RUN/models)")
-    parser.add_argument("--seed", type=int, help="the seed whose models (default the first)")
-    parser.add_argument(
-        "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the user's own code (module:Name) that the directory names",
-    )
-    parser.add_json()
-    parsed = Flags(parser).parse(argv)
-    result = load(given_path(parsed.run, "run"), trust=parsed.trust)
-    if isinstance(result, Comparison):
-        raise SettingError(
-            f"run: {parsed.run} is a comparison; export one of the runs inside: "
-            + ", ".join(str(p) for p in sorted(Path(parsed.run).iterdir()) if p.is_dir())
-        )
-    folder = given_folder(parsed.output or str(Path(parsed.run) / "models"), "output")
-    paths = result.export(folder, parsed.seed, parsed.one_file)
-    if parsed.json:
-        print(json.dumps([str(p) for p in paths]))
-    else:
-        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +15,107 @@ from ..core.plain import plain
 from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
+from ..report import curves
 from ..report.captions import projection_line
+from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
-from ..report.goals import COUNTS
+from ..report.goals import COUNTS, Goals
 from ..report.tables import baseline_row, results_table
+from ..run.compare import Comparison
 from ..run.compare import compare as run_compare
 from ..run.identity import read_identity
 from ..run.manifest import read_comparison, read_pipeline
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
+from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
 from ..task.task import Task
-from .flags import Flags, Parser, peek, plan_of, training_flags
+from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
+from .pictures import add_against, add_clients_table, panels
 from .progress import directory_for, progress_bar, resumable
 from .settings_file import read_toml
+from .suggest import is_method, unknown_method
+
+ENOUGH = 5  # evaluated rounds from which on `run` draws their curve
+RUN_EXAMPLES = """For example:
+  idiolect run ditto --data digits --clients 20 --rounds 50 --seeds 3
+  idiolect run fedavg --data table --path visits.csv --client hospital --target outcome
+  idiolect run --config idiolect.toml"""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command that trains shows, and how."""
+
+    json: bool
+    quiet: bool
+    against: tuple[str, ...] = ()  # the panels of curves.png; () = all
+    clients_table: bool = False
+
+    @classmethod
+    def of(cls, parsed: Any) -> Output:
+        against = panels(getattr(parsed, "against", None))
+        return cls(parsed.json, parsed.quiet, against, getattr(parsed, "clients_table", False))
+
+    def clients(self, result: Result | Comparison) -> None:
+        """The clients by name, where they were asked for; stdout is JSON's alone."""
+        if self.clients_table:
+            (ERR if self.json else OUT).print(clients_view(result))
 
 
 def run(argv: list[str]) -> None:
     """Train one method and show what came out."""
-    parser = Parser("run METHOD", "Train one method and show what came out.")
-    named = bool(argv) and not argv[0].startswith("-")
-    method = argv[0] if named else read_toml(peek(argv, "--config"))["method"].get("name")
-    if method is None:
-        if argv and argv[0] in ("-h", "--help"):
-            training_flags(parser, argv, None)[0].parser.print_help()
-            return
+    spec, rest = _method_among(argv)
+    parser = Parser(f"run {spec or 'METHOD'}", "Train one method and show what came out.")
+    parser.epilog = RUN_EXAMPLES
+    add_against(parser)
+    add_clients_table(parser)
+    if spec is None:
+        if {"-h", "--help"} & set(rest):
+            training_flags(parser, rest, None)[0].parse(rest)
         raise SettingError(f"run: name a method: {', '.join(METHODS)}")
-    METHODS.find(method)
-    rest = argv[1:] if named else argv
-    parser.prog = f"idiolect run {method}"
+    method, named_fields, named_settings = row_spec(spec)
     flags, file = training_flags(parser, rest, method)
     parsed = flags.parse(rest)
+    if file["method"].get("name", method) != method:
+        say(f"[method] of {parsed.config} is about {file['method']['name']}: it is left out")
+        file["method"] = {}
     from_file = {k: v for k, v in file["method"].items() if k != "name"}
-    fields = from_file | flags.values(parsed, "method")
+    fields = from_file | named_fields | flags.values(parsed, "method")
     plan = plan_of(flags, parsed, file, method, fields)
-    _run_plan(plan, directory_for(parsed.directory, method), parsed.json, parsed.quiet)
+    plan = dataclasses.replace(plan, settings={**named_settings, **plan.settings})
+    _run_plan(plan, directory_for(parsed.directory, method), Output.of(parsed))
 
 
-def _run_plan(
-    plan: Plan, directory: Path, as_json: bool, quiet: bool, resume: bool | str = False
-) -> None:
+def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The method, wherever it stands among the arguments or in the settings file; the others."""
+    scratch = Parser("run", "")
+    add_against(scratch)
+    add_clients_table(scratch)
+    training_flags(scratch, argv, None)
+    places = words_among(argv, scratch)
+    known = [i for i in places if is_method(argv[i])]
+    if len(known) > 1:
+        named = " ".join(argv[i] for i in known)
+        raise SettingError(f"run: one method at a time; did you mean: idiolect compare {named}?")
+    asked = [i for i in places if i and argv[i - 1] in ("-h", "--help")]
+    chosen = known or [i for i in places if i not in asked]
+    if not chosen:
+        return read_toml(peek(argv, "--config"))["method"].get("name"), argv
+    place = chosen[0]
+    word = argv[place]
+    if not known and (hint := unknown_method(word)):
+        raise SettingError(f"method: {hint}")
+    return word, [*argv[:place], *argv[place + 1 :]]
+
+
+def _run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = False) -> None:
     method = plan.make_method()
     settings = plan.make_settings()
     federation = plan.make_data()
     task = plan.make_task(federation)
-    with progress_bar(settings.seeds * settings.rounds, quiet) as bar, resumable(directory):
+    with progress_bar(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
         result = run_method(
             method,
             task,
@@ -69,18 +126,32 @@ def _run_plan(
             resume=resume,
             **plan.run_settings,
         )
+    _draw(result, directory, output.against)
     if "projection" in result.record.notes:
         say(projection_line(result.record.notes["projection"]))
-    if as_json:
+    if output.json:
         print(json.dumps(result.summary()))
     else:
         baseline = _baseline(federation, task, settings)
         _table([*baseline, result.summary()], _title(plan, federation, task.d))
+    output.clients(result)
     say(f"run directory: {directory}")
 
 
+def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
+    """curves.csv and curves.png, where there are enough evaluated rounds to see anything."""
+    rows = result.record.timed_rounds()
+    if len(rows) < ENOUGH and not against:
+        return
+    try:
+        curves.write([curves.curve(result.label, rows)], Goals(), directory, against)
+    except OSError as error:  # the run is worth more than its picture
+        say(f"warning: the curves could not be written ({error.strerror})")
+
+
 def _title(plan: Plan, federation: Federation, d: int) -> str:
-    return f"{plan.data}: {federation.clients} clients, d = {d}"
+    name = federation.name if plan.data == "table" else plan.data
+    return f"{name}: {federation.clients} clients, d = {d}"
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
@@ -101,6 +172,8 @@ def compare(argv: list[str]) -> None:
         help="methods, with fields and run settings of their own: "
         "lp-proj:p=1,lam=0.1 'fedavg:channel=qsgd(levels=16)' mymodule:MyMethod",
     )
+    add_against(parser)
+    add_clients_table(parser)
     parser.add_argument(
         "--no-baselines", action="store_true", help="leave out Local at equal compute"
     )
@@ -127,15 +200,14 @@ def compare(argv: list[str]) -> None:
         plans.append(dataclasses.replace(plan, own=own))
     directory = directory_for(parsed.directory, "compare")
     saved = {"baselines": not parsed.no_baselines, "count": parsed.count}
-    _compare_plans(plans, saved, directory, parsed.json, parsed.quiet)
+    _compare_plans(plans, saved, directory, Output.of(parsed))
 
 
 def _compare_plans(
     plans: list[Plan],
     saved: dict[str, Any],
     directory: Path,
-    as_json: bool,
-    quiet: bool,
+    output: Output,
     resume: bool | str = False,
 ) -> None:
     settings = [p.make_settings() for p in plans]
@@ -143,7 +215,7 @@ def _compare_plans(
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
-    with progress_bar(total, quiet) as bar, resumable(directory):
+    with progress_bar(total, output.quiet) as bar, resumable(directory):
         found = run_compare(
             plans,
             task,
@@ -155,10 +227,13 @@ def _compare_plans(
             report=bar,
             **plans[0].settings,
         )
-    if as_json:
+    if output.against:
+        curves.write(found.curves, found.goals, directory, output.against)
+    if output.json:
         print(json.dumps(found.summary()))
     else:
         OUT.print(found.table(OUT.width))
+    output.clients(found)
     say(f"run directory: {directory}")
 
 
@@ -181,7 +256,7 @@ def demo(argv: list[str]) -> None:
     )
     directory = directory_for(parsed.directory, "demo")
     saved = {"baselines": True, "count": "bytes"}
-    _compare_plans(plans, saved, directory, parsed.json, parsed.quiet)
+    _compare_plans(plans, saved, directory, Output.of(parsed))
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). "
         "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per "
@@ -210,11 +285,11 @@ def pipeline(argv: list[str]) -> None:
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
     directory = directory_for(parsed.directory, "pipeline")
-    _pipeline_plans(plans, directory, parsed.json, parsed.quiet)
+    _pipeline_plans(plans, directory, Output.of(parsed))
 
 
 def _pipeline_plans(
-    plans: list[Plan], directory: Path, as_json: bool, quiet: bool, resume: bool | str = False
+    plans: list[Plan], directory: Path, output: Output, resume: bool | str = False
 ) -> None:
     federation = plans[0].make_data()
     task = plans[0].make_task(federation)
@@ -223,7 +298,7 @@ def _pipeline_plans(
     for method, _ in stages:
         method.check(task)
     total = sum(s.seeds * s.rounds for s in settings)
-    with progress_bar(total, quiet) as bar, resumable(directory):
+    with progress_bar(total, output.quiet) as bar, resumable(directory):
         results = run_pipeline(
             stages,
             task,
@@ -236,7 +311,7 @@ def _pipeline_plans(
         )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
     rows = [*_baseline(federation, task, settings[0]), *rows]
-    if as_json:
+    if output.json:
         print(json.dumps(plain(rows)))
     else:
         _table(rows, _title(plans[0], federation, task.d))
@@ -249,8 +324,9 @@ def resume(argv: list[str]) -> None:
         "resume", "Continue an interrupted run to exactly the result it would have had."
     )
     parser.add_argument("run", help="the run's directory")
+    add_clients_table(parser)
     parser.add_json()
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(
         "--force",
         action="store_true",
@@ -260,6 +336,11 @@ def resume(argv: list[str]) -> None:
         "--trust",
         action="store_true",
         help="run the user's own code (module:Name) that the directory names",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="go on to this many rounds, more than before; as before if left out",
     )
     parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
     parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
@@ -278,14 +359,19 @@ def _resume(path: Path, parsed: Any) -> None:
             raise _made_in_python(path, "compare")
         saved = {"baselines": True, "count": "bytes", **saved}
         plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
-        _compare_plans(plans, saved, path, parsed.json, parsed.quiet, how)
+        _compare_plans(plans, saved, path, Output.of(parsed), how)
         return
     if (path / "pipeline.json").exists():
         saved = read_pipeline(path)
         if "plans" not in saved:
             raise _made_in_python(path, "pipeline")
+        if parsed.rounds is not None:
+            raise SettingError(
+                f"rounds: {parsed.rounds} is not accepted; {path} is a pipeline, whose stages have "
+                "rounds of their own (METHOD@ROUNDS)"
+            )
         plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
-        _pipeline_plans(plans, path, parsed.json, parsed.quiet, how)
+        _pipeline_plans(plans, path, Output.of(parsed), how)
         return
     if not (path / "settings.json").exists():
         raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
@@ -293,12 +379,12 @@ def _resume(path: Path, parsed: Any) -> None:
     if not origin:
         raise _made_in_python(path, "run")
     plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
-    _run_plan(_changed(plan, parsed), path, parsed.json, parsed.quiet, how)
+    _run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
 
 
 def _changed(plan: Plan, parsed: Any) -> Plan:
     """The plan with the settings that are given anew."""
-    given = {"threads": parsed.threads, "memory": parsed.memory}
+    given = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
     new = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(plan, settings={**plan.settings, **new})
 

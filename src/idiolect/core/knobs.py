@@ -70,15 +70,21 @@ def accepted(f: dataclasses.Field, kind: type) -> str:
     return " ".join([noun, " and ".join(limits)]).strip()
 
 
+CLOSE = 0.65  # of 1: how alike two names are where one may be a misspelling of the other
+
+
 def nearest(name: str, known: typing.Iterable[str], what: str) -> SettingError:
-    """The error for an unknown name, with the nearest known one."""
+    """The error for an unknown name, with the nearest known one where one is near."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = [
+        *difflib.get_close_matches(name, known, n=1, cutoff=CLOSE),
+        *difflib.get_close_matches(name.lower(), known, n=1, cutoff=CLOSE),
+    ]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(known)}")
 
 
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _convert(value: Any, kind: type) -> Any:
@@ -88,7 +94,7 @@ def _convert(value: Any, kind: type) -> Any:
     """
     if kind is bool:
         if isinstance(value, str):
-            return _BOOLEANS[value.lower()]
+            return BOOLEANS[value.lower()]
         if value in (0, 1, True, False):
             return bool(value)
         raise ValueError

@@ -38,8 +38,7 @@ def table(federation: Federation, rows: int = 20, width: int = 140) -> Table:
         columns.append(Column("classes", 2, _cell(lambda k: f"{int(held[k]):,}")))
         by_class = [*columns, *(_class_column(federation, counts, c) for c in _few(federation))]
         _, without_room = fitting(by_class, places, width)
-        frequent = _frequent(counts, _class_labels(federation))
-        most = Column("most frequent classes", 0, _cell(frequent), True)
+        most = Column("most frequent classes", 0, _cell(_frequent(federation, counts)), True)
         fits = bool(_few(federation)) and not without_room
         columns = by_class if fits else [*columns, most]
     name = shown(federation.name, LONGEST)
@@ -69,8 +68,9 @@ def _class_column(federation: Federation, counts: Tensor, c: int) -> Column:
     return Column(_class_labels(federation)[c], 3, _cell(cell))
 
 
-def _frequent(counts: Tensor, names: list[str]) -> Callable[[int], str]:
+def _frequent(federation: Federation, counts: Tensor) -> Callable[[int], str]:
     """The five most frequent classes of a client, with their samples."""
+    names = _class_labels(federation)
 
     def cell(k: int) -> str:
         held = counts[k]
@@ -109,8 +109,9 @@ def picture(federation: Federation, path: str | Path) -> Path:
         figure.colorbar(image, label="training samples", ax=axes)
         axes.set_xlabel("class")
         if federation.classes <= 20:
-            ticks = [label(name, most=20) for name in _class_labels(federation)]
-            axes.set_xticks(range(federation.classes), ticks)
+            names = [label(name, most=20) for name in _class_labels(federation)]
+            steep = max(map(len, names)) > 4
+            axes.set_xticks(range(federation.classes), names, rotation=90 if steep else 0)
     else:
         axes.barh(range(federation.clients), federation.sizes("train").numpy(), color="tab:blue")
         axes.invert_yaxis()
@@ -129,9 +130,9 @@ def picture(federation: Federation, path: str | Path) -> Path:
 
 
 def _class_labels(federation: Federation) -> list[str]:
-    """The user's label of each class, or its number."""
+    """The user's label of each class; its number where it has none."""
     names = federation.class_names or range(federation.classes)
-    return [shown(name, 20) for name in names]
+    return [shown(name, LONGEST) for name in names]
 
 
 def _shown(clients: int, rows: int) -> list[int | None]:

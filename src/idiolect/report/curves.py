@@ -1,10 +1,11 @@
-"""Accuracy against what was sent: the curve of each method, as curves.csv and curves.png."""
+"""Accuracy against what it took: the curve of each method, as curves.csv and curves.png."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from ..core.text import csv_cell
 from .curve_picture import picture
 from .goals import COUNTS, Curve, Goals, Point
 
-COLUMNS = ("method", "seed", "round", "accuracy", "loss", *COUNTS, "gradients")
+COLUMNS = ("method", "seed", "round", "accuracy", "loss", *COUNTS, "gradients", "seconds")
 
 
 def curve(label: str, rows: Iterable[dict[str, Any]]) -> Curve:
-    """The evaluated rounds of a result, from its `rounds_table()`."""
+    """The evaluated rounds of a result, from its record's `timed_rounds()`."""
     return [point(label, row) for row in rows]
 
 
@@ -37,11 +38,18 @@ def point(label: str, row: dict[str, Any]) -> Point:
         **{k: row[k] for k in ("seed", "round", "accuracy", "loss")},
         **{unit: row[f"{unit}_up"] + row[f"{unit}_down"] for unit in COUNTS},
         "gradients": row["gradients_per_client"],
+        "seconds": row.get("seconds", math.nan),
     }
 
 
-def write(curves: list[Curve], goals: Goals, directory: Path) -> list[Path]:
-    """curves.csv, and curves.png where matplotlib is there and something was evaluated."""
+def write(
+    curves: list[Curve], goals: Goals, directory: Path, against: Sequence[str] = ()
+) -> list[Path]:
+    """curves.csv, and curves.png where matplotlib is there and something was evaluated.
+
+    The picture has a panel for rounds, what was sent, gradients and seconds, or those of `against`.
+    """
+    against = against or ("rounds", goals.count, "gradients", "seconds")
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
@@ -49,4 +57,4 @@ def write(curves: list[Curve], goals: Goals, directory: Path) -> list[Path]:
         writer.writerow({k: csv_cell(v) for k, v in p.items()})
     table = directory / "curves.csv"
     write_atomic(table, text.getvalue().encode())
-    return [table, *picture(curves, goals, directory / "curves.png")]
+    return [table, *picture(curves, goals, directory / "curves.png", against)]

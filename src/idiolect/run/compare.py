@@ -108,7 +108,7 @@ class Comparison:
     def curves(self) -> list[Curve]:
         """The evaluated rounds of every row, against what was sent."""
         pairs = zip(self.labels, self.results, strict=True)
-        return [curves.curve(label, r.rounds_table()) for label, r in pairs]
+        return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
         """A summary per method, with what it made of the goals."""
@@ -254,8 +254,8 @@ def compare(
             begin_folder(path, COMPARE, saved)
     goal_names = ("bytes", "target_accuracy", "target")
     shared = {k: v for k, v in given.items() if k not in goal_names}
-    trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
     title = _title(federation, whole)
+    trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     watch = {
         "progress": progress,

@@ -32,6 +32,7 @@ class SeedRecord:
     collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
+    times: list[float] = field(default_factory=list)  # seconds from the start to each of them
     best: dict[str, float] = field(default_factory=dict)  # the best evaluated round on valid. data
     final: dict[str, Figures] = field(default_factory=dict)  # split -> figures of honest clients
     malicious: Figures = field(default_factory=dict)  # test figures of the malicious clients
@@ -183,6 +184,21 @@ class Record:
         """One row per seed and evaluated round, for metrics.csv."""
         return [{"seed": s.seed, **h} for s in self.seeds for h in s.history]
 
+    def timed_rounds(self) -> list[dict[str, Any]]:
+        """The rows of `rounds_table`, with the seconds since the start of their seed where known.
+
+        Times are another number each time: they stand in no table that a resumed run repeats.
+        """
+        times = [
+            s.times if len(s.times) == len(s.history) else [None] * len(s.history)
+            for s in self.seeds
+        ]
+        flat = [t for of_seed in times for t in of_seed]
+        return [
+            {**row, "seconds": math.nan if t is None else t}
+            for row, t in zip(self.rounds_table(), flat, strict=True)
+        ]
+
     def clients_table(self) -> list[dict[str, Any]]:
         """One row per seed and client, for clients.csv."""
         return [{"seed": s.seed, **row} for s in self.seeds for row in s.clients]
@@ -215,7 +231,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, {"best"}, place=f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

@@ -336,6 +336,7 @@ class Result:
             "server": server,
             "history": s.history,
             "seconds": s.seconds,
+            "times": s.times,
             "journal": journal.save(),
         }
         states = {"server": tensors}

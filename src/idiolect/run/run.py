@@ -331,6 +331,7 @@ class Runner:
             )
             if evaluated:
                 one.evaluate()
+                record.times.append(clock() - began)
             one.journal.round_done(server)
             record.seconds = clock() - began
             if evaluated and s.keep_best and self.best_in is not None and one.is_best():

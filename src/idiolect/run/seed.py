@@ -113,6 +113,7 @@ class Seed:
             "server": server,
             "history": self.record.history,
             "seconds": self.record.seconds,
+            "times": self.record.times,
         }
         if stopped == BY_CALLBACK:
             facts["stopped"] = stopped
@@ -148,6 +149,7 @@ class Seed:
         for figures in self.record.history:
             self.note_collapse(figures)
         self.record.seconds = found.facts["seconds"]
+        self.record.times = found.facts.get("times", [])[: len(self.record.history)]
 
     def _forget_last_round(self) -> None:
         """A last round that was evaluated only because it was the last is one among others now."""
@@ -167,7 +169,7 @@ def checked_history(
     `more`: columns beside those that every run has.
     """
     kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
-    check_object(facts, kinds, {"stopped"})
+    check_object(facts, {**kinds, "times": list[float]}, {"stopped", "times"})
     if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
         raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
     if not 0 <= facts["seconds"] < math.inf:

@@ -1,0 +1,200 @@
+"""`idiolect init`: a settings file for the user's own table, and what was found in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.files import write_atomic
+from ..core.knobs import SettingError, accepted, kinds_of, written
+from ..core.paths import given_path
+from ..core.text import shown
+from ..data import load
+from ..data.federation import SPLITS, Federation
+from ..data.tables import TableFile
+from ..report.console import OUT, literal, say
+from .flags import Flags, Parser
+from .guess import guess_client, guess_target
+from .settings_file import toml_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METHODS = ("local", "fedavg", "ditto")
+ROUNDS = 100
+SEEDS = 3
+
+
+def init(argv: list[str]) -> None:
+    """Write a settings file for a table."""
+    parser = Parser("init", "Look at your own table and write a settings file for it.")
+    parser.add_argument("table", help="your file: .csv, .tsv or .parquet, one row per sample")
+    parser.add_argument(
+        "-o", "--output", default="idiolect.toml", help="the file to write (default idiolect.toml)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_json()
+    parser.epilog = (
+        "For example:\n  idiolect init visits.csv --client hospital --target outcome\n"
+        "  idiolect compare --config idiolect.toml --clients-table"
+    )
+    flags = Flags(parser)
+    flags.add("data", TableFile, "how the table is read", {"path": None})
+    parsed = flags.parse(argv)
+    target = given_path(parsed.output, "output")
+    if target.exists() and not parsed.force:
+        raise SettingError(f"output: {parsed.output!r} is there already; -o FILE, or --force")
+    given = flags.values(parsed, "data")
+    options = {**given, "path": parsed.table}
+    notes = _complete(options)
+    for note in notes:
+        say(note)
+    federation = load("table", **options)
+    settings = sensible(federation)
+    text = document(options, settings, federation, notes, shlex.quote(parsed.output))
+    write_atomic(target, text.encode())
+    command = f"idiolect compare --config {shlex.quote(parsed.output)} --clients-table"
+    if parsed.json:
+        facts = {"file": str(target), "data": options, "run": settings, "methods": list(METHODS)}
+        print(json.dumps({**facts, "notes": notes, "next": command}))
+        return
+    OUT.print(literal_lines(repr(federation)))
+    OUT.print(literal(f"{target} is written. Next: {command}"), soft_wrap=True)
+
+
+def literal_lines(text: str) -> Any:
+    """Several lines for the console, as they are."""
+    from rich.text import Text
+
+    return Text("\n").join(literal(line) for line in text.splitlines())
+
+
+def _complete(options: dict[str, Any]) -> list[str]:
+    """Fill in what the user did not say, in place; a line for each thing that was guessed."""
+    frame = TableFile(**options).frame()
+    frame.columns = [str(c) for c in frame.columns]
+    notes = []
+    for role, guess, other in (
+        ("client", guess_client, "target"),
+        ("target", guess_target, "client"),
+    ):
+        if role not in options:
+            found = guess(frame, options.get(other, ""))
+            options[role] = found.column
+            notes.append(f"{role}: {found.column!r} ({found.reason}); --{role} says otherwise")
+    return [*notes, *_gaps(frame, options)]
+
+
+def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
+    """What is done about missing values and dates, which would be refused otherwise."""
+    from ..data.preparation.kinds import DATE, kind_of
+
+    reading = TableFile(**options)
+    roles = (reading.client, reading.target, reading.split)
+    names = [c for c in reading.features or frame.columns if c not in (*roles, *reading.drop)]
+    names = [c for c in names if c in frame.columns]
+    notes = []
+    lacking = {c: int(frame[c].isna().sum()) for c in names}
+    lacking = {c: n for c, n in lacking.items() if n}
+    if lacking and "missing" not in options:
+        options["missing"] = "mean"
+        worst = max(lacking, key=lacking.__getitem__)
+        notes.append(
+            f"missing: {sum(lacking.values()):,} values are missing in {len(lacking)} "
+            f"column{'s' * (len(lacking) > 1)} ({lacking[worst]:,} in {worst!r}); "
+            "they are filled in with the mean of the training rows; --missing says otherwise"
+        )
+    dates = [c for c in names if kind_of(frame[c], c) == DATE]
+    if dates and "dates" not in options:
+        options["dates"] = "drop"
+        notes.append(f"dates: {', '.join(dates)} dropped; --dates days makes numbers of them")
+    return notes
+
+
+def sensible(federation: Federation) -> dict[str, Any]:
+    """Run settings for data of this size."""
+    train = federation.sizes("train").double()
+    typical = float(train.median())
+    batch = 8
+    while batch < 64 and batch * 4 <= typical:
+        batch *= 2
+    large = int(train.sum()) > 200_000 or federation.clients > 1000
+    return {
+        "rounds": ROUNDS // 2 if large else ROUNDS,
+        "batch": batch,
+        "seeds": 1 if large else SEEDS,
+        "eval_every": 5,
+        "threads": 1,
+    }
+
+
+# -- the file --------------------------------------------------------------------------------------
+RUN_COMMENTS = {
+    "rounds": "communication rounds; more if the curves still rise at the end",
+    "batch": "samples per mini-batch; about a quarter of a typical client's training rows",
+    "seeds": "repetitions with other random numbers: figures get a 95 % interval",
+    "eval_every": "rounds between evaluations",
+    "threads": "of the processor; steps this small are slower on several",
+}
+
+
+def document(
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    federation: Federation,
+    notes: list[str],
+    file: str = "idiolect.toml",
+) -> str:
+    """The settings file: what was chosen, and every other option of the table as a comment."""
+    samples = {s: int(federation.sizes(s).sum()) for s in SPLITS}
+    kind = f"{federation.classes} classes" if federation.classes else "real values"
+    lines = [
+        f"# Settings for {shown(Path(options['path']).name)}: {federation.clients:,} clients, "
+        f"{sum(samples.values()):,} samples, {kind}.",
+        f"# Compare methods:  idiolect compare --config {file} --clients-table",
+        f"# Train one method: idiolect run ditto --config {file}",
+        "# Flags win over this file: --rounds 200. All settings: idiolect run ditto --help",
+        "",
+        "# What is compared: training alone, one shared model, and a model of its own per client.",
+        '# What else there is: idiolect methods. Fields: "ditto:lam=0.5"',
+        f"methods = {toml_text(list(METHODS))}",
+        "",
+        "[data]",
+        'name = "table"',
+    ]
+    guessed = {note.partition(":")[0] for note in notes}
+    for f in sorted(dataclasses.fields(TableFile), key=lambda f: f.name != "path"):
+        if f.metadata:
+            lines += _option(f, options, f.name in guessed)
+    lines += ["", "[run]"]
+    for name, value in settings.items():
+        lines += [f"# {RUN_COMMENTS[name]}", f"{name} = {toml_text(value)}"]
+    lines += [
+        "# clients heard per round; 0 = all of a small federation, a part of a large one",
+        "# sample = 0",
+        "",
+        "# [model]",
+        "# linear is the default for tables; mlp can learn more, and needs more data",
+        '# name = "mlp"',
+        '# hidden = "32"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option(f: dataclasses.Field, options: dict[str, Any], guessed: bool) -> list[str]:
+    """A setting of the table with its meaning; one that was not chosen stands as a comment."""
+    kinds = kinds_of(TableFile)
+    text = f"{f.metadata['help']} ({accepted(f, kinds[f.name])})"
+    comment = textwrap.wrap(text, 96, initial_indent="# ", subsequent_indent="#   ")
+    chosen = f.name in options
+    value = options[f.name] if chosen else written(f, f.default)
+    if chosen and kinds[f.name] in (int, float) and isinstance(value, str):
+        value = kinds[f.name](value)
+    line = f"{f.name} = {toml_text(value)}"
+    if guessed:
+        line += "  # chosen by idiolect init: check it"
+    return [*comment, line if chosen else f"# {line}"]

@@ -1,0 +1,155 @@
+"""What the user may have meant: by other programs' words, by spelling, by what a name is here."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from shlex import join
+
+from ..core.knobs import CLOSE, SettingError
+from ..core.registry import Table
+from ..data import DATASETS
+from ..methods import METHODS
+from ..models import MODELS, options_of
+
+TABLES = (".csv", ".tsv", ".parquet")
+COMMAND_WORDS = {  # what other programs call it
+    "train": "run",
+    "fit": "run",
+    "start": "run",
+    "continue": "resume",
+    "benchmark": "compare",
+    "results": "show",
+    "summary": "show",
+    "save": "export",
+    "models": "export",
+    "new": "init",
+    "setup": "init",
+    "list": "methods",
+    "algorithms": "methods",
+    "datasets": "data",
+    "infer": "predict",
+    "personalize": "personalise",
+}
+FLAG_WORDS = {
+    "batch-size": "batch",
+    "learning-rate": "lr",
+    "step-size": "lr",
+    "epochs": "rounds",
+    "num-rounds": "rounds",
+    "n-rounds": "rounds",
+    "local-steps": "steps",
+    "num-clients": "clients",
+    "n-clients": "clients",
+    "dataset": "data",
+    "algorithm": "method",
+    "file": "path",
+    "csv": "path",
+    "label": "target",
+    "output": "directory",
+    "out": "directory",
+    "output-dir": "directory",
+    "gpu": "device",
+    "random-state": "seed",
+    "optimizer": "server-optimizer",
+}
+
+
+def nearest_word(
+    given: str, known: Iterable[str], words: dict[str, str], close: float = CLOSE
+) -> str:
+    """The known name that a word stands for or is a misspelling of; "" where none is near.
+
+    >>> nearest_word("rum", ["run", "show"], {}), nearest_word("plot", ["export"], {})
+    ('run', '')
+    """
+    known = list(known)
+    if words.get(given) in known:
+        return words[given]
+    found = difflib.get_close_matches(given.lower(), known, n=1, cutoff=close)
+    return found[0] if found else ""
+
+
+def unknown_command(argv: list[str], known: Iterable[str]) -> SettingError:
+    """The error for a first argument that is no command, with the command that was meant."""
+    given = argv[0]
+    known = list(known)
+    meant = ""
+    if command := _command_for(argv):
+        meant = f"did you mean: idiolect {command}? "
+    elif near := nearest_word(given, known, COMMAND_WORDS):
+        meant = f"did you mean {near!r}? "
+    return SettingError(f"command: {given!r} is unknown; {meant}known: {', '.join(known)}")
+
+
+def _command_for(argv: list[str]) -> str:
+    """The command for arguments that begin with something else than a command."""
+    given = argv[0]
+    methods = [a for a in argv if is_method(a)]
+    if given.startswith("-"):
+        return join(["run", *argv]) if len(methods) == 1 else ""
+    if is_method(given):
+        return join(["compare" if len(methods) > 1 else "run", *argv])
+    if given in DATASETS.built_in:
+        return f"data show {given}"
+    if given.endswith(TABLES):
+        return join(["init", *argv])
+    if any((Path(given) / name).exists() for name in ("settings.json", "compare.json")):
+        return join(["show", *argv])
+    return ""
+
+
+def is_method(word: str) -> bool:
+    """Whether a word names a built-in method, with or without fields: "lp-proj:p=1"."""
+    return word.partition(":")[0] in METHODS.built_in
+
+
+def unknown_method(given: str) -> str:
+    """A hint where something else stands in the place of a method; "" where nothing fits.
+
+    >>> unknown_method("digits")
+    "'digits' is a data set: idiolect run METHOD --data digits"
+    """
+    if given in DATASETS.built_in:
+        return f"{given!r} is a data set: idiolect run METHOD --data {given}"
+    if given in MODELS.built_in:
+        return f"{given!r} is a model: idiolect run METHOD --model {given}"
+    if given.endswith(TABLES):
+        return f"{given!r} is a table: idiolect init {given}"
+    return ""
+
+
+def unknown_flag(given: str, flags: Iterable[str], prog: str) -> SettingError:
+    """The error for an unknown flag: the flag that was meant, or what it is a flag of."""
+    name = given.partition("=")[0].lstrip("-")
+    known = [f.lstrip("-") for f in flags if f.startswith("--")]
+    owners = list(_owners(name.replace("-", "_")))
+    near = nearest_word(name, known, FLAG_WORDS, 0.85 if owners else CLOSE)
+    hints = [f"did you mean --{near}?"] if near else []
+    hints += [f"it belongs to {'; '.join(owners)};"] if owners else []
+    return SettingError(
+        f"{given} is not a flag of {prog}; {' '.join([*hints, 'see:'])} {prog} --help"
+    )
+
+
+def _owners(field: str) -> Iterator[str]:
+    """The methods, data sets and models that have such a setting."""
+    methods = [n for n, (cls, fixed) in METHODS.built_in.items() if _has(cls, field, fixed)]
+    if methods:
+        yield f"the method{'s' if len(methods) > 1 else ''} {', '.join(methods)}"
+    tables: tuple[tuple[str, Table], ...] = (("data", DATASETS), ("model", MODELS))
+    for flag, table in tables:
+        names = [n for n, entry in table.built_in.items() if _has(_options(flag, entry), field)]
+        if names:
+            yield " or ".join(f"--{flag} {n}" for n in names)
+
+
+def _options(flag: str, entry: type) -> type:
+    return options_of(entry) if flag == "model" else entry
+
+
+def _has(cls: type, field: str, fixed: Iterable[str] = ()) -> bool:
+    own = {f.name for f in dataclasses.fields(cls) if f.init and f.metadata}
+    return field in own and field not in fixed
