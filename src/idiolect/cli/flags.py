@@ -261,8 +261,9 @@ def plan_of(
 
     named = parsed.data or file["data"].get("name", "synthetic")
     found = section("data")
-    if named in FROM_FILES and found.get("path"):  # the run may be resumed from elsewhere
-        found["path"] = str(given_path(found["path"], "path").absolute())
+    path = found.get("path", "")
+    if named in FROM_FILES and path and given_path(path, "path").exists():
+        found["path"] = str(given_path(path, "path").absolute())  # for a resume from elsewhere
     task = section("task")
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())
