@@ -71,6 +71,7 @@ def test_data_sets_become_clients():
         ({"clients": [None, *WHO[1:]]}, "sample 0 has no client id"),
         ({"clients": np.array([0.0] * 11 + [np.nan])}, "sample 11 has no client id"),
         ({"clients": WHO.reshape(4, 3)}, "one client id per sample"),
+        ({"targets": Y - 1}, "class -1 is negative"),
         ({"targets": Y - 1, "classes": 3}, "class -1 is negative"),
         ({"classes": 2}, "class 2 lies outside the 2 classes; accepted: 0 to 1"),
         ({"inputs": np.where(X == 6, np.nan, X)}, "sample 3 holds NaN"),
@@ -141,7 +142,7 @@ def test_the_kind_of_target_can_be_chosen(tmp_path):
         (FRAME, {"kind": "values"}, "a regression needs numbers"),
         (FRAME, {"kind": "value"}, "kind: 'value' is not accepted"),
         (FRAME.assign(site=["a", None] * 10), {}, "sample 1 has no client id"),
-        (FRAME.assign(ill=[None, "yes"] * 10), {}, "target 'ill': row 0 is empty"),
+        (FRAME.assign(ill=[None, "yes"] * 10), {}, "row 0 of column 'ill' is empty"),
         (FRAME[["site", "ill"]], {}, "no feature columns"),
     ],
 )

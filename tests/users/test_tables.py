@@ -530,6 +530,13 @@ def test_a_file_with_its_row_numbers_and_a_mark_at_its_beginning_is_read(tmp_pat
     assert f.fingerprint() == read().fingerprint()
 
 
+def test_spaces_after_separators_are_no_part_of_names_and_values(tmp_path):
+    path = tmp_path / "v.csv"
+    path.write_text("site, age, ill\n" + "a, 1.5, yes\nb, 2.5, no\nb,3.5,yes\na,2,no\n" * 5)
+    f = load(path, features="age,")
+    assert f.class_names == ("no", "yes") and f.preparation.feature_names == ("age",)
+
+
 def test_files_whose_columns_are_not_clear_are_refused(tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("site,age,age,ill\na,1,2,0\nb,3,4,1\n")

@@ -10,7 +10,7 @@ from .text import shown
 
 
 def note(text: str) -> None:
-    """A line for the user."""
+    """A line for the user; nothing on stdout, which belongs to results."""
     with suppress(OSError, ValueError):  # a terminal that is gone must not cost a run
         print(f"note: {shown(text)}", file=sys.stderr)
 

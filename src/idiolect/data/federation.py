@@ -332,8 +332,9 @@ the nearest is 13
         >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
         [[0.0]]
         """
-        from .frames import Reading, read_table
+        from .frames import read_table
         from .preparation.choose import read_names
+        from .reading import Reading
 
         how = Reading(
             client=str(client),

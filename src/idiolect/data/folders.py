@@ -58,6 +58,7 @@ class Folder(Partitioned):
     )
     minimum: int = knob(1, "least samples of a client (partitions dirichlet and quantity)", low=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    scale_images: bool = knob(True, "pixels in [0, 1]; otherwise bytes")
     memory: float = knob(4.0, "most GiB that the pictures may take as numbers", above=0)
 
     def load(self) -> Federation:
@@ -85,7 +86,14 @@ class Folder(Partitioned):
         pixels = _decode(files, root, self.size, self.colour, self.memory)
         name = root.resolve().name or "folder"
         return Federation.from_arrays(
-            pixels, labels, who, class_names=names, channels="first", name=name, **options
+            pixels,
+            labels,
+            who,
+            class_names=names,
+            scale_images=self.scale_images,
+            channels="first",
+            name=name,
+            **options,
         )
 
 

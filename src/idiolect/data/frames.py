@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.knobs import Knobs, SettingError, knob
-from ..core.notes import listed, note
+from ..core.knobs import SettingError
+from ..core.notes import note
 from .federation import Federation
 from .ids import ClientId, read_ids
 from .preparation import Preparation
-from .preparation.choose import candidates, choose, find, read_names, write_names
+from .preparation.choose import candidates, choose, find
 from .preparation.fit import extend, fit
-from .preparation.kinds import CATEGORY, read_frame
+from .preparation.kinds import read_frame
 from .preparation.outcome import read_outcome
-from .preparation.prepared import MISSING, SCALES
+from .preparation.remarks import say_clients, say_preparation, some
+from .reading import Reading
 from .splits import SPLITS, draw_split, read_split
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Reading(Knobs):
-    """How a table is read: what its columns are, and what is done to them."""
-
-    client: str = knob("client", "column of client ids")
-    target: str = knob("target", "column to predict")
-    split: str = knob("", "column of train, valid or test; empty: drawn at random")
-    kind: str = knob(
-        "auto",
-        "what the target is: classes, values (regression), or auto: text, two distinct numbers "
-        "and few whole numbers are classes",
-        choices=("auto", "classes", "values"),
-    )
-    features: tuple[str, ...] = knob(
-        (),
-        "columns to learn from, with commas; empty: all but identifiers and constants",
-        parse=read_names,
-        write=write_names,
-    )
-    drop: tuple[str, ...] = knob(
-        (), "columns to leave out, with commas", parse=read_names, write=write_names
-    )
-    missing: str = knob(
-        "refuse",
-        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
-        "(+flag: and a feature that says so)",
-        choices=MISSING,
-    )
-    scale: str = knob(
-        "federated",
-        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
-        "by sums that clients send), of each client, or not at all (none)",
-        choices=SCALES,
-    )
-    max_categories: int = knob(50, "most categories of a column", low=1)
-    dates: str = knob(
-        "refuse",
-        "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
-        choices=("refuse", "drop", "days"),
-    )
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    seed: int = knob(0, "seed of the split", low=0)
 
 
 @dataclass(frozen=True)
@@ -112,7 +67,7 @@ def read_table(
         )
     if outcome.reason:
         note(outcome.reason)
-    _say_clients(samples, how)
+    say_clients(samples.ids, samples.client, how.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
         prepared.apply(samples.frame, clients),
@@ -123,12 +78,7 @@ def read_table(
         classes=len(outcome.class_names) or None,
         name=name,
     )
-    return replace(
-        federation,
-        classes=len(outcome.class_names),
-        class_names=outcome.class_names,
-        preparation=prepared,
-    )
+    return replace(federation, class_names=outcome.class_names, preparation=prepared)
 
 
 def _prepare(
@@ -148,7 +98,7 @@ def _prepare(
         max_categories=how.max_categories,
         dropped=dropped,
     )
-    _say_preparation(prepared)
+    say_preparation(prepared)
     return kept, prepared
 
 
@@ -250,7 +200,7 @@ def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samp
             "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
             f"feature that says so), or leave the column out: --drop {name}"
         )
-    where = _some(f"{name!r} {count:,}" for name, count in counts.items())
+    where = some(f"{name!r} {count:,}" for name, count in counts.items())
     if missing != "drop":
         note(f"missing values are filled in with the {missing}: {where}")
         return samples
@@ -261,49 +211,3 @@ def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samp
     if not kept.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return kept
-
-
-def _some(words: Iterable[str], most: int = 8) -> str:
-    """The first of many words, and how many there are beyond them."""
-    every = list(words)
-    rest = len(every) - most
-    return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def _say_preparation(made: Preparation) -> None:
-    guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
-    if guessed:
-        words = _some(f"{name!r} ({why})" for name, why in guessed.items())
-        note(f"columns dropped: {words}. Columns named in --features are kept")
-    coded = [column for column in made.columns if column.kind == CATEGORY]
-    if coded:
-        words = _some(f"{column.name!r} ({len(column.categories)})" for column in coded)
-        note(f"categories become a feature of 0 or 1 each: {words}")
-    numbers = sum(column.kind != CATEGORY for column in made.columns)
-    if not numbers:
-        return
-    scales = {
-        "federated": "scaled by mean and variance of all clients' training rows "
-        "(--scale client: of each client's own; --scale none: not at all)",
-        "client": "scaled by mean and variance of each client's own training rows",
-        "none": "not scaled",
-    }
-    plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
-    note(f"{numbers:,} {plural} {scales[made.scale]}")
-
-
-def _say_clients(samples: _Samples, how: Reading) -> None:
-    sizes = np.bincount(samples.client, minlength=len(samples.ids))
-    single = [samples.ids[k] for k in np.flatnonzero(sizes == 1)]
-    if len(samples.ids) == 1:
-        note(
-            f"column {how.client!r} has one client only ({samples.ids[0]!r}): "
-            "there is nobody to learn with"
-        )
-    elif len(single) == len(samples.ids):
-        note(
-            f"every row is a client of its own in column {how.client!r}: no client can be tested; "
-            "is it the column of clients?"
-        )
-    elif single:
-        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")

@@ -8,12 +8,14 @@
 - In arrays, integers say more than in a column of a table: 0 to C - 1, all found, are class numbers
   as they stand; up to 20 different integers are classes however seldom each is found; more than 20
   are classes if they begin at 0 or 1 and at least half of the numbers up to the largest are found.
+  -1 beside 0 to C - 1 is refused, because it often stands for samples without a label.
 
 Classes are numbered from 0 in sorted order, categories in their own. `kind` overrules the rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,11 @@ a regression
                 f"{name}: {IGNORED} marks an ignored position of token or segmentation targets; "
                 "leave out the samples without a class, or give kind='classes'"
             )
+        if numbered and labels == tuple(range(-1, len(labels) - 1)) and len(labels) > 1:
+            raise SettingError(
+                f"{name}: class -1 is negative; -1 often stands for samples without a label: "
+                "leave them out, or give kind='classes' if it is a class"
+            )
     reason = (
         f"{name}: {_different(labels)} {_listed(labels)} "
         f"{'is' if len(labels) == 1 else 'are'} read as classes; "
@@ -109,9 +116,18 @@ def _few(column: np.ndarray, labels: tuple, numbered: bool) -> bool:
     if numbered and column.dtype.kind in "iu":
         near = labels[0] in (0, 1) and 2 * len(labels) >= labels[-1]
         return len(labels) <= FEW or near
-    whole = column.dtype.kind in "iu" or bool((np.mod(column, 1) == 0).all())
-    repeated = len(labels) == 2 or 2 * len(labels) <= len(column)
-    return whole and 2 <= len(labels) <= FEW and repeated
+    many = 2 * FEW if len(labels) == 2 else len(column)  # two need not be repeated
+    return len(labels) >= 2 and few_and_repeated(labels, many)
+
+
+def few_and_repeated(labels: Sequence[float], n: int) -> bool:
+    """Whether these different values of n samples are whole numbers, few, and each found again.
+
+    >>> few_and_repeated((1.0, 2.0, 3.0), 6), few_and_repeated((1, 2, 3), 5)
+    (True, False)
+    """
+    whole = all(float(label).is_integer() for label in labels)
+    return whole and len(labels) <= FEW and 2 * len(labels) <= n
 
 
 def _why_values(column: np.ndarray, labels: tuple, name: str, numbered: bool) -> str:

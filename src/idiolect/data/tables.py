@@ -11,8 +11,9 @@ from ..core.knobs import SettingError, knob
 from ..core.notes import note
 from ..core.paths import given_path
 from .federation import Federation
-from .frames import Reading, read_table
+from .frames import read_table
 from .preparation.kinds import refuse_twice
+from .reading import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,9 +74,16 @@ def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
         else:
             mark = SEPARATORS.get(separator, separator)
         file.seek(0)
-        header = next(csv.reader(file, delimiter=mark), [])
+        header = next(csv.reader(file, delimiter=mark, skipinitialspace=True), [])
     refuse_twice([name for name in header if name])
-    frame = pd.read_csv(path, sep=mark, encoding="utf-8-sig", low_memory=False, dtype={client: str})
+    frame = pd.read_csv(
+        path,
+        sep=mark,
+        encoding="utf-8-sig",
+        low_memory=False,
+        skipinitialspace=True,
+        dtype={client: str},
+    )
     if not isinstance(frame.index, pd.RangeIndex):
         raise SettingError(
             f"path: the rows of {str(path)!r} have more values than its first line has names "

@@ -69,7 +69,7 @@ class Evaluator:
             sums.hits.index_add_(0, owner, hits)
             sums.loss.index_add_(0, owner, loss)
             if tally is not None:
-                tally.add(owner, outputs, self.data.targets[a:b])
+                tally.add(owner, outputs, targets)
         return sums
 
     def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Tally | None = None) -> None:

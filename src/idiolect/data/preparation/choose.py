@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ def read_names(given: Any) -> tuple[str, ...]:
     """
     if isinstance(given, str):
         rows = list(csv.reader([given], skipinitialspace=True)) if given.strip() else [[]]
-        return tuple(name.strip() for name in rows[0])
+        return tuple(name.strip() for name in rows[0] if name.strip())
     if isinstance(given, (list, tuple)):
         return tuple(str(name) for name in given)
     if given is None:
@@ -42,8 +43,14 @@ def read_names(given: Any) -> tuple[str, ...]:
 
 
 def write_names(names: Sequence[str]) -> str:
-    """The inverse of `read_names`, as text."""
-    return ", ".join(f'"{n}"' if "," in n else n for n in names)
+    """The inverse of `read_names`, as text.
+
+    >>> write_names(["age", "a, b"])
+    'age,"a, b"'
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
 
 
 def find(name: str, role: str, columns: Collection[str]) -> None:

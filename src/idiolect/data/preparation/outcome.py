@@ -9,12 +9,11 @@ import numpy as np
 
 from ...core.knobs import SettingError
 from ...core.notes import listed
+from ..outcome import FEW, few_and_repeated
 from .kinds import DATE, NUMBER, coded, in_order, kind_of, numbers
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MOST_WHOLE = 20  # distinct whole numbers that are taken for classes
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,14 @@ def _decide(classes: list[Any], n: int, name: str, holds: str) -> tuple[str, str
     """The kind of a target, and the line that says why."""
     many = len(classes)
     if holds != NUMBER:
-        if many > MOST_WHOLE and 2 * many > n:
+        if many > FEW and 2 * many > n:
             raise SettingError(
                 f"target: column {name!r} has {many:,} distinct values in {n:,} rows, such as "
                 f"{listed(classes, 2)}; that is no outcome to predict. --kind classes takes them "
                 "as classes all the same"
             )
         return "classes", f"target {name!r} has {many:,} classes ({listed(classes)})"
-    whole = all(float(value).is_integer() for value in classes)
-    few = whole and many <= MOST_WHOLE and 2 * many <= n
-    if many <= 2 or few:
+    if many <= 2 or few_and_repeated(classes, n):
         kind = "classes; --kind values makes it a regression"
         plural = "s" if many > 1 else ""
         reason = f"target {name!r} has {many} distinct value{plural} ({listed(classes)}): {kind}"

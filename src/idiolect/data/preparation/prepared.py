@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,13 @@ from ...core.knobs import SettingError
 from ...core.notes import listed, note
 from ...core.typed import expect_fields
 from ..ids import ClientId, plain_id, unknown_client
+from .check import check
 from .choose import find
 from .encode import one_hot, which
-from .kinds import CATEGORY, DATE, NUMBER, days, kind_of, numbers, read_frame
+from .kinds import CATEGORY, DATE, days, kind_of, numbers, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCALES = ("federated", "client", "none")
-FILLS = ("mean", "median", "zero")
-MISSING = ("refuse", "drop", *FILLS, *(f"{fill}+flag" for fill in FILLS))
 
 
 @dataclass(frozen=True)
@@ -185,47 +181,10 @@ class Preparation:
                 expect_fields(column, _COLUMN, place=f"columns[{number}]")
                 columns.append(Column(**{k: _frozen(v) for k, v in column.items()}))
             made = cls(**{k: _frozen(v) for k, v in saved.items()} | {"columns": tuple(columns)})
-            made._check()
+            check(made)
         except (ValueError, OverflowError) as error:
             raise SettingError(f"preparation: it cannot be used: {error}") from None
         return made
-
-    def _check(self) -> None:
-        """ValueError where the parts do not fit each other."""
-        if self.scale not in SCALES or self.missing not in MISSING:
-            raise ValueError(f"scale {self.scale!r} or missing {self.missing!r} is unknown")
-        names = [column.name for column in self.columns]
-        if not names or len(set(names)) < len(names):
-            raise ValueError("columns: one or more, each with a name of its own")
-        if len({str(id) for id in self.clients}) < len(self.clients):
-            raise ValueError("clients: an id is there twice")
-        if len(self.bytes_up) != len(self.clients) or min(self.bytes_up, default=0) < 0:
-            raise ValueError("bytes_up: a number >= 0 for each client")
-        if self.bytes_down < 0:
-            raise ValueError("bytes_down: a number >= 0")
-        for column in self.columns:
-            self._check_column(column)
-
-    def _check_column(self, column: Column) -> None:
-        place = f"column {column.name[:80]!r}"
-        if column.kind == CATEGORY:
-            texts = {isinstance(c, str) for c in column.categories}
-            if len(set(column.categories)) < len(column.categories) or len(texts) != 1:
-                raise ValueError(f"{place}: its categories are one or more, all different")
-            if column.fill or column.centre or column.spread:
-                raise ValueError(f"{place}: a category has no statistics")
-            return
-        if column.kind not in (NUMBER, DATE) or column.categories:
-            raise ValueError(f"{place}: a number, category or date, with categories if it is one")
-        one = len(self.clients) if self.scale == "client" else 1
-        filled = self.missing not in ("refuse", "drop")
-        lengths = {"fill": one if filled else 0, "centre": one, "spread": one}
-        for name, length in lengths.items():
-            values = getattr(column, name)
-            if len(values) != length or not all(map(math.isfinite, values)):
-                raise ValueError(f"{place}: {name} is {length} finite numbers")
-        if min(column.spread) <= 0:
-            raise ValueError(f"{place}: spread is > 0")
 
 
 def _at(statistic: tuple[float, ...], row: np.ndarray | int) -> Any:

@@ -1,0 +1,109 @@
+"""Classes or values: the rule, its reasons, and how labels become class numbers."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+from idiolect.core.knobs import SettingError
+from idiolect.data.outcome import FEW, read_outcome
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "labels"),
+    [
+        ([0.0, 1.0, 1.0, 0.0], [0, 1, 1, 0], (0.0, 1.0)),
+        ([1, 2, 1], [0, 1, 0], (1, 2)),
+        ([41401, 42731, 41401], [0, 1, 0], (41401, 42731)),
+        ([-1, 1, 1], [0, 1, 1], (-1, 1)),
+        (["yes", "no"], [1, 0], ("no", "yes")),
+        ([True, False], [1, 0], (False, True)),
+        ([1, "a", 1], [0, 1, 0], (1, "a")),
+        (np.array([1, 5, 1], dtype=object), [0, 1, 0], (1, 5)),
+        (torch.tensor([0.0, 1.0]), [0, 1], (0.0, 1.0)),
+        (pd.Series([1, 5], dtype="Int64"), [0, 1], (1, 5)),
+        (pd.Series([True, False], dtype="boolean"), [1, 0], (False, True)),
+        (pd.Series(pd.Categorical(["lo", "hi"], ["lo", "mid", "hi"])), [0, 1], ("lo", "hi")),
+        (pl.Series(["b", "a"]), [1, 0], ("a", "b")),
+        (pl.Series(["b", "a"], dtype=pl.Categorical), [1, 0], ("a", "b")),
+        (pl.Series(["b", "a"], dtype=pl.Enum(["b", "a"])), [0, 1], ("b", "a")),
+        (pa.array(["b", "a"]), [1, 0], ("a", "b")),
+        (pa.chunked_array([[7], [9]]), [0, 1], (7, 9)),
+    ],
+)
+def test_few_labels_of_any_type_are_classes_and_keep_their_type(values, numbers, labels):
+    found, names, reason = read_outcome(values, "target 'ill'")
+    assert found.tolist() == numbers and found.dtype == np.int64
+    assert names == labels and [type(n) for n in names] == [type(n) for n in labels]
+    assert reason.startswith("target 'ill': ")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.25, 1.5, 0.25, 1.5],
+        np.arange(FEW + 1).repeat(5),
+        np.arange(FEW + 1.0).repeat(5),
+        np.arange(10),  # each found once
+        [3.0, 3.0, 3.0],
+    ],
+)
+def test_fractions_and_many_numbers_of_a_table_are_values(values):
+    numbers, labels, reason = read_outcome(values, "target 'dose'")
+    assert numbers.tolist() == np.asarray(values, dtype=float).tolist() and labels == ()
+    assert "a regression; kind 'classes' makes them classes" in reason
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (np.arange(100), 100),  # 0 to 99, all found
+        (np.arange(1, 100), 99),
+        (np.r_[np.arange(30), 40], 31),
+        ([7, 7], 1),
+        (np.arange(0, 300, 3), 0),
+        (np.arange(18, 90), 0),
+        (np.arange(50.0), 0),
+    ],
+)
+def test_integers_of_arrays_are_class_numbers_sooner_than_those_of_tables(values, classes):
+    numbers, _, _ = read_outcome(values, "targets", numbered=True)
+    assert (0 if numbers.dtype.kind == "f" else int(numbers.max()) + 1) == classes
+
+
+def test_class_numbers_stay_without_a_word():
+    numbers, labels, reason = read_outcome([2, 0, 1, 1], "targets", numbered=True)
+    assert (numbers.tolist(), labels, reason) == ([2, 0, 1, 1], (), "")
+    numbers, labels, reason = read_outcome([1, 3], "targets", numbered=True, classes=5)
+    assert (numbers.tolist(), labels, reason) == ([1, 3], (), "")
+
+
+def test_the_kind_that_is_given_wins_and_nothing_is_said():
+    assert read_outcome([0, 1], "y", "values") == (pytest.approx([0.0, 1.0]), (), "")
+    numbers, labels, reason = read_outcome([0.5, 1.5], "y", "classes")
+    assert (numbers.tolist(), labels, reason) == ([0, 1], (0.5, 1.5), "")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ([1, None], "auto", "y: row 1 is empty; every sample needs a target"),
+        (pd.Series(["a", None]), "auto", "row 1 is empty"),
+        (pl.Series([1, None]), "auto", "row 1 is empty"),
+        (pa.array([1, None]), "auto", "row 1 is empty"),
+        ([0.5, np.nan], "auto", "NaN or infinity found in row 1"),
+        ([0.5, np.inf], "classes", "NaN or infinity found in row 1"),
+        (["a", "b"], "values", "texts are given; a regression needs numbers"),
+        (np.array(["2020"], dtype="datetime64[D]"), "auto", "datetime64.* values are not accepted"),
+        ([("a", 1)], "auto", "not accepted"),
+        ([], "auto", "there are no samples"),
+        (dict, "auto", "the class dict is given; give an object of it"),
+        ([1, 2], "class", "kind: 'class' is not accepted; one of 'auto', 'classes', 'values'"),
+        ([-100, 0, 1, 0, 1, 1], "auto", "-100 marks an ignored position"),
+    ],
+)
+def test_other_outcomes_are_refused_by_name(values, kind, message):
+    with pytest.raises(SettingError, match=message):
+        read_outcome(values, "y", kind)
