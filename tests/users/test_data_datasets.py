@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from PIL import Image
 from torch.utils.data import (
@@ -206,6 +207,7 @@ class Stream(IterableDataset):
         (tensors(), "one TensorDataset is given; a dict or a list with one data set per client"),
         ("data", "datasets: str is not accepted"),
         ({"a": X}, "client 'a': a ndarray is not accepted"),
+        ({"a": (scipy.sparse.csr_matrix(X), Y)}, "client 'a': inputs: a sparse matrix per client"),
         ({"a": [torch.ones(2)]}, r"sample 0 is one Tensor of shape \(2,\); a pair"),
         ({"a": [("hello", 1)]}, "inputs: text is not accepted"),
         ({"a": [(torch.ones(2), None)]}, "client 'a': targets, sample 0: None is not accepted"),

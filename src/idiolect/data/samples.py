@@ -225,7 +225,10 @@ def _of_arrays(values: list) -> bool:
 def _column(values: Any, where: str) -> Any:
     array = read_array(values, where)
     if is_sparse(array):
-        array = array.astype(np.float32).toarray()
+        raise SettingError(
+            f"{where}: a sparse matrix per client is not accepted; give all of them to "
+            "Federation.from_arrays (scipy.sparse.vstack), or matrix.toarray()"
+        )
     return to_tensor(array) if isinstance(array, (Tensor, np.ndarray)) else array.samples
 
 
