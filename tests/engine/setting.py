@@ -11,8 +11,9 @@ from torch import Tensor
 
 from idiolect.channels import parse_channel
 from idiolect.core.knobs import build
-from idiolect.host.host import Host, HostSettings, Sent
+from idiolect.host.host import Host
 from idiolect.host.scores import Scores
+from idiolect.host.terms import HostSettings, Sent
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from engine.setting import with_header
 from idiolect.engine.inprocess import InProcess
-from idiolect.host.host import Host, Sent
+from idiolect.host.host import Host
 from idiolect.host.outgoing import CheckedHost
+from idiolect.host.terms import Sent
 from idiolect.server.exchange import Verdict
 from idiolect.server.server import Server
 from idiolect.wire.messages import HEADER

@@ -20,7 +20,8 @@ from faults.fileops import at_operation, full_disk
 from idiolect.adversary import parse_attack
 from idiolect.adversary.host import MaliciousHost
 from idiolect.channels import parse_channel
-from idiolect.host.host import Host, HostSettings
+from idiolect.host.host import Host
+from idiolect.host.terms import HostSettings
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
 from idiolect.server.contract import Contract

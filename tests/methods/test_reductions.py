@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.host.host import Host, Sent
+from idiolect.host.host import Host
+from idiolect.host.terms import Sent
 from idiolect.server.step import ServerStep
 from idiolect.wire import messages as wire
 from methods.common import LOGISTIC, N, every_model

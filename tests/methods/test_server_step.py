@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.host.host import Host, Sent
+from idiolect.host.host import Host
+from idiolect.host.terms import Sent
 from idiolect.wire import messages as wire
 from methods.common import an_lpproj, assert_equals, fedavg_reference, lpproj_reference
 from reference import setting

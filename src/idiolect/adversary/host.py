@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core import streams
 from ..core.streams import Keys
 from ..core.types import State
-from ..host.host import Exchange, Host
+from ..host.host import Host
+from ..host.terms import Exchange
 from .base import Attack
 from .observer import Observer, tamper
 

@@ -7,8 +7,7 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,8 @@ from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
-from ..core.files import private_folder
 from ..core.knobs import SettingError
 from ..core.store import Store
-from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.trees import leaves
 from ..core.types import State, prefixed, under
 from ..data.federation import Federation
@@ -28,63 +25,16 @@ from ..server.contract import Contract
 from ..server.exchange import Order, Query, Verdict
 from ..solvers import sgd
 from ..task.here import Here
-from ..task.optimise import Fitted, Optimise
+from ..task.optimise import Optimise
 from ..wire import messages as wire
-from ..wire.ragged import Ragged, join, stacked
+from ..wire.ragged import Ragged, join
+from . import saved
 from .evaluation import Evaluator, Sums
-from .metrics import Metric, Tally, form_of
+from .metrics import Tally, form_of
 from .scores import Scores
+from .terms import Exchange, HostSettings, Sent
 
-_CACHE = 32 << 20  # bytes that rows at work may touch in a step
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class HostSettings:
-    """How a host works: the run's settings that concern it."""
-
-    batch: int = 64
-    batching: str = "replace"
-    chunk: int = 0  # rows at once; 0 = as many as fit in `memory`
-    memory: int = 2 << 30  # bytes for a chunk at work, and for rows before they move to a file
-    scratch: Path | None = None
-    finetune_steps: int = 0  # SGD steps on every personal model before use
-    finetune_lr: float = 0.1
-    optimizer: Fitted | None = None  # how clients step; None = plainly
-    repeats: bool = True  # a round may be asked for after it was concluded, until the next one
-    validation: bool = True  # whether any client of the run, at whichever host, has validation data
-    metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What a host sends in a round."""
-
-    messages: Ragged
-    values: np.ndarray  # float64[S]: 32-bit words of each as the lp-proj paper counts
-    trained: Tensor  # int64: wire ids of the clients that trained
-    gradients: Tensor  # int64: gradient evaluations of each of them
-
-    @classmethod
-    def merge(cls, sent: Sequence[Sent]) -> Sent:
-        """All of it as one."""
-        if len(sent) == 1:
-            return sent[0]
-        none = torch.zeros(0, dtype=torch.int64)
-        return cls(
-            stacked([s.messages for s in sent]),
-            np.concatenate([np.zeros(0), *(s.values for s in sent)]),
-            torch.cat([none, *(s.trained for s in sent)]),
-            torch.cat([none, *(s.gradients for s in sent)]),
-        )
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Which messages of a round: those up, or answers about a part in a second exchange."""
-
-    version: int
-    part: str = ""  # the part of the message that is asked about; "" = the message itself
 
 
 class Host:
@@ -377,39 +327,22 @@ class Host:
 
     def save(self, folder: Path) -> None:
         """Private rows and what the channel keeps, as files in a folder of the owner's."""
-        private_folder(folder)
-        for name, store in self._stores().items():
-            write_tensors(folder / name, {**store.save(), "wire_ids": self.wire_ids})
+        saved.save(self._stores(), self.wire_ids, folder)
 
     def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
         """As it was saved; ValueError for anything that this host cannot have saved.
 
         No row may be newer than the `rounds` that are done: given for all rows, or for each.
         """
-        found = {}
-        for name, store in self._stores().items():
-            found[name] = read_tensors(folder / name, self._check_of(store))
-            if not torch.equal(found[name].pop("wire_ids"), self.wire_ids):
-                raise ValueError(f"{folder}: these are the rows of other clients")
-        for name, store in self._stores().items():
-            store.load(found[name], self.contract.task.device, rounds=rounds)
+        saved.load(self._stores(), self.wire_ids, folder, self.contract.task.device, rounds)
 
     def _stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
         return {"private.safetensors": self.store, "channel.safetensors": self.coder}
 
-    def _check_of(self, store: Store) -> Callable[[Shapes], None]:
-        def check(shapes: Shapes) -> None:
-            own = {n: shape for n, shape in shapes.items() if n == "wire_ids"}
-            check_shapes(own, shapes_of({"wire_ids": self.wire_ids}))
-            store.check({n: shape for n, shape in shapes.items() if n != "wire_ids"})
-
-        return check
-
     def most_bytes(self) -> int:
         """The most that `save` writes."""
-        rows = [bytes_of(store.expected()) for store in self._stores().values()]
-        return sum(rows) + 2 * bytes_of(shapes_of({"wire_ids": self.wire_ids}))
+        return saved.most_bytes(self._stores(), self.wire_ids)
 
     def release(self) -> None:
         """Forget what only makes evaluation faster, and rows kept from before a round."""
@@ -466,20 +399,11 @@ class Host:
 
     @property
     def chunk(self) -> int:
-        """Rows at once: as set, or as many as stay in the cache through their steps.
-
-        A row at work takes a model, its gradient and a batch. There is at least one row per thread,
-        and no more than fit in memory (about eight vectors of R^d and a batch with its activations
-        per row).
-        """
-        if self.settings.chunk:
-            return self.settings.chunk
-        size = self.contract.task.dtype.itemsize
-        model = self.contract.task.d * size
+        """Rows at once."""
+        task = self.contract.task
+        size = task.dtype.itemsize
         values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
-        batch = self.settings.batch * values * size
-        fit = self.settings.memory // (8 * model + 4 * batch)
-        return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
+        return self.settings.rows_at_once(task.d * size, values * size)
 
 
 def _is_one_model(x: Tensor, down: State) -> bool:

@@ -19,9 +19,10 @@ from ..core.store import Store
 from ..server.exchange import Order, Query, Verdict
 from ..wire import messages as wire
 from ..wire.ragged import Ragged
-from .host import Host, Sent
+from .host import Host
 from .metrics import Form, Measured, Metric, form_of
 from .scores import Scores
+from .terms import Sent
 
 
 class Undeclared(AssertionError):

@@ -23,8 +23,9 @@ from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.inprocess import InProcess
-from ..host.host import Host, HostSettings
+from ..host.host import Host
 from ..host.metrics import in_use
+from ..host.terms import HostSettings
 from ..method import Method
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics

@@ -8,7 +8,8 @@ import torch
 
 import idiolect as il
 from idiolect.adversary import ATTACKS as NAMES
-from idiolect.host.host import Host, Sent
+from idiolect.host.host import Host
+from idiolect.host.terms import Sent
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.testing import federation, task
