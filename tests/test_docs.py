@@ -21,7 +21,7 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
     assert "lp-proj-1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["add-a-method.md"])
+@pytest.mark.parametrize("name", ["add-a-method.md", "metrics.md"])
 def test_the_examples_of_a_document_run(name):
     outcome = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)
     assert outcome.attempted and not outcome.failed

@@ -243,14 +243,14 @@ def _checked(
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
-    for row, s in zip(rows, chosen, strict=True):
-        check(row.method, task, federation, s)
     if chosen[0].target_accuracy and not federation.classes:
         raise SettingError(
             "target_accuracy: these data have real targets and no accuracy; "
             "give a target for the loss or another metric: target=0.5, metric='rmse'"
         )
+    goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
+    for row, s in zip(rows, chosen, strict=True):
+        check(row.method, task, federation, s)
     return rows, chosen, goals
 
 
