@@ -100,7 +100,7 @@ def channels(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(rows))
         return
-    _list("channel", rows, Column(f"bytes, d = {parsed.d:,}", 0, _bytes, words=True))
+    _list("channel", rows, Column(f"bytes, d = {parsed.d:,}", 0, _bytes))
     OUT.print(
         "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where "
         "two stand there, the first and the same again. Stages are joined by +: "

@@ -294,6 +294,11 @@ def _checked(
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+    if chosen[0].target_accuracy and not federation.classes:
+        raise SettingError(
+            "target_accuracy: these data have real targets and no accuracy; "
+            "give a target for the loss or another metric: target=0.5, metric='rmse'"
+        )
     goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
     kept: list[tuple[Row, Settings]] = []
@@ -309,11 +314,6 @@ def _checked(
     skipped = {label: str(error) for label, error in refused.items()}
     for label, reason in skipped.items():
         warn(f"{label} is left out of the comparison: {reason}")
-    if chosen[0].target_accuracy and not federation.classes:
-        raise SettingError(
-            "target_accuracy: these data have real targets and no accuracy; "
-            "give a target for the loss or another metric: target=0.5, metric='rmse'"
-        )
     return [row for row, _ in kept], [s for _, s in kept], goals, skipped
 
 
