@@ -421,3 +421,28 @@ def test_a_comparison_goes_on_to_more_rounds_and_a_pipeline_does_not(capsys):
     assert {r["rounds"] for r in rows[1:]} == {4}
     output(capsys, "pipeline fedavg@1 local@1 --directory line", *QUICK)
     assert "stages have rounds of their own" in refused(capsys, "resume line --rounds 4")
+
+
+# -- is anyone left behind -------------------------------------------------------------------------
+def test_the_clients_are_shown_by_name_on_request(there, capsys):
+    quick = "--rounds 2 --seeds 1 --quiet"
+    line = f"compare local fedavg --config idiolect.toml {quick} --clients-table"
+    shown = output(capsys, f"{line} --directory by-name")
+    assert "hospital-2" in shown and "gain over Local" in shown
+    assert "hospital-2" in output(capsys, "show by-name --clients-table")
+    rows = output(capsys, f"{line} --json --directory by-name-json")
+    assert isinstance(json.loads(rows), list)  # the view goes to stderr
+
+
+def test_the_target_on_the_command_line_is_the_column_of_a_table(there, capsys):
+    table = "--data table --path visits.csv --client hospital --target outcome --missing mean"
+    flags = "--target-value 0.01 --rounds 3 --quiet --json"
+    got = json.loads(output(capsys, f"run local {table} {flags} --directory reached"))
+    assert got["stopped"] == ["target"] and got["rounds"] == 1
+
+
+def test_a_line_that_sends_nothing_in_its_rounds_is_level():
+    prepared = [{**p, "bytes": 790} for p in curve_of("local", 0.5)]
+    assert curve_picture._silent(prepared, "bytes")
+    assert not curve_picture._silent(prepared, "rounds")
+    assert not curve_picture._silent(curve_of("fedavg", 0.5), "bytes")

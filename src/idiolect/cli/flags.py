@@ -21,6 +21,7 @@ from .help import Help
 from .settings_file import read_toml
 from .suggest import TABLES, unknown_flag
 
+RENAMED = {("run", "target"): "target_value"}  # --target is the column of a table to predict
 FROM_FILES = ("table", "folder")  # data sets whose `path` is a file or folder of the user's
 
 
@@ -115,7 +116,9 @@ class Flags:
             self.open_sections.add(section)
 
     def _flag(self, section: str, name: str) -> str:
-        taken = any(other == name for _, other in self.taken.values())
+        if (section, name) in RENAMED:
+            return RENAMED[section, name]
+        taken = any(pair not in RENAMED and pair[1] == name for pair in self.taken.values())
         if section in ("data", "model") and (name == "seed" or taken):
             return f"{section}_{name}"
         return name
@@ -258,8 +261,9 @@ def plan_of(
 
     named = parsed.data or file["data"].get("name", "synthetic")
     found = section("data")
-    if named in FROM_FILES and found.get("path"):  # the run may be resumed from elsewhere
-        found["path"] = str(given_path(found["path"], "path").absolute())
+    path = found.get("path", "")
+    if named in FROM_FILES and path and given_path(path, "path").exists():
+        found["path"] = str(given_path(path, "path").absolute())  # for a resume from elsewhere
     task = section("task")
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())

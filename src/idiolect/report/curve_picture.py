@@ -113,6 +113,14 @@ def _cost(p: Point, measure: str) -> float:
     return p.get(KEYS.get(measure, measure), math.nan)
 
 
+def _silent(curve: Curve, measure: str) -> bool:
+    """Nothing is sent in the rounds: at most what was agreed on before the first one."""
+    if measure not in ("bytes", "values"):
+        return False
+    costs = {_cost(p, measure) for p in curve}
+    return costs == {0} or (len(costs) == 1 and len(curve) > 1)
+
+
 def _known(points: list[Point], measure: str) -> bool:
     return any(not math.isnan(_cost(p, measure)) for p in points)
 
@@ -123,16 +131,19 @@ def _panel(
     """One measure of cost: all lines."""
     for style, c in lines:
         _line(axes, c, measure, quantity, style)
-    spent = [_cost(p, measure) for _, c in lines for p in c if _cost(p, measure) > 0]
-    ends = [max(_cost(p, measure) for p in c) for _, c in lines]
+    moving = [c for _, c in lines if not _silent(c, measure)]
+    spent = [_cost(p, measure) for c in moving for p in c if _cost(p, measure) > 0]
+    ends = [max(_cost(p, measure) for p in c) for c in moving]
     ends = [e for e in ends if e > 0]
     sent = measure in ("bytes", "values")
     if spent and (sent or max(ends) > 5 * min(ends)):
         budget = goals.budget if measure == goals.count else 0
         _log_axis(axes, spent, budget, UNITS.get(measure, ""))
+    elif measure == "rounds":
+        axes.xaxis.get_major_locator().set_params(integer=True)
     _goal_lines(axes, goals, measure, quantity)
-    silent = sent and any(not any(_cost(p, measure) for p in c) for _, c in lines)
-    note = "\n(a level line sends nothing: its last round)" if silent else ""
+    silent = any(_silent(c, measure) for _, c in lines)
+    note = "\n(a level line sends nothing in its rounds: the last one)" if silent else ""
     axes.set_xlabel(AXES[measure] + note)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -142,7 +153,7 @@ def _line(axes: Any, curve: Curve, measure: str, quantity: str, style: dict[str,
     ordered = sorted(curve, key=lambda p: p["round"])
     by_round = [list(rows) for _, rows in groupby(ordered, key=lambda p: p["round"])]
     name = _folded(label(curve[0]["method"], most=120))
-    if measure in ("bytes", "values") and not any(_cost(p, measure) for p in curve):
+    if _silent(curve, measure):
         # On a logarithmic axis there is no place for nothing sent: the last round stands for it.
         level = _mean([p[quantity] for p in by_round[-1]])
         plain = {"color": style["color"], "linestyle": style["linestyle"]}
