@@ -48,9 +48,9 @@ def test_the_lowest_validation_loss_wins_for_a_regression(fake_run):
 
 
 def test_test_data_neither_choose_nor_stop_a_run(fake_run):
-    settings = {"rounds": 5, "seeds": 3, "eval_every": 1, "target_accuracy": 0.5}
+    settings = {"rounds": 5, "seeds": 3, "eval_every": 1, "target_accuracy": 0.5, "patience": 3}
     choose(RATES, None, FEDERATION, settings)
-    always = {"rounds": 5, "seeds": 1, "eval_every": 0, "target_accuracy": 0.0}
+    always = {"rounds": 5, "seeds": 1, "eval_every": 0, "target_accuracy": 0.0, "progress": False}
     assert [given for _, given in fake_run] == [always] * 3
 
 

@@ -63,7 +63,8 @@ def choose(
             if interrupted():
                 raise interrupted.stop(f"stopped after {len(figures)} candidates")
             given = {**(settings or {}), **own, **always}
-            given.pop("target", None)
+            for stop in ("target", "patience", "keep_best"):  # they need evaluated rounds
+                given.pop(stop, None)
             result = run(method, task, federation, **given)
             figures.append(result.summary()["valid"][measure]["mean"])
     sign = 1 if direction(measure, shared.metrics) else -1
