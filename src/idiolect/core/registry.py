@@ -120,6 +120,10 @@ class Table(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __repr__(self) -> str:
+        names = ", ".join(self)
+        return f"Table({self.kind}: {names if len(names) < 400 else names[:397] + '...'})"
+
 
 def subclass_of(*bases: type) -> Callable[[str, Any], Any]:
     """What a table of classes accepts: subclasses of one of `bases`."""

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 from ..adversary import Attack
 from ..channels import Channel, Stage
+from ..host.metrics import Metric
 from ..server.rules import Rule
 from .schedule import Schedule
+
+AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
 
 
 class RunSettings(TypedDict, total=False):
@@ -30,6 +34,10 @@ class RunSettings(TypedDict, total=False):
     batch: int
     batching: str
     schedule: Schedule | str
+    optimizer: str
+    optimizer_options: str
+    optimizer_state: str
+    lr_scale: str
     clip: float
     weight_decay: float
     server_optimizer: str
@@ -43,6 +51,9 @@ class RunSettings(TypedDict, total=False):
     attack: Attack | str | None
     malicious: float
     eval_every: int
+    metrics: AnyMetric | Sequence[AnyMetric]
+    metric: str
+    target: float | str | None
     patience: int
     patience_metric: str
     keep_best: bool
