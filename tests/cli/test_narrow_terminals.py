@@ -1,4 +1,4 @@
-"""Every table of the command line on narrow terminals: a figure is whole, or its column is named."""
+"""Every table of the command line on narrow terminals: a figure is whole or its column named."""
 
 import io
 import re

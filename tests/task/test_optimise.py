@@ -9,6 +9,7 @@ from torch import nn
 import idiolect as il
 from helpers import classification, private_of, run, state_of
 from idiolect.core.knobs import SettingError
+from idiolect.methods import make_method
 from idiolect.run.schedule import Schedule
 from idiolect.task.optimise import ELEMENTWISE, ClientOptimizer, Optimise, Piece, Steps
 from reference.draws import Draws
@@ -173,6 +174,49 @@ def test_the_shared_and_the_personal_model_of_ditto_have_an_optimiser_each(state
     )
     assert close(state_of(result)["w"], expected)
     assert close(private_of(result)["v"], personal)
+
+
+@pytest.mark.parametrize("state", ["reset", "private"])
+@pytest.mark.parametrize("name", ["fedalt", "fedsim"])
+def test_either_part_of_a_split_model_has_an_optimiser(name, state):
+    """FedAlt steps the head, then the rest; FedSim both at once, each at its own rate."""
+    federation = classification(SIZES)
+    draws = Draws(federation, 0, 4, "epochs")
+    task = il.Task(net).under(dtype=torch.float64)
+    modules = [task.module_of(task.x0) for _ in SIZES]
+    parts = [(list(m[2].parameters()), list(m[0].parameters())) for m in modules]
+    shared = [p.detach().clone() for p in modules[0][0].parameters()]
+    made: dict = {}
+    for t, cohort in enumerate(draws.cohorts(5, 3)):
+        received = shared
+        shared = [torch.zeros_like(p) for p in received]
+        for i in cohort:
+            X, y = federation.part(i, "train")
+            batches = draws.batches(t, i)
+            for p, q in zip(parts[i][1], received, strict=True):
+                p.data.copy_(q)
+            if state == "reset" or i not in made:
+                rates = (0.05, 0.02)
+                pairs = zip(parts[i], rates, strict=True)
+                made[i] = [torch.optim.Adam(group, lr=lr) for group, lr in pairs]
+            both = name == "fedsim"
+            for which in (made[i],) if both else ([made[i][0]], [made[i][1]]):
+                for _ in range(4 if both or which[0] is made[i][0] else 3):
+                    index = next(batches)
+                    modules[i].zero_grad()
+                    loss = nn.functional.cross_entropy(modules[i](X.double()[index]), y[index])
+                    loss.backward()
+                    for optimizer in which:
+                        optimizer.step()
+            for total, p in zip(shared, parts[i][1], strict=True):
+                total += draws.sizes[i] / sum(draws.sizes[k] for k in cohort) * p.detach()
+    fields = {"steps": 4} if name == "fedsim" else {"steps": 3, "private_steps": 4}
+    method = make_method(name, lr=0.02, private_lr=0.05, **fields)
+    usual = {"rounds": 5, "batch": 4, "batching": "epochs"}
+    result = run(method, federation, il.Task(net), **usual, optimizer="adam", optimizer_state=state)
+    assert close(state_of(result)["theta"], torch.cat([p.flatten() for p in shared]))
+    heads = torch.stack([torch.cat([p.detach().flatten() for p in head]) for head, _ in parts])
+    assert close(private_of(result)["w"], heads)
 
 
 @pytest.mark.parametrize(

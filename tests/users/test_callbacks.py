@@ -190,6 +190,21 @@ def by_hand(history: list[dict], metric: str, patience: int) -> int:
     return history[-1]["round"]
 
 
+def test_the_chosen_metric_is_watched_unless_another_one_is_named():
+    result = run("local:lr=1,steps=20", **LATE, metric="balanced_accuracy", keep_best=True)
+    seed = result.seeds[0]
+    assert seed.stopped == "patience" and seed.rounds == by_hand(
+        seed.history, "balanced_accuracy", 3
+    )
+    assert seed.history[-1]["valid_balanced_accuracy"] == pytest.approx(
+        seed.final["valid"]["balanced_accuracy"]
+    )
+    other = run("local:lr=1,steps=20", **LATE, metric="balanced_accuracy", patience_metric="loss")
+    assert other.seeds[0].rounds == by_hand(other.seeds[0].history, "loss", 3)
+    with pytest.raises(il.SettingError, match="patience_metric: 'auc' is not accepted; one of l"):
+        run(patience=2, patience_metric="auc")
+
+
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_a_run_stops_when_validation_data_have_not_improved(metric):
     result = run("local:lr=1,steps=20", **LATE, patience_metric=metric)

@@ -69,7 +69,9 @@ def test_targets_ids_and_splits_come_as_columns_of_any_library(make):
 
 def test_a_sparse_matrix_is_made_dense_with_a_word_and_up_to_a_limit(capsys):
     Federation.from_arrays(scipy.sparse.csr_matrix(X), Y, WHO)
-    assert "the sparse matrix is made dense, 144 bytes of float32" in capsys.readouterr().err
+    assert "the sparse matrix is made dense, 144 bytes" in capsys.readouterr().err
+    Federation.from_arrays(torch.from_numpy(X).to_sparse(), Y, WHO)
+    assert "the sparse matrix is made dense, 144 bytes" in capsys.readouterr().err
     wide = scipy.sparse.csr_matrix((N, 10**9))
     with pytest.raises(SettingError, match=r"takes 44.7 GiB; at most 4 GiB .* \(memory=45 allows"):
         Federation.from_arrays(wide, Y, WHO)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from PIL import Image
 from torch.utils.data import (
@@ -146,6 +147,15 @@ def test_pictures_of_different_sizes_are_refused_by_name():
         Federation.from_datasets(data)
 
 
+def test_pictures_as_targets_are_masks_of_class_numbers():
+    classes = Image.fromarray(np.array([[0, 1, 2], [2, 1, 0]], dtype=np.uint8))
+    classes.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0])  # mode P: its colours do not count
+    f = Federation.from_datasets([[(torch.ones(3, 2, 3), classes)] * 3], **WHOLE)
+    assert f.targets[0].tolist() == [[0, 1, 2], [2, 1, 0]] and f.classes == 3
+    with pytest.raises(SettingError, match="mode RGB as target is not accepted"):
+        Federation.from_datasets([[(torch.ones(3, 2, 3), picture())]])
+
+
 def test_sequences_of_different_lengths_are_padded_over_all_clients():
     data = {
         "a": [(torch.ones(2, 3), k % 2) for k in range(5)],
@@ -197,6 +207,7 @@ class Stream(IterableDataset):
         (tensors(), "one TensorDataset is given; a dict or a list with one data set per client"),
         ("data", "datasets: str is not accepted"),
         ({"a": X}, "client 'a': a ndarray is not accepted"),
+        ({"a": (scipy.sparse.csr_matrix(X), Y)}, "client 'a': inputs: a sparse matrix per client"),
         ({"a": [torch.ones(2)]}, r"sample 0 is one Tensor of shape \(2,\); a pair"),
         ({"a": [("hello", 1)]}, "inputs: text is not accepted"),
         ({"a": [(torch.ones(2), None)]}, "client 'a': targets, sample 0: None is not accepted"),

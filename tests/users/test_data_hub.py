@@ -83,6 +83,21 @@ def test_tokens_of_different_lengths_keep_their_own_mask():
     assert f.inputs["attention_mask"].sum(1).tolist() == [2, 1, 3]
 
 
+def test_a_label_per_word_is_padded_with_what_is_ignored():
+    names = hub.ClassLabel(names=["other", "name"])
+    words = hub.Dataset.from_dict(
+        {"tokens": [[5, 6], [7]], "labels": [[0, 1], [1]]},
+        features=hub.Features({"tokens": hub.List(hub.Value("int64")), "labels": hub.List(names)}),
+    )
+    f = Federation.from_datasets([words], **WHOLE)
+    assert f.targets.tolist() == [[0, 1], [1, -100]] and f.class_names == ("other", "name")
+
+
+def test_labels_that_are_missing_are_refused_where_names_differ_too():
+    with pytest.raises(SettingError, match="class -1 is negative"):
+        Federation.from_datasets([rows(), rows(names=("yes", "no"), labels=[-1, 0])])
+
+
 def test_columns_of_numbers_are_features():
     table = hub.Dataset.from_dict({"age": [40, 50], "bp": [1.5, 2.5], "y": [0, 1], "idx": [0, 1]})
     assert Federation.from_datasets([table], **WHOLE).inputs.tolist() == [[40, 1.5], [50, 2.5]]
@@ -121,3 +136,19 @@ def test_natural_partitions_keep_their_ids():
     partitioner.dataset = rows().add_column("site", ["Bonn", "Aachen"] * 3)
     f = Federation.from_datasets(partitioner, inputs="x", target="label", **WHOLE)
     assert f.ids == ("Aachen", "Bonn") and f.part(1, "train")[1].tolist() == [0, 0, 0]
+
+
+def test_a_federated_data_set_of_flower_keeps_its_splits(tmp_path):
+    from flwr_datasets import FederatedDataset
+
+    for split in ("train", "test"):
+        lines = [f"{k},{k + 1},{k % 2}" for k in range(6)]
+        (tmp_path / f"{split}.csv").write_text("\n".join(["a,b,label", *lines]))
+    whole = FederatedDataset(
+        dataset=str(tmp_path),
+        partitioners={"train": 2, "test": 2},
+        cache_dir=str(tmp_path / "cache"),
+    )
+    f = Federation.from_datasets(whole, valid=0)
+    assert f.ids == (0, 1) and f.inputs.shape == (12, 2)
+    assert [f.sizes(s).tolist() for s in f.offsets] == [[3, 3], [0, 0], [3, 3]]

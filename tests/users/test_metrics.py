@@ -212,7 +212,7 @@ def test_outputs_in_a_dict_are_read_by_the_name_logits():
         _ = Samples(named.owner, {"a": z, "b": z}, y, Form(3)).labels
 
 
-# -- a user's own ------------------------------------------------------------------------------------
+# -- a user's own --------------------------------------------------------------------------------
 def test_functions_of_ones_own_of_torchmetrics_and_of_scikit_learn_are_called_per_client():
     data = classes()
     kappa = torchmetrics.CohenKappa(task="multiclass", num_classes=3)
@@ -296,7 +296,7 @@ def test_a_client_with_one_class_has_no_auc_and_is_counted():
     assert "auc: no value for 1 clients (all test samples of one class)" in str(result)
 
 
-# -- what a run does with them -------------------------------------------------------------------------
+# -- what a run does with them --------------------------------------------------------------------
 def test_without_metrics_nothing_is_added_and_with_them_nothing_else_changes(tmp_path):
     data = classes()
     asked = {"rounds": 3, "sample": 4, "held_out": 1, "threads": 1}
@@ -433,7 +433,7 @@ def test_metrics_cost_no_import_at_the_start():
     assert out.stdout.strip() == "[]"
 
 
-# -- regression ----------------------------------------------------------------------------------------
+# -- regression --------------------------------------------------------------------------------
 def test_a_regression_has_no_accuracy_column_and_a_mean_predictor_beside_local():
     data = values()
     found = il.compare(["fedavg:lr=0.01"], linear(1, "mse"), data, rounds=5, sample=4)

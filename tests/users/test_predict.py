@@ -220,6 +220,15 @@ def test_new_clients_have_figures_models_and_predictions(result, tmp_path):
         new.save(tmp_path / "saved")
 
 
+def test_new_clients_of_a_regression_have_its_metrics_and_a_baseline_of_their_own():
+    data = regression(sizes=(20,) * 5)
+    result = il.run("ditto", nn.Linear(6, 1), data.of([0, 1, 2]), rounds=3)
+    new = result.personalise(data.of([3, 4]), rounds=3)
+    assert {"test_rmse", "test_r2"} <= new.clients_table()[0].keys()
+    assert len(new.record.baseline) == 2 and "2 clients after training" in str(new)
+    assert "heard" not in str(new)
+
+
 def test_more_rounds_help_a_new_client(result):
     few, many = (result.personalise(newcomers(), rounds=n) for n in (0, 40))
     assert many.over_seeds("loss", "train")[0] < few.over_seeds("loss", "train")[0]

@@ -147,6 +147,9 @@ def _inputs(
     elif is_mapped(values):
         return arrange(values, order, plan_pixels(values, name, *look), name, scratch)
     else:
+        if isinstance(values, Tensor) and values.layout != torch.strided:
+            _say_dense(values.numel() * values.itemsize, tuple(values.shape), name, memory)
+            values = values.to_dense()
         change = plan_pixels(values, name, *look)
         # a mask is a part of a tree; an array of booleans alone is read as numbers
         out = _in_memory(values, order, change, keep_bool=isinstance(tree, (dict, tuple)))
@@ -156,17 +159,18 @@ def _inputs(
 
 def _in_memory(values: Any, order: np.ndarray, change: Change | None, *, keep_bool: bool) -> Tensor:
     t = to_tensor(values, keep_bool=keep_bool)
-    if t.layout != torch.strided:
-        t = t.to_dense()
     t = t[torch.from_numpy(order).to(t.device)]
     return t if change is None else change(t)
 
 
 def _dense(matrix: Any, name: str, order: np.ndarray, memory: float) -> Tensor:
-    size = matrix.shape[0] * matrix.shape[1] * 4
-    check_memory(size, memory, name, f"the sparse matrix of shape {matrix.shape} made dense")
-    note(f"{name}: the sparse matrix is made dense, {in_units(size)} of float32")
+    _say_dense(matrix.shape[0] * matrix.shape[1] * 4, matrix.shape, name, memory)
     return torch.from_numpy(matrix[order].astype(np.float32).toarray())
+
+
+def _say_dense(size: int, shape: tuple[int, ...], name: str, memory: float) -> None:
+    check_memory(size, memory, name, f"the sparse matrix of shape {shape} made dense")
+    note(f"{name}: the sparse matrix is made dense, {in_units(size)}")
 
 
 def _targets(values: Any, name: str, order: np.ndarray, scratch: str | None) -> Tensor:

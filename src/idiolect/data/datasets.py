@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.knobs import SettingError
@@ -175,11 +176,18 @@ def _targets(columns: list, names: list[tuple[str, ...]]) -> tuple[Any, tuple[st
         return join(columns), ()
     if all(n == names[0] for n in names):
         return join(columns), names[0]
-    texts = [
-        [own[k] for k in c.tolist()] if own else (c if isinstance(c, list) else c.tolist())
-        for c, own in zip(columns, names, strict=True)
-    ]
-    return join(texts), ()
+    if any(not isinstance(c, Tensor) or c.dim() != 1 for c in columns):
+        raise SettingError("clients: their class labels have different names; all must agree")
+    return join([_named(c, own) for c, own in zip(columns, names, strict=True)]), ()
+
+
+def _named(column: Tensor, names: tuple[str, ...]) -> list:
+    if names and int(column.min()) < 0:
+        raise SettingError(
+            f"targets: class {int(column.min())} is negative; "
+            "it stands for samples without a label: leave them out"
+        )
+    return [names[k] for k in column.tolist()] if names else column.tolist()
 
 
 def _say_empty(empty: list) -> None:

@@ -33,9 +33,9 @@ from .splits import SPLITS
 class Federation:
     """The data of N clients.
 
-    Make one with `from_arrays`, `from_frame`, `from_datasets` or `idiolect.data.load`. A client has
-    an id, which the user gave it (a whole number or text), and a position from 0 to N - 1, its
-    place in everything that has one entry per client.
+    Make one with `from_arrays`, `from_frame`, `from_datasets`, `from_folder` or
+    `idiolect.data.load`. A client has an id, which the user gave it (a whole number or text), and a
+    position from 0 to N - 1, its place in everything that has one entry per client.
     """
 
     inputs: Tree  # [n, ...] features (floating) or tokens (integers); a tensor, tuple or dict

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..core.knobs import SettingError
-from .samples import Pictures, Reader, gather, picture
+from .samples import Pictures, Reader, gather, mask, picture
 
 SORTS = {
     "ClassLabel": "number",
@@ -36,7 +36,8 @@ def is_streamed(value: Any) -> bool:
     library = sys.modules.get("datasets")
     if library is None:
         return False
-    return isinstance(value, (library.IterableDataset, library.IterableDatasetDict))
+    streams = ("IterableDataset", "IterableDatasetDict")
+    return isinstance(value, tuple(getattr(library, s) for s in streams if hasattr(library, s)))
 
 
 def is_partitioner(value: Any) -> bool:
@@ -64,18 +65,23 @@ def read_columns(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tu
     features = dataset.features
     if reader.sample is not None or dataset.format["type"] == "custom":  # a transform
         x, y = reader.read(dataset, where)
-        target = features.get(reader.keys.target) if reader.keys else None
-        return x, y, tuple(getattr(target, "names", None) or ())
+        return x, y, _names(features.get(reader.keys.target) if reader.keys else None)
     keys = reader.choose({name: _sort(feature) for name, feature in features.items()})
     for key in (*keys.inputs, keys.target):
         if key not in features:
             raise SettingError(f"{where} has no column {key!r}; it has {', '.join(features)}")
-    y = _column(dataset, keys.target, f"{where}: {keys.target!r}")
-    names = tuple(getattr(features[keys.target], "names", None) or ())
+    y = _column(dataset, keys.target, f"{where}: {keys.target!r}", masks=True)
+    names = _names(features[keys.target])
     columns = {key: _column(dataset, key, f"{where}: {key!r}") for key in keys.inputs}
     if keys.stacked:
         return torch.stack([c.to(torch.float32) for c in columns.values()], 1), y, names
     return (columns[keys.inputs[0]] if keys.alone else columns), y, names
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel, or of a list of them (a label per word)."""
+    inner = getattr(feature, "feature", feature)
+    return tuple(getattr(inner, "names", None) or ())
 
 
 def _sort(feature: Any) -> str:
@@ -89,11 +95,14 @@ def _number(dtype: str) -> str:
     return "number" if dtype.startswith(("int", "uint", "float", "bool")) else "other"
 
 
-def _column(dataset: Any, key: str, where: str) -> Any:
+def _column(dataset: Any, key: str, where: str, masks: bool = False) -> Any:
     feature = dataset.features[key]
     only = dataset.select_columns([key])
     if type(feature).__name__ == "Image":
         rows = only.with_format(None)
+        if masks:
+            classes = [mask(rows[i][key], f"{where}, row {i}") for i in range(len(rows))]
+            return gather(classes, where)
         return Pictures(picture(rows[i][key], f"{where}, row {i}") for i in range(len(rows)))
     if type(feature).__name__ == "Value" and "string" in feature.dtype:
         return list(only.with_format(None)[:][key])

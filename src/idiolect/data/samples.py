@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from ..core.knobs import SettingError
 from ..core.notes import note
@@ -45,9 +45,10 @@ class Reader:
         if pair is not None:
             return pair
         parts = [self.split(dataset[i], f"{where}, sample {i}") for i in range(len(dataset))]
+        targets = [mask(y, f"{where}, sample {i}") for i, (_, y) in enumerate(parts)]
         return (
             gather([x for x, _ in parts], f"{where}: inputs"),
-            gather([y for _, y in parts], f"{where}: targets"),
+            gather(targets, f"{where}: targets"),
         )
 
     def choose(self, sorts: dict[str, str]) -> Keys:
@@ -119,7 +120,8 @@ def is_pair(value: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether it is an array, a frame or a column of some library."""
-    if type(value).__module__.partition(".")[0] == "datasets":  # Hugging Face's have a shape too
+    hugging_face = type(value).__module__.partition(".")[0] == "datasets"  # these have a shape too
+    if hugging_face or isinstance(value, Dataset):
         return False
     sized = hasattr(value, "shape") and hasattr(value, "__len__")
     return isinstance(value, (Tensor, np.ndarray)) or sized or is_sparse(value)
@@ -223,7 +225,10 @@ def _of_arrays(values: list) -> bool:
 def _column(values: Any, where: str) -> Any:
     array = read_array(values, where)
     if is_sparse(array):
-        array = array.astype(np.float32).toarray()
+        raise SettingError(
+            f"{where}: a sparse matrix per client is not accepted; give all of them to "
+            "Federation.from_arrays (scipy.sparse.vstack), or matrix.toarray()"
+        )
     return to_tensor(array) if isinstance(array, (Tensor, np.ndarray)) else array.samples
 
 
@@ -293,6 +298,18 @@ def picture(image: Any, where: str) -> Tensor:  # -> uint8[1 or 3, height, width
     if pixels.ndim == 2:
         return torch.from_numpy(pixels).unsqueeze(0)
     return torch.from_numpy(pixels).movedim(-1, 0).contiguous()
+
+
+def mask(value: Any, where: str) -> Any:
+    """A picture among targets as class numbers, a palette's too; anything else as it is."""
+    if not _is_picture(value):
+        return value
+    if value.mode not in ("1", "L", "P", "I", "I;16"):
+        raise SettingError(
+            f"{where}: a picture of mode {value.mode} as target is not accepted; "
+            "a mask has one class number per pixel"
+        )
+    return torch.from_numpy(np.array(value).astype(np.int64))
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def _as_column(given: Any) -> Any:
         given = given.toarray() if given.shape[1] == 1 else given
     shape = getattr(given, "shape", None)
     if isinstance(given, (list, tuple)):
-        if given and all(np.ndim(v) == 0 for v in given):
+        if given and all(map(_is_single, given)):
             numbers = any(isinstance(v, Tensor) for v in given)
             return [v.item() if isinstance(v, Tensor) else v for v in given] if numbers else given
         if given and all(isinstance(v, (list, tuple)) and len(v) == 1 for v in given):
@@ -86,6 +86,10 @@ def _as_column(given: Any) -> Any:
     if len(shape) == 2 and shape[1] == 1:
         return _squeezed(_first_column(given), shape[0])
     return None
+
+
+def _is_single(value: Any) -> bool:
+    return not isinstance(value, (list, tuple, dict)) and getattr(value, "ndim", 0) == 0
 
 
 def _first_column(given: Any) -> Any:

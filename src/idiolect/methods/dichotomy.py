@@ -35,7 +35,8 @@ class Dichotomy(FedAvg):
     models: ClassVar[tuple[str, ...]] = ("w", "x")
     optimizers: ClassVar[tuple[str, ...]] = ()
     own_step: ClassVar[str] = (
-        "its guarantee compares the FedAvg and the local training of its paper, both by plain SGD"
+        "its two models are those of its paper's algorithms, which train by plain SGD; run "
+        "fedavg and local with the optimiser and compare them"
     )
 
     personal_lr: float = knob(0.1, "step size of the local model", above=0)

@@ -82,6 +82,11 @@ class Ffgg(Partial):
 class LocalFfgg(Ffgg):
     """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds where drift is small."""
 
+    own_step: ClassVar[str] = (
+        "its private part has a `solver` of its own (adam among them), and lines 6 and 7 of its "
+        "Algorithm 4 are plain steps"
+    )
+
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
 

@@ -38,7 +38,8 @@ class LpProj(Method):
     shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     own_step: ClassVar[str] = (
-        "eq. (3) is solved to accuracy ν by gradient descent, and eq. (4) is a plain step"
+        "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "
+        "a plain step"
     )
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)

@@ -30,8 +30,8 @@ class PFedMe(Method):
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     own_step: ClassVar[str] = (
-        "its inner problem is solved to an accuracy by gradient descent, and its outer "
-        "step is the gradient of the envelope"
+        "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
+        "its outer step is the gradient of the envelope"
     )
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)

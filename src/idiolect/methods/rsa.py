@@ -29,9 +29,7 @@ class Rsa(Method):
 
     shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
-    own_step: ClassVar[str] = (
-        "its bound on what a client can do rests on subgradient steps of its penalty"
-    )
+    own_step: ClassVar[str] = "it is defined by its subgradient step x - η (∇f(x) + λ ∂||x - w||)"
 
     p: float = knob(1.0, "the norm of the penalty", low=1)
     lam: float = knob(0.01, "λ, weight of the penalty", low=0)

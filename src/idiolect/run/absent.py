@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
+from ..core.typed import expect_fields
 from ..core.types import Id
 from ..data.federation import SPLITS, Federation
 from .record import Record
 from .session import Session
 
+_COLUMNS: dict[str, Any] = {"client": int | str, **{f"{s}_samples": int for s in SPLITS}}
+
 
 def absent(record: Record) -> Federation:
     """A federation of the same clients with as many samples, each of them empty."""
     rows = record.seeds[0].clients
-    sizes = {s: torch.tensor([int(row[f"{s}_samples"]) for row in rows]) for s in SPLITS}
+    try:
+        for row in rows:
+            expect_fields({name: row[name] for name in _COLUMNS}, _COLUMNS, place="clients")
+            if min(row[f"{s}_samples"] for s in SPLITS) < 0:
+                raise ValueError("clients: samples are whole numbers >= 0")
+        sizes = {s: torch.tensor([row[f"{s}_samples"] for row in rows]) for s in SPLITS}
+    except (KeyError, ValueError, RuntimeError, OverflowError) as error:
+        raise SettingError(f"record: it does not tell who took part: {error}") from None
     offsets = {}
     start = 0
     for split in SPLITS:

@@ -8,35 +8,47 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..data.federation import Federation
+from ..host.metrics import direction
 from .settings import Settings
 
-VALID = ("valid_loss", "valid_accuracy")  # columns of an evaluated round, where they are asked for
 History = Sequence[dict[str, Any]]
 
 
-def best_row(history: History, metric: str) -> int:
+def columns(settings: Settings) -> list[str]:
+    """The columns of an evaluated round that are about validation data.
+
+    >>> columns(Settings(patience=3, metric="auc")), columns(Settings())
+    (['valid_loss', 'valid_accuracy', 'valid_auc'], [])
+    """
+    if not settings.validates:
+        return []
+    return [f"valid_{name}" for name in dict.fromkeys(("loss", "accuracy", settings.watched))]
+
+
+def best_row(history: History, settings: Settings) -> int:
     """The evaluated round with the best validation figure, the first of equals; -1 without one.
 
     >>> rounds = [{"valid_loss": 0.9}, {"valid_loss": 0.5}, {"valid_loss": 0.5}]
-    >>> best_row(rounds, "loss")
+    >>> best_row(rounds, Settings())
     1
     """
-    sign = 1 if metric == "loss" else -1
+    sign = -1 if direction(settings.watched, settings.metrics) else 1
     best, at = math.inf, -1
     for number, row in enumerate(history):
-        value = sign * row[f"valid_{metric}"]
+        value = sign * row[f"valid_{settings.watched}"]
         if value < best:
             best, at = value, number
     return at
 
 
-def waited(history: History, metric: str) -> int:
+def waited(history: History, settings: Settings) -> int:
     """Evaluated rounds since the best one.
 
-    >>> waited([{"valid_accuracy": 0.5}, {"valid_accuracy": 0.4}], "accuracy")
+    >>> rounds = [{"valid_accuracy": 0.5}, {"valid_accuracy": 0.4}]
+    >>> waited(rounds, Settings(patience_metric="accuracy"))
     1
     """
-    return len(history) - 1 - best_row(history, metric) if history else 0
+    return len(history) - 1 - best_row(history, settings) if history else 0
 
 
 def check_validation(settings: Settings, federation: Federation) -> None:
@@ -49,5 +61,5 @@ def check_validation(settings: Settings, federation: Federation) -> None:
             f"{name}: it decides by validation data, and no client has any; make the federation "
             "with a share for validation, such as valid=0.2"
         )
-    if settings.patience_metric == "accuracy" and not federation.classes:
+    if settings.watched == "accuracy" and not federation.classes:
         raise SettingError("patience_metric: 'accuracy' is not accepted for real targets; 'loss'")

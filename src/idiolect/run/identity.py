@@ -97,9 +97,10 @@ def with_rounds(identity: dict[str, Any], rounds: int | None) -> dict[str, Any]:
     if rounds is not None:
         run["rounds"] = rounds
         if origin:
-            own = "rounds" in identity["origin"].get("own", {})
-            part = "own" if own else "settings"
-            origin[part] = {**origin.get(part, {}), "rounds": rounds}
+            own = identity["origin"].get("own")
+            part = "own" if isinstance(own, dict) and "rounds" in own else "settings"
+            if isinstance(origin.get(part), dict):
+                origin[part] = {**origin[part], "rounds": rounds}
     return {**identity, "run": run, "origin": origin}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core.knobs import SettingError
 from ..core.types import Id
 from ..data.federation import SPLITS, Federation
+from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
 from ..server.contract import Contract
@@ -93,7 +94,13 @@ def personalised(
         f"server of round {first}; nothing was sent up, its message came down once",
     }
     return new, replace(
-        record, data=facts_of(federation), origin={}, seeds=[seed], notes={"personalised": told}
+        record,
+        data=facts_of(federation),
+        origin={},
+        seeds=[seed],
+        notes={"personalised": told},
+        heard={},
+        baseline=per_client(federation, contract.task.criterion, session.metrics, record.figure),
     )
 
 
@@ -165,6 +172,8 @@ def _figures(
         columns[f"{split}_samples"] = scores[split].samples.tolist()
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
+        for name, measured in scores[split].metrics.items():
+            columns[f"{split}_{name}"] = measured.each().tolist()
     sent = {
         "bytes_up": 0,
         "bytes_down": len(new.server.down),

@@ -364,8 +364,14 @@ class Result:
         return f"Result({label!r}, {name!r}, {what} {mean:.4f}, {len(figures)} seed{many})"
 
     def __str__(self) -> str:
-        chosen = self.record.notes.get("chosen", {}).values()
-        return "\n".join([render(results_table([self.summary()])), *map(shown, chosen)])
+        notes = self.record.notes
+        lines = [
+            notes.get("chosen", {}).get("loss", ""),
+            notes.get("personalised", {}).get("text", ""),
+        ]
+        return "\n".join(
+            [render(results_table([self.summary()])), *map(shown, filter(None, lines))]
+        )
 
 
 class Personalised(Result):

@@ -297,6 +297,7 @@ class Runner:
         """Back to where the seed was when the run stopped."""
         path = folder.checkpoints(one.record.seed)
         checkpoint.recover(path)
+        checkpoint.recover(folder.checkpoints(one.record.seed, best=True))
         if checkpoint.found(path):
             one.restore(path, self.longer)
         self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
@@ -415,7 +416,7 @@ class Runner:
             return "target"
         if one.reached(s):
             return "target"
-        if s.patience and waited(history, s.patience_metric) >= s.patience:
+        if s.patience and waited(history, s) >= s.patience:
             return "patience"
         return ""
 
@@ -450,5 +451,5 @@ class Runner:
         if record.history:
             record.by_client = one.journal.by_client()
         if self.settings.validates and record.history:
-            row = best_row(record.history, self.settings.patience_metric)
+            row = best_row(record.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}

@@ -13,11 +13,11 @@ import torch
 from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..data.federation import SPLITS
-from ..host.metrics import Metric, direction
+from ..host.metrics import direction
 from ..host.scores import ENDS, Scores, summarise
 from ..report.figures import Figure
 from . import checkpoint
-from .best import VALID, best_row
+from .best import best_row, columns
 from .check import warn
 from .directory import RunDirectory
 from .journal import Journal
@@ -55,7 +55,8 @@ class Seed:
         figures["gradients_per_client"] = float(spent.double().mean())
         if self.settings.validates:
             valid = summarise(found["valid"])
-            figures |= {name: valid[name.removeprefix("valid_")] for name in VALID}
+            names = columns(self.settings)
+            figures |= {name: valid[name.removeprefix("valid_")] for name in names}
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
@@ -88,7 +89,7 @@ class Seed:
     def is_best(self) -> bool:
         """Whether the round that was just evaluated is the best so far on validation data."""
         history = self.record.history
-        return best_row(history, self.settings.patience_metric) == len(history) - 1
+        return best_row(history, self.settings) == len(history) - 1
 
     def keep_best(self, folder: Path) -> None:
         """The models as they are now, in a folder for the best round."""
@@ -132,8 +133,9 @@ class Seed:
         s = self.settings
         found = restore(self.session, path, self.identity, s, warn)
         with refusing(found):
-            metrics = self.session.metrics
-            self.record.history = checked_history(found.facts, found.round, s.validates, metrics)
+            metrics = [f"{m.name}{end}" for m in self.session.metrics for end in ENDS]
+            more = [*metrics, *columns(s)]
+            self.record.history = checked_history(found.facts, found.round, more)
             self.journal.load(found.facts["journal"], len(self.record.history))
             if longer and self.session.held_out_personalised:
                 raise ValueError(
@@ -160,9 +162,12 @@ class Seed:
 
 
 def checked_history(
-    facts: dict[str, Any], rounds: int, validated: bool = False, metrics: Sequence[Metric] = ()
+    facts: dict[str, Any], rounds: int, more: Sequence[str] = ()
 ) -> list[dict[str, float]]:
-    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be."""
+    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be.
+
+    `more`: columns beside those that every run has.
+    """
     kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
     check_object(facts, {**kinds, "times": list[float]}, {"stopped", "times"})
     if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
@@ -170,9 +175,7 @@ def checked_history(
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
     nobody = Scores(*(torch.zeros(0),) * 5)
-    names = {"round", *summarise(nobody), *SENT, "gradients_per_client"}
-    names |= set(VALID) if validated else set()
-    names |= {f"{m.name}{end}" for m in metrics for end in ENDS}
+    names = {"round", *summarise(nobody), *SENT, "gradients_per_client", *more}
     last = 0
     for figures in facts["history"]:
         check_object(figures, dict.fromkeys(names, float))

@@ -51,9 +51,7 @@ def parse_target(given: Any) -> float | None:
 class Run(Knobs):
     """How long a run is, and how often it is repeated."""
 
-    rounds: int = knob(
-        200, "communication rounds; a resumed run may have more", low=0, on_resume=MAY_GROW
-    )
+    rounds: int = knob(200, "communication rounds", low=0, on_resume=MAY_GROW)
     seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
     seed: int = knob(
         0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
@@ -232,9 +230,9 @@ class Evaluation(Knobs):
         low=0,
     )
     patience_metric: str = knob(
-        "loss",
-        "the validation figure that says which evaluation is better",
-        choices=("loss", "accuracy"),
+        "",
+        "the figure on validation data that says which evaluation is better: loss, accuracy or one "
+        "of the metrics; '' = the chosen metric, or the loss",
     )
     keep_best: bool = knob(
         False, "keep the models of the best evaluation on validation data, beside the last ones"
@@ -244,6 +242,11 @@ class Evaluation(Knobs):
     def validates(self) -> bool:
         """Whether evaluations look at validation data too."""
         return bool(self.patience or self.keep_best)
+
+    @property
+    def watched(self) -> str:
+        """The figure on validation data that says which evaluation is better."""
+        return self.patience_metric or self.metric or "loss"
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,12 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
             )
         if self.metric:
             direction(self.metric, self.metrics)  # refuses an unknown one
+        counted = dict.fromkeys(("loss", "accuracy", *(m.name for m in self.metrics)))
+        if self.patience_metric and self.patience_metric not in {*counted, self.metric}:
+            raise SettingError(
+                f"patience_metric: {self.patience_metric!r} is not accepted; one of "
+                f"{', '.join(counted)} (the setting metrics adds others)"
+            )
 
     def __repr__(self) -> str:
         """The settings that differ from their defaults."""
