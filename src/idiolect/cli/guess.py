@@ -47,7 +47,7 @@ def guess_client(frame: pd.DataFrame, without: str = "") -> Guess:
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"Hospital": ["a", "a", "b", "b"], "age": [1, 2, 3, 4]})
     >>> guess_client(frame)
-    Guess(column='Hospital', reason="its name, and 2 different values in 4 rows")
+    Guess(column='Hospital', reason='its name, and 2 different values in 4 rows')
     """
     fitting = {c: n for c, n in _distinct(frame, without).items() if 2 <= n <= len(frame) / 2}
     found = _by_name(fitting, CLIENTS)

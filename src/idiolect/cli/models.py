@@ -47,13 +47,13 @@ def _parser(command: str, description: str) -> Parser:
     return parser
 
 
-def _result(parsed: Any) -> Result:
-    """The one run that a command is about."""
+def _result(parsed: Any, verb: str) -> Result:
+    """The one run that a command is about; `verb` is what is done to it."""
     result = load(given_path(parsed.run, "run"), trust=parsed.trust)
     if isinstance(result, Comparison):
         inside = sorted(p for p in Path(parsed.run).iterdir() if (p / "record.json").exists())
         raise SettingError(
-            f"run: {parsed.run} is a comparison; name one of the runs inside: "
+            f"run: {parsed.run} is a comparison; {verb} one of the runs inside: "
             + ", ".join(map(str, inside))
         )
     return result
@@ -90,7 +90,7 @@ def predict(argv: list[str]) -> None:
     output = None if parsed.output is None else given_path(parsed.output, "output")
     if output is not None and output.exists() and output.samefile(given_path(parsed.data, "data")):
         raise SettingError("output: it is the file of the rows; choose another")
-    result = _result(parsed)
+    result = _result(parsed, "predict with")
     column = parsed.client_column or _table_options(result).get("client", "client")
     frame = _frame(parsed.data, column)
     owners = _owners(parsed, frame, column)
@@ -185,7 +185,7 @@ def personalise(argv: list[str]) -> None:
     )
     parser.add_argument("-o", "--output", help="folder for their models (default RUN/personalised)")
     parsed = Flags(parser).parse(argv)
-    result = _result(parsed)
+    result = _result(parsed, "personalise")
     options = _table_options(result)
     if result.preparation is None or not options:
         raise SettingError(
@@ -256,7 +256,7 @@ def export(argv: list[str]) -> None:
             if one
             else f"client: safetensors are of every client; --format {'|'.join(FORMATS)} of one"
         )
-    result = _result(parsed)
+    result = _result(parsed, "export")
     folder = given_folder(parsed.output or str(Path(parsed.run) / "models"), "output")
     if one:
         paths = export_one(
