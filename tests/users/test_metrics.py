@@ -359,7 +359,7 @@ def test_a_resumed_run_has_the_same_metrics_and_refuses_others(tmp_path):
     [("auc", 0.01, True), ("log_loss", 100.0, True), ("auc", 1.1, False), ("log_loss", 0, False)],
 )
 def test_the_chosen_metric_stops_the_run_in_its_own_direction(metric, target, stops):
-    result = il.run(il.FedAvg(), linear(), classes(), rounds=3, metric=metric, target=target)
+    result = il.run(il.FedAvg(), linear(), classes(), rounds=3, metric=metric, target_value=target)
     assert result.seeds[0].stopped == ("target" if stops else "rounds")
     assert result.seeds[0].rounds == (1 if stops else 3)
     assert metric in result.summary()["metrics"], "the chosen metric need not be named twice"
@@ -370,8 +370,11 @@ def test_the_chosen_metric_stops_the_run_in_its_own_direction(metric, target, st
     [
         ({"metric": "acu"}, "metric: 'acu' is unknown; did you mean 'auc'"),
         ({"metric": "rmse"}, "metrics: 'rmse' is not accepted here"),
-        ({"target": "soon"}, "target: 'soon' is not accepted"),
-        ({"target": 0.5, "eval_every": 0}, "eval_every: 0 is not accepted with a target"),
+        ({"target_value": "soon"}, "target_value: 'soon' is not accepted"),
+        (
+            {"target_value": 0.5, "eval_every": 0},
+            "eval_every: 0 is not accepted with a target_value",
+        ),
     ],
 )
 def test_a_bad_choice_is_refused_by_name(settings, says):
@@ -381,7 +384,7 @@ def test_a_bad_choice_is_refused_by_name(settings, says):
 
 
 def test_a_comparison_asks_for_the_cost_of_a_target_of_any_metric():
-    asked = {"rounds": 4, "sample": 4, "metric": "log_loss", "target": 0.9, "bytes": 4000}
+    asked = {"rounds": 4, "sample": 4, "metric": "log_loss", "target_value": 0.9, "bytes": 4000}
     found = il.compare(["fedavg", "ditto"], linear(), classes(), **asked)
     for row, result in zip(found.rows(), found.results, strict=True):
         first = next((h for h in result.seeds[0].history if h["log_loss"] <= 0.9), None)
@@ -403,7 +406,9 @@ def test_metrics_are_flags_and_keys_of_a_settings_file(tmp_path, capsys):
     assert main(["run", "fedavg", *small, "--metrics", "auc,top_3", "--directory", folder]) == 0
     assert set(json.loads(capsys.readouterr().out)["metrics"]) == {"auc", "top_3"}
     file = tmp_path / "run.toml"
-    file.write_text('[run]\nrounds = 2\nmetrics = ["f1", "brier"]\nmetric = "f1"\ntarget = 0.01\n')
+    file.write_text(
+        '[run]\nrounds = 2\nmetrics = ["f1", "brier"]\nmetric = "f1"\ntarget_value = 0.01\n'
+    )
     more = ["--config", str(file), "--clients", "5", "--samples", "60", "--json"]
     assert main(["run", "fedavg", *more, "--directory", str(tmp_path / "file")]) == 0
     out = json.loads(capsys.readouterr().out)

@@ -21,7 +21,6 @@ from .help import Help
 from .settings_file import read_toml
 from .suggest import TABLES, unknown_flag
 
-RENAMED = {("run", "target"): "target_value"}  # --target is the column of a table to predict
 FROM_FILES = ("table", "folder")  # data sets whose `path` is a file or folder of the user's
 
 
@@ -116,9 +115,7 @@ class Flags:
             self.open_sections.add(section)
 
     def _flag(self, section: str, name: str) -> str:
-        if (section, name) in RENAMED:
-            return RENAMED[section, name]
-        taken = any(pair not in RENAMED and pair[1] == name for pair in self.taken.values())
+        taken = any(other == name for _, other in self.taken.values())
         if section in ("data", "model") and (name == "seed" or taken):
             return f"{section}_{name}"
         return name

@@ -220,8 +220,8 @@ def compare(
     alone, such as channel=...), or a `Plan`; model, progress and callbacks are as in `run`. A
     method that cannot be run on these data is left out, with a word.
 
-    The settings `bytes`, `target_accuracy` and `target` stop no run here: every summary says in
-    `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
+    The settings `bytes`, `target_accuracy` and `target_value` stop no run here: every summary says
+    in `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
     of the two the table shows). With a directory, every run has a folder there, beside curves.csv
     and, with matplotlib, curves.png.
@@ -252,7 +252,7 @@ def compare(
             _continue_folder(path, saved)
         else:
             begin_folder(path, COMPARE, saved)
-    goal_names = ("bytes", "target_accuracy", "target")
+    goal_names = ("bytes", "target_accuracy", "target_value")
     shared = {k: v for k, v in given.items() if k not in goal_names}
     title = _title(federation, whole)
     trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
@@ -297,7 +297,7 @@ def _checked(
     if chosen[0].target_accuracy and not federation.classes:
         raise SettingError(
             "target_accuracy: these data have real targets and no accuracy; "
-            "give a target for the loss or another metric: target=0.5, metric='rmse'"
+            "give a target for the loss or another metric: target_value=0.5, metric='rmse'"
         )
     goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
@@ -325,7 +325,7 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
     """
     first = settings[0]
     for s in settings:
-        for name in ("bytes", "target_accuracy", "metric", "target"):
+        for name in ("bytes", "target_accuracy", "metric", "target_value"):
             if getattr(s, name) != getattr(first, name):
                 raise SettingError(
                     f"{name}: {getattr(s, name)!r} is not accepted; "
@@ -337,18 +337,19 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
                     "a whole number >= 1, to see it pass"
                 )
     metric = first.metric or figure
-    if first.target_accuracy and first.target is not None:
+    if first.target_accuracy and first.target_value is not None:
         raise SettingError(
-            "target: not accepted beside target_accuracy; a comparison has one target"
+            "target_value: not accepted beside target_accuracy; a comparison has one target"
         )
     if first.target_accuracy and metric != "accuracy":
         raise SettingError(
-            f"target_accuracy: not accepted with metric {metric!r}; give its target: target=..."
+            f"target_accuracy: not accepted with metric {metric!r}; "
+            "give its target: target_value=..."
         )
     if metric == "accuracy":
-        return Goals(first.bytes, first.target or first.target_accuracy, count)
+        return Goals(first.bytes, first.target_value or first.target_accuracy, count)
     higher = direction(metric, first.metrics)
-    return Goals(first.bytes, first.target, count, metric, higher)
+    return Goals(first.bytes, first.target_value, count, metric, higher)
 
 
 def refuse_taken(path: Path) -> None:

@@ -31,7 +31,7 @@ COMMON = (
     "target_accuracy",
     "metrics",
     "metric",
-    "target",
+    "target_value",
 )
 
 

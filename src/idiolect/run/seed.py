@@ -71,11 +71,11 @@ class Seed:
 
     def reached(self, settings: Settings) -> bool:
         """Whether the chosen figure is as good as the target."""
-        if settings.target is None:
+        if settings.target_value is None:
             return False
         figure = self.figure(settings)
         higher = direction(figure.name, self.session.metrics)
-        return figure >= settings.target if higher else figure <= settings.target
+        return figure >= settings.target_value if higher else figure <= settings.target_value
 
     def note_collapse(self, figures: dict[str, float]) -> None:
         """Mark the round from which on the models are of no use."""

@@ -43,7 +43,8 @@ def parse_target(given: Any) -> float | None:
     except (TypeError, ValueError):
         pass
     raise SettingError(
-        f"target: {given!r} is not accepted; target (where to stop) is a number, or '' for none"
+        f"target_value: {given!r} is not accepted; "
+        "target_value (where to stop) is a number, or '' for none"
     )
 
 
@@ -217,7 +218,7 @@ class Evaluation(Knobs):
         "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
         "the metrics; '' = accuracy, or the loss of a regression",
     )
-    target: float | None = knob(
+    target_value: float | None = knob(
         None,
         "stop when the chosen metric, pooled over the clients' test data, is as good as this "
         "number; '' = no target",
@@ -299,9 +300,9 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 "eval_every: 0 is not accepted with a target_accuracy; "
                 "a whole number >= 1, so that the target can be seen"
             )
-        if self.target is not None and not self.eval_every:
+        if self.target_value is not None and not self.eval_every:
             raise SettingError(
-                "eval_every: 0 is not accepted with a target; "
+                "eval_every: 0 is not accepted with a target_value; "
                 "a whole number >= 1, so that the target can be seen"
             )
         if self.metric:

@@ -63,7 +63,7 @@ def choose(
             if interrupted():
                 raise interrupted.stop(f"stopped after {len(figures)} candidates")
             given = {**(settings or {}), **own, **always}
-            for stop in ("target", "patience", "keep_best"):  # they need evaluated rounds
+            for stop in ("target_value", "patience", "keep_best"):  # they need evaluated rounds
                 given.pop(stop, None)
             result = run(method, task, federation, **given)
             figures.append(result.summary()["valid"][measure]["mean"])

@@ -53,7 +53,7 @@ class RunSettings(TypedDict, total=False):
     eval_every: int
     metrics: AnyMetric | Sequence[AnyMetric]
     metric: str
-    target: float | str | None
+    target_value: float | str | None
     patience: int
     patience_metric: str
     keep_best: bool
