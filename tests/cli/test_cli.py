@@ -161,8 +161,7 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
         ("run fedavg --lam 1", "--lam is not a flag of idiolect run fedavg"),
         (
             "run fedavg --rounds many",
-            "rounds: 'many' is not accepted; rounds (communication rounds; a resumed run may have "
-            "more) is a whole number >= 0",
+            "rounds: 'many' is not accepted; rounds (communication rounds) is a whole number >= 0",
         ),
         (
             "run fedavg --lr -1",
