@@ -63,7 +63,7 @@ class Vmapped:
         """A module that torch cannot map shows that at its first call."""
         try:
             yield
-        except SettingError:
+        except (SettingError, IndexError):  # of the model or the data, not of mapping
             raise
         except Exception as error:  # whatever a user's forward does to a mapped tensor
             if self.proved:
