@@ -358,3 +358,33 @@ def test_sequences_of_different_lengths_are_padded_per_batch_with_a_mask(per_wor
             assert len(seen) == 12 and sorted(seen)[-2] <= 5 and max(seen) in (5, 40)
     for ours, mapped in zip(*lost, strict=True):  # what is cut off counts for nothing
         torch.testing.assert_close(ours, mapped, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("net", "loss"),
+    [
+        (nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), nn.BCELoss()),
+        (nn.Linear(6, 1), nn.BCEWithLogitsLoss()),
+        (nn.Linear(6, 2), nn.CrossEntropyLoss()),
+        (nn.Sequential(nn.Linear(6, 2), nn.LogSoftmax(-1)), nn.NLLLoss()),
+    ],
+    ids=["probabilities", "one logit", "logits", "log-probabilities"],
+)
+def test_metrics_and_predictions_read_outputs_as_the_loss_does(net, loss):
+    x = draw(N, 6)
+    labels = ["ill" if v else "well" for v in (x[:, 0] > 0).tolist()]
+    data = il.Federation.from_arrays(x, labels, IDS)
+    metrics = "log_loss,f1,auc"
+    result = run(il.Task(net, loss), data, il.FedAvg(lr=1.0, steps=9), rounds=20, metrics=metrics)
+    summary = result.summary()
+    assert summary["metrics"]["log_loss"]["mean"] == pytest.approx(
+        summary["loss"]["mean"], abs=1e-5
+    )
+    assert summary["accuracy"]["mean"] > 0.8 and summary["metrics"]["f1"]["mean"] > 0.8
+    found = result.predict(x, client=1)
+    assert found.classes == ("ill", "well")
+    share = sum(a == b for a, b in zip(found.labels, labels, strict=True)) / N
+    assert share > 0.8
+    assert found.probabilities.sum(1) == pytest.approx(1, abs=1e-5)
+    likely = found.probabilities.argmax(1)
+    assert [found.classes[i] for i in likely] == list(found.labels)

@@ -371,3 +371,20 @@ def test_a_preparation_in_a_record_is_checked_when_it_is_read(table_run, tmp_pat
     file.write_text(json.dumps(saved))
     with pytest.raises(il.SettingError, match="preparation: it cannot be used"):
         il.load(tmp_path / "copy")
+
+
+def test_pictures_are_read_as_the_training_data_were(capsys):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
+    labels = ["dark" if p.mean() < 127 else "light" for p in pixels]
+    federation = il.Federation.from_arrays(pixels, labels, [i % 3 for i in range(60)])
+    assert tuple(federation.inputs.shape[1:]) == (3, 8, 8)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
+    result = il.run("fedavg", net, federation, rounds=2)
+    capsys.readouterr()
+    raw = result.predict(pixels, client=1)
+    said = capsys.readouterr().err
+    assert "bytes are scaled" in said and "channels are moved" in said
+    ready = torch.from_numpy(pixels).movedim(-1, 1).float() / 255
+    assert np.allclose(raw.probabilities, result.predict(ready, client=1).probabilities, atol=1e-6)
+    assert not capsys.readouterr().err

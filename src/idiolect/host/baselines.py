@@ -89,7 +89,8 @@ def _metrics(
         return {}
     owner, targets = _targets(federation, split)
     everyone = torch.arange(federation.clients)
-    tally = Tally(counted, form_of(federation), federation.clients, everyone)
+    form = form_of(federation, Loss())  # the answers are log-probabilities, or values
+    tally = Tally(counted, form, federation.clients, everyone)
     answers = outputs[owner]
     if federation.classes:  # the same answer for every target of a sample
         answers = answers.view(len(owner), *[1] * (targets.dim() - 1), -1)

@@ -282,7 +282,9 @@ class Host:
         metrics = self.settings.metrics
         if not metrics:
             return None
-        return Tally(metrics, form_of(self.data), self.data.clients, rows)
+        return Tally(
+            metrics, form_of(self.data, self.contract.task.criterion), self.data.clients, rows
+        )
 
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""

@@ -107,7 +107,12 @@ class CheckedHost:
     ) -> dict[str, Scores]:
         scores = self._host.evaluate(version, message, wire_ids, splits)
         host = self._host
-        check_scores(scores, splits, host.wire_ids[host.rows(wire_ids)], form_of(host.data))
+        check_scores(
+            scores,
+            splits,
+            host.wire_ids[host.rows(wire_ids)],
+            form_of(host.data, host.contract.task.criterion),
+        )
         return scores
 
     def evaluate_shared(
@@ -121,7 +126,7 @@ class CheckedHost:
         scores = host.evaluate_shared(version, message, splits, wire_ids)
         asked = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
         if scores:
-            check_scores(scores, splits, asked, form_of(host.data))
+            check_scores(scores, splits, asked, form_of(host.data, host.contract.task.criterion))
         return scores
 
     def __getattr__(self, name: str) -> Any:

@@ -14,12 +14,12 @@ from ..core.knobs import SettingError
 from ..core.trees import Tree, arguments, first, leaves, map_tree
 from ..core.typed import expect
 from ..core.types import Id
+from ..data.pixels import plan_pixels
 from ..data.preparation import Preparation
-from ..task.losses import logits
+from ..task.losses import Loss, logits
 from .session import Session
 
 AT_ONCE = 4096  # rows in one forward pass
-BY_CLASS = ("cross_entropy", "logistic")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def predict(session: Session, rows: Any, owners: Id | list[Id], data: dict[str, 
         if not parts:
             raise SettingError("rows: there are none; at least one is needed")
         outputs = torch.cat(parts)[torch.tensor(places).argsort()]
-    return _in_words(outputs, task.criterion.name, data)
+    return _in_words(outputs, task.criterion, data)
 
 
 def _outputs(session: Session, id: Id, inputs: Tree) -> Tensor:
@@ -100,19 +100,16 @@ def _outputs(session: Session, id: Id, inputs: Tree) -> Tensor:
     return torch.cat(pieces)
 
 
-def _in_words(outputs: Tensor, loss: str, data: dict[str, Any]) -> Prediction:
+def _in_words(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction:
     classes = int(data.get("classes", 0))
     labels = labels_of(data)
-    if not classes or (loss not in BY_CLASS and outputs.shape[-1] != classes):
+    by_class = outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
+    probabilities = loss.probabilities(by_class, classes)
+    if probabilities is None:
         values = outputs.squeeze(-1) if outputs.dim() > 1 and outputs.shape[-1] == 1 else outputs
         return Prediction(values=values.numpy())
-    if loss == "logistic":
-        high = outputs.squeeze(-1).sigmoid()
-        probabilities = torch.stack([1 - high, high], dim=-1)
-    else:
-        probabilities = outputs.softmax(-1)
-        if labels:  # outputs beyond the classes of the data have no label
-            labels += tuple(range(len(labels), probabilities.shape[-1]))
+    if labels:  # outputs beyond the classes of the data have no label
+        labels += tuple(range(len(labels), probabilities.shape[-1]))
     names = labels or tuple(range(probabilities.shape[-1]))
     if not bool(probabilities.isfinite().all()):
         raise SettingError("model: its outputs are not finite; training has collapsed")
@@ -199,6 +196,9 @@ def _inputs(rows: Any, owners: Id | list[Id], data: dict[str, Any], dtype: torch
     known = data.get("inputs") or []
     whole = [isinstance(entry, list) and "int" in str(entry[:1]) for entry in known]
     made = _as_tensors(rows)
+    if known and len(leaves(made)) == len(known):
+        entries = iter(known)
+        made = map_tree(lambda t: _as_pictures(t, next(entries)), made)
     tensors = leaves(made)
     if known and len(tensors) == len(known):
         kinds = iter(whole)
@@ -213,6 +213,16 @@ def _inputs(rows: Any, owners: Id | list[Id], data: dict[str, Any], dtype: torch
     if not len(first(made)):
         raise SettingError("rows: there are none; at least one is needed")
     return made
+
+
+def _as_pictures(t: Tensor, trained_on: Any) -> Tensor:
+    """Pictures as the training data were read: bytes scaled, channels first."""
+    given = (str(t.dtype), list(t.shape[1:]))
+    if given == tuple(trained_on) or "float" not in str(trained_on[0]) or t.dim() < 3:
+        return t
+    channels = "auto" if given[1] != trained_on[1] else "first"
+    change = plan_pixels(t, "rows", True, channels)
+    return t if change is None else change(t)
 
 
 def _as_tensors(tree: Any) -> Tree:

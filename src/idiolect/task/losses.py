@@ -24,6 +24,8 @@ class Loss:
     """
 
     name = "loss"
+    # whether outputs are probabilities as they stand, not logits or log-probabilities
+    of_probabilities = False
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         """outputs[n, ...], targets[n, ...] -> one value per target, or one per sample."""
@@ -54,6 +56,19 @@ class Loss:
         if found is None:
             return torch.full(targets.shape, torch.nan, device=targets.device)
         return found.argmax(-1) == targets
+
+    def probabilities(self, outputs: Tensor, classes: int) -> Tensor | None:  # -> [n, ..., C]
+        """The probability of each class; None where outputs are no scores of classes.
+
+        >>> LOSSES["logistic"].probabilities(torch.zeros(1, 1), 2)
+        tensor([[0.5000, 0.5000]])
+        """
+        if outputs.shape[-1] == 1 and classes == 2:
+            yes = outputs if self.of_probabilities else outputs.sigmoid()
+            return torch.cat([1 - yes, yes], dim=-1)
+        if outputs.shape[-1] < max(classes, 2) or not classes:
+            return None
+        return outputs if self.of_probabilities else outputs.softmax(-1)
 
     def counts(self, targets: Tree) -> Tensor | None:
         """How much each target counts: None where all of them count alike."""

@@ -80,6 +80,7 @@ class Binary(Loss):
 
     def __init__(self, loss: nn.Module, middle: float):
         self.name = "bce_with_logits" if middle == 0 else "bce"
+        self.of_probabilities = middle > 0
         self.function = loss
         self.middle = middle  # outputs above it say yes
 

@@ -19,6 +19,7 @@ from ...core.knobs import SettingError
 from ...core.registry import Table
 from ...core.trees import leaves
 from ...data.federation import Federation
+from ...task.losses import Loss
 from .auc import Auc
 from .calibration import CalibrationError
 from .labels import F1, BalancedAccuracy
@@ -208,10 +209,11 @@ def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
         raise SettingError(str(error).replace("metrics:", "metric:", 1)) from None
 
 
-def form_of(federation: Federation) -> Form:
-    """What the targets of these data are like."""
+def form_of(federation: Federation, loss: Loss) -> Form:
+    """What the targets of these data are like, and the outputs that the loss takes."""
     targets = leaves(federation.targets)[0]
-    return Form(federation.classes, max(1, math.prod(targets.shape[1:])))
+    many = max(1, math.prod(targets.shape[1:]))
+    return Form(federation.classes, many, odds=not loss.of_probabilities)
 
 
 def refuse(metrics: Iterable[Metric], form: Form) -> None:

@@ -28,6 +28,7 @@ class Form:
 
     classes: int  # 0 = real targets
     targets: int = 1  # real targets per sample
+    odds: bool = True  # outputs are logits; else they are probabilities
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Samples:
         flat = targets.reshape(-1).long()
         owner = self.owner.repeat_interleave(max(1, targets[:1].numel()))
         outputs = outputs.reshape(len(flat), -1).double()
+        if not self.form.odds:
+            outputs = outputs.logit(1e-12) if outputs.shape[1] == 1 else outputs.log()
         counts = (flat >= 0) & (flat < self.form.classes)
         if not bool(counts.all()):
             owner, outputs, flat = owner[counts], outputs[counts], flat[counts]

@@ -22,7 +22,7 @@ def check_metrics(
     task: Task, federation: Federation, metrics: Sequence[Metric], chosen: str
 ) -> None:
     """Refuse a metric that these data or the model's outputs cannot have."""
-    form = form_of(federation)
+    form = form_of(federation, task.criterion)
     if chosen in ALWAYS and (reason := ALWAYS[chosen].refusal(form)):
         raise SettingError(f"metric: {chosen!r} is not accepted here: {reason}")
     used = in_use(metrics, chosen, federation.classes, task.criterion.name)
