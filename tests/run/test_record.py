@@ -206,4 +206,4 @@ def test_export_writes_a_file_per_client(tmp_path, monkeypatch, capsys):
     assert len(paths) == 6 and len(load_file(paths[0])) == 2
     assert main(["compare", "local", *SMALL, "--directory", "two"]) == 0
     assert main(["export", "two"]) == 2
-    assert "is a comparison; name one of the runs inside: two/0-local" in capsys.readouterr().err
+    assert "is a comparison; export one of the runs inside: two/0-local" in capsys.readouterr().err

@@ -322,6 +322,21 @@ def test_predict_writes_labels_and_probabilities_for_raw_rows(there, capsys):
     assert model is not None and float(lines[1].split(",")[1]) > 0.5
 
 
+@pytest.mark.parametrize("method", ["ditto", "finetune"])
+def test_models_are_used_without_the_training_table_unless_they_need_it(tmp_path, method, capsys):
+    visits(tmp_path / "visits.csv")
+    line = "--data table --path visits.csv --client hospital --target outcome --missing mean"
+    output(capsys, f"run {method} {line} --rounds 2 --quiet --directory run")
+    Path("rows.csv").write_text("age,sex,income\n50,f,20000\n71,m,9000\n")
+    before = output(capsys, "predict run --client hospital-2 --data rows.csv")
+    Path("visits.csv").rename("moved.csv")
+    if method == "finetune":  # it trains on the client's data before it predicts
+        says = refused(capsys, "predict run --client hospital-2 --data rows.csv")
+        assert "there is no file" in says and "visits.csv" in says
+    else:
+        assert output(capsys, "predict run --client hospital-2 --data rows.csv") == before
+
+
 def test_rows_of_several_clients_are_predicted_by_the_model_of_each(there, capsys):
     (there / "many.csv").write_text("h,age,sex,income\nhospital-1,60,f,1\nhospital-2,60,f,1\n")
     both = json.loads(output(capsys, "predict run --client-column h --data many.csv --json"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.typed import expect_fields
+from ..core.typed import expect, expect_fields
 from ..core.types import Id
 from ..data.federation import SPLITS, Federation
 from .record import Record
@@ -42,17 +44,36 @@ def absent(record: Record) -> Federation:
     return Federation(torch.zeros(start, 0), targets, offsets, ids, classes, name)
 
 
+def in_form(empty: Federation, data: dict[str, Any]) -> Federation:
+    """The same with inputs of the form that a record tells: for the making of a model by name."""
+    kinds = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+    try:
+        ((kind, shape),) = data["inputs"]
+        expect(shape, list[int], "inputs")
+        blank = torch.zeros((), dtype=kinds[kind]).expand(empty.samples, *shape)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        raise SettingError("record: it does not tell what one sample of the run is") from None
+    return replace(empty, inputs=blank)
+
+
 class WithoutData(Session):
-    """A seed's moving parts for those who have its models and not its data."""
+    """A seed's moving parts for those who have its models and not its data.
+
+    A sample has no features here: a model that is to be trained on one fails.
+    """
+
+    with_data: Callable[[], Session] | None = None  # for a run whose data can be made again
 
     def personal(self, id: Id) -> Tensor:  # -> x[d]
-        self._refuse_training()
+        self.server.roster.wire_id(id)  # refuses a client that took no part
+        if len(self.people.held_out) and not self.held_out_personalised:
+            return self._again().personal(id)
         try:
             x = super().personal(id)
         except SettingError:
             raise
         except Exception:  # whatever a model does with samples that are empty
-            raise _needs_data() from None
+            return self._again().personal(id)
         if not bool(x.isfinite().all()):
             raise SettingError("model: its weights are not finite, or need the client's data")
         return x
@@ -60,9 +81,11 @@ class WithoutData(Session):
     def personalise_held_out(self, rounds: int) -> None:
         """Not without their data: see `personal`."""
 
-    def _refuse_training(self) -> None:
-        if len(self.people.held_out) and not self.held_out_personalised:
-            raise _needs_data()
+    def _again(self) -> Session:
+        """The same with its data."""
+        if self.with_data is None:
+            raise _needs_data() from None
+        return self.with_data()
 
 
 def _needs_data() -> SettingError:

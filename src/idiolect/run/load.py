@@ -15,7 +15,7 @@ from ..methods import make_method
 from ..report.goals import Goals
 from ..task.losses import LOSSES
 from ..task.task import Task
-from .absent import WithoutData, absent
+from .absent import WithoutData, absent, in_form
 from .check import warn
 from .compare import Comparison
 from .directory import checkpoint_folder, refuse_links
@@ -130,16 +130,27 @@ class _Models:
 
     def __call__(self, seed: int, best: bool) -> Session:
         with names_in(self.path, self.trust):
+            session = self._session(seed, best)
+        if isinstance(session, WithoutData) and self.identity["origin"]:
+            session.with_data = lambda: self._with_data(seed, best)
+        return session
+
+    def _plan(self) -> Plan:
+        return Plan.read(self.identity["origin"], f"directory: origin in {self.path}")
+
+    def _with_data(self, seed: int, best: bool) -> Session:
+        """Of a run of the command line whose models train on data before they are used."""
+        with names_in(self.path, self.trust):
+            self.federation = self.federation or self._plan().make_data()
             return self._session(seed, best)
 
     def _session(self, seed: int, best: bool) -> Session:
         identity = self.identity
-        without = self.federation is None and not identity["origin"]
-        data = absent(self.record) if without else self.federation
-        if data is None or self.task is None:
-            plan = Plan.read(identity["origin"], f"directory: origin in {self.path}")
-            data = self.federation = data or plan.make_data()
-            self.task = self.task or plan.make_task(data)
+        without = self.federation is None
+        data = self.federation or absent(self.record)
+        if self.task is None:
+            known = in_form(data, self.record.data) if without else data
+            self.task = self._plan().make_task(known)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}
         method = make_method(identity["method"]["name"], **fields)
         settings = build(Settings, identity["run"], "run")
