@@ -7,6 +7,7 @@ markup, an emoji's name or an escape sequence.
 from __future__ import annotations
 
 import codecs
+import os
 import sys
 from typing import Any
 
@@ -16,7 +17,9 @@ from rich.text import Text
 from ..core.text import shown
 
 ERR = Console(stderr=True)
-OUT = Console() if sys.stdout.isatty() else Console(width=140)  # a file or a pipe has no width
+# a file or a pipe has no width, unless COLUMNS says one
+_sized = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+OUT = Console() if _sized else Console(width=140)
 
 # our own signs where the terminal has ASCII only: of the same width, so that columns stay in line
 PLAIN = str.maketrans("±–—…★†·×≥≤’ᵀ", "~--~*!.x><'T")
