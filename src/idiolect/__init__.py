@@ -34,7 +34,8 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
-from .run.compare import Comparison, compare
+from .run.compare import compare
+from .run.comparison import Comparison
 from .run.load import load
 from .run.pipeline import pipeline
 from .run.predict import Prediction

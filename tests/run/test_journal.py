@@ -360,7 +360,7 @@ def saves(directory, monkeypatch, minutes_per_round, **settings) -> list[int]:
         rounds.append(round)
         return save(folder, bound, round, *args)
 
-    monkeypatch.setattr(sys.modules["idiolect.run.run"], "clock", lambda: now[0])
+    monkeypatch.setattr(sys.modules["idiolect.run.runner"], "clock", lambda: now[0])
     monkeypatch.setattr(checkpoint, "save", noted)
 
     def progress(seed, round, accuracy):

@@ -47,7 +47,7 @@ COMMANDS = {
     "init": Command(
         "init:init", "TABLE", "look at your own table and write a settings file for it"
     ),
-    "resume": Command("train:resume", "RUN", "continue an interrupted run, exactly"),
+    "resume": Command("resume:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("show:show", "RUNS…", "the table of finished runs again"),
     "export": Command(
         "models:export", "RUN", "every client's own model as safetensors; one as ONNX, ..."

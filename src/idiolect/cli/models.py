@@ -17,7 +17,7 @@ from ..data.federation import Federation
 from ..data.tables import TableFile
 from ..report.console import OUT, say
 from ..report.tables import results_table
-from ..run.compare import Comparison
+from ..run.comparison import Comparison
 from ..run.load import load
 from ..run.predict import Prediction, labels_of
 from ..run.result import Result

@@ -15,7 +15,7 @@ from ..report.curve_picture import picture
 from ..report.curves import curve
 from ..report.goals import Goals
 from ..report.tables import results_table
-from ..run.compare import Comparison
+from ..run.comparison import Comparison
 from ..run.load import load
 from ..run.result import Result
 from .flags import Flags, Parser

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
-from ..core.paths import given_path
 from ..core.plain import plain
-from ..core.registry import names_in
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report import curves
@@ -21,10 +19,8 @@ from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS, Goals
 from ..report.tables import baseline_row, results_table
-from ..run.compare import Comparison
 from ..run.compare import compare as run_compare
-from ..run.identity import read_identity
-from ..run.manifest import read_comparison, read_pipeline
+from ..run.comparison import Comparison
 from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.result import Result
@@ -85,7 +81,7 @@ def run(argv: list[str]) -> None:
     fields = from_file | named_fields | flags.values(parsed, "method")
     plan = plan_of(flags, parsed, file, method, fields)
     plan = dataclasses.replace(plan, settings={**named_settings, **plan.settings})
-    _run_plan(plan, directory_for(parsed.directory, method), Output.of(parsed))
+    run_plan(plan, directory_for(parsed.directory, method), Output.of(parsed))
 
 
 def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -110,7 +106,7 @@ def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
     return word, [*argv[:place], *argv[place + 1 :]]
 
 
-def _run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = False) -> None:
+def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = False) -> None:
     method = plan.make_method()
     settings = plan.make_settings()
     federation = plan.make_data()
@@ -200,10 +196,10 @@ def compare(argv: list[str]) -> None:
         plans.append(dataclasses.replace(plan, own=own))
     directory = directory_for(parsed.directory, "compare")
     saved = {"baselines": not parsed.no_baselines, "count": parsed.count}
-    _compare_plans(plans, saved, directory, Output.of(parsed))
+    compare_plans(plans, saved, directory, Output.of(parsed))
 
 
-def _compare_plans(
+def compare_plans(
     plans: list[Plan],
     saved: dict[str, Any],
     directory: Path,
@@ -256,7 +252,7 @@ def demo(argv: list[str]) -> None:
     )
     directory = directory_for(parsed.directory, "demo")
     saved = {"baselines": True, "count": "bytes"}
-    _compare_plans(plans, saved, directory, Output.of(parsed))
+    compare_plans(plans, saved, directory, Output.of(parsed))
     ERR.print(
         "Reading it: one class already answers most of a client's questions here (majority). "
         "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per "
@@ -285,10 +281,10 @@ def pipeline(argv: list[str]) -> None:
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
     directory = directory_for(parsed.directory, "pipeline")
-    _pipeline_plans(plans, directory, Output.of(parsed))
+    pipeline_plans(plans, directory, Output.of(parsed))
 
 
-def _pipeline_plans(
+def pipeline_plans(
     plans: list[Plan], directory: Path, output: Output, resume: bool | str = False
 ) -> None:
     federation = plans[0].make_data()
@@ -316,81 +312,3 @@ def _pipeline_plans(
     else:
         _table(rows, _title(plans[0], federation, task.d))
     say(f"run directory: {directory}")
-
-
-def resume(argv: list[str]) -> None:
-    """Continue an interrupted run."""
-    parser = Parser(
-        "resume", "Continue an interrupted run to exactly the result it would have had."
-    )
-    parser.add_argument("run", help="the run's directory")
-    add_clients_table(parser)
-    parser.add_json()
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="also with changed code: the result may differ from that of an uninterrupted run",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the user's own code (module:Name) that the directory names",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        help="go on to this many rounds, more than before; as before if left out",
-    )
-    parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
-    parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
-    parsed = Flags(parser).parse(argv)
-    path = given_path(parsed.run, "run")
-    with names_in(path, parsed.trust):
-        _resume(path, parsed)
-
-
-def _resume(path: Path, parsed: Any) -> None:
-    """Whatever the directory holds: a run, a comparison or a pipeline."""
-    how: bool | str = "force" if parsed.force else True
-    if (path / "compare.json").exists():
-        saved = read_comparison(path)
-        if "plans" not in saved:
-            raise _made_in_python(path, "compare")
-        saved = {"baselines": True, "count": "bytes", **saved}
-        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
-        _compare_plans(plans, saved, path, Output.of(parsed), how)
-        return
-    if (path / "pipeline.json").exists():
-        saved = read_pipeline(path)
-        if "plans" not in saved:
-            raise _made_in_python(path, "pipeline")
-        if parsed.rounds is not None:
-            raise SettingError(
-                f"rounds: {parsed.rounds} is not accepted; {path} is a pipeline, whose stages have "
-                "rounds of their own (METHOD@ROUNDS)"
-            )
-        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
-        _pipeline_plans(plans, path, Output.of(parsed), how)
-        return
-    if not (path / "settings.json").exists():
-        raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
-    origin = read_identity(path)["origin"]
-    if not origin:
-        raise _made_in_python(path, "run")
-    plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
-    _run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
-
-
-def _changed(plan: Plan, parsed: Any) -> Plan:
-    """The plan with the settings that are given anew."""
-    given = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
-    new = {name: value for name, value in given.items() if value is not None}
-    return dataclasses.replace(plan, settings={**plan.settings, **new})
-
-
-def _made_in_python(path: Path, function: str) -> SettingError:
-    return SettingError(
-        f"resume: {path} was started from Python with the user's own data; "
-        f"continue it there: idiolect.{function}(..., resume=True)"
-    )

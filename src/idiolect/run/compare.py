@@ -10,40 +10,33 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
-from ..core.paths import resume_command
-from ..core.plain import plain
-from ..core.text import shown
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..method import Method
 from ..methods import Local, label_of, make_method
-from ..report import curves
-from ..report.goals import Curve, Goals
-from ..report.tables import baseline_row, render, results_table
+from ..report.goals import Goals
+from ..report.tables import baseline_row
 from ..task.task import Task
 from .best import check_validation
 from .check import check, warn
+from .comparison import Comparison, refuse_taken
 from .given import AnyMethod, AnyModel, read_method, read_task
 from .identity import read_identity
 from .interrupts import finish_on_interrupt
-from .manifest import COMPARE, PIPELINE, read_comparison
+from .manifest import COMPARE, read_comparison
 from .on_disk import on_disk
 from .plan import Plan, row_spec
 from .progress import Progress
-from .result import Result, frame
+from .result import Result
 from .run import run
 from .settings import Settings
 from .typed_settings import RunSettings
 from .watch import Callback, Callbacks
 
-if TYPE_CHECKING:
-    import pandas
-
-LONG = 400  # characters of the reason why a row is left out
 EQUAL = " (as many gradients as the most costly)"
 Reporter = Callable[[str, int, int], Progress]  # name, first seed, rounds -> progress of a run
 
@@ -81,120 +74,6 @@ class Row:
 
 def _own_text(own: dict[str, Any]) -> str:
     return "".join(f" {name}={value}" for name, value in own.items())
-
-
-class Comparison:
-    """Results side by side. Prints, saves and converts as a single result does."""
-
-    def __init__(
-        self,
-        results: list[Result],
-        labels: list[str],
-        goals: Goals | None = None,
-        majority: dict[str, Any] | None = None,
-        title: str = "",
-        skipped: dict[str, str] | None = None,
-        note: str = "",
-    ):
-        self.results = results
-        self.labels = labels
-        self.goals = goals or Goals()
-        self.majority = majority  # the trivial baseline; None where there is none
-        self.title = title
-        self.skipped = skipped or {}  # label of a row that could not be run -> why
-        self.note = note  # how the loss was chosen, where it was not given
-
-    @property
-    def curves(self) -> list[Curve]:
-        """The evaluated rounds of every row, against what was sent."""
-        pairs = zip(self.labels, self.results, strict=True)
-        return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A summary per method, with what it made of the goals."""
-        return [
-            result.summary() | {"label": label} | self.goals.reached(self._points(label, result))
-            for label, result in zip(self.labels, self.results, strict=True)
-        ]
-
-    def _points(self, label: str, result: Result) -> Curve:
-        """The evaluated rounds with the figure that the goals are about."""
-        metric = self.goals.metric
-        return [curves.point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
-
-    def summary(self) -> list[dict[str, Any]]:
-        """What `--json` prints: the majority class, then the methods."""
-        rows = self.rows()
-        if self.majority is None:
-            return plain(rows)
-        asked = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
-        return plain([self.majority | asked, *rows])
-
-    def rounds_table(self) -> list[dict[str, Any]]:
-        """One row per method, seed and evaluated round."""
-        return self._labelled([r.rounds_table() for r in self.results])
-
-    def clients_table(self) -> list[dict[str, Any]]:
-        """One row per method, seed and client."""
-        return self._labelled([r.clients_table() for r in self.results])
-
-    def _labelled(self, tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        pairs = zip(self.labels, tables, strict=True)
-        return [{"method": label, **row} for label, table in pairs for row in table]
-
-    def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
-        """A data frame of "rounds" or "clients", with a column for the method."""
-        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
-
-    def save(self, directory: str | Path) -> Path:
-        """Every result in a folder of its own, and what compares them."""
-        path = Path(directory)
-        refuse_taken(path)
-        private_folder(path)
-        folders = []
-        for number, result in enumerate(self.results):
-            folders.append(f"{number}-{result.method.replace(':', '.')}")
-            result.save(path / folders[-1])
-        self.write(path, {"folders": folders})
-        return path
-
-    def write(self, path: Path, saved: dict[str, Any]) -> None:
-        """compare.json and the curves, beside the folders of the results."""
-        content = {
-            **saved,
-            "labels": self.labels,
-            "goals": self.goals.as_dict(),
-            "majority": self.majority,
-            "title": self.title,
-        }
-        if self.skipped:
-            content["skipped"] = self.skipped
-        if self.note:
-            content["note"] = self.note
-        with on_disk(COMPARE):
-            write_json(path / COMPARE, plain(content))
-        try:
-            curves.write(self.curves, self.goals, path)
-        except OSError as error:  # the runs are worth more than their picture
-            warn(f"the curves could not be written ({error.strerror})")
-
-    def table(self, width: int = 140) -> Any:
-        """The table that the command line shows."""
-        from rich.text import Text
-
-        table = results_table(self.summary(), self.title or None, width, self.goals)
-        lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
-        lines += [self.note] if self.note else []
-        if isinstance(table.caption, Text):
-            for line in lines:
-                table.caption.append("\n" + shown(line, LONG))
-        return table
-
-    def __str__(self) -> str:
-        return render(self.table())
-
-    def __repr__(self) -> str:
-        return f"Comparison({shown(', '.join(self.labels), 200)})"
 
 
 def compare(
@@ -350,14 +229,6 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
         return Goals(first.bytes, first.target_value or first.target_accuracy, count)
     higher = direction(metric, first.metrics)
     return Goals(first.bytes, first.target_value, count, metric, higher)
-
-
-def refuse_taken(path: Path) -> None:
-    """Refuse a directory that holds a run, a comparison or a pipeline."""
-    if any((path / name).exists() for name in (COMPARE, PIPELINE, "settings.json")):
-        raise SettingError(
-            f"directory: {path} already holds a run; choose another, or: {resume_command(path)}"
-        )
 
 
 def begin_folder(path: Path, name: str, saved: dict[str, Any]) -> None:

@@ -17,16 +17,17 @@ from ..task.losses import LOSSES
 from ..task.task import Task
 from .absent import WithoutData, absent, in_form
 from .check import warn
-from .compare import Comparison
+from .comparison import Comparison
 from .directory import checkpoint_folder, refuse_links
 from .given import AnyModel
 from .identity import MADE_ANEW, check_same, identity_of, read_identity, run_number
 from .manifest import COMPARE, PIPELINE, read_comparison
 from .plan import Plan
 from .predict import labels_of, preparation_of
+from .read_record import read_record
 from .record import Record
 from .restore import restore
-from .result import Result, read_record
+from .result import Result
 from .session import Session, starts_in_checkpoint
 from .settings import Settings
 

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as save_tensors
 from torch import nn
 
 from ..core.files import (
-    check_regular,
     private_folder,
-    read_json_object,
     write_atomic,
     write_json,
 )
 from ..core.knobs import SettingError
-from ..core.paths import resume_command
 from ..core.text import shown
 from ..core.types import Id
 from ..data.federation import Federation
@@ -394,38 +390,3 @@ def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> 
     except ImportError:
         raise SettingError("data frames need pandas: pip install 'idiolect[frames]'") from None
     return pandas.DataFrame(tables[table]())
-
-
-def read_record(path: Path) -> Record:
-    """The record of a run directory."""
-    if not (path / "record.json").exists():
-        begun = (path / "settings.json").exists()
-        text = (
-            f"the run in {path} is not finished; continue it with: {resume_command(path)}"
-            if begun
-            else f"{path} holds no run (record.json is missing)"
-        )
-        raise SettingError(f"directory: {text}")
-    try:
-        record = Record.from_dict(read_json_object(path / "record.json"))
-        if (path / "record.safetensors").exists():
-            _read_arrays(record, path / "record.safetensors")
-    except SettingError as error:
-        text = str(error).removeprefix("record: ").removeprefix("directory: ")
-        raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
-    return record
-
-
-def _read_arrays(record: Record, path: Path) -> None:
-    """The accuracies of clients in every evaluated round, as many as the record has."""
-    try:
-        check_regular(path)
-        with safe_open(path, framework="np") as file:
-            for s in record.seeds:
-                shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
-                found = file.get_slice(f"seed-{s.seed}")
-                if found.get_dtype() != "F32" or found.get_shape() != shape:
-                    raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
-                s.by_client = file.get_tensor(f"seed-{s.seed}")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise SettingError(f"{path.name} beside it: {error}") from None

@@ -1,0 +1,95 @@
+"""`idiolect resume`: what a directory holds goes on, whatever it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..core.paths import given_path
+from ..core.registry import names_in
+from ..run.identity import read_identity
+from ..run.manifest import read_comparison, read_pipeline
+from ..run.plan import Plan
+from .flags import Flags, Parser
+from .pictures import add_clients_table
+from .train import Output, compare_plans, pipeline_plans, run_plan
+
+
+def resume(argv: list[str]) -> None:
+    """Continue an interrupted run."""
+    parser = Parser(
+        "resume", "Continue an interrupted run to exactly the result it would have had."
+    )
+    parser.add_argument("run", help="the run's directory")
+    add_clients_table(parser)
+    parser.add_json()
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="also with changed code: the result may differ from that of an uninterrupted run",
+    )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the user's own code (module:Name) that the directory names",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="go on to this many rounds, more than before; as before if left out",
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
+    parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
+    parsed = Flags(parser).parse(argv)
+    path = given_path(parsed.run, "run")
+    with names_in(path, parsed.trust):
+        _resume(path, parsed)
+
+
+def _resume(path: Path, parsed: Any) -> None:
+    """Whatever the directory holds: a run, a comparison or a pipeline."""
+    how: bool | str = "force" if parsed.force else True
+    if (path / "compare.json").exists():
+        saved = read_comparison(path)
+        if "plans" not in saved:
+            raise _made_in_python(path, "compare")
+        saved = {"baselines": True, "count": "bytes", **saved}
+        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
+        compare_plans(plans, saved, path, Output.of(parsed), how)
+        return
+    if (path / "pipeline.json").exists():
+        saved = read_pipeline(path)
+        if "plans" not in saved:
+            raise _made_in_python(path, "pipeline")
+        if parsed.rounds is not None:
+            raise SettingError(
+                f"rounds: {parsed.rounds} is not accepted; {path} is a pipeline, whose stages have "
+                "rounds of their own (METHOD@ROUNDS)"
+            )
+        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
+        pipeline_plans(plans, path, Output.of(parsed), how)
+        return
+    if not (path / "settings.json").exists():
+        raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
+    origin = read_identity(path)["origin"]
+    if not origin:
+        raise _made_in_python(path, "run")
+    plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
+    run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
+
+
+def _changed(plan: Plan, parsed: Any) -> Plan:
+    """The plan with the settings that are given anew."""
+    given = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
+    new = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(plan, settings={**plan.settings, **new})
+
+
+def _made_in_python(path: Path, function: str) -> SettingError:
+    return SettingError(
+        f"resume: {path} was started from Python with the user's own data; "
+        f"continue it there: idiolect.{function}(..., resume=True)"
+    )

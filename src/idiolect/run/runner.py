@@ -1,0 +1,369 @@
+"""The rounds of a run, seed by seed: trained, evaluated, saved, stopped."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..data.federation import SPLITS, Federation
+from ..host.baselines import per_client
+from ..host.metrics import described, in_use
+from ..host.scores import summarise
+from ..method import Method
+from ..methods import label_of, name_of, statistics
+from ..task.task import Task
+from . import checkpoint
+from .best import best_row, waited
+from .check import numbers_fit, warn
+from .directory import RunDirectory, checkpoint_folder, environment
+from .identity import check_same, read_identity, run_number, with_rounds
+from .interrupts import Interruption, finish_on_interrupt
+from .journal import Journal
+from .on_disk import on_disk
+from .progress import Progress
+from .record import Record, SeedRecord
+from .restore import restore
+from .result import Result
+from .seed import BY_CALLBACK, SENT, Seed, client_rows
+from .session import People, Session, Start
+from .settings import Settings
+from .starts import differences, read_starts
+from .watch import Callbacks, Moment
+
+clock = time.monotonic  # seconds
+
+
+@dataclass
+class Runner:
+    """Everything that a run's seeds have in common."""
+
+    method: Method
+    task: Task
+    federation: Federation
+    settings: Settings
+    identity: dict[str, Any]
+    start: dict[int, Start]
+    callbacks: Callbacks
+    note: str = ""  # how the loss was chosen, where it was not given
+    progress: Progress | None = None
+    starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
+    longer: bool = False  # a resumed run that has more rounds than before
+    best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
+
+    def continued(
+        self, folder: RunDirectory, force: Callable[[str], None] | None
+    ) -> dict[str, Any]:
+        """What the directory says of the run, if this one continues it; with its rounds of now."""
+        saved = read_identity(folder.path)
+        check_same(saved, self.identity, folder.path, force)
+        self.starts = read_starts(folder.path)
+        before, now = saved["run"].get("rounds"), self.settings.rounds
+        if before == now:
+            return saved
+        s = self.settings
+        for seed in range(s.seed, s.seed + s.seeds):
+            done = checkpoint.rounds_done(folder.checkpoints(seed))
+            if done > now:
+                raise SettingError(
+                    f"rounds: {now} is not accepted; {folder.path} has done {done} (seed {seed}); "
+                    f"a whole number >= {done}"
+                )
+        self.longer = not isinstance(before, int) or now > before
+        return with_rounds(saved, now)
+
+    def begin(self, folder: RunDirectory, identity: dict[str, Any]) -> None:
+        """Write what the run is and where it is at work, or say what is other than before."""
+        now = self._environment()
+        for difference in differences(self.starts, now):
+            warn(difference)
+        for name in ("chunk", "memory") if self.starts else ():
+            before, given = identity["run"].get(name), getattr(self.settings, name)
+            if before != given:
+                warn(
+                    f"{name}: this run was begun with {str(before)[:80]} and goes on with {given}: "
+                    "sums may be formed in other groups, so that figures may differ from those of "
+                    "an uninterrupted run in their last bits"
+                )
+        self.starts.append(now)
+        begun = bool(self.starts[1:])
+        changed = begun and self.starts[-2].get("rounds") != now["rounds"]
+        self.identity = identity
+        try:
+            if self.longer:  # the record of the shorter run, whose models are about to go
+                folder.remove("record.json", "record.safetensors", "result.json")
+            folder.write_json("environment.json", self.starts)
+            if not begun or changed:
+                folder.write_json("settings.json", identity)
+        except OSError as error:
+            raise SettingError(
+                f"directory: cannot write to {folder.path}: {error.strerror}"
+            ) from None
+
+    def _environment(self) -> dict[str, Any]:
+        """What there is to say of this start."""
+        rounds = self.settings.rounds
+        return environment() | {"code": self.identity["code"], "from": {}, "rounds": rounds}
+
+    def run(self, folder: RunDirectory | None, resume: bool) -> Result:
+        """All seeds, one after the other."""
+        if not self.starts:
+            self.starts.append(self._environment())
+        record = self._blank_record()
+        if folder is None and self.settings.keep_best:
+            # a result without a directory keeps its best models in a folder that ends with it
+            scratch = tempfile.TemporaryDirectory(prefix="idiolect-best-")
+            self.best_in, keeper = Path(scratch.name), scratch
+        else:
+            self.best_in, keeper = folder.path if folder else None, None
+        result = Result(record, self._source(folder), self.identity, self.federation, keeper)
+        s = self.settings
+        with finish_on_interrupt("finishing this round, then saving") as interrupted:
+            for seed in range(s.seed, s.seed + s.seeds):
+                session = self.session(seed, folder)
+                journal = Journal(folder, seed, len(session.server.roster))
+                one = Seed(session, SeedRecord(seed), self.identity, journal, s)
+                record.seeds.append(one.record)
+                if resume and folder:
+                    self._restore(one, folder)
+                journal.begin(record.rounds_table())
+                last = seed + 1 == s.seed + s.seeds
+                self._train(one, folder, interrupted, last)
+                self._finish(one)
+                record.kernel = one.session.contract.task.kernel
+                one.session.release()
+                journal.close()
+                if not one.on_disk:
+                    result.keep(seed, one.session)
+                if folder is not None:
+                    with on_disk("the result"):
+                        result.write(folder)
+                self._call(one, "end")
+        return result
+
+    def _blank_record(self) -> Record:
+        method = self.method
+        s = self.settings
+        eligible = len(People.of(self.federation, s, s.seed).eligible)
+        heard = s.sampled(eligible, method.hears_all)
+        bound = self.task.under(s.numerics(s.seed))
+        notes = method.report(bound, eligible, heard)
+        if bound.statistics is not None:
+            notes["statistics"] = statistics.described(method, bound, s.statistics)
+        used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
+        figure = s.metric or ("accuracy" if self.federation.classes else "loss")
+        for note in notes.values():
+            if note.get("warning"):
+                warn(note["warning"])
+        if self.note:
+            notes["chosen"] = {"loss": self.note}
+        return Record(
+            method=name_of(method),
+            label=label_of(method),
+            fields=method.as_dict(),
+            settings=s.as_dict(),
+            data=self.identity["data"],
+            model=self.identity["model"],
+            origin=self.identity["origin"],
+            notes=notes,
+            environment=self.starts[-1],
+            starts=self.starts,
+            heard={"clients": heard, "of": eligible},
+            metrics=described(used),
+            baseline=per_client(self.federation, self.task.criterion, used, figure),
+        )
+
+    def session(self, seed: int, folder: RunDirectory | None) -> Session:
+        """A seed's moving parts, as they are before the first round."""
+        return Session(
+            self.method,
+            self.task,
+            self.federation,
+            self.settings,
+            seed,
+            run_number(self.identity, seed),
+            folder.path if folder else None,
+            self.start.get(seed),
+        )
+
+    def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
+        """How a finished seed's models are found again: from its checkpoint."""
+        path = self.best_in
+        if path is None:
+            return None
+
+        def load(seed: int, best: bool) -> Session:
+            session = self.session(seed, None)
+            place = checkpoint_folder(path, seed, best)
+            restore(session, place, self.identity, self.settings, warn)
+            session.personalise_held_out(self.settings.held_out_rounds)
+            return session
+
+        return load
+
+    # -- one seed --------------------------------------------------------------------------------
+    def _restore(self, one: Seed, folder: RunDirectory) -> None:
+        """Back to where the seed was when the run stopped."""
+        path = folder.checkpoints(one.record.seed)
+        checkpoint.recover(path)
+        checkpoint.recover(folder.checkpoints(one.record.seed, best=True))
+        if checkpoint.found(path):
+            one.restore(path, self.longer)
+        self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
+        with on_disk("the environment"):
+            folder.write_json("environment.json", self.starts)
+
+    def _train(
+        self,
+        one: Seed,
+        folder: RunDirectory | None,
+        interrupted: Interruption,
+        last: bool,
+    ) -> None:
+        """Rounds until one of the stops; state is saved between rounds, where it is complete."""
+        s = self.settings
+        server = one.session.server
+        record = one.record
+        began = clock() - record.seconds
+        saved = clock()
+        while not (stop := self._stop(one)):
+            if interrupted():
+                record.seconds = clock() - began
+                one.save(folder)
+                raise interrupted.stop(
+                    f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
+                )
+            with numbers_fit(s.dtype):
+                one.session.engine.advance(s.schedule(server.version, s.rounds))
+            evaluated = bool(s.eval_every) and (
+                server.version % s.eval_every == 0 or server.version == s.rounds
+            )
+            if evaluated:
+                one.evaluate()
+                record.times.append(clock() - began)
+            one.journal.round_done(server)
+            record.seconds = clock() - began
+            if evaluated and s.keep_best and self.best_in is not None and one.is_best():
+                one.keep_best(checkpoint_folder(self.best_in, record.seed, best=True))
+            with self._saved_on_error(one, folder):
+                if evaluated:
+                    self._call(one, "evaluate")
+                self._call(one, "round")
+                by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+                by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
+                if by_rounds or by_time:
+                    self._checkpoint(one, folder)
+                    saved = clock()
+            if self.progress:
+                self.progress(record.seed, server.version, one.figure(s))
+        record.stopped = stop
+        self._checkpoint(one, folder)
+        if interrupted() and not last:
+            raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
+
+    def _checkpoint(self, one: Seed, folder: RunDirectory | None) -> None:
+        """Save, and tell who wants to know."""
+        path = one.save(folder, one.record.stopped)
+        if path is not None:
+            self._call(one, "checkpoint", path)
+
+    @contextmanager
+    def _saved_on_error(self, one: Seed, folder: RunDirectory | None) -> Iterator[None]:
+        """What a callback raises ends the run, with a checkpoint of the round that is done."""
+        try:
+            yield
+        except Exception as error:
+            if folder is not None:
+                one.save(folder, one.record.stopped)
+                error.add_note(
+                    f"idiolect: the run in {folder.path} stands at round "
+                    f"{one.session.server.version} of seed {one.record.seed}; "
+                    "resume=True continues it"
+                )
+            raise
+
+    def _call(self, one: Seed, event: str, path: Path | None = None) -> None:
+        """The user's function for an event, if there is one."""
+        function = self.callbacks.find(event)
+        if function is None:
+            return
+        record = one.record
+        server = one.session.server
+        entry = server.ledger.last
+        asked = vars(entry) if entry is not None else {}
+        moment = Moment(
+            event,
+            label_of(self.method),
+            record.seed,
+            server.version,
+            self.settings.rounds,
+            record.seconds,
+            dict(record.history[-1]) if record.history else {},
+            record.history,
+            {**asked, "round": server.version, **{n: server.ledger.total(n) for n in SENT}},
+            self.settings,
+            record.final,
+            record.clients,
+            path,
+        )
+        function(moment)
+        if moment.stopped and event in ("round", "evaluate", "checkpoint"):
+            record.stopped = BY_CALLBACK
+
+    def _stop(self, one: Seed) -> str:
+        """Why the run ends here; "" while it goes on."""
+        s = self.settings
+        server = one.session.server
+        history = one.record.history
+        if server.version >= s.rounds:
+            return "rounds"
+        if one.record.stopped == BY_CALLBACK:
+            return BY_CALLBACK
+        if s.bytes and server.ledger.bytes + server.round_bytes() > s.bytes:
+            return "bytes"
+        if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
+            return "target"
+        if one.reached(s):
+            return "target"
+        if s.patience and waited(history, s) >= s.patience:
+            return "patience"
+        return ""
+
+    def _finish(self, one: Seed) -> None:
+        """The final figures of a seed."""
+        session = one.session
+        people = session.people
+        engine = session.engine
+        record = one.record
+        parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
+        record.final = {split: summarise(scores) for split, scores in parts["honest"].items()}
+        one.note_collapse(record.final["test"])
+        ledger = session.server.ledger
+        training = ledger.counts["gradients"][people.evaluated]
+        spent = training + parts["honest"]["test"].gradients
+        record.gradients_per_client = float(spent.double().mean())
+        if len(people.malicious):
+            parts["malicious"] = engine.evaluate(people.malicious, SPLITS)
+            record.malicious = summarise(parts["malicious"]["test"])
+        shared = engine.evaluate_shared(("test",), people.evaluated)
+        if shared:
+            record.shared_model = summarise(shared["test"])
+        if len(people.held_out):
+            session.personalise_held_out(self.settings.held_out_rounds)
+            parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
+            record.held_out = summarise(parts["held_out"]["test"])
+        record.rounds = session.server.version
+        record.sent = {n: ledger.total(n) for n in SENT}
+        record.rejected = ledger.refused
+        record.missing = dict(ledger.missing)
+        record.clients = client_rows(session, list(parts.values()))
+        if record.history:
+            record.by_client = one.journal.by_client()
+        if self.settings.validates and record.history:
+            row = best_row(record.history, self.settings)
+            record.best = dict(record.history[row]) if row >= 0 else {}
