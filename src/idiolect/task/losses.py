@@ -26,6 +26,8 @@ class Loss:
     name = "loss"
     # whether outputs are probabilities as they stand, not logits or log-probabilities
     of_probabilities = False
+    # whether samples with one target each may count differently
+    weighs_samples = False
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         """outputs[n, ...], targets[n, ...] -> one value per target, or one per sample."""
@@ -80,7 +82,8 @@ class Loss:
 
         As a torch loss with reduction "mean": the sum of weighed losses over the sum of weights.
         """
-        counts = self.counts(targets)
+        one_each = isinstance(targets, Tensor) and targets.dim() == weights.dim()
+        counts = None if one_each and not self.weighs_samples else self.counts(targets)
         if counts is None:
             return spread(weights, targets) if isinstance(targets, Tensor) else weights
         shares = weights.view(*weights.shape, *[1] * (counts.dim() - weights.dim())) * counts

@@ -31,6 +31,7 @@ class TorchClasses(CrossEntropy):
     def __init__(self, loss: nn.CrossEntropyLoss | nn.NLLLoss):
         self.weight = loss.weight
         self.ignore = loss.ignore_index
+        self.weighs_samples = self.weight is not None or self.ignore != IGNORED
         options: dict[str, Any] = {"ignore_index": self.ignore}
         kind = "nll"
         function: Callable[..., Tensor] = F.nll_loss
