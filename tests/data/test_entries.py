@@ -102,7 +102,8 @@ def test_a_function_describes_its_options_as_a_class_does():
         ("sizes", "object", None),
     ]
     assert rows[0]["help"] == "option of own" and rows[0]["accepts"] == "a whole number"
-    assert data_set("own", own).__doc__ == "A function of the user's own."
+    doc = data_set("own", own).__doc__
+    assert doc.startswith("A function of the user's own.\n") and "clients (3): option of own" in doc
     assert json.dumps(describe(data_set("file", from_file)))
     assert data_set("file", from_file).__doc__
 
@@ -170,4 +171,4 @@ def test_an_installed_package_offers_data_sets(module, monkeypatch):
 
     monkeypatch.setattr(registry, "entry_points", offered)
     assert "hospital" in DATASETS and data.load("hospital", clients=3).clients == 3
-    assert DATASETS["hospital"].__doc__ == "Visits to a hospital."
+    assert DATASETS["hospital"].__doc__.startswith("Visits to a hospital.\n")
