@@ -27,6 +27,8 @@ import idiolect as il
 
 SIZES = (60, 25, 48, 30, 80, 36, 20, 42)
 NAMES = [n for n in il.METHODS if n != "lp-proj"]
+# times, and what a summary tells beside its figures: earlier versions told less
+LEFT_OUT = ("seconds", "settings", "projection", "label", "heard")
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "float64": {"dtype": "float64"},
@@ -76,7 +78,7 @@ def digest(result: Any, names: tuple[str, ...]) -> str:
     summary = {
         k: v
         for k, v in result.summary().items()
-        if k not in ("seconds", "settings", "projection", "label") and not k.startswith("missing")
+        if k not in LEFT_OUT and not k.startswith("missing")
     }
     for part in (summary, result.rounds_table(), result.clients_table()):
         out.update(json.dumps(without_last_bits(part), sort_keys=True).encode())
