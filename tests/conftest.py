@@ -3,6 +3,8 @@
 One thread (two test processes share two cores), no cache or run directory of the user's.
 """
 
+import os
+
 import pytest
 import torch
 
@@ -11,3 +13,6 @@ import torch
 def alone(tmp_path, monkeypatch):
     torch.set_num_threads(1)
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "data-cache"))
+
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a pipe is as wide here as anywhere

@@ -11,7 +11,7 @@ from ..core import allocator
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..data.sources import FetchError
-from ..report.console import lines, print_anything
+from ..report.console import fit_pipe, lines, print_anything
 from ..run.checkpoint import CheckpointError
 from ..run.interrupts import exit_code
 from .suggest import unknown_command
@@ -97,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     print_anything()
+    fit_pipe()
     try:
         if not arguments or arguments in (["help"], ["-h"], ["--help"]):
             _help()

@@ -17,9 +17,8 @@ from rich.text import Text
 from ..core.text import shown
 
 ERR = Console(stderr=True)
-# a file or a pipe has no width, unless COLUMNS says one
-_sized = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-OUT = Console() if _sized else Console(width=140)
+WIDE = 140  # columns of a file or a pipe, unless COLUMNS says
+OUT = Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 # our own signs where the terminal has ASCII only: of the same width, so that columns stay in line
 PLAIN = str.maketrans("±–—…★†·×≥≤’ᵀ", "~--~*!.x><'T")
@@ -37,6 +36,13 @@ def literal(text: object, style: str = "") -> Text:
 def say(text: str) -> None:
     """A line on stderr; a long one is not broken, so that paths in it can be copied."""
     ERR.print(literal(text), soft_wrap=True)
+
+
+def fit_pipe() -> None:
+    """Give what is written to a file or a pipe as many columns as COLUMNS says."""
+    if not sys.stdout.isatty():
+        columns = os.environ.get("COLUMNS", "")
+        OUT.width = int(columns) if columns.isdigit() and int(columns) else WIDE
 
 
 def print_anything() -> None:
