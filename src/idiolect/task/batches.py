@@ -5,7 +5,7 @@ One index matrix and one gather per step: no Python per client or per sample.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,14 +34,14 @@ class Batch:
         None  # streams of the model's own randomness, and the step
     )
     # running statistics [K, m] of the models at work, by name: a gradient writes into them
-    statistics: dict[str, Tensor] = field(default_factory=dict)
+    statistics: dict[str, Tensor] | None = None
     model: str = "w"  # whose gradient is asked for
     sequences: Sequences | None = None  # lengths of padded samples
 
     @property
     def running(self) -> Tensor | None:
         """The running statistics of the model whose gradient is asked for."""
-        return self.statistics.get(self.model)
+        return None if self.statistics is None else self.statistics.get(self.model)
 
     def of(self, model: str) -> Batch:
         """The same batch for another of the models that a client trains."""
@@ -103,13 +103,17 @@ class Batches:
         """A fresh mini-batch for every row."""
         if self.batching == "full":
             self._full = self._full or self._all()
-            batch = self._full
+            batch = replace(self._full, noise_keys=self._noise())
         elif self.batching == "epochs":
             batch = self._gather(*self._next_in_order())
         else:
             batch = self._with_replacement()
         self.step += 1
-        return replace(batch, noise_keys=(self._noise_keys, self.step))
+        return batch
+
+    def _noise(self) -> tuple[Keys, int]:
+        """The streams of the model's own randomness at the step that is being drawn."""
+        return self._noise_keys, self.step + 1
 
     def steps_per_pass(self) -> np.ndarray | int:  # -> int64[K]
         """How many mini-batches one pass over a row's own data takes."""
@@ -169,4 +173,5 @@ class Batches:
         inputs = map_tree(chosen, self.inputs)
         targets = map_tree(chosen, self.targets)
         sequences = self.sequences and self.sequences.of(index.cpu())
-        return Batch(inputs, targets, weights, self.tally, sequences=sequences)
+        noise = self._noise()
+        return Batch(inputs, targets, weights, self.tally, None, noise, sequences=sequences)
