@@ -38,7 +38,7 @@ class Vmapped:
     def __init__(self, module: nn.Module, layout: Layout):
         self.module = module
         self.layout = layout
-        self.proved = False  # whether the module has been mapped once
+        self.proved: set[str] = set()  # what has been mapped once: "outputs", "grad"
         self._run = vmap(
             lambda flat, inputs: functional_call(module, layout.unflatten(flat), *arguments(inputs))
         )
@@ -47,7 +47,7 @@ class Vmapped:
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         # Nothing in the module is random, and torch's fast path for evaluation cannot be mapped.
         self.module.train()
-        with self._mapping():
+        with self._mapping("outputs"):
             return self._run(x, inputs)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
@@ -55,24 +55,24 @@ class Vmapped:
             self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
         self.module.train()
         weights = loss.weigh(batch.weights, batch.targets)
-        with self._mapping():
+        with self._mapping("grad"):
             return self._grads[loss](x.contiguous(), batch.inputs, batch.targets, weights)
 
     @contextmanager
-    def _mapping(self) -> Iterator[None]:
+    def _mapping(self, what: str) -> Iterator[None]:
         """A module that torch cannot map shows that at its first call."""
         try:
             yield
         except (SettingError, IndexError):  # of the model or the data, not of mapping
             raise
         except Exception as error:  # whatever a user's forward does to a mapped tensor
-            if self.proved:
+            if what in self.proved:
                 raise
             reason = (str(error) or repr(error)).splitlines()[0]
             raise Unmappable(
                 f"kernel: {self.name!r} cannot run this model ({reason}); it needs kernel 'rows'"
             ) from error
-        self.proved = True
+        self.proved.add(what)
 
     def _prepare(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function

@@ -29,9 +29,8 @@ class RowModule:
         self.layout = layout
         self.statistics = statistics
         self.parameters = [self.module.get_parameter(n) for n in layout.names]
-        self.buffers = (
-            [self.module.get_buffer(n) for n in statistics.layout.names] if (statistics) else []
-        )
+        names = statistics.layout.names if statistics else ()
+        self.buffers = [self.module.get_buffer(n) for n in names]
 
     def with_weights(self, row: Tensor, running: Tensor | None = None) -> nn.Module:
         """The module with the weights of a row[d], which are not copied.
@@ -72,8 +71,8 @@ class Rows:
     """One model after the other; a row without data or no longer active costs nothing.
 
     Each thread has a `RowModule` of its own, and a row's numbers do not depend on the number of
-    threads. Modules with dropout always run here, on one thread: the mask of each row comes from
-    that client's own stream. So do modules with running statistics.
+    threads. Modules with running statistics always run here, and modules with dropout, on one
+    thread: the mask of each row comes from that client's own stream.
     """
 
     name = "rows"
