@@ -122,7 +122,7 @@ def oversize_coded() -> tuple[Server, list[bytes]]:
 
 
 # flood -> (megabytes on top, what becomes of the messages)
-GROUP = 160  # of one group of bodies while it is opened
+GROUP = 256  # of one group of bodies while it is opened, and pages of code it is the first to read
 TWO_ROWS = CLIENTS * 2 * ROW / MB  # what arrived and what the channel remembers, of everyone
 FLOODS: dict[Callable, tuple[float, dict[str, int]]] = {
     lbgm_strangers: (4, {"stranger": 10_001}),
