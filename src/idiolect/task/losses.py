@@ -154,11 +154,12 @@ def logits(outputs: Tree) -> Tensor:
     found = leaves(outputs)
     if len(found) == 1:
         return found[0]
-    kind = f"a dict of {', '.join(map(repr, outputs))}" if isinstance(outputs, dict) else "several"
+    several = "several tensors"
+    if isinstance(outputs, dict):
+        several = f"a dict of {', '.join(map(repr, outputs))}"
     raise SettingError(
-        f"loss: the model returns {kind if isinstance(outputs, dict) else f'{kind} tensors'}, "
-        "and a loss with a name takes one tensor (or a dict with 'logits'); "
-        "give a function of (outputs, targets)"
+        f"loss: the model returns {several}, and a loss with a name takes one tensor (or a dict "
+        "with 'logits'); give a function of (outputs, targets)"
     )
 
 

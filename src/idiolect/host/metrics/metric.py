@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...core.knobs import SettingError
 from ...core.trees import Tree
+from ...task.losses import logits
 
 MOST_CLASSES = 1000  # of metrics that count by pairs of classes or by class and score
 
@@ -96,15 +97,13 @@ class Samples:
 
 def prediction(tree: Tree) -> Tensor:
     """The tensor that is the prediction: the only one, or the one called "logits"."""
-    if isinstance(tree, Tensor):
-        return tree
-    found = tree.get("logits") if isinstance(tree, dict) else getattr(tree, "logits", None)
-    if isinstance(found, Tensor):
-        return found
-    raise SettingError(
-        "metrics: the model gives several tensors, and none of them is called 'logits'; "
-        "give a function of your own that takes them"
-    )
+    try:
+        return logits(tree)
+    except SettingError:
+        raise SettingError(
+            "metrics: the model gives several tensors, and none of them is called 'logits'; "
+            "give a function of your own that takes them"
+        ) from None
 
 
 class Metric:
