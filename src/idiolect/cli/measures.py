@@ -21,7 +21,8 @@ def reproduce(argv: list[str]) -> None:
     from ..experiments import EXPERIMENTS
 
     parser = Parser("reproduce", "Run a stored experiment again and write its page.")
-    parser.add_argument("name", nargs="?", help=f"one of: {', '.join(EXPERIMENTS)}")
+    known = "; ".join(f"{name}: {e.text}" for name, e in EXPERIMENTS.items())
+    parser.add_argument("name", nargs="?", help=f"one of: {known}")
     parser.add_argument(
         "--output", default="docs", help="the folder for its page and figures (default docs)"
     )

@@ -1,21 +1,36 @@
-"""Stored tables and how to make them again.
-
-Name -> function of the output folder, which returns the files it wrote.
-"""
+"""Stored tables and figures, and how to make them again: `idiolect reproduce NAME`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from dataclasses import dataclass
 from pathlib import Path
 
-from . import budget, golden, large, projections, robustness, rules
 
-EXPERIMENTS: dict[str, Callable[[Path], list[Path]]] = {
-    "budget": budget.write,
-    "golden": golden.write,
-    "golden-missing": golden.write_missing,
-    "projections": projections.write,
-    "rules": rules.write,
-    "robustness": robustness.write,
-    "large": large.write,
+@dataclass(frozen=True)
+class Experiment:
+    """A stored experiment: its function writes a page and figures into a folder."""
+
+    function: str  # module:function of this folder; it takes the folder, gives the files it wrote
+    text: str  # what it shows
+    folder: str = ""  # below the output folder
+
+    def __call__(self, output: Path) -> list[Path]:
+        module, _, name = self.function.partition(":")
+        write = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        folder = output / self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        return write(folder)
+
+
+THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
+    "golden": Experiment("golden:write", "every method at its defaults on four federations"),
+    "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
+    "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
+    "rules": Experiment("rules:write", "aggregation rules against attacks"),
+    "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
+    "large": Experiment("large:write", "time and memory of large models"),
 }

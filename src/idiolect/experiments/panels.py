@@ -1,0 +1,95 @@
+"""Pictures of experiments: small panels of lines in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from ..report.curve_picture import COLOURS, GREY, INK, STYLES
+
+COLUMNS = 3  # panels side by side
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel, with a band from `low` to `high` where they are given."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    style: int | None = None  # the same number, the same colour; by default its place in the panel
+    formula: bool = False  # of a theory, not measured: a thin dashed line
+    points: bool = False  # measured at few places: markers
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines over one pair of axes."""
+
+    title: str
+    across: str  # what the horizontal axis is
+    up: str
+    lines: Sequence[Line]
+    log: str = ""  # which axes are logarithmic: "", "x", "y" or "xy"
+    vertical: Sequence[tuple[float, str]] = ()  # marked places of the horizontal axis
+
+
+def draw(panels: Sequence[Panel], path: Path) -> Path:
+    """Write the picture, panels side by side."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.6 + 4.2 * columns, 0.4 + 3.5 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, panel in enumerate(panels, 1):
+        _panel(figure.add_subplot(rows, columns, number), panel)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return path
+
+
+def _panel(axes: Any, panel: Panel) -> None:
+    axes.set_title(panel.title, fontsize=10, color=INK)
+    axes.set_xlabel(panel.across, color=INK)
+    axes.set_ylabel(panel.up, color=INK)
+    if "x" in panel.log:
+        axes.set_xscale("log")
+    if "y" in panel.log:
+        axes.set_yscale("log")
+    for place, line in enumerate(panel.lines):
+        number = place if line.style is None else line.style
+        colour = COLOURS[number % len(COLOURS)]
+        style = STYLES[number // len(COLOURS) % len(STYLES)]
+        if line.formula:
+            axes.plot(line.x, line.y, color=colour, linestyle=(0, (2, 2)), linewidth=1)
+            axes.lines[-1].set_label(line.label)
+            continue
+        marker = "o" if line.points else ""
+        axes.plot(line.x, line.y, color=colour, linestyle=style, linewidth=1.5, label=line.label)
+        axes.lines[-1].set(marker=marker, markersize=3.5)
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+    for x, text in panel.vertical:
+        axes.axvline(x, color=GREY, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            text,
+            (x, 1),
+            xycoords=("data", "axes fraction"),
+            fontsize=7,
+            color=GREY,
+            rotation=90,
+            ha="right",
+            va="top",
+        )
+    if any(line.label for line in panel.lines):
+        axes.legend(fontsize=7, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, color="#eeeeee", linewidth=0.6)
