@@ -120,7 +120,9 @@ class Cases:
         self.own_everyone = self._job(replace(exact, beta=most), True, size.own)
         self.betas = {b: self._job(replace(exact, beta=b), False, size.without) for b in size.betas}
         self.dims = {
-            m: self.sampled if m == base.dim else self._repeated(replace(base, dim=m), False, size.rounds)
+            m: self.sampled
+            if m == base.dim
+            else self._repeated(replace(base, dim=m), False, size.rounds)
             for m in size.dims
         }
         self.lemma = {
@@ -295,13 +297,22 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
             "‖w_T − w*‖²": float(curve.w[:, -1].mean()),
             "bound of the proof": job.bound()[-1],
         }
-        for name, curve in (("S = 2", sampled), ("S = 2, ζ of the theorem", own), ("S = N", everyone))
+        for name, curve in (
+            ("S = 2", sampled),
+            ("S = 2, ζ of the theorem", own),
+            ("S = N", everyone),
+        )
         for job in curve.jobs[:1]
     ]
     return Reproduced(
         NAME,
         "lp-proj, Theorem 14: the rates 1/T and 1/(β² T²)",
-        SETTINGS.format(size=cases.size, theory=top.case.theory(), case=top.case),
+        SETTINGS.format(
+            size=cases.size,
+            theory=top.case.theory(),
+            most=cases.own[0].case.theory(),
+            case=top.case,
+        ),
         claims,
         {
             "Slopes are fitted to log distance against log(ζ + T) from T = 3 ζ on, repetition by "
@@ -327,7 +338,9 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
 def _guide(at: list[int], last: float, power: int, label: str) -> Line:
     """A line of this slope through the last point."""
     late = [t for t in at if t >= at[-1] / 30]
-    return Line(label, late, [1.5 * last * (t / at[-1]) ** power for t in late], formula=True, style=6)
+    return Line(
+        label, late, [1.5 * last * (t / at[-1]) ** power for t in late], formula=True, style=6
+    )
 
 
 def _claim(paper: str, ours: str, agrees: bool) -> Claim:
@@ -350,7 +363,7 @@ solved to ν_t. {size.repetitions} repetitions that differ in all random numbers
 theorem's expectation.
 
 ζ = 72 κ_F (1 + 7 κ_F/β) makes the first steps small: the rate shows only after some multiples of ζ
-rounds, 1,773 for β = 1 here, 212 for β = N R = 20. So the same schedule is shown with the practical
+rounds ({theory.zeta:,.0f} for β = 1 here, {most.zeta:,.0f} for β = N R = {most.beta:g}). So the same schedule is shown with the practical
 ζ = 8 κ_F, with which the first step is 1/L_F. "Exact" is without noise in the samples: then nothing
 is random.
 """
