@@ -363,7 +363,7 @@ solved to ν_t. {size.repetitions} repetitions that differ in all random numbers
 theorem's expectation.
 
 ζ = 72 κ_F (1 + 7 κ_F/β) makes the first steps small: the rate shows only after some multiples of ζ
-rounds ({theory.zeta:,.0f} for β = 1 here, {most.zeta:,.0f} for β = N R = {most.beta:g}). So the same schedule is shown with the practical
-ζ = 8 κ_F, with which the first step is 1/L_F. "Exact" is without noise in the samples: then nothing
-is random.
+rounds, and ζ is {theory.zeta:,.0f} for β = 1 here, {most.zeta:,.0f} for β = N R = {most.beta:g}. So
+the same schedule is shown with the practical ζ = 8 κ_F, with which the first step is 1/L_F. "Exact"
+is without noise in the samples: then nothing is random.
 """
