@@ -151,8 +151,8 @@ def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: flo
             slopes[everyone].value <= _rate(top, 2 / 3) + 0.05,
         ),
         _claim(
-            f"β = {cases.size.beta:g} in place of 1: {cases.size.beta ** (-2 / 3):.2f} times as much",
-            f"{gain:.2f} times as much at T = {top.rounds}",
+            f"with β = {cases.size.beta:g} {cases.size.beta ** (-2 / 3):.2f} of that with β = 1",
+            f"{gain:.2f} at T = {top.rounds}",
             abs(gain / cases.size.beta ** (-2 / 3) - 1) < 0.25,
         ),
         Claim(
