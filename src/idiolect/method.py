@@ -23,7 +23,9 @@ from .task.task import Task
 class Combine(Protocol):
     """The run's aggregation rule as `aggregate` is given it, for the messages of one round."""
 
-    samples: Tensor  # float64[S]: training samples of each client heard, over the mean client's
+    # float64[S]: training samples of each client heard, over the mean client's: m n_i / N; where
+    # the clients have weights of their own (the setting client_weights), those: m p_i
+    samples: Tensor
     clients: int  # N: how many clients may take part
 
     @property

@@ -53,6 +53,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         raise SettingError(
             f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients"
         )
+    s.client_weights.of(federation.names)
     bare = dataclasses.replace(s, attack=None, malicious=0.0)
     eligible = len(People.of(federation, bare, s.seed).eligible)
     if not eligible:
@@ -90,6 +91,7 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
             "leave it out here (in a comparison, give it to the rows that take it: "
             f"'fedavg:{setting}=...')"
         )
+    method.stepped(task)  # refuses fields that belong to plain SGD
     still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
     if still and method.message(task):
         warn(

@@ -107,7 +107,9 @@ class Session:
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
         eligible[self.people.eligible] = True
-        roster.enrol(federation.ids, federation.sizes("train").tolist(), eligible.tolist())
+        samples = federation.sizes("train").tolist()
+        weights = settings.client_weights.of(federation.names)
+        roster.enrol(federation.ids, samples, eligible.tolist(), weights)
         memory = int(settings.memory * 2**30)
         self.server = Server(
             self.contract,

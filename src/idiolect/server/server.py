@@ -74,9 +74,9 @@ class Server:
         self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
-    def enrol(self, ids: list, samples: list[int]) -> Tensor:
-        """New clients, from the next round on; their wire ids."""
-        wire_ids = self.roster.enrol(ids, samples)
+    def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
+        """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        wire_ids = self.roster.enrol(ids, samples, weights=weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         return wire_ids
@@ -107,6 +107,7 @@ class Server:
             self.roster.most_samples(),
             self._decoder(version, rate) if link.codes else None,
             link.limit(version) if link.codes else 0,
+            enrolled=self.roster.weights,
         )
         clients = int(self.roster.eligible.sum())
         round = Round(order, inbox, clients, self.roster.mean_samples())
@@ -221,6 +222,7 @@ class Server:
                 round.version,
                 got.wire_ids,
                 self.roster.most_samples(),
+                enrolled=self.roster.weights,
             )
         return queries
 

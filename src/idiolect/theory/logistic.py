@@ -108,7 +108,7 @@ def constants(s: Logistic, truth: Tensor) -> Constants:
 
 # -- what the theorems say -------------------------------------------------------------------------
 def rate(features: int, clients: int, total: int, radius: float) -> float:
-    """min(d m/N, R²) + d/N: the lower bound (4.3), and up to constants what the better baseline has.
+    """min(d m/N, R²) + d/N: the bound (4.3), which the better of both baselines attains.
 
     >>> f"{rate(2, 10, 1000, radius=0.1):.3f} {rate(2, 10, 1000, radius=1.0):.3f}"
     '0.012 0.022'
@@ -205,7 +205,7 @@ def fedprox(
 
 
 def smoothness(federation: Federation) -> float:
-    """A bound on the curvature of every client's empirical risk: λ_max(Ξ^T Ξ / n) / 4, eq. (4.2)."""
+    """A bound on the curvature of all empirical risks: λ_max(Ξ^T Ξ / n) / 4, eq. (4.2)."""
     xi, _ = _training(federation)
     return float(torch.linalg.eigvalsh(xi.mT @ xi / xi.shape[1]).max()) / 4
 
