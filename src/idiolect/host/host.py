@@ -288,9 +288,14 @@ class Host:
 
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""
+        return self.personal_rows(version, message, torch.tensor([wire_id]))[0]
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
+        """The same for several clients of this host, in their order."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
-        return self._personal(version, down, self.rows(torch.tensor([wire_id])))[0][0]
+        chunks = self.rows(wire_ids).split(self.chunk)
+        return torch.cat([self._personal(version, down, rows)[0] for rows in chunks])
 
     def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""

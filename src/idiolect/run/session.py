@@ -160,6 +160,14 @@ class Session:
                 return host.personal(version, down, wire_id)
         raise SettingError(f"client: {id!r} is at no host of this process")
 
+    def personal_rows(self) -> Tensor:  # -> x[N, d]
+        """The models of all clients, in the order of the federation."""
+        version = self.server.version
+        down = self.server.message(version)
+        rows = [host.personal_rows(version, down, host.wire_ids) for host in self.hosts]
+        order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
+        return torch.cat(rows)[order.to(rows[0].device)]
+
     def module(self, id: Id) -> nn.Module:
         """The same as a torch module."""
         return self.contract.task.module_of(self.personal(id))
