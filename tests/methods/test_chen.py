@@ -28,13 +28,12 @@ def inverse(rate):
 @every_batching
 def test_fedavg_is_algorithm_1_for_general_weights(federation, model, batching):
     case = Case(federation, model, batching)
-    method = il.FedAvg(
-        lr=0.3, steps=4, weighting="unbiased", server_rate=0.7, step_rule="inverse", ball=BALL
-    )
+    method = il.FedAvg(lr=0.3, steps=4, weighting="unbiased", step_rule="inverse", ball=BALL)
     expected = algorithm1(
         *case.first, P, K=[4] * ROUNDS, eta_local=inverse(0.3), eta=[0.7] * ROUNDS, ball=BALL
     )
-    result = run(method, federation, model, batching=batching, client_weights=WEIGHTS)
+    settings = {"batching": batching, "client_weights": WEIGHTS, "server_lr": 0.7}
+    result = run(method, federation, model, **settings)
     assert_equals(result, expected, federation, model)
     assert max(np.linalg.norm(x) for x in expected["personal"]) < 2
 
@@ -89,6 +88,51 @@ def test_fedprox_soft_is_algorithm_3_for_general_weights(federation, model, batc
     assert max(np.linalg.norm(x) for x in expected["personal"]) <= BALL + 1e-12
     result = run(method, federation, model, batching=batching, client_weights=WEIGHTS)
     assert_equals(result, expected | {"deployment": np.full(N, 3)}, federation, model)
+
+
+def test_steps_and_step_sizes_of_theorem_4_4_are_schedules(federation):
+    """η_t,k = 1/((μ + λ)(k + 1)), η_t = 2(μ + λ)/(λ μ (t + 1)), and a growing K_t."""
+    case = Case(federation)
+    lam = 0.7
+    mu = 0.8
+    method = il.FedProxSoft(
+        lr=1 / (mu + lam),
+        steps=4,
+        lam=lam,
+        final_steps=6,
+        server_rate=2 * (mu + lam) / mu,
+        step_rule="inverse",
+        ball=BALL,
+    )
+    expected = algorithm3(
+        *case.first,
+        last_batches=case.last_batches,
+        p=BY_SAMPLES,
+        K=[4 + 2 * t for t in range(ROUNDS)],
+        last_K=6,
+        eta_local=inverse(1 / (mu + lam)),
+        eta=[2 * (mu + lam) / (lam * mu * (t + 1)) for t in range(ROUNDS)],
+        lam=lam,
+        ball=BALL,
+    )
+    result = run(method, federation, schedule="steps=grow:0.5 + server_rate=inverse:1")
+    assert_equals(result, expected | {"deployment": np.full(N, 6)}, federation)
+
+
+def test_the_aggregation_step_of_algorithm_1_falls_by_a_schedule_of_the_servers_rate(federation):
+    case = Case(federation)
+    rounds = range(ROUNDS)
+    expected = algorithm1(
+        *case.first,
+        BY_SAMPLES,
+        K=[2 + 2 * t for t in rounds],
+        eta_local=constant(0.3),
+        eta=[0.9 / (t + 1) for t in rounds],
+    )
+    method = il.FedAvg(lr=0.3, steps=2, weighting="unbiased")
+    schedule = "server_lr=inverse:1 + steps=grow:1"
+    result = run(method, federation, server_lr=0.9, schedule=schedule)
+    assert_equals(result, expected, federation)
 
 
 # -- limits ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """FedAvg: one shared model, averaged (McMahan et al. 2017).
 
-Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021), for general client weights p_i by
-the run's setting `client_weights`. Choose it when the clients' data
+Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021), with p_i for n_i / N by
+the run's setting `client_weights` and η_t by `server_lr`. Choose it when the clients' data
 are alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients
 each. Keeps no state at the clients.
 """
@@ -40,9 +40,6 @@ class FedAvg(Method):
         "(Chen et al.)",
         choices=WEIGHTINGS,
     )
-    server_rate: float = knob(
-        1.0, "aggregation step size η_t: w <- w + η_t (mean - w); 1 is the mean", above=0
-    )
     step_rule: str = step_rule_knob()
     ball: float = ball_knob()
 
@@ -79,9 +76,4 @@ class FedAvg(Method):
         return {"w": x}, private
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        # w <- w - η_t m / (N |C|) sum_i n_i (w - w_i) (Chen et al.); with η_t = 1 the mean itself
-        after = server | average(server, up, "w", rule, self.weighting)
-        if self.server_rate == 1:
-            return after
-        w = server["w"]
-        return after | {"w": w + self.server_rate * (after["w"] - w)}
+        return server | average(server, up, "w", rule, self.weighting)
