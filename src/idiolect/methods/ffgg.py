@@ -37,7 +37,8 @@ class Ffgg(Partial):
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
         "sgd",
-        "how the private part is solved for; newton and cg are exact for quadratic losses",
+        "how the private part is solved for; newton and cg are exact for quadratic losses, exact "
+        "takes Newton steps until it is solved",
         choices=finetuners.SOLVERS,
     )
     private_lr: float = knob(0.1, "γ_w, step size of the solver (sgd, gd, adam)", above=0)

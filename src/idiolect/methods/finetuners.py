@@ -13,7 +13,7 @@ from ..task.here import Here
 from ..task.split import Split
 from ..task.task import Task
 
-SOLVERS = ("sgd", "gd", "adam", "cg", "newton")
+SOLVERS = ("sgd", "gd", "adam", "cg", "newton", "exact")
 STARTS = ("random", "common", "kept")
 
 
@@ -42,12 +42,15 @@ def solve(
 ) -> Tensor:
     """The private part w[K, d_w] after at most `steps` steps of a solver.
 
-    sgd and adam take a fresh mini-batch per step; gd, cg and newton work on one (with batching
-    "full", on all data). newton is one step with the whole Hessian of w, cg at most `steps`
-    conjugate-gradient steps on the same system: both are exact for a quadratic loss.
+    sgd and adam take a fresh mini-batch per step; gd, cg, newton and exact work on one (with
+    batching "full", on all data). newton is one step with the whole Hessian of w, cg at most
+    `steps` conjugate-gradient steps on the same system: both are exact for a quadratic loss. exact
+    takes Newton steps until the gradient is at rounding level, at most `steps`.
     """
     if not w.shape[-1] or not steps:
         return w
+    if solver == "exact":
+        return _newton_until_solved(task, split, theta, w, here.draw(), steps)
     if solver in ("cg", "newton"):
         batch = here.draw()
         x = split.join(theta, w)
@@ -64,6 +67,28 @@ def solve(
             v = 0.999 * v + 0.001 * g * g
             g = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
         w = torch.add(w, g, alpha=-lr)
+    return w
+
+
+def _newton_until_solved(
+    task: Task, split: Split, theta: Tensor, w: Tensor, batch: Batch, steps: int
+) -> Tensor:
+    """Newton steps, every row its own: one that is solved to rounding stays where it is."""
+    tiny = 1e3 * torch.finfo(w.dtype).eps
+    first: Tensor | None = None
+    for _ in range(steps):
+        x = split.join(theta, w)
+        g = split.parts(task.grad(x, batch))[1]
+        size = g.norm(dim=-1)
+        first = size if first is None else first
+        going = ~(size <= tiny * first)  # a NaN is not solved: it must reach the message
+        if batch.active is not None or not bool(going.all()):
+            batch = batch.only(going)
+        if batch.active is not None and not bool(batch.active.any()):
+            break
+        step = _Hessian(task, split, x, batch).newton(g)
+        going = going if batch.active is None else batch.active
+        w = torch.where(going.unsqueeze(-1), w - step, w)
     return w
 
 
