@@ -75,7 +75,7 @@ class Problem:
     def task(self) -> QuadraticTask:
         """The model θ, w with names "theta.weight" and "w.weight"; x0 is 0.
 
-        `Task.draw`, from which FFGG's random starts come, gives w ~ N(0, I) and θ = 0.
+        FFGG's random starts are w ~ N(0, I).
         """
         return QuadraticTask.of(self.T.shape[-1], self.W.shape[-1])
 

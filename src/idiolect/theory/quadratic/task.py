@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core import streams
 from ...task.batches import Batch
 from ...task.kernels import Stacked
 from ...task.kernels.graph import Layer
@@ -18,27 +20,14 @@ from ...task.numerics import Numerics
 from ...task.task import Task
 
 
-class Shared(nn.Linear):
-    """θ: every start is 0."""
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
-
-
-class Private(nn.Linear):
-    """w: a random start (Algorithm 2, line 1) is N(0, I)."""
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight)
-
-
 class Sum(nn.Module):
     """x -> θ · (first d_theta inputs) + w · (the others)."""
 
     def __init__(self, shared: int, private: int):
         super().__init__()
-        self.theta = Shared(shared, 1, bias=False)
-        self.w = Private(private, 1, bias=False)
+        self.theta = nn.Linear(shared, 1, bias=False)
+        self.w = nn.Linear(private, 1, bias=False)
+        nn.init.zeros_(self.theta.weight)
         nn.init.zeros_(self.w.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,6 +55,13 @@ class QuadraticTask(Task):
         self._linear = Stacked([Layer("linear", "x")], whole)
         if stacked:
             self._kernel = self._linear
+
+    def draw(self, keys: np.ndarray) -> Tensor:
+        """A random start for each key (Algorithm 2, line 1): θ = 0 and w ~ N(0, I)."""
+        shared = self.layout.span("w.weight")[0]
+        x = self.x0.new_zeros(len(keys), self.d)
+        x[:, shared:] = torch.from_numpy(streams.normal(keys, self.d - shared))
+        return x
 
     def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
         """Hessian of each row's loss times v[K, d]; counts as two gradients, as in any task."""
