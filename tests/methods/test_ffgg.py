@@ -15,6 +15,7 @@ from idiolect.theory.quadratic import Quadratic
 from methods.common import LOGISTIC, PARTS, Case, N, assert_equals, every_batching, every_part
 from reference import setting
 from reference.ffgg import ffgg
+from reference.ffgg_byzantine import byzantine_ffgg
 from reference.perfedavg import hessian_product
 from reference.regression import Linear, least_squares
 from reference.setting import ROUNDS, SAMPLE, SEED, outcome, run
@@ -370,3 +371,57 @@ def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part
         return session.engine.evaluate(torch.arange(N), ("train",))["train"].loss
 
     np.testing.assert_allclose(losses(60), losses(25), atol=1e-6)
+
+
+# -- FFGG with malicious clients -------------------------------------------------------------------
+BYZANTINE = {
+    "rule": "bucketing(size=2) + median",
+    "attack": "scaling(factor=-1)",
+    "malicious": 3,
+    "batching": "full",
+    "sample": 11,
+}
+
+
+@pytest.mark.parametrize("solver", ["exact", "newton", "cg"])
+def test_byzantine_robust_ffgg_is_algorithm_5(solver):
+    drawn = Quadratic(clients=11, samples=60, shared=5, private=3, zeta=3.0, noise=0.1)
+    problem = drawn.draw()
+    lr = 1 / problem.constants().F
+    method = il.Ffgg(part="w.*", lr=lr, solver=solver)
+    result = helpers.run(
+        method, problem.federation(), problem.task(), rounds=4, seed=SEED, **BYZANTINE
+    )
+    session = result.session()
+    orders = [
+        streams.bits(streams.keys(int(streams.keys(SEED, "rule", r)[0]), "bucketing"), 0, 11)[
+            0
+        ].argsort(kind="stable")
+        for r in range(4)
+    ]
+    malicious = set(session.people.malicious.tolist())
+    assert len(malicious) == 3
+    start = np.zeros(5)
+    expected = byzantine_ffgg(list(drawn.raw()), start, lr, 4, malicious, orders)
+    np.testing.assert_allclose(session.server.state["theta"], expected, atol=1e-10)
+    assert not np.allclose(
+        expected, byzantine_ffgg(list(drawn.raw()), start, lr, 4, set(), orders), atol=1e-3
+    )
+
+
+def test_byzantine_robust_ffgg_finds_what_is_optimal_for_everyone():
+    """Assumption 2 holds: all honest gradients vanish at one theta, and so does their median."""
+    drawn = Quadratic(
+        clients=11, samples=60, shared=5, private=3, zeta=3.0, truth="common", noise=0
+    )
+    problem = drawn.draw()
+    method = il.Ffgg(part="w.*", lr=1 / problem.constants().F, solver="exact")
+
+    def distance(**options):
+        result = helpers.run(
+            method, problem.federation(), problem.task(), rounds=150, **BYZANTINE | options
+        )
+        return float((result.session().server.state["theta"] - problem.minimiser()[0]).norm())
+
+    assert distance() < 1e-8
+    assert distance(rule="mean", attack="scaling(factor=-4)") > 1
