@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from .parts import Parts
+from ..core.parts import Parts
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
+from ..core.parts import Parts
 from .layout import Layout
-from .parts import Parts
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ..core.files import check_regular
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.parts import parts_of
 from ..core.paths import given_path
 from ..core.tensors import Shapes, file_shapes
 from ..core.types import State
-from .parts import parts_of
 from .split import matching
 
 SUFFIX = ".safetensors"

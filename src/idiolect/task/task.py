@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
+from ..core.parts import parts_of
 from ..core.trees import Tree, arguments
 from .batches import Batch
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
@@ -27,7 +28,6 @@ from .layout import Layout
 from .losses import Loss, spread
 from .numerics import Numerics
 from .own_losses import Given, as_loss
-from .parts import parts_of
 from .split import Split, split_by
 from .start import Initial
 from .statistics import Statistics

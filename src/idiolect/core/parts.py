@@ -120,7 +120,7 @@ def parts_of(module: nn.Module, names: Sequence[str]) -> Parts:
     rest = [n for n in names if n not in set(adapter)]
     owners = {n: _owner(module, n) for n in rest}
     norms = {o for o in owners.values() if is_norm(module.get_submodule(_inner(module, o)))}
-    found = list(_blocks(module))
+    found = list(blocks_of(module))
     blocks = _members((path for path, _ in found), rest)
     stack = _members((path for path, stacked in found if stacked), rest)
     return Parts(
@@ -191,14 +191,14 @@ def _layers(owners: Mapping[str, str], norms: set[str]) -> Iterator[Names]:
 
 
 # -- blocks --------------------------------------------------------------------------------------
-def _blocks(module: nn.Module) -> Iterator[tuple[str, bool]]:
+def blocks_of(module: nn.Module) -> Iterator[tuple[str, bool]]:
     """The paths of the blocks in order, and whether they are of a stack."""
     found = list(_repeated(module, ""))
     by_class: dict[type, list[nn.Module]] = {}
     for _, block in found:
         by_class.setdefault(_class(block), []).append(_bare(block))
     stacked = {
-        cls: _alike(blocks) or any(map(_has_attention, blocks)) for cls, blocks in by_class.items()
+        cls: _alike(blocks) or any(map(has_attention, blocks)) for cls, blocks in by_class.items()
     }
     for path, block in found:
         yield path, stacked[_class(block)]
@@ -217,7 +217,7 @@ def _repeated(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
         inner = list(_repeated(child, below))
         if inner:
             yield from inner
-        elif in_container and _is_composite(child) and _has_attention(_bare(child)):
+        elif in_container and _is_composite(child) and has_attention(_bare(child)):
             yield below, child  # a transformer of one block
 
 
@@ -244,7 +244,7 @@ def _is_composite(module: nn.Module) -> bool:
     return len({_owner(bare, n) for n in names}) > 1
 
 
-def _has_attention(module: nn.Module) -> bool:
+def has_attention(module: nn.Module) -> bool:
     return any(m is not module and is_attention(m) for m in module.modules())
 
 
