@@ -43,6 +43,7 @@ from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
+from .run.splits import Splits, splits
 from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .task.here import Here
@@ -87,6 +88,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Split",
+    "Splits",
     "Stage",
     "State",
     "Task",
@@ -100,4 +102,5 @@ __all__ = [
     "pipeline",
     "run",
     "solvers",
+    "splits",
 ]

@@ -75,6 +75,11 @@ COMMANDS = {
         "",
         "what each kind of P costs for your model: singular values, memory, time, bytes",
     ),
+    "splits": Command(
+        "splits:splits",
+        "",
+        "which part of your model should be personal: each measured, one recommended",
+    ),
     "kernels": Command(
         "measures:kernels",
         "",

@@ -27,6 +27,7 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_malicious_notes(rows, trained),
         *_collapse_notes(trained),
         *_best_notes(trained),
+        *_degenerate_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
         *_step_notes(trained),
@@ -193,6 +194,11 @@ def _best_notes(trained: Rows) -> list[str]:
                 f"had {accuracy}loss {best['loss']:.4f} on test data"
             )
     return notes
+
+
+def _degenerate_notes(trained: Rows) -> list[str]:
+    """Which methods are others with these settings on this model."""
+    return list(dict.fromkeys(r["equal_to"]["warning"] for r in trained if "equal_to" in r))
 
 
 def _projection_notes(trained: Rows) -> list[str]:

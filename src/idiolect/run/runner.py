@@ -17,6 +17,7 @@ from ..host.metrics import described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
+from ..methods.degenerate import equal_to
 from ..task.task import Task
 from . import checkpoint
 from .best import best_row, waited
@@ -153,6 +154,8 @@ class Runner:
         heard = s.sampled(eligible, method.hears_all)
         bound = self.task.under(s.numerics(s.seed))
         notes = method.report(bound, eligible, heard)
+        if words := equal_to(method, bound):
+            notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if bound.statistics is not None:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)

@@ -216,7 +216,8 @@ class Evaluation(Knobs):
     metrics: tuple[Metric, ...] = knob(
         (),
         "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
-        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
+        "module:function; "
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,
