@@ -41,9 +41,9 @@ class Size:
     malicious: int = 20
     tau: float = 100.0
     around: float = 0.1  # Σ₁
-    multiples: tuple[float, ...] = (0.25, 0.5, 1, 2, 3, 4, 32, 256, 2048)  # of the best λ
+    multiples: tuple[float, ...] = (0.25, 1, 2, 3, 4, 12, 32, 90, 256, 720, 2048)  # of the best λ
     seeds: int = 10
-    plays: int = 20  # of the paper's round per seed
+    plays: int = 16  # of the paper's round per seed
     ditto_seeds: int = 2
 
     def drawn(self, seed: int) -> Linear:

@@ -37,7 +37,8 @@ SOLVED = 1e-13  # lp-proj's inner problem: what is left of the distance to its s
 
 def pfedme(s: Linear, lam: float) -> Method:
     """The envelope, whose curvature is b + λ, by one step; then w_k <- ŵ_k."""
-    return PFedMe(lam=lam, lr=(s.b + lam) / (s.b * lam), personal_lr=1 / (s.b + lam), steps=1)
+    lr = (s.b + lam) / (s.b * lam)
+    return PFedMe(lam=lam, lr=lr, personal_lr=1 / (s.b + lam), steps=1, nu=0.0)
 
 
 def ditto(s: Linear, lam: float) -> Method:
