@@ -59,7 +59,7 @@ def also_notes(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
         told = next((r["collaboration_fairness"] for r in rows if _fairness(r)), None)
         what = (
             f"Pearson's correlation over clients of their {told['figure']} with that of "
-            f"{told['alone']}"
+            f"{told['alone']}; – where one of the two is the same for all clients in some seed"
             if told
             else "it needs a row of Local in the comparison"
         )
