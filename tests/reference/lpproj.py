@@ -27,12 +27,13 @@ def lpproj(
     w_step="paper",
     weighting="equal",
     server=lambda w, target: target,
+    w_start="zero",
 ):
     """At most `steps` gradients for each (3).
 
     `fresh`: a new mini-batch every step and no stop at nu, as in the public code.
     """
-    w = np.zeros(len(P))  # line 1
+    w = np.zeros(len(P)) if w_start == "zero" else P @ start  # line 1
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):  # line 2
