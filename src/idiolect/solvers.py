@@ -17,6 +17,7 @@ from .task.here import Here
 from .task.task import Task
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
+STEP_RULES = ("constant", "inverse")  # of a step within a round
 Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
 
 
@@ -29,12 +30,15 @@ def sgd(
     epochs: int = 0,
     pull: Pull | None = None,
     model: str = "w",
+    step_rule: str = "constant",
+    ball: float = 0.0,
 ) -> Tensor:
     """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
 
     With `epochs` > 0, that many passes over each client's own data instead. `model` is one of
     `Method.models`, where a client trains several. Where the run has another optimiser for its
-    clients, that one steps, with the same gradient.
+    clients, that one steps, with the same gradient. `step_rule` "inverse": step k = 0, 1, ... has
+    size lr / (k + 1). `ball` > 0: each step ends in ||x|| <= ball. Both are for plain steps.
     """
     optimiser = here.optimise.begin(model, x, lr) if here.optimise else None
     todo = here.steps(steps, epochs)
@@ -52,9 +56,20 @@ def sgd(
             continue
         if batch.active is not None:
             g.mul_(batch.active.unsqueeze(-1))
-        x = torch.add(x, g, alpha=-lr, out=x if j else None)
+        rate = lr / (j + 1) if step_rule == "inverse" else lr
+        x = torch.add(x, g, alpha=-rate, out=x if j else None)
+        if ball:
+            _into_ball(x, ball, batch.active)
         del g
     return x
+
+
+def _into_ball(x: Tensor, ball: float, active: Tensor | None) -> None:
+    """x[K, d] <- the nearest point of ||x|| <= ball, in place; rows not `active` stay."""
+    share = (ball / x.norm(dim=-1, keepdim=True)).clamp(max=1)  # exactly 1 inside
+    if active is not None:
+        share = torch.where(active.unsqueeze(-1), share, 1.0)
+    x.mul_(share)
 
 
 def minimise(

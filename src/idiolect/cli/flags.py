@@ -13,6 +13,7 @@ from ..core.paths import given_path
 from ..data import DATASETS
 from ..methods import METHODS
 from ..models import MODELS, options_of
+from ..run.client_weights import ClientWeights
 from ..run.plan import Plan
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
@@ -265,6 +266,8 @@ def plan_of(
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())
     settings = section("run")
+    if settings.get("client_weights"):  # by value: the file may change, and the folder too
+        settings["client_weights"] = str(ClientWeights.parse(settings["client_weights"]))
     loss = parsed.loss or settings.pop("loss", "")
     return Plan(
         method,
