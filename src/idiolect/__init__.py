@@ -34,6 +34,8 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
+from .run.advice.advice import Advice
+from .run.advise import advise
 from .run.compare import compare
 from .run.comparison import Comparison
 from .run.load import load
@@ -52,6 +54,7 @@ from .task.task import Task
 
 __all__ = [
     "METHODS",
+    "Advice",
     "Attack",
     "Combine",
     "Comparison",
@@ -93,6 +96,7 @@ __all__ = [
     "State",
     "Task",
     "Wrapper",
+    "advise",
     "compare",
     "data",
     "keep_memory",

@@ -41,6 +41,11 @@ COMMANDS = {
         "METHODS…",
         "train several methods on the same data, with Local at equal compute beside them",
     ),
+    "advise": Command(
+        "advise:advise",
+        "[METHODS…]",
+        "should these clients learn together at all, by which method, and who gains by it?",
+    ),
     "pipeline": Command(
         "train:pipeline", "STAGES…", "stages as one run: pre-train, personalise, fine-tune"
     ),

@@ -30,6 +30,7 @@ from ..task.optimise import Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import saved
+from .each_sample import EachSample
 from .evaluation import Evaluator, Sums
 from .metrics import Tally, form_of
 from .scores import Scores
@@ -271,6 +272,25 @@ class Host:
             sums = self._evaluator(split).shared(w, tally)
             found[split] = self._scores(split, sums, rows, nothing, tally)
         return found
+
+    def each_sample(
+        self, version: int, message: bytes, split: str
+    ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]
+        """Hits and loss of every sample of a split by its client's personal model, for its owner.
+
+        Samples are in the order of the data: by client.
+        """
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        evaluator = self._evaluator(split)
+        each = EachSample(contract.task.criterion, self.data, split)
+        for rows in self.samples.argsort(stable=True).split(self.chunk):
+            x, _ = self._personal(version, down, rows)
+            if _is_one_model(x, down):
+                evaluator.shared(x[0], each)
+                break
+            evaluator.personal(x, rows, evaluator.blank(), each)
+        return each.hits, each.loss
 
     def _scores(
         self, split: str, sums: Sums, rows: Tensor, spent: Tensor, tally: Tally | None
