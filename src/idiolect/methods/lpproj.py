@@ -25,7 +25,7 @@ from ..solvers import minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, own_models, weighed
+from .weighting import INITS, average, drawn, own_models, weighed
 
 DIM = 21  # of the papers
 
@@ -36,7 +36,7 @@ class LpProj(Method):
 
     sends: ClassVar[str] = "dim"
     shares_statistics: ClassVar[bool] = False
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
     own_step: ClassVar[str] = (
         "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "
         "a plain step"
@@ -50,7 +50,17 @@ class LpProj(Method):
         low=0,
     )
     lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
-    lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
+    lr: float = knob(
+        0.0,
+        "η, step size of the shared point, eq. (4); 0 = share / (λ R) with p = 2, with another p "
+        "that of the personal model",
+        low=0,
+    )
+    share: float = knob(
+        1.0,
+        "where lr is 0 and p 2: the part of its gap w - P x that the shared point moves per round",
+        above=0,
+    )
     personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
     alternations: int = knob(1, "R, alternations of (3) and (4) per round", low=1)
     steps: int = knob(20, "most gradient steps on (3) per alternation", low=0)
@@ -154,10 +164,16 @@ class LpProj(Method):
         P = self._projection(task)
         x = private["x"]
         w = down["w"].expand(here.rows, -1)
+        step = self._step()
         for _ in range(self.alternations):
             x = self._minimise(task, P, x, w, here)
-            w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)
+            w = w - step * self._pull_of_w(w - P.down(x))  # eq. (4)
         return {"w": w}, {"x": x}
+
+    def _step(self) -> float:
+        """ηλ of eq. (4)."""
+        lr = self.lr if self.lr or self.p == 2 else self.personal_lr
+        return drawn(lr, self.lam, self.share, self.alternations)
 
     def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, here: Here) -> Tensor:
         """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3).

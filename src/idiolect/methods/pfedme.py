@@ -21,21 +21,28 @@ from ..solvers import minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, own_models, weighed
+from .weighting import INITS, average, drawn, own_models, weighed
 
 
 @dataclass(frozen=True)
 class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
     own_step: ClassVar[str] = (
         "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
         "its outer step is the gradient of the envelope"
     )
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
-    lr: float = knob(0.1, "η, step size of the local copy of the shared model", above=0)
+    lr: float = knob(
+        0.0, "η, step size of the local copy of the shared model; 0 = share / (λ R)", low=0
+    )
+    share: float = knob(
+        1.0,
+        "where lr is 0: the part of its gap to the personal model that the copy moves per round",
+        above=0,
+    )
     personal_lr: float = knob(0.1, "step size of the personal model θ", above=0)
     alternations: int = knob(1, "R, local rounds", low=1)
     steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
@@ -70,7 +77,7 @@ class PFedMe(Method):
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
             x = self._envelope(task, x, w, here)
-            step = (w - x).mul_(self.lr * self.lam)
+            step = (w - x).mul_(drawn(self.lr, self.lam, self.share, self.alternations))
             w = torch.sub(w, step, out=step)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
         return {"w": w}, {"x": x.contiguous()}
 
