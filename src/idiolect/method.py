@@ -7,13 +7,13 @@ server's state has none. docs/add-a-method.md walks through the whole interface.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
+from .core.factors import Factors, scaled
 from .core.knobs import Knobs
 from .core.types import State
 from .task.here import Here
@@ -50,7 +50,7 @@ class Method(Knobs):
     shared_name: ClassVar[str] = "w"
     # whether it makes sense only if every client is heard in every round
     hears_all: ClassVar[bool] = False
-    # the fields that a learning-rate schedule scales
+    # the fields that a schedule scales where it names none
     rates: ClassVar[tuple[str, ...]] = ("lr",)
     # the parts of the message that are changes or gradients, not models
     changes: ClassVar[tuple[str, ...]] = ()
@@ -155,10 +155,10 @@ class Method(Knobs):
         """
         return {}
 
-    def scaled(self, factor: float) -> Method:
-        """The method with its learning rates times `factor` (a schedule over rounds)."""
-        if factor == 1:
-            return self
-        least = sys.float_info.min  # a rate that has decayed to nothing is still a rate
-        rates = {name: max(factor * getattr(self, name), least) for name in self.rates}
-        return replace(self, **rates)
+    def scaled(self, factors: Factors) -> Method:
+        """The method of a round under a schedule: fields times their factors.
+
+        "rates" stands for the learning rates that have no factor of their own.
+        """
+        changed = scaled(self, factors, self.rates)
+        return replace(self, **changed) if changed else self

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..host.host import Host
 from ..host.scores import Scores
 from ..server.exchange import Order
@@ -24,10 +25,10 @@ class InProcess:
     server: Server
     hosts: Sequence[Host]
 
-    def advance(self, rate: float = 1.0) -> None:
-        """One synchronous round."""
+    def advance(self, factors: Factors | None = None) -> None:
+        """One synchronous round, with the factors of a schedule."""
         server = self.server
-        round = server.open(rate=rate)
+        round = server.open(factors=factors)
         for host in self.hosts:
             for sent in host.updates(round.order):
                 server.account(sent.trained, sent.gradients)

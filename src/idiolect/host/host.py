@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
+from ..core.factors import whole
 from ..core.knobs import SettingError
 from ..core.store import Store
 from ..core.trees import leaves
@@ -91,11 +92,12 @@ class Host:
         heard = self.rows(order.heard)
         down = self._open(contract.down, order.down, order.version, contract.task.device)
         self._undo(order.version)
-        method = contract.method.scaled(order.rate)
+        method = contract.method.scaled(order.factors)
+        batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
         waiting: list[tuple[Tensor, State]] = []
-        chunks = train.split(self.chunk) if len(train) else ()
+        chunks = train.split(self._chunk(batch)) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
-            here = self._here(rows, order.version)
+            here = self._here(rows, order.version, batch=batch)
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
@@ -362,7 +364,7 @@ class Host:
         at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=len(self.wire_ids) - 1)
         return at[self.wire_ids[at] == wire_ids]
 
-    def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
+    def _here(self, rows: Tensor, version: int, purpose: str = "batch", batch: int = 0) -> Here:
         task = self.contract.task
         here = Here(
             self.data,
@@ -370,7 +372,7 @@ class Host:
             clients=self.keys[rows.numpy()],
             seed=task.seed,
             round=version,
-            batch=self.settings.batch,
+            batch=batch or self.settings.batch,
             batching=self.settings.batching,
             dtype=task.dtype,
             purpose=purpose,
@@ -402,10 +404,14 @@ class Host:
     @property
     def chunk(self) -> int:
         """Rows at once."""
+        return self._chunk(self.settings.batch)
+
+    def _chunk(self, batch: int) -> int:
+        """Rows at once, with mini-batches of this size."""
         task = self.contract.task
         size = task.dtype.itemsize
         values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
-        return self.settings.rows_at_once(task.d * size, values * size)
+        return self.settings.rows_at_once(task.d * size, values * size, batch)
 
 
 def _is_one_model(x: Tensor, down: State) -> bool:

@@ -33,16 +33,16 @@ class HostSettings:
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
     metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
 
-    def rows_at_once(self, model: int, sample: int) -> int:
+    def rows_at_once(self, model: int, sample: int, samples: int) -> int:
         """Rows at once: as set, or as many as stay in the cache through their steps.
 
-        A row at work takes a model, its gradient and a batch, of samples of these bytes. There is
+        A row at work takes a model, its gradient and a batch, of `samples` of these bytes. There is
         at least one row per thread, and no more than fit in memory (about eight vectors of R^d and
         a batch with its activations per row).
         """
         if self.chunk:
             return self.chunk
-        batch = self.batch * sample
+        batch = samples * sample
         fit = self.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
 

@@ -239,7 +239,7 @@ class Runner:
                     f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
                 )
             with numbers_fit(s.dtype):
-                one.session.engine.advance(s.schedule(server.version, s.rounds))
+                one.session.engine.advance(s.schedule.factors(server.version, s.rounds))
             evaluated = bool(s.eval_every) and (
                 server.version % s.eval_every == 0 or server.version == s.rounds
             )

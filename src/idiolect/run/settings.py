@@ -25,7 +25,7 @@ from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
 from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
-from .schedule import OVER_ALL_ROUNDS, Schedule
+from .schedule import FORMS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
@@ -105,8 +105,8 @@ class Optimisation(Knobs):
     )
     schedule: Schedule = knob(
         Schedule(),
-        "learning rates over rounds: "
-        "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR",
+        f"learning rates over rounds: {FORMS}; products (warmup:5*cosine); or a curve for each "
+        "field of the method, batch or server_lr (lr=inverse:0.1 + nu=inverse:0.1:2)",
         parse=Schedule.parse,
         write=str,
     )
@@ -378,7 +378,8 @@ def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:
     >>> "rounds" in fixed_on_resume(), "rounds" in fixed_on_resume("cosine")
     (False, True)
     """
-    free = {MAY_CHANGE} if schedule in OVER_ALL_ROUNDS else {MAY_CHANGE, MAY_GROW}
+    spread = Schedule.parse(schedule).over_all_rounds
+    free = {MAY_CHANGE} if spread else {MAY_CHANGE, MAY_GROW}
     fields = dataclasses.fields(Settings)
     return tuple(f.name for f in fields if f.metadata["on_resume"] not in free)
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..core.store import Store
 from ..core.tensors import Shapes
 from ..core.types import State, under
@@ -88,14 +89,14 @@ class Server:
         self.ledger.prepared(wire_ids, up, down)
 
     # -- a round ---------------------------------------------------------------------------------
-    def open(self, version: int | None = None, rate: float = 1.0) -> Round:
+    def open(self, version: int | None = None, factors: Factors | None = None) -> Round:
         """Start a round: who trains, who is heard, the message down."""
         version = self.version if version is None else version
         contract = self.contract
         heard = self._sampled(version)
         everyone = contract.method.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard
-        order = Order(version, self.message(version), train, heard, rate)
+        order = Order(version, self.message(version), train, heard, factors or {})
         link = contract.link
         values = link.down_values(version) if link.codes else contract.down.values
         self.ledger.sent_down(train, len(order.down), values)
@@ -105,7 +106,7 @@ class Server:
             version,
             heard,
             self.roster.most_samples(),
-            self._decoder(version, rate) if link.codes else None,
+            self._decoder(version, order.factors) if link.codes else None,
             link.limit(version) if link.codes else 0,
         )
         clients = int(self.roster.eligible.sum())
@@ -296,13 +297,13 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _decoder(self, version: int, rate: float) -> Decode:
+    def _decoder(self, version: int, factors: Factors) -> Decode:
         """How bodies become rows, with what the channel remembers of their senders.
 
         Coded changes become models again, unless the channel decodes their sum only.
         """
         link = self.contract.link
-        reference = self._aggregation().reference(rate) if link.aggregate_stage is None else {}
+        reference = self._aggregation().reference(factors) if link.aggregate_stage is None else {}
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
             clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
