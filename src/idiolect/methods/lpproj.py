@@ -21,7 +21,7 @@ from ..core.types import State
 from ..method import Combine, Method
 from ..projections import Projection
 from ..projections.report import describe
-from ..solvers import minimise
+from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
@@ -37,6 +37,11 @@ class LpProj(Method):
     sends: ClassVar[str] = "dim"
     shares_statistics: ClassVar[bool] = False
     rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
+    counted: ClassVar[tuple[str, ...]] = INNER
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # of its Appendix C.2, where η is 0.05, 0.1 or 0.5 and λ 0.1, 1 or 10
+        "paper": {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "alternations": 1, "steps": 20}
+    }
     own_step: ClassVar[str] = (
         "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "
         "a plain step"
@@ -66,6 +71,13 @@ class LpProj(Method):
     steps: int = knob(20, "most gradient steps on (3) per alternation", low=0)
     nu: float = knob(
         1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0
+    )
+    nu_relative: float = knob(
+        0.0,
+        "ν as a part of the squared gradient norm at the start of each (3): solved is what is at "
+        "most the larger of both; give more steps with it, then accuracy decides",
+        low=0,
+        below=1,
     )
     fresh: bool = knob(
         False,
@@ -185,7 +197,8 @@ class LpProj(Method):
             g = task.grad(x, batch)
             return P.add_up(g, -self.lam * self.pull(w - P.down(x))) if self.lam else g
 
-        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
+        accuracy = Accuracy(self.nu, self.nu_relative)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, accuracy, self.fresh)
 
     def _pull_of_w(self, gap: Tensor) -> Tensor:
         if self.w_step == "paper" or self.p == 1:

@@ -8,7 +8,7 @@ client; at most R * steps gradients. Keeps: the personal model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method
-from ..solvers import minimise
+from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
@@ -29,6 +29,11 @@ class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
+    counted: ClassVar[tuple[str, ...]] = INNER
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # the authors' code, MNIST, "using same parameters"; batches of 20 there
+        "paper": {"lam": 15.0, "lr": 0.005, "personal_lr": 0.1, "alternations": 20, "steps": 5}
+    }
     own_step: ClassVar[str] = (
         "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
         "its outer step is the gradient of the envelope"
@@ -48,6 +53,13 @@ class PFedMe(Method):
     steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
     nu: float = knob(
         1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0
+    )
+    nu_relative: float = knob(
+        0.0,
+        "ν as a part of the squared gradient norm at the start of each envelope: solved is what is at "
+        "most the larger of both; give more steps with it, then accuracy decides",
+        low=0,
+        below=1,
     )
     fresh: bool = knob(
         False,
@@ -87,7 +99,8 @@ class PFedMe(Method):
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             return task.grad(x, batch).add_((x - w).mul_(self.lam))
 
-        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
+        accuracy = Accuracy(self.nu, self.nu_relative)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, accuracy, self.fresh)
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         mean = average(server, up, "w", rule, self.weighting)["w"]
