@@ -63,6 +63,10 @@ class Method(Knobs):
     models: ClassVar[tuple[str, ...]] = ("w",)
     # whether the first of them starts from what the server sends, so that these can be averaged
     shares_statistics: ClassVar[bool] = True
+    # what its clients count beside gradients, by `here.count`: whole numbers, summed over rounds
+    counted: ClassVar[tuple[str, ...]] = ()
+    # settings under a name, for the user who asks for them: {"paper": {"lr": 0.1}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # the vectors that any optimiser may step at the clients, by the names that solvers are given;
     # none where the paper fixes the step, or derives more from it than the model it leads to
     optimizers: ClassVar[tuple[str, ...]] = ()

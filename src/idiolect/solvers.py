@@ -8,6 +8,7 @@ work in place, and a gradient is freed before the next one is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -85,31 +86,63 @@ def _into_ball(x: Tensor, ball: float, active: Tensor | None) -> None:
     x.mul_(share)
 
 
+INNER = ("inner_problems", "inner_solved")  # what `minimise` counts for each client
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """When an inner problem is solved: its squared gradient norm is at most the larger of two."""
+
+    absolute: float  # ν
+    relative: float = 0.0  # a part of the squared norm of the first gradient
+
+    def of(self, first: Tensor) -> Tensor | float:  # [K] -> [K], or a number for all rows
+        """ν for problems that began with these squared gradient norms."""
+        return (self.relative * first).clamp_(min=self.absolute) if self.relative else self.absolute
+
+
 def minimise(
-    gradient: Gradient, x: Tensor, here: Here, lr: float, steps: int, accuracy: float, fresh: bool
+    gradient: Gradient,
+    x: Tensor,
+    here: Here,
+    lr: float,
+    steps: int,
+    accuracy: Accuracy,
+    fresh: bool,
 ) -> Tensor:
     """An inner problem of lp-proj or pFedMe.
 
     `descend` on one mini-batch (the papers), or `steps` SGD steps on fresh ones (their code).
+    Counts the problems, and those that were found to be solved.
     """
+    here.count(INNER[0], 1)
     if not fresh:
-        return descend(gradient, x, here.draw(), lr, steps, accuracy)
+        x, solved = descend(gradient, x, here.draw(), lr, steps, accuracy)
+        if solved is not None:
+            here.count(INNER[1], solved)
+        return x
     for j in range(steps):
         x = torch.add(x, gradient(x, here.draw()), alpha=-lr, out=x if j else None)
     return x
 
 
 def descend(
-    gradient: Gradient, x: Tensor, batch: Batch, lr: float, steps: int, accuracy: float
-) -> Tensor:
-    """Gradient descent on one fixed batch until ||g||^2 <= accuracy, row by row, or `steps` steps.
+    gradient: Gradient, x: Tensor, batch: Batch, lr: float, steps: int, accuracy: Accuracy
+) -> tuple[Tensor, Tensor | None]:
+    """Gradient descent on one fixed batch until ||g||^2 <= ν, row by row, or `steps` steps.
 
     A row that has arrived stays there, so its result does not depend on the rest of the cohort.
+    Also which rows were found to have arrived, bool[K]; None for none of them. What the last step
+    has reached is not looked at: that would take one more gradient.
     """
+    nu: Tensor | float = accuracy.absolute
     for j in range(steps):
         g = gradient(x, batch)
+        size = torch.linalg.vecdot(g, g)
+        if not j:
+            nu = accuracy.of(size)
         # a NaN is not solved: it must reach the message and be rejected there
-        going = ~(torch.linalg.vecdot(g, g) <= accuracy)
+        going = ~(size <= nu)
         if batch.active is not None or not bool(going.all()):
             batch = batch.only(going)
         if batch.active is None:
@@ -120,4 +153,4 @@ def descend(
         else:
             break
         del g
-    return x
+    return x, None if batch.active is None else ~batch.active

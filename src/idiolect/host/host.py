@@ -104,6 +104,8 @@ class Host:
             )
             self.store.write(rows, order.version, after)
             spent = here.tally
+            none = torch.zeros_like(spent)
+            counted = {name: here.counts.get(name, none) for name in method.counted}
             sends = torch.isin(rows, heard)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):
@@ -113,7 +115,7 @@ class Host:
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
-            yield Sent(messages, values, self.wire_ids[rows], spent)
+            yield Sent(messages, values, self.wire_ids[rows], spent, counted)
 
     def _undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.

@@ -109,6 +109,11 @@ def check_schedule(method: Method, task: Task, s: Settings) -> None:
     for name in s.schedule.fields:
         if name not in known:
             raise nearest(name, known, f"schedule: {name_of(method)} setting")
+        if getattr(method, name, 1) == 0:
+            raise SettingError(
+                f"schedule: {name!r} is not accepted; it is 0, and stays 0 whatever the factor; "
+                f"give {name}, or a curve to another field"
+            )
         other = method.scaled({name: 2.0})
         if _forms(other, task) != _forms(method, task):
             raise SettingError(

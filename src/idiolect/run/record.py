@@ -48,6 +48,7 @@ class SeedRecord:
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
+    counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Method.counted
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
 
@@ -141,6 +142,8 @@ class Record:
             ways = {way: [s.sent[f"{unit}_{way}"] for s in seeds] for way in ("up", "down")}
             out[unit] = {way: _mean(sent) for way, sent in ways.items()}
         out["gradients_per_client"] = _mean([s.gradients_per_client for s in seeds])
+        if seeds[0].counted:
+            out["counted"] = {n: _mean([s.counted[n] for s in seeds]) for n in seeds[0].counted}
         out["seconds"] = sum(s.seconds for s in seeds)
         out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
         out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))
@@ -233,7 +236,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

@@ -363,6 +363,7 @@ class Runner:
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.server.version
         record.sent = {n: ledger.total(n) for n in SENT}
+        record.counted = {n: ledger.total(n) for n in ledger.more}
         record.rejected = ledger.refused
         record.missing = dict(ledger.missing)
         record.clients = client_rows(session, list(parts.values()))

@@ -9,6 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -71,7 +72,7 @@ class Server:
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
-        self.ledger = Ledger(len(roster))
+        self.ledger = Ledger(len(roster), more=contract.method.counted)
         self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
@@ -143,9 +144,13 @@ class Server:
         known = torch.cat([wire_ids[:0], *round.excuses.values()])
         round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, known)]])
 
-    def account(self, wire_ids: Tensor, gradients: Tensor) -> None:
-        """Gradient evaluations that clients report."""
+    def account(
+        self, wire_ids: Tensor, gradients: Tensor, counted: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        for name, counts in (counted or {}).items():
+            self.ledger.add_counted(wire_ids, counts, name)
 
     def ask(self, round: Round) -> list[Query]:
         """The questions of a channel's second exchange; none for most channels.
