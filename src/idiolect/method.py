@@ -23,7 +23,9 @@ from .task.task import Task
 class Combine(Protocol):
     """The run's aggregation rule as `aggregate` is given it, for the messages of one round."""
 
-    samples: Tensor  # float64[S]: training samples of each client heard, over the mean client's
+    # float64[S]: training samples of each client heard, over the mean client's: m n_i / N; where
+    # the clients have weights of their own (the setting client_weights), those: m p_i
+    samples: Tensor
     clients: int  # N: how many clients may take part
 
     @property
@@ -61,6 +63,10 @@ class Method(Knobs):
     models: ClassVar[tuple[str, ...]] = ("w",)
     # whether the first of them starts from what the server sends, so that these can be averaged
     shares_statistics: ClassVar[bool] = True
+    # what its clients count beside gradients, by `here.count`: whole numbers, summed over rounds
+    counted: ClassVar[tuple[str, ...]] = ()
+    # settings under a name, for the user who asks for them: {"paper": {"lr": 0.1}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # the vectors that any optimiser may step at the clients, by the names that solvers are given;
     # none where the paper fixes the step, or derives more from it than the model it leads to
     optimizers: ClassVar[tuple[str, ...]] = ()

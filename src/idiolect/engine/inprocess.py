@@ -31,7 +31,7 @@ class InProcess:
         round = server.open(factors=factors)
         for host in self.hosts:
             for sent in host.updates(round.order):
-                server.account(sent.trained, sent.gradients)
+                server.account(sent.trained, sent.gradients, sent.counted)
                 server.receive(round, sent.messages, sent.values)
         while queries := server.ask(round):
             for query in queries:

@@ -30,6 +30,7 @@ from ..task.optimise import Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import saved
+from .each_sample import EachSample
 from .evaluation import Evaluator, Sums
 from .metrics import Tally, form_of
 from .scores import Scores
@@ -103,6 +104,8 @@ class Host:
             )
             self.store.write(rows, order.version, after)
             spent = here.tally
+            none = torch.zeros_like(spent)
+            counted = {name: here.counts.get(name, none) for name in method.counted}
             sends = torch.isin(rows, heard)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):
@@ -112,7 +115,7 @@ class Host:
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
-            yield Sent(messages, values, self.wire_ids[rows], spent)
+            yield Sent(messages, values, self.wire_ids[rows], spent, counted)
 
     def _undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.
@@ -272,6 +275,25 @@ class Host:
             found[split] = self._scores(split, sums, rows, nothing, tally)
         return found
 
+    def each_sample(
+        self, version: int, message: bytes, split: str
+    ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]
+        """Hits and loss of every sample of a split by its client's personal model, for its owner.
+
+        Samples are in the order of the data: by client.
+        """
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        evaluator = self._evaluator(split)
+        each = EachSample(contract.task.criterion, self.data, split)
+        for rows in self.samples.argsort(stable=True).split(self.chunk):
+            x, _ = self._personal(version, down, rows)
+            if _is_one_model(x, down):
+                evaluator.shared(x[0], each)
+                break
+            evaluator.personal(x, rows, evaluator.blank(), each)
+        return each.hits, each.loss
+
     def _scores(
         self, split: str, sums: Sums, rows: Tensor, spent: Tensor, tally: Tally | None
     ) -> Scores:
@@ -290,9 +312,14 @@ class Host:
 
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""
+        return self.personal_rows(version, message, torch.tensor([wire_id]))[0]
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
+        """The same for several clients of this host, in their order."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
-        return self._personal(version, down, self.rows(torch.tensor([wire_id])))[0][0]
+        chunks = self.rows(wire_ids).split(self.chunk)
+        return torch.cat([self._personal(version, down, rows)[0] for rows in chunks])
 
     def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""

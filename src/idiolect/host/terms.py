@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,7 @@ class Sent:
     values: np.ndarray  # float64[S]: 32-bit words of each as the lp-proj paper counts
     trained: Tensor  # int64: wire ids of the clients that trained
     gradients: Tensor  # int64: gradient evaluations of each of them
+    counted: dict[str, Tensor] = field(default_factory=dict)  # int64 each: see Method.counted
 
     @classmethod
     def merge(cls, sent: Sequence[Sent]) -> Sent:
@@ -67,6 +68,7 @@ class Sent:
             np.concatenate([np.zeros(0), *(s.values for s in sent)]),
             torch.cat([none, *(s.trained for s in sent)]),
             torch.cat([none, *(s.gradients for s in sent)]),
+            {n: torch.cat([s.counted[n] for s in sent]) for n in (sent[0].counted if sent else ())},
         )
 
 

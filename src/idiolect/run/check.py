@@ -56,6 +56,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         raise SettingError(
             f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients"
         )
+    s.client_weights.of(federation.names)
     bare = dataclasses.replace(s, attack=None, malicious=0.0)
     eligible = len(People.of(federation, bare, s.seed).eligible)
     if not eligible:
@@ -93,6 +94,7 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
             "leave it out here (in a comparison, give it to the rows that take it: "
             f"'fedavg:{setting}=...')"
         )
+    method.stepped(task)  # refuses fields that belong to plain SGD
     still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
     if still and method.message(task):
         warn(
@@ -107,6 +109,11 @@ def check_schedule(method: Method, task: Task, s: Settings) -> None:
     for name in s.schedule.fields:
         if name not in known:
             raise nearest(name, known, f"schedule: {name_of(method)} setting")
+        if getattr(method, name, 1) == 0:
+            raise SettingError(
+                f"schedule: {name!r} is not accepted; it is 0, and stays 0 whatever the factor; "
+                f"give {name}, or a curve to another field"
+            )
         other = method.scaled({name: 2.0})
         if _forms(other, task) != _forms(method, task):
             raise SettingError(

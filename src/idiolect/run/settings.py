@@ -25,6 +25,7 @@ from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
 from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
+from .client_weights import ClientWeights
 from .schedule import FORMS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -91,6 +92,13 @@ class Selection(Knobs):
         0, "clients kept out of training, personalised and evaluated at the end", low=0
     )
     held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
+    client_weights: ClientWeights = knob(
+        ClientWeights(),
+        "p_i, how much each client counts in place of its number of samples: a file of "
+        "client,weight lines, or a JSON object; '' = by samples",
+        parse=ClientWeights.parse,
+        write=str,
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +216,8 @@ class Evaluation(Knobs):
     metrics: tuple[Metric, ...] = knob(
         (),
         "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
-        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
+        "module:function; "
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,

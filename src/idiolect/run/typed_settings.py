@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from ..adversary import Attack
 from ..channels import Channel, Stage
 from ..host.metrics import Metric
 from ..server.rules import Rule
+from .client_weights import ClientWeights
 from .schedule import Schedule
 
 AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
@@ -31,6 +32,7 @@ class RunSettings(TypedDict, total=False):
     quorum: int
     held_out: int
     held_out_rounds: int
+    client_weights: ClientWeights | Mapping[Any, float] | str
     batch: int
     batching: str
     schedule: Schedule | str

@@ -9,6 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -71,13 +72,13 @@ class Server:
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
-        self.ledger = Ledger(len(roster))
+        self.ledger = Ledger(len(roster), more=contract.method.counted)
         self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
-    def enrol(self, ids: list, samples: list[int]) -> Tensor:
-        """New clients, from the next round on; their wire ids."""
-        wire_ids = self.roster.enrol(ids, samples)
+    def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
+        """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        wire_ids = self.roster.enrol(ids, samples, weights=weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         return wire_ids
@@ -108,6 +109,7 @@ class Server:
             self.roster.most_samples(),
             self._decoder(version, order.factors) if link.codes else None,
             link.limit(version) if link.codes else 0,
+            enrolled=self.roster.weights,
         )
         clients = int(self.roster.eligible.sum())
         round = Round(order, inbox, clients, self.roster.mean_samples())
@@ -142,9 +144,13 @@ class Server:
         known = torch.cat([wire_ids[:0], *round.excuses.values()])
         round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, known)]])
 
-    def account(self, wire_ids: Tensor, gradients: Tensor) -> None:
-        """Gradient evaluations that clients report."""
+    def account(
+        self, wire_ids: Tensor, gradients: Tensor, counted: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        for name, counts in (counted or {}).items():
+            self.ledger.add_counted(wire_ids, counts, name)
 
     def ask(self, round: Round) -> list[Query]:
         """The questions of a channel's second exchange; none for most channels.
@@ -222,6 +228,7 @@ class Server:
                 round.version,
                 got.wire_ids,
                 self.roster.most_samples(),
+                enrolled=self.roster.weights,
             )
         return queries
 
