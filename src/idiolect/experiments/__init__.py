@@ -49,11 +49,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "lp-proj-theorem15": Experiment(
         "lpproj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)", THEORY
     ),
-    "feddeper-figure1": Experiment(
-        "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY
-    ),
-    "feddeper-theorem2": Experiment(
-        "feddeper.theorem2:write", "personal models around the global one", THEORY
     "lp-proj-figure1": Experiment(
         "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
     ),
@@ -62,5 +57,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "lp-proj-remark17": Experiment(
         "lpproj.remark17:write", "the role of d_sub under attack (lp-proj, Remark 17)", THEORY
+    ),
+    "feddeper-figure1": Experiment(
+        "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY
+    ),
+    "feddeper-theorem2": Experiment(
+        "feddeper.theorem2:write", "personal models around the global one", THEORY
     ),
 }
