@@ -323,10 +323,10 @@ E F(w̄_T) − F(w*) <= μ_F Δ_0 e^(−η̂_1 μ_F T/2) + Õ((N/S − 1) σ²_F
 and with the T that its exponent lacks.
 
 The problem is left open. Here: that of [Theorem 14](lp-proj-theorem14.md), with |D̃| = 4, ν = 1e-8
-(1e-12 where gradients are exact), samples with standard deviation {case.problem.noise:g} per coordinate (1 for "noise 1", 0
-for "exact"): {case.problem.clients} clients, λ = {case.lam:g}, R = {case.alternations},
-d_sub = {case.dim}, κ_F = {theory.kappa_F:.2f}. η̂_1 = 1/(18 L_F (1 + 10 κ_F/β)) asks for
-T >= 2/(η̂_1 μ_F) = {least:,.0f} rounds for β = 1, and for {least_own:,.0f} for β = N R = {own:g}:
-the theorem's own steps are shown for β = N R; for β = 1 steps are allowed up to 1/L_F.
-{size.repetitions} repetitions with the same P.
+(1e-12 where gradients are exact) and samples with standard deviation {case.problem.noise:g} per
+coordinate (1 for "noise 1", 0 for "exact"): {case.problem.clients} clients, λ = {case.lam:g},
+R = {case.alternations}, d_sub = {case.dim}, κ_F = {theory.kappa_F:.2f}.
+η̂_1 = 1/(18 L_F (1 + 10 κ_F/β)) asks for T >= 2/(η̂_1 μ_F) = {least:,.0f} rounds for β = 1, and for
+{least_own:,.0f} for β = N R = {own:g}: the theorem's own steps are shown for β = N R; for β = 1
+steps are allowed up to 1/L_F. {size.repetitions} repetitions with the same P.
 """
