@@ -288,7 +288,11 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
             "A run for every T, with the step for that T (means over repetitions):": tables,
             f"The floor (S = N, exact gradients, β = {floor.jobs[0].case.beta:g}):": floors,
         },
-        figures={"rounds": sampled.x, "average": sampled.rows["average"].tolist()},
+        figures={
+            "rounds": sampled.x,
+            "average": sampled.rows["average"].tolist(),
+            "radius": radius,
+        },
         panels=panels,
         seconds=seconds,
         order=20,
