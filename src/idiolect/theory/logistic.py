@@ -116,8 +116,8 @@ def rate(features: int, clients: int, total: int, radius: float) -> float:
     return min(features * clients / total, radius**2) + features / total
 
 
-def crossing(s: Logistic, truth: Tensor) -> float:
-    """The R at which FedAvg and Local are equally good, for many samples per client.
+def crossing(s: Logistic, truth: Tensor, samples: int) -> float:
+    """The R at which FedAvg and Local are equally good, for many `samples` n per client.
 
     To first order Local has d / (2n), and FedAvg d / (2N) + h R² / 2, h the curvature along the
     differences of the clients; so R² = (1 - 1/m) (d / h) m/N.
@@ -126,7 +126,7 @@ def crossing(s: Logistic, truth: Tensor) -> float:
     length = away.norm(dim=1).clamp(min=1e-300)
     H = curvature(truth.mean(0, keepdim=True), points(s))[0]
     h = float((((away @ H) * away).sum(1) / length**2).mean())
-    return ((1 - 1 / s.clients) * s.features / (h * s.samples)) ** 0.5
+    return ((1 - 1 / s.clients) * s.features / (h * samples)) ** 0.5
 
 
 def lam_for_aer(mu: float, radius: float, weights: Tensor, samples: Tensor) -> float:
