@@ -9,8 +9,10 @@ import numpy as np
 
 from ...host.scores import interval
 
+Risks = Sequence[float] | np.ndarray  # one per R
 
-def crossing(radii: Sequence[float], fedavg: Sequence[float], local: Sequence[float]) -> float:
+
+def crossing(radii: Risks, fedavg: Risks, local: Risks) -> float:
     """The R at which FedAvg begins to have the larger risk, between the R that were measured.
 
     By a straight line in log R and log risk; nan where one of them is better at every R.
