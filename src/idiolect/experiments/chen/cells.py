@@ -22,8 +22,8 @@ from ...task.task import Task
 from ...theory import logistic
 
 BALL = 2.0  # W = {||w|| <= 2}: all w*_i lie in it
-ROUNDS = 40  # of full gradients; seed 0 also says how far that is from the exact minimiser
-LOCAL_STEPS = 200
+ROUNDS = 25  # of full gradients; seed 0 also says how far that is from the exact minimiser
+LOCAL_STEPS = 100
 INNER_STEPS = 8  # per round of FedProx and lp-proj, from where the last round ended
 
 
