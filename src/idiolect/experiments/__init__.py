@@ -28,6 +28,9 @@ THEORY = "theory"  # the folder of what the papers prove or show on constructed 
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
     "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
+    "chen-alternative": Experiment(
+        "chen.alternative:write", "FedAvg or Local? AER and IER against R (Chen et al.)", THEORY
+    ),
     "golden": Experiment("golden:write", "every method at its defaults on four federations"),
     "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
