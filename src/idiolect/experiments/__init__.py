@@ -33,4 +33,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "rules": Experiment("rules:write", "aggregation rules against attacks"),
     "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
     "large": Experiment("large:write", "time and memory of large models"),
+    "ffgg-figure1a": Experiment(
+        "ffgg.figure1a:write", "FFGG with few steps of conjugate gradients", THEORY
+    ),
+    "ffgg-figure1b": Experiment(
+        "ffgg.figure1b:write", "FFGG against SCAFFOLD, Local GD and L2GD (Figure 1 b-d)", THEORY
+    ),
+    "ffgg-figure2": Experiment("ffgg.figure2:write", "FFGG as heterogeneity grows", THEORY),
+    "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
 }
