@@ -47,7 +47,9 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     with Runs("ffgg-figure1b", sum(5 * (10 + tau) * size.rounds for *_, tau in cases)) as runs:
         problems = {drawn: drawn.draw() for drawn in dict.fromkeys(d for _, d, _ in cases)}
         found = {
-            f"τ = {tau}, {name}": compare(runs, problems[drawn], tau, size.rounds)
+            f"τ = {tau}, {name}": compare(
+                runs, problems[drawn], tau, size.rounds, both=tau == size.taus[0]
+            )
             for name, drawn, tau in cases
         }
     by_iteration = {
@@ -94,12 +96,12 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     return page.write(folder)
 
 
-def compare(runs: Runs, problem: Problem, tau: int, rounds: int) -> dict[str, Curve]:
-    """All methods with τ local steps, and where sharing w leads to."""
+def compare(runs: Runs, problem: Problem, tau: int, rounds: int, both: bool) -> dict[str, Curve]:
+    """All methods with τ local steps (FFGG with `both` its step sizes); where one w leads to."""
     constants = problem.constants()
     methods = {
         FFGG: how.ffgg(constants, tau),
-        TRUE: how.ffgg(constants, tau, true=True),
+        **({TRUE: how.ffgg(constants, tau, true=True)} if both else {}),
         SCAFFOLD: how.scaffold(constants, tau),
         LOCAL: how.local_gd(constants, tau),
         L2GD: how.l2gd(constants, tau),
@@ -124,16 +126,19 @@ def iterations(curve: Curve, tau: int, seed: int = 0) -> Curve:
     return replace(curve, across=tuple(count))
 
 
+STYLES = {FFGG: 0, TRUE: 1, SCAFFOLD: 2, LOCAL: 3, L2GD: 4, JOINT: 5}
+
+
 def lines(curves: dict[str, Curve]) -> list[Line]:
-    return [c.line(formula=label == JOINT) for label, c in curves.items()]
+    return [c.line(formula=n == JOINT, style=STYLES[n]) for n, c in curves.items()]
 
 
 def by_iterations(curves: dict[str, Curve], l2gd: Curve, rounds: int) -> list[Line]:
     """The others over rounds, and L2GD over its iterations as far as these go."""
     seen = int(np.searchsorted(l2gd.rounds, rounds, side="right")) + 1
     short = replace(l2gd, norms=l2gd.norms[:seen], across=tuple(l2gd.rounds[:seen]))
-    shown = [short.line(points=True) if n == L2GD else c.line() for n, c in curves.items()]
-    return [line for line in shown if line.label != JOINT]
+    shown = {n: short if n == L2GD else c for n, c in curves.items() if n != JOINT}
+    return [c.line(points=n == L2GD, style=STYLES[n]) for n, c in shown.items()]
 
 
 def table(found: dict[str, dict[str, Curve]], rounds: int) -> list[Row]:
@@ -202,7 +207,7 @@ step 1/(L_f τ); Local GD (FedAvg) with step 1/(L_f τ); L2GD with λ = 0.1 and 
 
 Left open, and chosen here: b_m and y_m (those of Appendix E.1, each client's own; and for τ = 100
 the problem with one common θ* of the authors' notebook on Byzantine clients); γ_θ = 1/L with
-Example 1's L = {c.example1:.3g}, and beside it with the true smoothness L_F = {c.F:.3g} of the F_m;
+Example 1's L = {c.example1:.3g}, and for the first τ with the true smoothness L_F = {c.F:.3g} too;
 γ_w = 1/L_w (L_w = {c.w:.3g}); start θ = 0, w ~ N(0, I) for FFGG (anew in each round) and 0 for the
 others; {size.rounds} rounds. L_f = {c.f:.3g}. L2GD's step (2M)⁻¹ max{{L/(1-p), λ/p}} is read as its
 reciprocal: as printed its gradient steps are above 2/L_f, and it diverges. θ of SCAFFOLD, Local GD
