@@ -39,6 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "robustness-missing": Experiment(
         "robustness:write_missing", "the same, for methods not stored yet"
     ),
+    "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "large": Experiment("large:write", "time and memory of large models"),
     "lp-proj-figure1": Experiment(
         "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
