@@ -6,6 +6,7 @@ of the methods (`regression` says why a run is the paper's setting).
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -82,9 +83,13 @@ def figures(f: dict[str, Any]) -> dict[str, Any]:
         "spread": f["spread"],
         "spread_of_subspace": f["spread_seen"],
         "local": f["alone"].tolist(),
-        "runs": {n: np.where(np.isnan(v), None, v).tolist() for n, v in f["ran"].items()},
+        "runs": {n: [_known(row) for row in v.tolist()] for n, v in f["ran"].items()},
         "formulas": {n: v.tolist() for n, v in f["said"].items()},
     }
+
+
+def _known(row: list[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in row]
 
 
 def claims(found: dict[str, dict[str, Any]], size: Size) -> list[Claim]:
