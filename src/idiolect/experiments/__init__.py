@@ -41,6 +41,18 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-theorem9": Experiment(
+        "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
+    ),
+    "lp-proj-theorem13": Experiment(
+        "lpproj.theorem13:write", "smooth, constant steps: rates 1/√T and 1/T^(2/3)", THEORY
+    ),
+    "lp-proj-theorem14": Experiment(
+        "lpproj.theorem14:write", "schedules of η, ν, D: rates 1/T and 1/(βT)²; d_sub", THEORY
+    ),
+    "lp-proj-theorem15": Experiment(
+        "lpproj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)", THEORY
+    ),
     "lp-proj-figure1": Experiment(
         "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
     ),
@@ -58,4 +70,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "ffgg-figure2": Experiment("ffgg.figure2:write", "FFGG as heterogeneity grows", THEORY),
     "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
+    "feddeper-figure1": Experiment(
+        "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY
+    ),
+    "feddeper-theorem2": Experiment(
+        "feddeper.theorem2:write", "personal models around the global one", THEORY
+    ),
 }
