@@ -32,5 +32,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
     "rules": Experiment("rules:write", "aggregation rules against attacks"),
     "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
+    "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
 }
