@@ -63,12 +63,12 @@ class Sizes:
 
     alphas: tuple[float, ...] = (0.0, 0.3, 1.0, 3.0)
     ratios: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-    per_client: tuple[int, ...] = (5, 10, 20, 40, 80)  # samples, of digits
-    synthetic: tuple[int, ...] = (20, 100)  # samples per client
+    per_client: tuple[int, ...] = (5, 10, 20, 40)  # samples, of digits
+    synthetic: tuple[int, ...] = (40, 160)  # samples per client
     logistic: tuple[int, ...] = (40, 100)
     classes: tuple[int, ...] = (2, 5)  # per client, of digits
     clients: int = 30
-    digits_clients: int = 10
+    digits_clients: int = 20
     test: int = 400
     repeats: int = 2  # data seeds
     gradients: int = 300
@@ -76,14 +76,14 @@ class Sizes:
 
     def cases(self) -> Iterator[Case]:
         swept = (
-            (SYNTHETIC, self.alphas, self.synthetic, self.clients, 0),
-            (LOGISTIC, self.ratios, self.logistic, self.clients, 0),
-            (DIGITS, self.per_client, self.classes, self.digits_clients, 0),
+            (SYNTHETIC, self.alphas, self.synthetic, self.clients),
+            (LOGISTIC, self.ratios, self.logistic, self.clients),
+            (DIGITS, self.per_client, self.classes, self.digits_clients),
         )
-        for family, values, others, clients, first in swept:
+        for family, values, others, clients in swept:
             for other in others:
                 for value in values:
-                    for seed in range(first, first + self.repeats):
+                    for seed in range(self.repeats):
                         yield Case(family, value, other, clients, self.test, seed)
 
 

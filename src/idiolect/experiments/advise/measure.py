@@ -75,7 +75,7 @@ class CaseJob:
             if not row["fields"]:
                 continue  # a constant answer
             result = run(
-                make_method(row["method"], **row["fields"][0]),
+                make_method(row["method"], **row["fields"]),
                 task,
                 federation,
                 rounds=row["rounds"],

@@ -115,7 +115,7 @@ class Advice:
             Column("gain over local", 1, lambda r: self._gain(r, "gain")),
             Column("95 % interval", 2, self._interval),
             Column("bytes per round", 3, lambda r: "–" if r["bytes"] is None else _sent(r)),
-            Column("step size ×", 4, lambda r: ", ".join(f"{f:g}" for f in r["step_factors"])),
+            Column("step size ×", 4, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
             Column("rounds", 5, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 6, lambda r: count(r["gradients"])),
         ]

@@ -96,13 +96,15 @@ class Work:
                         raise
                     self.notes.append(f"{candidate.label} is left out: {error}")
             for candidate in candidates:
-                trainer.choose_steps(candidate, proceed)
-                self.steps.chosen(len(candidate.tried), len(set(candidate.powers)))
+                trainer.search_steps(candidate, proceed)
+                self.steps.kept(len(candidate.tried), len(candidate.kept))
             for seed in range(1, self.chosen.seeds):
                 for candidate in candidates:
-                    for power in sorted(set(candidate.powers)):
+                    for power in candidate.kept:
                         proceed()
                         trainer.train(candidate, power, seed)
+            for candidate in candidates:
+                trainer.choose_steps(candidate, self.chosen.seeds)
         return candidates
 
     def _values(self, candidate: Candidate) -> np.ndarray:  # -> [seeds, n]
@@ -187,7 +189,7 @@ class Work:
         apart = ("seed", "seeds", "sample", "threads")
         settings = {k: v for k, v in self.given.items() if k not in apart}
         bound = self.task.under(s.numerics(s.seed))
-        method = local.method(local.powers[0])
+        method = local.method(local.power)
         trained = []
         for number in range(self.asking.splits):
             halves = self.holdout.halves(s.seed + number)
