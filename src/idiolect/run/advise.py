@@ -18,6 +18,7 @@ from .advice.holdout import Holdout
 from .advice.progress import Steps, reporting
 from .advice.training import Candidate
 from .advice.work import Work
+from .check import warnings_once
 from .compare import Row
 from .comparison import refuse_taken
 from .given import AnyMethod, AnyModel, read_federation, read_task
@@ -71,7 +72,7 @@ def advise(
     rows = _rows(methods or asking.personal)
     metric = chosen.metric or ("accuracy" if federation.classes else "loss")
     holdout = Holdout.of(federation, asking.validation, chosen.seed)
-    with reporting(progress) as report, torch_threads(chosen.threads):
+    with reporting(progress) as report, torch_threads(chosen.threads), warnings_once():
         steps = Steps(report, len(rows), chosen.seeds, asking.splits)
         work = Work(federation, whole, asking, chosen, given, holdout, metric, steps)
         advice = work.advice(rows, [note] if note else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ class Advice:
         return "–" if row[key] is None else f"{row[key]:+.4f}"
 
     def _interval(self, row: dict[str, Any]) -> str:
-        if row["low"] is None or row["high"] is None:
+        if row["low"] is None or not math.isfinite(row["low"]):
             return "–"
         return f"{row['low']:+.4f} to {row['high']:+.4f}"
 

@@ -116,7 +116,8 @@ class Work:
     # -- judgement -------------------------------------------------------------------------------
     def _judged(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
         alone = values[LOCAL]
-        held = Held(self.holdout.owner, self.federation.clients, self.holdout.kind == GIVEN)
+        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
+        held = Held(self.holdout.owner, self.federation.clients, repeated, counted)
         federated = {c.label: c for c in candidates if c.label != LOCAL}
         level = LEVEL / max(1, len(federated))  # the intervals hold together
         gains = {label: held.gain(values[label] - alone, level) for label in federated}
@@ -133,7 +134,7 @@ class Work:
         by = decision.choice
         if by not in federated:
             by = max(gains, key=lambda label: gains[label].mean)
-        said = words.deploy(decision, gains, self.metric, tie)
+        said = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
         trained = int((self.holdout.data.sizes("train") > 0).sum())
         said.append(words.cost(by, federated[by].bytes_up, federated[by].bytes_down, trained))
         found = ""
@@ -144,8 +145,7 @@ class Work:
         spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
         if spread is not None:
             said.append(words.threshold(spread, found))
-        counted = self.metric == "accuracy"
-        clients = client_gains(values[by] - alone, held, self.federation.ids, counted)
+        clients = client_gains(values[by] - alone, held, self.federation.ids)
         said.append(words.clients(clients, by))
         return self._advice(
             decision,
