@@ -96,7 +96,7 @@ class Advice:
     def save(self, directory: str | Path) -> Path:
         """Write advice.json, advice.txt and, with matplotlib, advice.png into a new folder."""
         path = Path(directory)
-        refuse_taken(path)
+        refuse_advice(path)
         private_folder(path)
         write_json(path / "advice.json", self.as_dict())
         write_atomic(path / "advice.txt", f"{self}\n".encode())
@@ -169,6 +169,13 @@ class Advice:
 
     def __repr__(self) -> str:
         return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
+
+
+def refuse_advice(path: Path) -> None:
+    """Refuse a directory that holds an advice or a run."""
+    refuse_taken(path)
+    if (path / "advice.json").exists():
+        raise SettingError(f"directory: {path} already holds an advice; choose another")
 
 
 def _sent(row: dict[str, Any]) -> str:

@@ -52,11 +52,18 @@ class Gain:
 
     def above(self, bound: float) -> float:
         """The one-sided p-value of "the gain is at most `bound`"."""
+        return self._refuted(bound - self.mean)
+
+    def below(self, bound: float) -> float:
+        """The one-sided p-value of "the gain is at least `bound`"."""
+        return self._refuted(self.mean - bound)
+
+    def _refuted(self, distance: float) -> float:
         if not self.freedom:
             return 1.0
         if not self.error:
-            return 0.0 if self.mean > bound else 1.0
-        return 1 - cumulative((self.mean - bound) / self.error, self.freedom)
+            return float(distance >= 0)
+        return cumulative(distance / self.error, self.freedom)
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ class Trainer:
         mine = self._values(candidate.found[best, 0][:, held])
         behind = {}
         for power in candidate.tried:
-            d = mine - self._values(candidate.found[power, 0][:, held])
+            with np.errstate(invalid="ignore"):  # models that diverged
+                d = mine - self._values(candidate.found[power, 0][:, held])
             if np.isfinite(d).all() and d.mean() <= 2 * d.std() / math.sqrt(len(d)):
                 behind[power] = float(d.mean())
         candidate.kept = sorted(sorted(behind, key=lambda power: behind[power])[:KEPT]) or [best]

@@ -72,7 +72,7 @@ def deploy(
         )
     else:
         first = f"Deploy {label}: it is clearly better than learning alone."
-    sure = f"This is {sureness(decision.p)} (p {shown_p(decision.p)}, all comparisons together)."
+    sure = f"This is {sureness(decision.p)} (p {shown_p(decision.p)})."
     return [first, against, sure]
 
 
