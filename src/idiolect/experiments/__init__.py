@@ -40,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "robustness:write_missing", "the same, for methods not stored yet"
     ),
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
+    "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
