@@ -29,6 +29,7 @@ def lpproj(
     server=lambda w, target: target,
     relative=0.0,
     solved=None,
+    w_start="zero",
 ):
     """At most `steps` gradients for each (3).
 
@@ -36,7 +37,7 @@ def lpproj(
     `relative`: nu is at least this part of the first squared gradient norm. `solved`: a list that
     gets, for each problem, whether it was found to be solved.
     """
-    w = np.zeros(len(P))  # line 1
+    w = np.zeros(len(P)) if w_start == "zero" else P @ start  # line 1
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):  # line 2

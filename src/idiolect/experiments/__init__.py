@@ -33,5 +33,17 @@ EXPERIMENTS: dict[str, Experiment] = {
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
     "rules": Experiment("rules:write", "aggregation rules against attacks"),
     "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
+    "robustness-missing": Experiment(
+        "robustness:write_missing", "the same, for methods not stored yet"
+    ),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-figure1": Experiment(
+        "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
+    ),
+    "lp-proj-theorem32": Experiment(
+        "lpproj.theorem32:write", "variance of losses over clients (lp-proj, Theorem 32)", THEORY
+    ),
+    "lp-proj-remark17": Experiment(
+        "lpproj.remark17:write", "the role of d_sub under attack (lp-proj, Remark 17)", THEORY
+    ),
 }

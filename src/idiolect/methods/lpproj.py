@@ -112,6 +112,11 @@ class LpProj(Method):
     init: str = knob(
         "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
+    w_start: str = knob(
+        "zero",
+        "the shared point starts at 0 (the public code), or at P x0, so that P = I is pFedMe",
+        choices=("zero", "x0"),
+    )
 
     @property
     def trains(self) -> str:
@@ -146,6 +151,9 @@ class LpProj(Method):
         return {"w": task.d if self.projection == "identity" else self.spec(task).dim}
 
     def server(self, task: Task) -> State:
+        """Line 1, w_0: the paper leaves it open."""
+        if self.w_start == "x0":
+            return {"w": self._projection(task).down(task.x0.unsqueeze(0))[0].clone()}
         return {"w": task.x0.new_zeros(self.message(task)["w"])}
 
     def private(self, task: Task, clients: np.ndarray) -> State:

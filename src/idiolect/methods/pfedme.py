@@ -1,7 +1,8 @@
 """pFedMe: personal models through Moreau envelopes (Dinh, Tran and Nguyen 2020, Algorithm 1).
 
-Choose it for personal models near a shared one when d numbers per message are affordable; it is
-lp-proj with P = I and p = 2. Costs per round: d numbers down to everyone and up from each sampled
+Choose it for personal models near a shared one when d numbers per message are affordable; it is,
+bit for bit, lp-proj with P = I and p = 2 from the same start (`projection="identity"`, `dim=0`,
+`w_start="x0"`). Costs per round: d numbers down to everyone and up from each sampled
 client; at most R * steps gradients. Keeps: the personal model.
 """
 

@@ -16,6 +16,7 @@ from ..core.text import shown
 from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
+from .best_on_test import best_after_20
 from .directory import FORMAT
 
 _OPTIONAL = ("heard", "metrics", "baseline")
@@ -155,6 +156,7 @@ class Record:
             "accuracy": _mean(best),
             "note": "the best round on test data: optimistic, never for comparison",
         }
+        out["best_after_20"] = best_after_20([s.history for s in seeds])
         if all(s.best for s in seeds):
             out["best_by_validation"] = {
                 "rounds": [int(s.best["round"]) for s in seeds],
