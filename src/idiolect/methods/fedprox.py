@@ -9,7 +9,7 @@ keep; personal models come out, after a last stage of local training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -38,6 +38,9 @@ class FedProx(FedAvg):
 class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"server_rate": 0.01}  # Algorithm 3: λ η, here 0.1 · 0.1
+    }
     own_step: ClassVar[str] = (
         "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
     )
