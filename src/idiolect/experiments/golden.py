@@ -211,13 +211,13 @@ HEAD = f"""\
 # Results: every method at its defaults
 
 {ROUNDS} rounds, {SEEDS} seeds, mean ± half the 95 % interval over seeds; test data of each client,
-last round. `global` is the accuracy of the one shared model where a method has one. The defaults are
-those that a written rule chooses on validation data of seven federations
+last round. `global` is the accuracy of the one shared model where a method has one. The defaults
+are those that a written rule chooses on validation data of seven federations
 ([defaults.md](defaults.md)), not those that are best on each: a table to notice changes by, not a
 ranking. Methods differ in gradients by a factor of forty; read that column. Written by
 `idiolect reproduce golden`.
 """
 PARTS = """\
-A linear model has one part only. Methods for parts of a model on one with a hidden layer of {hidden}
-units, d = {d}:
+A linear model has one part only. Methods for parts of a model, on one with a hidden layer of
+{hidden} units, d = {d}:
 """

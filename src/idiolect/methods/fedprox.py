@@ -39,7 +39,7 @@ class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"server_rate": 0.01}  # Algorithm 3: λ η, here 0.1 · 0.1
+        "paper": {"server_rate": 0.03}  # Algorithm 3: λ η, with the λ and η of the defaults
     }
     own_step: ClassVar[str] = (
         "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
@@ -47,7 +47,7 @@ class FedProxSoft(Method):
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
-    lam: float = knob(0.1, "λ, weight of the soft constraint", low=0)
+    lam: float = knob(0.3, "λ, weight of the soft constraint", low=0)
     server_rate: float = knob(1.0, "aggregation step size η_t (Algorithm 3: λ η)", above=0)
     final_steps: int = knob(
         20, "K_T, local steps before deployment (Stage II of Algorithm 3)", low=0

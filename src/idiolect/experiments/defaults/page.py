@@ -154,12 +154,13 @@ Written by `idiolect reproduce defaults`, with every cell in defaults.json; a te
 defaults of the code to this page.
 
 **The rule.** Each method has a small grid of settings; the first one is its paper's, or the nearest
-to it. Every setting runs {rounds} rounds on each federation below, with {seeds} seeds (of the data,
-the split and the run). The *regret* of a setting on a federation is how far its accuracy on
-**validation data** is below that of the method's best setting there. The default is the setting
-whose worst regret over all federations is least. Settings within {tie:g} of that count as equal,
-since {seeds} seeds tell no more: of them the one with the fewest gradients is taken, then the
-fewest bytes, then the smaller regret, then the first. Test data have no part in it.
+to it. Every setting runs {rounds} rounds on each federation below; seeds (of the data, the split and
+the run): {seeds}. The *regret* of a setting on a federation is how far its accuracy on **validation
+data** is below that of the method's best setting there. The default is the setting whose worst
+regret over all federations is least. Settings within {tie:g} of that count as equal, since so few
+seeds tell no more: of them those with the fewest gradients are kept, then those with the fewest
+bytes (5 % more or less is the same), then the smaller regret decides, then the order of the grid.
+Test data have no part in it.
 
 {table}
 
