@@ -37,6 +37,8 @@ class WatchedHost(Host):
 class MaliciousHost(Host):
     """A host of malicious clients only."""
 
+    stacks = False  # an attack is told the one message that its clients were sent
+
     def __init__(self, *arguments: Any, attack: Attack, observer: Observer | None = None):
         super().__init__(*arguments)
         self.attack = attack

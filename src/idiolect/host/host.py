@@ -29,6 +29,7 @@ from ..task.optimise import Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import saved
+from .at_work import AtWork
 from .evaluation import Evaluator, Sums
 from .metrics import Tally, form_of
 from .scores import Scores
@@ -44,6 +45,7 @@ class Host:
     """
 
     gathers: bool = False  # whether all messages of a round are in one place before any is sent
+    stacks: bool = True  # whether clients that started from different models may train together
 
     def __init__(
         self, contract: Contract, data: Federation, wire_ids: Tensor, settings: HostSettings
@@ -65,7 +67,7 @@ class Host:
             lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
             settings.memory,
             settings.scratch,
-            settings.repeats or self.rows_go_back,
+            (settings.repeats or self.rows_go_back) and not settings.asynchronous,
         )
         # what the channel keeps at each client
         self.coder = Store(
@@ -73,7 +75,9 @@ class Host:
             lambda rows: contract.link.blank("client", len(rows), task.x0),
             settings.memory,
             settings.scratch,
+            not settings.asynchronous,
         )
+        self.at_work = AtWork(self) if settings.asynchronous else None
         self._evaluators: dict[str, Evaluator] = {}
 
     # -- a round ---------------------------------------------------------------------------------
@@ -89,13 +93,13 @@ class Host:
         contract = self.contract
         train = self.rows(order.train)
         heard = self.rows(order.heard)
-        down = self._open(contract.down, order.down, order.version, contract.task.device)
+        down = self.open_down(order)
         self._undo(order.version)
         method = contract.method.scaled(order.rate)
         waiting: list[tuple[Tensor, State]] = []
         chunks = train.split(self.chunk) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
-            here = self._here(rows, order.version)
+            here = self.here(rows, order.version)
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
@@ -213,6 +217,12 @@ class Host:
         found = self._open(schema, message, version, _CPU)
         return found[name].long().to(self.contract.task.device)
 
+    def open_down(self, order: Order) -> State:
+        """The message down of an order, checked."""
+        return self._open(
+            self.contract.down, order.down, order.version, self.contract.task.device
+        )
+
     def _open(
         self, schema: wire.Schema, message: bytes, version: int, device: torch.device
     ) -> State:
@@ -295,7 +305,7 @@ class Host:
     def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""
         task = self.contract.task
-        here = self._here(rows, version, "personal")
+        here = self.here(rows, version, "personal")
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
         if steps:
@@ -340,7 +350,8 @@ class Host:
 
     def _stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
-        return {"private.safetensors": self.store, "channel.safetensors": self.coder}
+        stores = {"private.safetensors": self.store, "channel.safetensors": self.coder}
+        return stores | (self.at_work.stores() if self.at_work else {})
 
     def most_bytes(self) -> int:
         """The most that `save` writes."""
@@ -362,7 +373,14 @@ class Host:
         at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=len(self.wire_ids) - 1)
         return at[self.wire_ids[at] == wire_ids]
 
-    def _here(self, rows: Tensor, version: int, purpose: str = "batch") -> Here:
+    def here(
+        self,
+        rows: Tensor,
+        version: int,
+        purpose: str = "batch",
+        turns: np.ndarray | None = None,
+    ) -> Here:
+        """What the code of these clients may see."""
         task = self.contract.task
         here = Here(
             self.data,
@@ -375,6 +393,7 @@ class Host:
             dtype=task.dtype,
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
+            turns=turns,
         )
         if self.settings.optimizer is not None:
             here.optimise = Optimise(self.settings.optimizer)

@@ -16,6 +16,9 @@ class Order:
     train: Tensor  # int64: wire ids of the clients that update
     heard: Tensor  # int64: wire ids of those whose messages are expected, among `train`
     rate: float = 1.0  # factor of the method's learning rates in this round
+    # int64: how often each of `train` has started before, by which its random numbers are keyed;
+    # None in synchronous rounds: by the round
+    turns: Tensor | None = None
 
 
 @dataclass(frozen=True)
