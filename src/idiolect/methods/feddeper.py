@@ -26,6 +26,7 @@ class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
+    stacks: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("w", "v")
     own_step: ClassVar[str] = (
         "lines 7 and 8 of its algorithm are plain steps, whose penalty ϱ/(2η) "

@@ -38,6 +38,7 @@ class FedProx(FedAvg):
 class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
+    stacks: ClassVar[bool] = True
     own_step: ClassVar[str] = (
         "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
     )

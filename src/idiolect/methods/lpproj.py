@@ -36,6 +36,7 @@ class LpProj(Method):
 
     sends: ClassVar[str] = "dim"
     shares_statistics: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     own_step: ClassVar[str] = (
         "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "

@@ -29,6 +29,7 @@ class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    stacks: ClassVar[bool] = True
     own_step: ClassVar[str] = (
         "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
         "its outer step is the gradient of the envelope"
