@@ -18,6 +18,7 @@ from torch import Tensor
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
 from ..host.host import Host
+from ..host.scores import Scores
 from ..server import saved_arrivals
 from ..server.arrivals import Arrivals
 from ..server.selection import select
@@ -25,6 +26,7 @@ from ..server.server import Server
 from .delays import ConstantDelay, Delays
 from .engine import Engine, check_time
 from .flights import Flights, Landed
+from .workers import Workers
 
 NEXT = ("sampled", "same")  # who starts when a message has arrived
 
@@ -44,13 +46,13 @@ class Asynchronous(Engine):
         self,
         server: Server,
         hosts: Sequence[Host],
-        clock: Flights | None = None,
+        clock: Flights | Workers | None = None,
         arrivals: Arrivals | None = None,
         pace: Pace | None = None,
         delays: Delays | None = None,
     ):
         super().__init__(server, hosts)
-        self.clock = clock or Flights(server, hosts, delays or ConstantDelay())
+        self.clock: Flights | Workers = clock or Flights(server, hosts, delays or ConstantDelay())
         self.arrivals = arrivals or Arrivals(server)
         self.pace = pace or Pace()
         # landed, and nobody has started in their place yet; None before the first start
@@ -94,13 +96,17 @@ class Asynchronous(Engine):
         server = self.server
         roster = server.roster
         seed = server.contract.task.seed
-        eligible = roster.eligible_ids()
         if self.free is None:
-            return select(seed, 0, roster.keys, eligible, self.concurrency)
+            eligible = roster.eligible_ids()
+            return select(seed, server.version, roster.keys, eligible, self.concurrency)
         if self.pace.next_client == "same":
             same = torch.tensor(self.free).sort().values
             return same[roster.eligible[same]]
-        idle = eligible[~torch.isin(eligible, torch.tensor(list(self.arrivals.busy)))]
+        waiting = roster.eligible.clone()
+        waiting[list(self.arrivals.busy)] = False
+        idle = waiting.nonzero().flatten()
+        if len(idle) <= len(self.free):
+            return idle
         version = server.version
         return select(seed, version, roster.keys, idle, len(self.free), "next client")
 
@@ -128,19 +134,25 @@ class Asynchronous(Engine):
             }
         )
 
+    def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        self.clock.bring_home()
+        return super().evaluate(wire_ids, splits)
+
     def close(self) -> None:
         self.clock.close()
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
-        tensors, facts = saved_arrivals.save(self.arrivals)
-        free = torch.tensor(self.free or [], dtype=torch.int64)
+        self.clock.bring_home()
+        keeps = self.clock.keeps
+        tensors, facts = saved_arrivals.save(self.arrivals, busy=keeps)
+        free = torch.tensor((self.free if keeps else []) or [], dtype=torch.int64)
         tensors = {
             **prefixed(tensors, "arrivals."),
             **prefixed(self.clock.save(), "flights."),
             "free": free,
         }
-        return tensors, {**facts, "time": self.time, "started": self.free is not None}
+        return tensors, {**facts, "time": self.time, "started": keeps and self.free is not None}
 
     def check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         most = self.concurrency

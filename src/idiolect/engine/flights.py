@@ -57,6 +57,8 @@ class Flights:
     hosts: Sequence[Host]
     delays: Delays
 
+    keeps = True  # work that is under way is in a checkpoint
+
     def __post_init__(self) -> None:
         self.now = 0.0
         self.under_way: dict[int, Flight] = {}  # by wire id
@@ -119,6 +121,9 @@ class Flights:
         """The end of a round, where state may be saved: nothing is left to compute."""
         if self._orders:
             self.compute()
+
+    def bring_home(self) -> None:
+        """The newest rows of all clients are at the hosts of this process already."""
 
     def close(self) -> None:
         """Training is over: what is under way is given up."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -321,6 +322,10 @@ class Host:
             here.statistics = {"w": x[:, task.d :].clone()}
         x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
         return here.complete(x)
+
+    def recipe(self) -> tuple[type[Host], tuple[Any, ...], dict[str, Any]]:
+        """What a host of the same clients is made of, in another process: class and arguments."""
+        return type(self), (self.contract, self.data, self.wire_ids, self.settings), {}
 
     # -- private rows of the owner ---------------------------------------------------------------
     def adopt(self, earlier: Host) -> None:

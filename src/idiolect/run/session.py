@@ -25,6 +25,7 @@ from ..data.federation import Federation
 from ..engine.asynchronous import Asynchronous, Pace
 from ..engine.engine import Engine
 from ..engine.inprocess import InProcess
+from ..engine.workers import Workers
 from ..host.host import Host
 from ..host.metrics import in_use
 from ..host.terms import HostSettings
@@ -257,7 +258,8 @@ def _engine(
     busy = concurrency(method, settings, eligible, server.sample)
     arrivals = Arrivals(server, settings.staleness, settings.buffer, settings.change_from)
     pace = Pace(busy, settings.next_client)
-    return Asynchronous(server, hosts, arrivals=arrivals, pace=pace, delays=settings.delays)
+    clock = Workers(server, hosts) if settings.real else None
+    return Asynchronous(server, hosts, clock, arrivals, pace, settings.delays)
 
 
 def starts_in_checkpoint(task: Task) -> bool:
@@ -299,7 +301,8 @@ def _hosts(
     attack = settings.attack
     everyone = torch.arange(federation.clients)
     honest = everyone[~torch.isin(everyone, people.malicious)]
-    shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
+    count = settings.workers if settings.real else settings.hosts
+    shares = np.array_split(honest.numpy(), min(count, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
     hosts: list[Host] = []
     for share in shares:

@@ -13,16 +13,20 @@ from ..wire.admission import Admitted
 from .arrivals import Arrivals, Base
 
 
-def save(arrivals: Arrivals) -> tuple[State, dict[str, Any]]:
-    """Tensors and plain facts; between rounds, when the ledger is closed."""
-    bases = {base.version: base for base in arrivals.busy.values()}
+def save(arrivals: Arrivals, busy: bool = True) -> tuple[State, dict[str, Any]]:
+    """Tensors and plain facts; between rounds, when the ledger is closed.
+
+    Without `busy`, as if nobody were at work.
+    """
+    at_work = arrivals.busy if busy else {}
+    bases = {base.version: base for base in at_work.values()}
     place = {version: k for k, version in enumerate(sorted(bases))}
     ordered = [bases[version] for version in place]
     held = arrivals.held
     tensors = {
         "turns": arrivals.turns.clone(),
         "busy": torch.tensor(
-            [[k, place[base.version]] for k, base in sorted(arrivals.busy.items())],
+            [[k, place[base.version]] for k, base in sorted(at_work.items())],
             dtype=torch.int64,
         ).view(-1, 2),
         "bases": torch.tensor([[b.version, b.step] for b in ordered], dtype=torch.int64).view(
