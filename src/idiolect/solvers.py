@@ -7,7 +7,7 @@ work in place, and a gradient is freed before the next one is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -18,6 +18,22 @@ from .task.task import Task
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
 Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
+
+
+def turns(here: Here, steps: int, epochs: int = 0) -> Iterator[Tensor | None]:
+    """The turns of a local loop: each gives the rows still at work (bool[K]), None for all of them.
+
+    There are `steps` turns, or as many as `epochs` > 0 passes over each client's own data take: a
+    row with fewer mini-batches than others then stays where it is, and all of them draw from new
+    streams afterwards.
+    """
+    todo = here.steps(steps, epochs)
+    most = int(todo.max())
+    least = int(todo.min())
+    for j in range(most):
+        yield None if j < least else todo > j
+    if epochs:
+        here.restart()
 
 
 def sgd(
@@ -37,13 +53,10 @@ def sgd(
     clients, that one steps, with the same gradient.
     """
     optimiser = here.optimise.begin(model, x, lr) if here.optimise else None
-    todo = here.steps(steps, epochs)
-    most = int(todo.max())
-    least = int(todo.min())
-    for j in range(most):
+    for j, active in enumerate(turns(here, steps, epochs)):
         batch = here.draw(model)
-        if j >= least:  # some rows have taken all their steps: they stay where they are
-            batch = batch.only((todo > j).to(x.device))
+        if active is not None:
+            batch = batch.only(active.to(x.device))
         g = task.grad(x, batch)
         if pull is not None:
             g.add_(pull(x))

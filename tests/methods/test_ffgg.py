@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import cg as scipy_cg
 from torch import nn
 
 import helpers
 import idiolect as il
 from idiolect.core import streams
+from idiolect.methods import finetuners
+from idiolect.task.here import Here
+from idiolect.theory.quadratic import Quadratic
 from methods.common import LOGISTIC, PARTS, Case, N, assert_equals, every_batching, every_part
 from reference import setting
 from reference.ffgg import ffgg
+from reference.ffgg_byzantine import byzantine_ffgg
 from reference.perfedavg import hessian_product
 from reference.regression import Linear, least_squares
 from reference.setting import ROUNDS, SAMPLE, SEED, outcome, run
@@ -37,10 +42,14 @@ def check_ffgg(
     steps=4,
     local_steps=None,
     product=None,
+    epochs=0,
+    local_epochs=0,
 ):
     case = Case(federation, model, batching)
     private = PARTS[model, part]
     extra = {} if local_steps is None else {"local_steps": local_steps}
+    passes = case.draws.passes
+    by_hand = {"local_steps": passes(local_epochs)} if local_epochs else extra
     expected = ffgg(
         *case.about,
         private,
@@ -50,15 +59,18 @@ def check_ffgg(
         starts_of(case, model, private, start),
         rates=[0.3] * ROUNDS,
         private_lr=0.2,
-        steps=steps,
+        steps=passes(epochs) if epochs else steps,
         solver=solver,
         kept=start == "kept",
         product=product,
-        **extra,
+        later=(lambda t, i: case.batches(t, i, "batch 1")) if epochs else None,
+        **by_hand,
     )
-    method = (il.Ffgg if local_steps is None else il.LocalFfgg)(
-        part=part, lr=0.3, private_lr=0.2, steps=steps, solver=solver, start=start, **extra
-    )
+    fields = {"part": part, "lr": 0.3, "private_lr": 0.2, "steps": steps, "epochs": epochs}
+    fields |= {"solver": solver, "start": start} | extra
+    if local_epochs:
+        fields["local_epochs"] = local_epochs
+    method = (il.Ffgg if local_steps is None else il.LocalFfgg)(**fields)
     result = run(method, federation, model, batching=batching)
     assert_equals(result, expected, federation, model)
     assert result.summary()["values"]["up"] == ROUNDS * SAMPLE * (len(case.start) - len(private))
@@ -124,6 +136,28 @@ def test_local_ffgg_is_algorithm_4_for_every_batching(federation, batching):
     check_ffgg(federation, "network", "input", "gd", batching=batching, local_steps=3)
 
 
+@every_batching
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_ffgg_and_local_ffgg_counted_in_passes_are_their_algorithms(federation, batching, solver):
+    """One local epoch for the private part; clients with fewer mini-batches take fewer steps."""
+    for local_steps in (None, 3):
+        check_ffgg(
+            federation, "network", "output", solver, batching=batching, local_steps=local_steps,
+            epochs=1,
+        )  # fmt: skip
+    for epochs in (0, 2):
+        check_ffgg(
+            federation, "network", "input", solver, batching=batching, local_steps=3,
+            epochs=epochs, local_epochs=1,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", ["gd", "cg", "newton", "exact"])
+def test_passes_over_the_data_need_a_solver_that_draws_mini_batches(solver):
+    with pytest.raises(il.SettingError, match=f"epochs: 1 is not accepted with solver '{solver}'"):
+        run(il.Ffgg(part="bias", solver=solver, epochs=1), setting.make_federation())
+
+
 # -- FFGG with exact solvers -----------------------------------------------------------------------
 OWN = np.arange(3, 7)  # own.weight and own.bias; shared.weight comes first
 
@@ -169,7 +203,7 @@ def regression_start():
     return regressor().under(seed=SEED, dtype=torch.float64).x0.numpy()
 
 
-@pytest.mark.parametrize("solver", ["cg", "newton"])
+@pytest.mark.parametrize("solver", ["cg", "newton", "exact"])
 @pytest.mark.parametrize("start", ["random", "common", "kept"])
 def test_ffgg_with_an_exact_solver_fits_the_private_part_by_least_squares(solver, start):
     federation = regression((12, 25, 9, 40, 17))
@@ -217,7 +251,7 @@ def test_ffgg_with_few_conjugate_gradient_steps_takes_just_those(steps):
     np.testing.assert_allclose(personal, expected["personal"], atol=1e-10)
 
 
-@pytest.mark.parametrize("solver", ["cg", "newton"])
+@pytest.mark.parametrize("solver", ["cg", "newton", "exact"])
 def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_the_start(solver):
     """Two samples, four private coordinates: the Hessian has rank two.
 
@@ -234,6 +268,69 @@ def test_where_many_private_parts_fit_ffggs_exact_solvers_take_the_nearest_to_th
             0
         ]  # of all solutions the one of least norm
         np.testing.assert_allclose(personal[i], np.concatenate([theta, x[OWN] + change]), atol=1e-8)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_conjugate_gradients_over_rows_are_scipys_iterate_by_iterate(steps):
+    drawn = Quadratic(clients=4, samples=300, shared=5, private=12, zeta=9.0, noise=0.5)
+    problem = drawn.draw()
+    task = problem.task().under(dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    theta, start = rng.normal(size=5), rng.normal(size=(4, 12))
+    keys = np.arange(4, dtype=np.uint64)
+    here = Here(
+        problem.federation(), torch.arange(4), clients=keys, seed=0, round=0, batch=8,
+        batching="full", dtype=torch.float64,
+    )  # fmt: skip
+    found = finetuners.solve(
+        task, task.split("w.*"), torch.from_numpy(theta), torch.from_numpy(start), here, "cg", 0.0,
+        steps,
+    )  # fmt: skip
+    for raw, w, mine in zip(drawn.raw(), start, found, strict=True):
+        right = raw.B.T @ (raw.y - raw.A @ theta)
+        theirs, _ = scipy_cg(raw.B.T @ raw.B, right, x0=w, maxiter=steps, rtol=0, atol=0)
+        np.testing.assert_allclose(mine, theirs, atol=1e-10)
+    assert here.tally.tolist() == [1 + 2 * steps] * 4
+
+
+def test_a_row_of_conjugate_gradients_that_has_arrived_counts_no_more_products():
+    """Client 0 starts at its solution; the others need two steps for two coordinates."""
+    drawn = Quadratic(clients=3, samples=30, shared=5, private=2)
+    problem = drawn.draw()
+    task = problem.task().under(dtype=torch.float64)
+    theta = torch.ones(5, dtype=torch.float64)
+    start = torch.zeros(3, 2, dtype=torch.float64)
+    start[0] = problem.best_w(theta)[0]
+
+    def tally(solver, rows):
+        here = Here(
+            problem.federation(), torch.tensor(rows), clients=np.arange(3, dtype=np.uint64)[rows],
+            seed=0, round=0, batch=8, batching="full", dtype=torch.float64,
+        )  # fmt: skip
+        split = task.split("w.*")
+        w = finetuners.solve(task, split, theta, start[rows], here, solver, 0.0, 30)
+        np.testing.assert_allclose(w, problem.best_w(theta)[rows], atol=1e-10)
+        return here.tally.tolist()
+
+    together = tally("cg", [0, 1, 2])
+    assert together == [n for i in range(3) for n in tally("cg", [i])]
+    assert max(together[1:]) <= 1 + 2 * 4 < 1 + 2 * 30
+    # one Newton step (2 products) between two gradients, or none at all
+    assert tally("exact", [1, 2]) == [1 + 2 * 2 + 1] * 2
+
+
+def test_ffggs_exact_solver_solves_a_loss_that_is_not_quadratic(federation):
+    """With weight decay the best bias is unique; there its gradient is zero."""
+    fields = {"part": "bias", "start": "common", "steps": 30}
+    method = il.Ffgg(solver="exact", **fields)
+    options = {"batching": "full", "rounds": 0, "weight_decay": 0.1}
+    personal = outcome(run(method, federation, **options))["personal"]
+    private = PARTS["logistic", "bias"]
+    for x, (X, y) in zip(personal, setting.draws(federation).data, strict=True):
+        g = (LOGISTIC.gradient(x, X, y) + 0.1 * x)[private]
+        np.testing.assert_allclose(g, 0, atol=1e-10)
+    one_step = outcome(run(il.Ffgg(solver="newton", **fields), federation, **options))["personal"]
+    assert np.abs(one_step - personal).max() > 1e-6
 
 
 def test_ffggs_newton_step_is_defined_for_a_softmax_whose_hessian_is_singular(federation):
@@ -274,3 +371,57 @@ def test_ffggs_conjugate_gradients_stay_where_they_have_arrived(federation, part
         return session.engine.evaluate(torch.arange(N), ("train",))["train"].loss
 
     np.testing.assert_allclose(losses(60), losses(25), atol=1e-6)
+
+
+# -- FFGG with malicious clients -------------------------------------------------------------------
+BYZANTINE = {
+    "rule": "bucketing(size=2) + median",
+    "attack": "scaling(factor=-1)",
+    "malicious": 3,
+    "batching": "full",
+    "sample": 11,
+}
+
+
+@pytest.mark.parametrize("solver", ["exact", "newton", "cg"])
+def test_byzantine_robust_ffgg_is_algorithm_5(solver):
+    drawn = Quadratic(clients=11, samples=60, shared=5, private=3, zeta=3.0, noise=0.1)
+    problem = drawn.draw()
+    lr = 1 / problem.constants().F
+    method = il.Ffgg(part="w.*", lr=lr, solver=solver)
+    result = helpers.run(
+        method, problem.federation(), problem.task(), rounds=4, seed=SEED, **BYZANTINE
+    )
+    session = result.session()
+    orders = [
+        streams.bits(streams.keys(int(streams.keys(SEED, "rule", r)[0]), "bucketing"), 0, 11)[
+            0
+        ].argsort(kind="stable")
+        for r in range(4)
+    ]
+    malicious = set(session.people.malicious.tolist())
+    assert len(malicious) == 3
+    start = np.zeros(5)
+    expected = byzantine_ffgg(list(drawn.raw()), start, lr, 4, malicious, orders)
+    np.testing.assert_allclose(session.server.state["theta"], expected, atol=1e-10)
+    assert not np.allclose(
+        expected, byzantine_ffgg(list(drawn.raw()), start, lr, 4, set(), orders), atol=1e-3
+    )
+
+
+def test_byzantine_robust_ffgg_finds_what_is_optimal_for_everyone():
+    """Assumption 2 holds: all honest gradients vanish at one theta, and so does their median."""
+    drawn = Quadratic(
+        clients=11, samples=60, shared=5, private=3, zeta=3.0, truth="common", noise=0
+    )
+    problem = drawn.draw()
+    method = il.Ffgg(part="w.*", lr=1 / problem.constants().F, solver="exact")
+
+    def distance(**options):
+        result = helpers.run(
+            method, problem.federation(), problem.task(), rounds=150, **BYZANTINE | options
+        )
+        return float((result.session().server.state["theta"] - problem.minimiser()[0]).norm())
+
+    assert distance() < 1e-8
+    assert distance(rule="mean", attack="scaling(factor=-4)") > 1

@@ -14,7 +14,7 @@ from methods.common import (
 )
 from reference.fedalt import pillutla
 from reference.lgfedavg import lgfedavg
-from reference.setting import ROUNDS, SAMPLE, run
+from reference.setting import ROUNDS, SAMPLE, assert_same, outcome, run
 
 
 # -- LG-FedAvg -------------------------------------------------------------------------------------
@@ -47,10 +47,18 @@ def test_lg_fedavg_counted_in_passes_shares_the_top_layer(federation, weighting)
 
 # -- FedAlt and FedSim -----------------------------------------------------------------------------
 def check_pillutla(
-    federation, simultaneous, model, part, stateful, batching="replace", weighting="samples"
+    federation,
+    simultaneous,
+    model,
+    part,
+    stateful,
+    batching="replace",
+    weighting="samples",
+    epochs=0,
 ):
     case = Case(federation, model, batching)
     private = PARTS[model, part]
+    passes = case.draws.passes(epochs)
     expected = pillutla(
         *case.about,
         private,
@@ -58,17 +66,19 @@ def check_pillutla(
         case.batches,
         lr=0.3,
         private_lr=0.2,
-        steps=3,
-        private_steps=4,
+        steps=passes if epochs else 3,
+        private_steps=passes if epochs else 4,
         stateful=stateful,
         weighting=weighting,
         simultaneous=simultaneous,
+        later=(lambda t, i: case.batches(t, i, "batch 1")) if epochs else None,
     )
     fields = {
         "part": part,
         "lr": 0.3,
         "private_lr": 0.2,
         "steps": 3,
+        "epochs": epochs,
         "stateful": stateful,
         "weighting": weighting,
     }
@@ -97,3 +107,26 @@ def test_fedalt_and_fedsim_are_their_algorithms_for_every_batching_and_weighting
 ):
     for simultaneous in (False, True):
         check_pillutla(federation, simultaneous, "network", "output", True, batching, weighting)
+
+
+@every_batching
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_fedalt_and_fedsim_counted_in_passes_are_their_algorithms(federation, batching, epochs):
+    """Clients with fewer mini-batches take fewer steps; nobody's draws depend on the others."""
+    for simultaneous in (False, True):
+        check_pillutla(federation, simultaneous, "network", "output", True, batching, epochs=epochs)
+
+
+@pytest.mark.parametrize("method", [il.FedAlt, il.FedSim])
+def test_a_pass_over_the_data_with_another_optimiser_stops_for_each_client_in_its_time(
+    federation, method
+):
+    """SGD of torch is the plain step."""
+    plain, torchs = (
+        outcome(run(method(epochs=1), federation, "network", batching="epochs", **options))
+        for options in (
+            {},
+            {"optimizer": "sgd", "optimizer_options": "momentum=0.0, dampening=0.1"},
+        )
+    )
+    assert_same(plain, torchs, 1e-12)

@@ -19,15 +19,20 @@ def ffgg(
     kept=False,
     local_steps=None,
     product=None,
+    later=None,
 ):
     """`private`: the coordinates of w; the rest is theta.
 
+    `steps` and `local_steps` are numbers, or one for each client.
     `starts(t, i)`: where w starts in round t, random or not; `kept`: it starts where it was.
     `local_steps`: K of Algorithm 4, None for Algorithm 1. `product(x, v, X, y)`: the Hessian times
-    v, for cg and newton.
+    v, for cg, newton and exact. `later(t, i)`: what is drawn after the solver's passes over the
+    data, None where it takes a number of steps.
     """
     shared = np.setdiff1d(np.arange(len(start)), private)
     rounds = len(cohorts)
+    steps = np.broadcast_to(steps, len(data))
+    alternations = np.broadcast_to(local_steps or 0, len(data))
     theta = start[shared]
     own = [start[private] for _ in data]
     spent = np.zeros(len(data), dtype=int)
@@ -55,16 +60,26 @@ def ffgg(
 
     def solve(t, i, batch):  # line 4: w ~ argmin f(theta, w)
         w = own[i] if kept else starts(t, i)
+        if solver == "exact":
+            I = next(batch)
+            first = None
+            for _ in range(steps[i]):  # Newton steps until the gradient is at rounding level
+                g = gradient(i, theta, w, I)[private]
+                first = np.linalg.norm(g) if first is None else first
+                if np.linalg.norm(g) <= 1e3 * np.finfo(float).eps * first:
+                    break
+                w = w - np.linalg.pinv(matrix(hessian(i, theta, w, I), len(g)), rcond=1e-12) @ g
+            return w
         if solver in ("cg", "newton"):
             I = next(batch)
             g = gradient(i, theta, w, I)[private]
             H = hessian(i, theta, w, I)
             if solver == "cg":
-                return w - conjugate_gradients(H, g, steps)
+                return w - conjugate_gradients(H, g, steps[i])
             return w - np.linalg.solve(matrix(H, len(g)), g)
         optimise = {"sgd": plain, "gd": plain, "adam": adam}[solver](private_lr)
         I = None
-        for _ in range(steps):
+        for _ in range(steps[i]):
             # Algorithm 2 works on one mini-batch; sgd and adam draw anew
             I = next(batch) if I is None or solver != "gd" else I
             w = optimise(w, gradient(i, theta, w, I)[private])
@@ -75,11 +90,12 @@ def ffgg(
         for i in cohort:
             batch = batches(t, i)
             w = solve(t, i, batch)
+            batch = later(t, i) if later else batch
             if local_steps is None:
                 delta[i] = gradient(i, theta, w, next(batch))[shared]  # line 5
             else:
                 mine = theta
-                for _ in range(local_steps):
+                for _ in range(alternations[i]):
                     # Algorithm 4, lines 6 and 7
                     w = w - private_lr * gradient(i, mine, w, next(batch))[private]
                     mine = mine - rates[t] * gradient(i, mine, w, next(batch))[shared]

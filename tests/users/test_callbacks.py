@@ -58,6 +58,16 @@ def test_callbacks_see_everything_the_record_has(tmp_path):
     assert len(repr(last)) < 200
 
 
+def test_a_callback_may_follow_the_servers_vectors():
+    seen = []
+    result = run("fedavg", on_round=lambda m: seen.append(m.state()["w"]))
+    state = result.session().server.state["w"]
+    assert len(seen) == 4 and torch.equal(seen[-1], state)
+    assert not torch.equal(seen[0], seen[1])
+    writes = run("fedavg", on_round=lambda m: m.state()["w"].zero_())  # a copy
+    assert figures(writes) == figures(result)
+
+
 def test_callbacks_change_nothing():
     watched = run(on_round=lambda m: None, on_evaluate=lambda m: None, on_end=lambda m: None)
     assert figures(watched) == figures(run())

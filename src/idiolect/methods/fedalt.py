@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
+from ..solvers import turns
 from ..task.here import Here
 from ..task.task import Task
-from .partial import Partial, step
+from .partial import Partial, gradients, step
 from .weighting import WEIGHTINGS
 
 
@@ -31,6 +32,11 @@ class PartialSteps(Partial):
     lr: float = knob(0.1, "step size of the shared part", above=0)
     private_lr: float = knob(0.1, "step size of the private part", above=0)
     steps: int = knob(5, "steps on the shared part per round", low=0)
+    epochs: int = knob(
+        0,
+        "passes over the client's data per round for each part, in place of steps; 0 = use steps",
+        low=0,
+    )
     stateful: bool = knob(
         True, "training starts from the private part kept; else from the initial one each round"
     )
@@ -66,11 +72,11 @@ class FedAlt(PartialSteps):
         theta = down["theta"].expand(here.rows, -1)
         w = self._start(task, private)
         by = here.optimise.begin("w", w, self.private_lr) if here.optimise else None
-        for _ in range(self.private_steps):
-            _, w = step(task, split, theta, w, here, self.private_lr, "w", by)
+        for active in turns(here, self.private_steps, self.epochs):
+            _, w = step(task, split, theta, w, here, self.private_lr, "w", by, active)
         by = here.optimise.begin("theta", theta, self.lr) if here.optimise else None
-        for _ in range(self.steps):
-            theta, _ = step(task, split, theta, w, here, self.lr, "theta", by)
+        for active in turns(here, self.steps, self.epochs):
+            theta, _ = step(task, split, theta, w, here, self.lr, "theta", by, active)
         return {"theta": theta}, {"w": w.contiguous()}
 
 
@@ -84,10 +90,10 @@ class FedSim(PartialSteps):
         w = self._start(task, private)
         by_theta = here.optimise.begin("theta", theta, self.lr) if here.optimise else None
         by_w = here.optimise.begin("w", w, self.private_lr) if here.optimise else None
-        for _ in range(self.steps):
-            g_theta, g_w = split.parts(task.grad(split.join(theta, w), here.draw()))
+        for active in turns(here, self.steps, self.epochs):
+            g_theta, g_w = gradients(task, split, theta, w, here, active)
             if by_theta is not None and by_w is not None:
-                theta, w = by_theta(g_theta), by_w(g_w)
+                theta, w = by_theta(g_theta, active), by_w(g_w, active)
                 continue
             theta = torch.add(theta, g_theta, alpha=-self.lr)
             w = torch.add(w, g_w, alpha=-self.private_lr)

@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from ..core.knobs import knob
+from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..method import Combine
+from ..solvers import turns
 from ..task.here import Here
 from ..task.task import Task
 from . import finetuners
@@ -37,25 +38,39 @@ class Ffgg(Partial):
     lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
         "sgd",
-        "how the private part is solved for; newton and cg are exact for quadratic losses",
+        "how the private part is solved for; newton and cg are exact for quadratic losses, exact "
+        "takes Newton steps until it is solved",
         choices=finetuners.SOLVERS,
     )
     private_lr: float = knob(0.1, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
     steps: int = knob(20, "τ, steps of the solver", low=0)
+    epochs: int = knob(
+        0,
+        "passes over the client's data that the solver (sgd, adam) makes, in place of steps; "
+        "0 = use steps",
+        low=0,
+    )
     start: str = knob(
         "random",
         "where the private part starts each round: random (the paper), common, or kept",
         choices=finetuners.STARTS,
     )
 
+    def check(self, task: Task) -> None:
+        super().check(task)
+        if self.epochs and self.solver not in finetuners.OF_EPOCHS:
+            raise SettingError(
+                f"epochs: {self.epochs} is not accepted with solver {self.solver!r}, which works "
+                f"on one mini-batch; 0, or one of the solvers {', '.join(finetuners.OF_EPOCHS)}"
+            )
+
     def solve(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         """Line 4: w ≈ argmin f(θ, w)."""
         split = self.split(task)
         w = finetuners.start(task, split, private["w"], here, self.start)
         theta = down["theta"]
-        return finetuners.solve(
-            task, split, theta, w, here, self.solver, self.private_lr, self.steps
-        )
+        how = (self.solver, self.private_lr, self.steps, self.epochs)
+        return finetuners.solve(task, split, theta, w, here, *how)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         kept = super().private(task, clients)
@@ -89,14 +104,21 @@ class LocalFfgg(Ffgg):
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
+    local_epochs: int = knob(
+        0,
+        "passes over the client's data in place of local_steps: an alternation for each of their "
+        "mini-batches; 0 = use local_steps",
+        low=0,
+    )
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)
         theta = down["theta"].expand(here.rows, -1)
         w = self.solve(task, down, private, here)  # line 4
-        for _ in range(self.local_steps):
-            _, w = step(task, split, theta, w, here, self.private_lr, "w")  # line 6
-            theta, _ = step(task, split, theta, w, here, self.lr, "theta")  # line 7
+        for active in turns(here, self.local_steps, self.local_epochs):
+            # lines 6 and 7
+            _, w = step(task, split, theta, w, here, self.private_lr, "w", active=active)
+            theta, _ = step(task, split, theta, w, here, self.lr, "theta", active=active)
         return {"theta": down["theta"] - theta}, self._keep(private, w)  # line 9: Δ = θ - θ^K
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..solvers import turns
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.split import Split
 from ..task.task import Task
 
-SOLVERS = ("sgd", "gd", "adam", "cg", "newton")
+SOLVERS = ("sgd", "gd", "adam", "cg", "newton", "exact")
+OF_EPOCHS = ("sgd", "adam")  # those that take a fresh mini-batch per step
 STARTS = ("random", "common", "kept")
 
 
@@ -39,31 +41,63 @@ def solve(
     solver: str,
     lr: float,
     steps: int,
+    epochs: int = 0,
 ) -> Tensor:
     """The private part w[K, d_w] after at most `steps` steps of a solver.
 
-    sgd and adam take a fresh mini-batch per step; gd, cg and newton work on one (with batching
-    "full", on all data). newton is one step with the whole Hessian of w, cg at most `steps`
-    conjugate-gradient steps on the same system: both are exact for a quadratic loss.
+    sgd and adam take a fresh mini-batch per step, and with `epochs` > 0 as many steps as these
+    passes over each client's own data have; gd, cg, newton and exact work on one (with
+    batching "full", on all data). newton is one step with the whole Hessian of w, cg at most
+    `steps` conjugate-gradient steps on the same system: both are exact for a quadratic loss. exact
+    takes Newton steps until the gradient is at rounding level, at most `steps`.
     """
-    if not w.shape[-1] or not steps:
+    if not w.shape[-1] or not (steps or epochs):
         return w
+    if solver == "exact":
+        return _newton_until_solved(task, split, theta, w, here.draw(), steps)
     if solver in ("cg", "newton"):
         batch = here.draw()
         x = split.join(theta, w)
         g = split.parts(task.grad(x, batch))[1]
-        product = _Hessian(task, split, x, batch)
-        return w - (_conjugate(product, g, steps) if solver == "cg" else product.newton(g))
+        hessian = _Hessian(task, split, x, batch)
+        return w - (_conjugate(hessian, g, steps) if solver == "cg" else hessian.newton(g))
     fixed = here.draw() if solver == "gd" else None
     m = torch.zeros_like(w)
     v = torch.zeros_like(w)
-    for t in range(1, steps + 1):
-        g = split.parts(task.grad(split.join(theta, w), fixed or here.draw()))[1]
+    for t, active in enumerate(turns(here, steps, epochs), 1):
+        batch = fixed or here.draw()
+        if active is not None:
+            batch = batch.only(active.to(w.device))
+        g = split.parts(task.grad(split.join(theta, w), batch))[1]
         if solver == "adam":  # Kingma and Ba 2015, defaults
             m = 0.9 * m + 0.1 * g
             v = 0.999 * v + 0.001 * g * g
             g = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        if batch.active is not None:
+            g = g * batch.active.unsqueeze(-1)
         w = torch.add(w, g, alpha=-lr)
+    return w
+
+
+def _newton_until_solved(
+    task: Task, split: Split, theta: Tensor, w: Tensor, batch: Batch, steps: int
+) -> Tensor:
+    """Newton steps, every row its own: one that is solved to rounding stays where it is."""
+    tiny = 1e3 * torch.finfo(w.dtype).eps
+    first: Tensor | None = None
+    for _ in range(steps):
+        x = split.join(theta, w)
+        g = split.parts(task.grad(x, batch))[1]
+        size = g.norm(dim=-1)
+        first = size if first is None else first
+        going = ~(size <= tiny * first)  # a NaN is not solved: it must reach the message
+        if batch.active is not None or not bool(going.all()):
+            batch = batch.only(going)
+        if batch.active is not None and not bool(batch.active.any()):
+            break
+        step = _Hessian(task, split, x, batch).newton(g)
+        going = going if batch.active is None else batch.active
+        w = torch.where(going.unsqueeze(-1), w - step, w)
     return w
 
 
@@ -76,9 +110,11 @@ class _Hessian:
         self.x = x
         self.batch = batch
 
-    def __call__(self, v: Tensor) -> Tensor:
+    def __call__(self, v: Tensor, active: Tensor | None = None) -> Tensor:
+        """The product for all rows; only the active ones count it."""
+        batch = self.batch if active is None else self.batch.only(active)
         full = self.split.join(self.x.new_zeros(len(self.x), len(self.split.theta)), v)
-        return self.split.parts(self.task.hvp(self.x, full, self.batch))[1]
+        return self.split.parts(self.task.hvp(self.x, full, batch))[1]
 
     def newton(self, g: Tensor) -> Tensor:
         """H⁺ g with the whole Hessian: where many w fit, the one nearest to the start."""
@@ -91,10 +127,10 @@ class _Hessian:
 
 
 def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
-    """At most `steps` conjugate-gradient steps on H z = b, every row its own.
+    """At most `steps` conjugate-gradient steps on H z = b from z = 0, every row its own.
 
-    A row stays where it is once its residual is at rounding level, or once its direction has no
-    curvature beyond rounding.
+    A row stays where it is, and counts no more products, once its residual is at rounding level, or
+    once its direction has no curvature beyond rounding.
     """
     tiny = 1e3 * torch.finfo(b.dtype).eps
     z = torch.zeros_like(b)
@@ -104,12 +140,15 @@ def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
     steepest = torch.zeros_like(rr)  # the largest curvature met so far
     done = rr == 0
     for _ in range(steps):
-        hp = product(p)
+        done = done | (rr <= tiny**2 * first)
+        if bool(done.all()):
+            break
+        hp = product(p, ~done.squeeze(-1) if bool(done.any()) else None)
         curvature = (p * hp).sum(-1, keepdim=True)
         pp = (p * p).sum(-1, keepdim=True)
         relative = curvature / torch.where(pp > 0, pp, 1)
         steepest = torch.maximum(steepest, torch.where(done, 0, relative))
-        done = done | (curvature <= tiny * steepest * pp) | (rr <= tiny**2 * first)
+        done = done | (curvature <= tiny * steepest * pp)
         alpha = torch.where(done, 0, rr / torch.where(done, 1, curvature))
         z = z + alpha * p
         r = r - alpha * hp

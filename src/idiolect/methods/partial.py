@@ -81,11 +81,27 @@ def step(
     lr: float,
     which: str,
     by: Steps | None = None,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One step on θ ("theta") or on w ("w"): plain, or by an optimiser begun on that part."""
-    g_theta, g_w = split.parts(task.grad(split.join(theta, w), here.draw()))
+    """One step on θ ("theta") or on w ("w"): plain, or by an optimiser begun on that part.
+
+    Where only some rows are `active` (bool[K]), the others stay where they are.
+    """
+    g_theta, g_w = gradients(task, split, theta, w, here, active)
     if by is not None:
-        return (by(g_theta), w) if which == "theta" else (theta, by(g_w))
+        return (by(g_theta, active), w) if which == "theta" else (theta, by(g_w, active))
     if which == "theta":
         return torch.add(theta, g_theta, alpha=-lr), w
     return theta, torch.add(w, g_w, alpha=-lr)
+
+
+def gradients(
+    task: Task, split: Split, theta: Tensor, w: Tensor, here: Here, active: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(∇_θ f, ∇_w f) on a fresh mini-batch; 0 for rows that are not `active`."""
+    batch = here.draw()
+    if active is None:
+        return split.parts(task.grad(split.join(theta, w), batch))
+    active = active.to(w.device)
+    g = task.grad(split.join(theta, w), batch.only(active))
+    return split.parts(g.mul_(active.unsqueeze(-1)))

@@ -314,6 +314,7 @@ class Runner:
             record.final,
             record.clients,
             path,
+            _state=lambda: server.step.method_state(server.state),
         )
         function(moment)
         if moment.stopped and event in ("round", "evaluate", "checkpoint"):

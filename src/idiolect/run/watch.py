@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
+from ..core.types import State
 from .settings import Settings
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run stands: what a callback is given. Plain data, but for `stop`.
+    """Where a run stands: what a callback is given. Plain data, but for `state` and `stop`.
 
     What it holds is the run's own: read it, do not change it.
     """
@@ -32,6 +33,11 @@ class Moment:
     clients: list[dict[str, Any]]  # a row per client at the end; [] before it
     checkpoint: Path | None = None  # the folder of the checkpoint that was just written
     _stop: list[str] = field(default_factory=list, repr=False)
+    _state: Callable[[], State] = field(default=dict, repr=False)
+
+    def state(self) -> State:
+        """The server's vectors by name ("w", "theta", ...), for a figure of your own per round."""
+        return {name: vector.clone() for name, vector in self._state().items()}
 
     def stop(self) -> None:
         """End this seed after this round; its figures are those of the round it stands at."""

@@ -90,14 +90,18 @@ class Batches:
         self.dtype = dtype
         self.rows = len(starts)
         self.tally = torch.zeros(self.rows, dtype=torch.int64)
+        self._share = torch.empty(0)
+        self._full: Batch | None = None
+        self._order = np.zeros((self.rows, 0), dtype=np.int64)
+        self.restart(keys, noise_keys)
+
+    def restart(self, keys: Keys, noise_keys: Keys) -> None:
+        """Go on with the first mini-batch of other streams, one per row."""
         self.step = 0
         self._keys = keys
         self._noise_keys = noise_keys
         self._ahead: Tensor | None = None
-        self._share = torch.empty(0)
-        self._full: Batch | None = None
         self._epoch = np.full(self.rows, -1)
-        self._order = np.zeros((self.rows, 0), dtype=np.int64)
 
     def draw(self) -> Batch:
         """A fresh mini-batch for every row."""

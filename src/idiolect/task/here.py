@@ -66,6 +66,8 @@ class Here:
         self._seed = seed
         self._clients = clients
         self._validate = validate
+        self._purpose = purpose
+        self._restarts = 0
         # running statistics [K, m] of each model that a client trains; {} where a model has none
         self.statistics: dict[str, Tensor] = {}
         offsets = data.offsets["train"]
@@ -88,6 +90,15 @@ class Here:
         if self.statistics:
             return replace(batch, statistics=self.statistics, model=model)
         return batch
+
+    def restart(self) -> None:
+        """Another stream of mini-batches for every row, once rows have taken unlike numbers.
+
+        What a client draws next must not depend on how many the others drew.
+        """
+        self._restarts += 1
+        purpose = f"{self._purpose} {self._restarts}"
+        self._batches.restart(self.keys(purpose), self.keys(f"{purpose} noise"))
 
     def complete(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> [K, d + m]
         """Models with their running statistics; as they are where a model has none."""
