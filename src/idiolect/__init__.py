@@ -34,6 +34,8 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
+from .run.advice.advice import Advice
+from .run.advise import advise
 from .run.compare import compare
 from .run.comparison import Comparison
 from .run.load import load
@@ -43,6 +45,7 @@ from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
+from .run.splits import Splits, splits
 from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .task.here import Here
@@ -51,6 +54,7 @@ from .task.task import Task
 
 __all__ = [
     "METHODS",
+    "Advice",
     "Attack",
     "Combine",
     "Comparison",
@@ -87,10 +91,12 @@ __all__ = [
     "SettingError",
     "Settings",
     "Split",
+    "Splits",
     "Stage",
     "State",
     "Task",
     "Wrapper",
+    "advise",
     "compare",
     "data",
     "keep_memory",
@@ -100,4 +106,5 @@ __all__ = [
     "pipeline",
     "run",
     "solvers",
+    "splits",
 ]

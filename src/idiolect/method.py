@@ -7,13 +7,13 @@ server's state has none. docs/add-a-method.md walks through the whole interface.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
+from .core.factors import Factors, scaled
 from .core.knobs import Knobs
 from .core.types import State
 from .task.here import Here
@@ -23,7 +23,9 @@ from .task.task import Task
 class Combine(Protocol):
     """The run's aggregation rule as `aggregate` is given it, for the messages of one round."""
 
-    samples: Tensor  # float64[S]: training samples of each client heard, over the mean client's
+    # float64[S]: training samples of each client heard, over the mean client's: m n_i / N; where
+    # the clients have weights of their own (the setting client_weights), those: m p_i
+    samples: Tensor
     clients: int  # N: how many clients may take part
 
     @property
@@ -50,7 +52,7 @@ class Method(Knobs):
     shared_name: ClassVar[str] = "w"
     # whether it makes sense only if every client is heard in every round
     hears_all: ClassVar[bool] = False
-    # the fields that a learning-rate schedule scales
+    # the fields that a schedule scales where it names none
     rates: ClassVar[tuple[str, ...]] = ("lr",)
     # the parts of the message that are changes or gradients, not models
     changes: ClassVar[tuple[str, ...]] = ()
@@ -61,6 +63,10 @@ class Method(Knobs):
     models: ClassVar[tuple[str, ...]] = ("w",)
     # whether the first of them starts from what the server sends, so that these can be averaged
     shares_statistics: ClassVar[bool] = True
+    # what its clients count beside gradients, by `here.count`: whole numbers, summed over rounds
+    counted: ClassVar[tuple[str, ...]] = ()
+    # settings under a name, for the user who asks for them: {"paper": {"lr": 0.1}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # the vectors that any optimiser may step at the clients, by the names that solvers are given;
     # none where the paper fixes the step, or derives more from it than the model it leads to
     optimizers: ClassVar[tuple[str, ...]] = ()
@@ -166,10 +172,10 @@ class Method(Knobs):
         """
         return {}
 
-    def scaled(self, factor: float) -> Method:
-        """The method with its learning rates times `factor` (a schedule over rounds)."""
-        if factor == 1:
-            return self
-        least = sys.float_info.min  # a rate that has decayed to nothing is still a rate
-        rates = {name: max(factor * getattr(self, name), least) for name in self.rates}
-        return replace(self, **rates)
+    def scaled(self, factors: Factors) -> Method:
+        """The method of a round under a schedule: fields times their factors.
+
+        "rates" stands for the learning rates that have no factor of their own.
+        """
+        changed = scaled(self, factors, self.rates)
+        return replace(self, **changed) if changed else self

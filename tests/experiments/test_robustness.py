@@ -9,7 +9,13 @@ import pytest
 from idiolect import Interrupted
 from idiolect.experiments import EXPERIMENTS, robustness
 from idiolect.experiments.robustness import grid
-from idiolect.experiments.robustness.findings import breaks, differences, unmoved, useless
+from idiolect.experiments.robustness.findings import (
+    above,
+    breaks,
+    differences,
+    unmoved,
+    useless,
+)
 from idiolect.experiments.robustness.grid import CellJob, jobs
 from idiolect.experiments.robustness.page import page
 from idiolect.experiments.robustness.published import read_published
@@ -196,6 +202,27 @@ def test_other_benign_clients_do_not_count_as_a_change():
     )
 
 
+def test_local_is_compared_with_lpproj_cell_by_cell_and_the_clean_one_counts_once():
+    tables = made(Local=[0.93] * 5, lp_proj_1=[0.9, 0.92, 0.94, None, 0.91])
+    assert "in 4 of 5 cells, by 0.013 on average (-0.010 to 0.030)" in above(tables)
+    assert "not run" in above(made(lp_proj_1=[0.9] * 5))
+
+
+def test_a_method_that_is_not_stored_yet_is_added_and_the_others_stay(tmp_path, trained):
+    robustness.write(tmp_path, **SMALL)
+    before = json.loads((tmp_path / "robustness.json").read_text())
+    trained.clear()
+    robustness.write_missing(tmp_path, ("Local", *SMALL["methods"]), workers=1)
+    after = json.loads((tmp_path / "robustness.json").read_text())
+    assert {job.method for job in trained} == {"Local"}
+    for federation, attacks in before["tables"].items():
+        for attack, rows in attacks.items():
+            new = after["tables"][federation][attack]
+            assert list(new) == ["Local", *SMALL["methods"]]
+            assert all(new[m] == row for m, row in rows.items())
+    assert "| Local | " in (tmp_path / "robustness.md").read_text()
+
+
 def test_differences_from_the_paper_are_listed_and_only_they():
     tables = made(lp_proj_2=[0.9, 0.9, 0.7, None, 0.4])
     published = {
@@ -215,7 +242,11 @@ def test_differences_from_the_paper_are_listed_and_only_they():
 def test_the_published_tables_are_complete():
     published = read_published()
     assert set(published) == {
-        (f, a, m) for f in grid.FEDERATIONS for a in grid.ATTACKS for m in grid.METHODS
+        (f, a, m)
+        for f in grid.FEDERATIONS
+        for a in grid.ATTACKS
+        for m in grid.METHODS
+        if m != "Local"  # in the paper's Figure 4 alone
     }
     assert all(len(row) == 5 for row in published.values())
     stars = sum(cell is None for row in published.values() for cell in row)

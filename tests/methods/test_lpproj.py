@@ -61,6 +61,15 @@ def test_lpproj_can_weigh_clients_by_their_samples(federation):
     )
 
 
+@pytest.mark.parametrize("model", ["logistic", "network"])
+def test_the_shared_point_of_lpproj_can_start_at_the_projection_of_the_common_start(
+    federation, model
+):
+    result = run(an_lpproj(p=2, w_start="x0"), federation, model)
+    expected = lpproj_reference(federation, model=model, p=2, w_start="x0")
+    assert_equals(result, expected, federation, model)
+
+
 def test_lpproj_starts_each_personal_model_at_its_own_point_if_asked(federation):
     x = outcome(run(an_lpproj(init="own"), federation, rounds=0))["personal"]
     assert len(np.unique(x, axis=0)) == N

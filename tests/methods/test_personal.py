@@ -1,5 +1,6 @@
 """Methods with personal models beside a shared one: Ditto, pFedMe, RSA, L2GD."""
 
+import numpy as np
 import pytest
 
 import idiolect as il
@@ -18,7 +19,7 @@ from methods.common import (
 from reference.ditto import ditto
 from reference.l2gd import l2gd
 from reference.rsa import rsa
-from reference.setting import ROUNDS, SAMPLE, run
+from reference.setting import ROUNDS, SAMPLE, outcome, run, start
 
 
 # -- Ditto -----------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def check_rsa(federation, factors=(1,) * ROUNDS, model="logistic", **fields):
 
 
 @pytest.mark.parametrize("p", [1, 1.5, 2])
-@pytest.mark.parametrize("server_step", ["sum", "mean"])
+@pytest.mark.parametrize("server_step", ["sum", "sum-new", "mean"])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_rsa_steps_along_the_gradient_of_the_norm_at_clients_and_server(
     federation, p, server_step, decay
@@ -107,11 +108,26 @@ def test_rsa_steps_along_the_gradient_of_the_norm_at_clients_and_server(
 
 @pytest.mark.parametrize("p", [1, 1.5, 2])
 def test_rsa_is_its_algorithm_for_a_network_and_for_a_single_step_per_round(federation, p):
-    check_rsa(federation, model="network", p=p)
-    check_rsa(federation, p=p, steps=1)
+    for server_step in ("sum", "sum-new"):
+        check_rsa(federation, model="network", p=p, server_step=server_step)
+        check_rsa(federation, p=p, steps=1, server_step=server_step)
 
 
-@pytest.mark.parametrize("server_step", ["sum", "mean"])
+def test_rsa_hears_the_models_that_clients_had_before_the_round_and_in_its_code_those_after_it(
+    federation,
+):
+    """From a common start the paper's server does not move in the first round; its code's does."""
+    moved = {
+        server_step: run(
+            il.Rsa(lam=0.05, server_step=server_step), federation, rounds=1, sample=SAMPLE
+        )
+        for server_step in ("sum", "sum-new")
+    }
+    assert np.array_equal(outcome(moved["sum"])["server w"], start())
+    assert not np.array_equal(outcome(moved["sum-new"])["server w"], start())
+
+
+@pytest.mark.parametrize("server_step", ["sum", "sum-new", "mean"])
 def test_a_schedule_scales_the_rate_of_rsa_at_clients_and_server(federation, server_step):
     check_rsa(federation, factors=[0.5**t for t in range(ROUNDS)], server_step=server_step)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import idiolect as il
+from idiolect.host import host
 from idiolect.host.host import Host
 from idiolect.host.terms import Sent
 from idiolect.wire import messages as wire
@@ -63,6 +64,34 @@ def test_a_schedule_scales_the_learning_rates_of_each_round(federation, schedule
     result = run(an_lpproj(), federation, schedule=schedule)
     rates = {"rates": [0.3 * f for f in factors], "personal_rates": [0.2 * f for f in factors]}
     assert_equals(result, lpproj_reference(federation, **rates), federation)
+
+
+def test_a_schedule_of_one_field_leaves_the_other_rates_alone(federation):
+    factors = SCHEDULES["inverse:0.5"]
+    result = run(an_lpproj(), federation, schedule="lr=inverse:0.5")
+    rates = {"rates": [0.3 * f for f in factors], "personal_rates": [0.2] * ROUNDS}
+    assert_equals(result, lpproj_reference(federation, **rates), federation)
+
+
+def test_a_schedule_of_the_servers_rate_scales_its_step(federation):
+    rates = iter([1, 0.5, 0.25])
+    result = run(il.FedAvg(lr=0.3, steps=4), federation, schedule="server_lr=exp:0.5")
+    by_hand = fedavg_reference(federation, server=lambda w, mean: w + next(rates) * (mean - w))
+    assert_equals(result, by_hand, federation)
+
+
+def test_a_schedule_of_the_batch_grows_it_in_training_only(federation, monkeypatch):
+    sizes = []
+
+    class Noting(host.Here):
+        def __init__(self, *args, **kwargs):
+            sizes.append((kwargs["purpose"], kwargs["round"], kwargs["batch"]))
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(host, "Here", Noting)
+    run(il.FedAvg(), federation, schedule="batch=grow:0.5", batch=5, rounds=3)
+    assert {(r, b) for p, r, b in sizes if p == "batch"} == {(0, 5), (1, 8), (2, 10)}
+    assert {b for p, _, b in sizes if p == "personal"} == {5}
 
 
 # -- messages --------------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ def test_tied_weights_stay_tied_in_every_row_of_a_cohort(kernel):
     x = task.x0.repeat(2, 1)
     low, high = task.layout.span("embed.tokens.weight")
     x[1, low:high] = 0  # the outputs are then the bias
-    x[1, task.split("output").w] = torch.arange(V, dtype=torch.float64)
+    x[1, task.split("head.bias").w] = torch.arange(V, dtype=torch.float64)
     out = task.outputs(x, torch.randint(V, (2, 3, T)))
     torch.testing.assert_close(out[1], torch.arange(V, dtype=torch.float64).expand(3, T, V))
     assert out[0].std() > 0
@@ -274,13 +274,17 @@ def test_a_transformer_has_exact_second_derivatives():
         )
 
 
-def test_input_is_the_token_embedding_and_output_what_the_head_has_of_its_own():
-    tied = il.Task(tiny())
-    free = il.Task(tiny(tied=False))
-    assert selected(tied, "input") == selected(free, "input") == ["embed.tokens.weight"]
-    assert selected(tied, "output") == ["head.bias"]
-    assert selected(free, "output") == ["head.weight", "head.bias"]
-    assert selected(tied, "embed.*") == ["embed.tokens.weight", "embed.positions.weight"]
+def test_input_and_output_are_the_first_and_the_last_block():
+    """FFGG: "the initial transformer layer is personalized instead of the embedding layer"."""
+    for tied in (True, False):
+        task = il.Task(tiny(tied=tied))
+        names = task.layout.names
+        last = f"block{TINY['blocks']}."
+        assert selected(task, "input") == [n for n in names if n.startswith("block1.")]
+        assert selected(task, "output") == [n for n in names if n.startswith(last)]
+        assert selected(task, "embedding") == ["embed.tokens.weight", "embed.positions.weight"]
+        weight = [] if tied else ["head.weight"]
+        assert selected(task, "head") == ["norm.weight", "norm.bias", *weight, "head.bias"]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -296,8 +300,8 @@ def test_a_transformer_takes_adapters_and_starts_as_the_same_function(tied):
     assert len(il.Task(adapted).split("adapter").w) == count
     assert isinstance(adapted.head.layer, Tied) == tied
     assert (adapted.head.layer.weight is adapted.embed.tokens.weight) == tied
-    assert selected(il.Task(adapted), "output") == (
-        ["head.layer.bias"] if tied else ["head.layer.weight", "head.layer.bias"]
+    assert selected(il.Task(adapted), "head") == (
+        ["norm.weight", "norm.bias", *([] if tied else ["head.layer.weight"]), "head.layer.bias"]
     )
 
 

@@ -27,12 +27,17 @@ def lpproj(
     w_step="paper",
     weighting="equal",
     server=lambda w, target: target,
+    w_start="zero",
+    relative=0.0,
+    solved=None,
 ):
     """At most `steps` gradients for each (3).
 
     `fresh`: a new mini-batch every step and no stop at nu, as in the public code.
+    `relative`: nu is at least this part of the first squared gradient norm. `solved`: a list that
+    gets, for each problem, whether it was found to be solved.
     """
-    w = np.zeros(len(P))  # line 1
+    w = np.zeros(len(P)) if w_start == "zero" else P @ start  # line 1
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):  # line 2
@@ -42,14 +47,20 @@ def lpproj(
             w_k = w.copy()  # line 5
             for _ in range(R):  # line 6
                 I = None
+                enough = None
+                done = False
                 for _ in range(steps):  # line 7
                     I = next(batch) if I is None or fresh else I
                     pull = P.T @ derivative(w_k - P @ x[k], p)
                     g = model.gradient(x[k], X[I], y[I]) - lam * pull  # of (3)
                     spent[k] += 1
-                    if not fresh and g @ g <= nu:
+                    enough = max(nu, relative * (g @ g)) if enough is None else enough
+                    if not fresh and g @ g <= enough:
+                        done = True
                         break
                     x[k] = x[k] - personal_rates[t] * g
+                if solved is not None:
+                    solved.append(done)
                 gap = w_k - P @ x[k]
                 direction = derivative(gap, p) if w_step == "paper" else derivative_of_norm(gap, p)
                 w_k = w_k - rates[t] * lam * direction  # line 8, eq. (4)

@@ -24,11 +24,15 @@ def pfedme(
     fresh=False,
     reset=False,
     weighting="equal",
+    relative=0.0,
+    solved=None,
 ):
     """At most `steps` gradients for each envelope.
 
     `fresh`: a new mini-batch every step and no stop at nu (the lp-proj code). `reset`: theta starts
-    at the received model in every round (the original code).
+    at the received model in every round (the original code). `relative`: nu is at least this part
+    of the first squared gradient norm. `solved`: a list that gets, for each problem, whether it was
+    found to be solved.
     """
     w = start
     theta = [start.copy() for _ in data]
@@ -42,14 +46,20 @@ def pfedme(
                 theta[i] = w.copy()
             for _ in range(R):
                 I = None  # "sample a fresh mini-batch D_i"
+                enough = None
+                done = False
                 # minimise f(theta; D) + lam/2 ||theta - w_i||^2 until ||gradient||^2 <= nu
                 for _ in range(steps):
                     I = next(batch) if I is None or fresh else I
                     g = model.gradient(theta[i], X[I], y[I]) + lam * (theta[i] - w_i)
                     spent[i] += 1
-                    if not fresh and g @ g <= nu:
+                    enough = max(nu, relative * (g @ g)) if enough is None else enough
+                    if not fresh and g @ g <= enough:
+                        done = True
                         break
                     theta[i] = theta[i] - personal_lr * g
+                if solved is not None:
+                    solved.append(done)
                 w_i = w_i - lr * lam * (w_i - theta[i])
             local_w.append(w_i)
         w = (1 - beta) * w + beta * mean(w, {i: local_w[i] for i in cohort}, data, weighting)

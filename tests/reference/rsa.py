@@ -1,7 +1,7 @@
 """RSA: Li, Xu, Chen, Giannakis and Ling 2019, eqs. (10) and (11).
 
-As in their public code, the server's step sees the workers' new models (in the paper's equations,
-those before the workers' step).
+In the equations the server's step sees the workers' models before their step, x_i^k; in the public
+code of the paper those after it, x_i^{k+1}.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from .lpproj import derivative_of_norm
 def rsa(
     model, data, start, cohorts, batches, rates, personal_rates, p, lam, steps, decay, server_step
 ):
-    """`server_step`: "sum" (the paper), or "mean" (the lp-proj code).
+    """`server_step`: "sum" (the paper), "sum-new" (its code), or "mean" (the lp-proj code).
 
     With "mean" each client steps with a copy of w, and the server takes the mean of the copies.
     """
@@ -20,6 +20,7 @@ def rsa(
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
+        before = [x_i.copy() for x_i in x]  # x_i^k
         for i, (X, y) in enumerate(data):
             batch = batches(t, i)
             for _ in range(steps):
@@ -28,9 +29,10 @@ def rsa(
                     model.gradient(x[i], X[I], y[I]) + lam * derivative_of_norm(x[i] - w, p)
                 )
                 spent[i] += 1
-        if server_step == "sum":  # f_0(w) = decay/2 ||w||^2
+        if server_step != "mean":  # f_0(w) = decay/2 ||w||^2
+            seen = before if server_step == "sum" else x
             w = w - rates[t] * (
-                decay * w + lam * sum(derivative_of_norm(w - x[i], p) for i in cohort)
+                decay * w + lam * sum(derivative_of_norm(w - seen[i], p) for i in cohort)
             )
         else:
             mean = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import optim
 
+import idiolect as il
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
 from idiolect.core.knobs import SettingError, build, describe
 from idiolect.core.optimizers import optimizers, parse_options
@@ -80,6 +81,14 @@ def test_a_device_that_is_not_there_is_refused(device):
         "exp:inf",
         "",
         "linear:1",
+        "inverse:1:0",
+        "grow:-1",
+        "warmup:0",
+        "cosine*",
+        "lr=",
+        "=cosine",
+        "lr=cosine + lr=linear",
+        "cosine + linear",
     ],
 )
 def test_a_bad_schedule_is_refused_with_the_forms(schedule):
@@ -203,16 +212,68 @@ def test_every_method_has_a_name_and_described_fields(name):
         ("linear", [1, 0.75, 0.5, 0.25]),
         ("step:2:0.1", [1, 1, 0.1, 0.1]),
         ("inverse:1", [1, 1 / 2, 1 / 3, 1 / 4]),
+        ("inverse:1:2", [1, 1 / 4, 1 / 9, 1 / 16]),
+        ("grow:2", [1, 3, 5, 7]),
+        ("grow:1:0.5", [1, 2**0.5, 3**0.5, 2]),
         ("exp:0.5", [1, 0.5, 0.25, 0.125]),
+        ("warmup:3", [1 / 3, 2 / 3, 1, 1]),
+        ("warmup:2*exp:0.5", [0.5, 0.5, 0.25, 0.125]),
+        ("exp:1e+0", [1, 1, 1, 1]),
     ],
 )
 def test_schedules_over_rounds(schedule, rates):
-    assert [Schedule.parse(schedule)(r, 4) for r in range(4)] == pytest.approx(rates)
+    curve = Schedule.parse(schedule)
+    assert [curve.factors(r, 4).get("rates", 1) for r in range(4)] == pytest.approx(rates)
+    assert Schedule.parse(str(curve)) == curve
 
 
 def test_a_schedule_scales_every_learning_rate_of_a_method():
-    half = LpProj(lr=0.2, personal_lr=0.4, lam=3).scaled(0.5)
+    half = LpProj(lr=0.2, personal_lr=0.4, lam=3).scaled({"rates": 0.5})
     assert (half.lr, half.personal_lr, half.lam) == (0.1, 0.2, 3)
+
+
+def test_a_schedule_gives_each_field_a_curve_of_its_own():
+    text = "cosine + lr=inverse:0.5 + nu=inverse:1:2 + steps=grow:0.26 + batch=grow:1"
+    schedule = Schedule.parse(text)
+    assert str(schedule) == text
+    assert schedule.fields == ("lr", "nu", "steps", "batch")
+    assert schedule.over_all_rounds
+    assert not Schedule.parse("warmup:3*exp:0.9").over_all_rounds
+    method = LpProj(lr=0.2, personal_lr=0.4, nu=1e-2, steps=5)
+    third = method.scaled(schedule.factors(2, 4))
+    assert (third.lr, third.personal_lr) == (0.1, 0.2)  # rates without a curve have the first
+    assert third.nu == pytest.approx(1e-2 / 9)
+    assert third.steps == round(5 * 1.52)
+    assert Schedule.parse("constant").factors(3, 4) == {}
+    assert method.scaled({}) is method
+
+
+def test_a_scaled_field_stays_within_its_range():
+    method = LpProj(lr=1e-300, steps=3)
+    small = method.scaled({"lr": 1e-300, "steps": 1e-9, "p": 0.1})
+    assert (small.lr > 0, small.steps, small.p) == (True, 1, 1.0)
+    assert LpProj(steps=0).scaled({"steps": 5}).steps == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ("steep=cosine", "schedule: lp-proj-1 setting: 'steep' is unknown; did you mean 'steps'"),
+        ("dim=exp:0.9", "schedule: 'dim' is not accepted; it is part of what clients send"),
+        ("init=cosine", "schedule: lp-proj-1 setting: 'init' is unknown"),
+    ],
+)
+def test_a_schedule_of_what_cannot_change_is_refused_before_the_run(schedule, says):
+    federation = il.data.load("synthetic", clients=3)
+    with pytest.raises(SettingError, match=says):
+        il.run(LpProj(), il.Task(torch.nn.Linear(60, 10)), federation, rounds=2, schedule=schedule)
+
+
+def test_a_schedule_of_the_batch_needs_mini_batches():
+    federation = il.data.load("synthetic", clients=3)
+    task = il.Task(torch.nn.Linear(60, 10))
+    with pytest.raises(SettingError, match="'batch' is not accepted with batching 'full'"):
+        il.run("fedavg", task, federation, rounds=2, schedule="batch=grow:1", batching="full")
 
 
 # -- the server's step -----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def small(at: Server) -> Server:
 
 
 def advance(at: Server, host, batches: int = 3, tamper=lambda k, m: m) -> None:
-    round = at.open(rate=0.5)
+    round = at.open(factors={"rates": 0.5})
     sent = host.update(round.order)
     messages = [tamper(k, sent.messages.row(k)) for k in range(len(sent.messages))]
     for some in np.array_split(np.arange(len(messages))[::-1], batches):

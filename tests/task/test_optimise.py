@@ -53,7 +53,7 @@ def one_by_one(
     Every client has a module and an optimiser of torch; `groups` are beginnings of parameter names
     with factors on the learning rate.
     """
-    rate = Schedule.parse(schedule)
+    rate = Schedule.parse(schedule).factors
     draws = Draws(federation, 0, batch, batching)
     task = il.Task(net).under(dtype=torch.float64)
     shared = task.module_of(task.x0)
@@ -97,7 +97,7 @@ def one_by_one(
             for p, q in zip(module.parameters(), received, strict=True):
                 p.data.copy_(q)
             count = draws.passes(epochs)[i] if epochs else steps
-            factor = rate(t, rounds)
+            factor = rate(t, rounds).get("rates", 1)
             train(module, i, batches, count, "w", factor, received, mu)
             if personal:
                 train(own[i], i, batches, personal[1], "v", factor, received, personal[0])

@@ -12,7 +12,9 @@ from ..core.knobs import BOOLEANS, SettingError, accepted, check, kinds_of, near
 from ..core.paths import given_path
 from ..data import DATASETS
 from ..methods import METHODS
+from ..methods.presets import Preset, has_preset
 from ..models import MODELS, options_of
+from ..run.client_weights import ClientWeights
 from ..run.plan import Plan
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
@@ -231,6 +233,8 @@ def training_flags(
     if method:
         cls, fixed = METHODS.find(method)
         flags.add("method", cls, f"method {method}", fixed)
+        if has_preset(cls):
+            flags.add("method", Preset, f"fields of {method} that belong together")
     for section in SECTIONS:
         title = section.__name__.lower()
         flags.add("run", section, title if title == "run" else f"run: {title}")
@@ -265,6 +269,8 @@ def plan_of(
     if task.get("weights"):  # the run may be resumed from elsewhere
         task["weights"] = str(given_path(task["weights"], "weights").absolute())
     settings = section("run")
+    if settings.get("client_weights"):  # by value: the file may change, and the folder too
+        settings["client_weights"] = str(ClientWeights.parse(settings["client_weights"]))
     loss = parsed.loss or settings.pop("loss", "")
     return Plan(
         method,

@@ -40,10 +40,12 @@ def methods(argv: list[str]) -> None:
         words("trains", "trains", 2),
         words("sends", "sends"),
         Column("keeps", 1, lambda r: "a state" if r["keeps_state"] else "nothing", words=True),
+        Column("preset", 3, lambda r: ", ".join(r["presets"]) or "–", words=True),
     ]
     OUT.print(fitted_table(columns, rows, OUT.width))
     OUT.print(
-        "sends: numbers per message, up and down; keeps: at the clients between rounds. "
+        "sends: numbers per message, up and down; keeps: at the clients between rounds; preset: "
+        "METHOD:preset=paper, the fields of its paper where they are not the defaults. "
         "Fields: idiolect run METHOD --help"
     )
 
@@ -69,6 +71,7 @@ def _method_row(name: str) -> dict[str, Any]:
         "keeps_state": keeps,
         "linear": method.linear,
         "fields": fields,
+        "presets": cls.presets,
     }
 
 

@@ -41,6 +41,11 @@ COMMANDS = {
         "METHODS…",
         "train several methods on the same data, with Local at equal compute beside them",
     ),
+    "advise": Command(
+        "advise:advise",
+        "[METHODS…]",
+        "should these clients learn together at all, by which method, and who gains by it?",
+    ),
     "pipeline": Command(
         "train:pipeline", "STAGES…", "stages as one run: pre-train, personalise, fine-tune"
     ),
@@ -74,6 +79,11 @@ COMMANDS = {
         "measures:projections",
         "",
         "what each kind of P costs for your model: singular values, memory, time, bytes",
+    ),
+    "splits": Command(
+        "splits:splits",
+        "",
+        "which part of your model should be personal: each measured, one recommended",
     ),
     "kernels": Command(
         "measures:kernels",

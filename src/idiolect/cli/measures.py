@@ -21,8 +21,10 @@ def reproduce(argv: list[str]) -> None:
     from ..experiments import EXPERIMENTS
 
     parser = Parser("reproduce", "Run a stored experiment again and write its page.")
-    known = "; ".join(f"{name}: {e.text}" for name, e in EXPERIMENTS.items())
-    parser.add_argument("name", nargs="?", help=f"one of: {known}")
+    parser.add_argument("name", nargs="?", help="one of the experiments below")
+    wide = max(map(len, EXPERIMENTS)) + 2
+    known = (f"  {name:<{wide}}{e.text}" for name, e in EXPERIMENTS.items())
+    parser.epilog = "\n".join(["experiments:", *known])
     parser.add_argument(
         "--output", default="docs", help="the folder for its page and figures (default docs)"
     )

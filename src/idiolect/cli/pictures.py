@@ -1,8 +1,9 @@
-"""Flags of commands that show results: the panels of a picture, the table of clients."""
+"""Flags of commands that show results: panels of a picture, the table of clients, columns."""
 
 from __future__ import annotations
 
 from ..core.knobs import nearest
+from ..report.also import ALSO
 from ..report.curve_picture import AXES
 from .flags import Parser
 
@@ -23,6 +24,14 @@ def add_clients_table(parser: Parser) -> None:
         "--clients-table",
         action="store_true",
         help="clients by name: best, median, worst, and who gains or loses against Local",
+    )
+
+
+def add_also(parser: Parser) -> None:
+    """--also: columns that no table has of itself."""
+    what = "; ".join(f"{name}: {text}" for name, text in ALSO.items())
+    parser.add_argument(
+        "--also", metavar="COLUMNS", help=f"further columns, several with commas: {what}"
     )
 
 

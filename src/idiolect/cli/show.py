@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.knobs import SettingError
 from ..core.paths import given_path
+from ..report.also import read_also
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.curve_picture import picture
@@ -19,7 +20,7 @@ from ..run.comparison import Comparison
 from ..run.load import load
 from ..run.result import Result
 from .flags import Flags, Parser
-from .pictures import add_against, add_clients_table, panels
+from .pictures import add_against, add_also, add_clients_table, panels
 
 
 def show(argv: list[str]) -> None:
@@ -29,9 +30,11 @@ def show(argv: list[str]) -> None:
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
     add_against(parser)
     add_clients_table(parser)
+    add_also(parser)
     parser.add_json()
     parsed = Flags(parser).parse(argv)
     against = panels(parsed.against)
+    also = read_also(parsed.also)
     if against and not parsed.picture:
         raise SettingError("against: it is about a picture; name its file: --picture curves.png")
     found = [load(given_path(path, "runs")) for path in parsed.runs]
@@ -57,7 +60,7 @@ def show(argv: list[str]) -> None:
         return
     several = len({_data(row) for row in rows if "settings" in row}) > 1
     heading = "several federations" if several else title
-    OUT.print(results_table(rows, heading, OUT.width, goals))
+    OUT.print(results_table(rows, heading, OUT.width, goals, also))
 
 
 def _draw(

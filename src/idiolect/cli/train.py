@@ -14,6 +14,7 @@ from ..core.plain import plain
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report import curves
+from ..report.also import read_also
 from ..report.captions import projection_line
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
@@ -28,7 +29,7 @@ from ..run.run import run as run_method
 from ..run.settings import Settings
 from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
-from .pictures import add_against, add_clients_table, panels
+from .pictures import add_against, add_also, add_clients_table, panels
 from .progress import directory_for, progress_bar, resumable
 from .settings_file import read_toml
 from .suggest import is_method, unknown_method
@@ -48,11 +49,14 @@ class Output:
     quiet: bool
     against: tuple[str, ...] = ()  # the panels of curves.png; () = all
     clients_table: bool = False
+    also: tuple[str, ...] = ()  # further columns of the table
 
     @classmethod
     def of(cls, parsed: Any) -> Output:
         against = panels(getattr(parsed, "against", None))
-        return cls(parsed.json, parsed.quiet, against, getattr(parsed, "clients_table", False))
+        clients = getattr(parsed, "clients_table", False)
+        also = read_also(getattr(parsed, "also", None))
+        return cls(parsed.json, parsed.quiet, against, clients, also)
 
     def clients(self, result: Result | Comparison) -> None:
         """The clients by name, where they were asked for; stdout is JSON's alone."""
@@ -170,6 +174,7 @@ def compare(argv: list[str]) -> None:
     )
     add_against(parser)
     add_clients_table(parser)
+    add_also(parser)
     parser.add_argument(
         "--no-baselines", action="store_true", help="leave out Local at equal compute"
     )
@@ -194,9 +199,10 @@ def compare(argv: list[str]) -> None:
         name, fields, own = row_spec(spec)
         plan = plan_of(flags, parsed, file, name, fields)
         plans.append(dataclasses.replace(plan, own=own))
+    output = Output.of(parsed)  # refuses what it does not know before anything is trained
     directory = directory_for(parsed.directory, "compare")
     saved = {"baselines": not parsed.no_baselines, "count": parsed.count}
-    compare_plans(plans, saved, directory, Output.of(parsed))
+    compare_plans(plans, saved, directory, output)
 
 
 def compare_plans(
@@ -228,7 +234,7 @@ def compare_plans(
     if output.json:
         print(json.dumps(found.summary()))
     else:
-        OUT.print(found.table(OUT.width))
+        OUT.print(found.table(OUT.width, output.also))
     output.clients(found)
     say(f"run directory: {directory}")
 

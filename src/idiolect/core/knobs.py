@@ -22,6 +22,7 @@ import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 
@@ -187,6 +188,7 @@ def written(f: dataclasses.Field, value: Any) -> Any:
     return f.metadata["write"](value) if "write" in f.metadata else value
 
 
+@cache  # reading annotations takes a millisecond, and a schedule makes a method anew every round
 def kinds_of(cls: type) -> dict[str, type]:
     """The plain type of every field of a dataclass."""
     hints = typing.get_type_hints(cls)

@@ -27,6 +27,7 @@ from .describe import describe
 from .ids import ClientId, plain_id, unknown_client
 from .preparation import Preparation
 from .splits import SPLITS
+from .targets import check_special
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Federation:
     class_names: tuple[Any, ...] = ()  # the user's label of each class; () = the numbers themselves
     preparation: Preparation | None = None  # how raw rows of a table become inputs
     sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
+    special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
 
     def __repr__(self) -> str:
         return describe(self)
@@ -220,6 +222,7 @@ the nearest is 13
         classes: int | None = None,
         class_names: Sequence[Any] | None = None,
         ignored: int | None = None,
+        special: Sequence[int] = (),
         scale_images: bool = True,
         channels: str = "auto",
         ragged: str = "mask",
@@ -243,6 +246,8 @@ the nearest is 13
         - `classes`: the number of classes; targets are then class numbers as they stand.
           `class_names`: the labels of the classes in order, or names for class numbers.
         - `ignored`: the class number that marks pixels or words without a target (255, say).
+        - `special`: the class numbers of tokens that are no words (padding, unknown, begin and end
+          of a sentence): they are trained on, and the metric next_word_accuracy leaves them out.
         - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
         - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
           shape.
@@ -282,7 +287,8 @@ the nearest is 13
             test=test,
             seed=seed,
         )
-        return cls(**fields, name=name)
+        found = cls(**fields, name=name)
+        return replace(found, special=check_special(special, found.classes))
 
     @classmethod
     def from_frame(

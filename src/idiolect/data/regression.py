@@ -76,9 +76,10 @@ class Logistic(Knobs):
     """Logistic regression with heterogeneity at most R (paper of Chen, Zheng, Long and Su).
 
     Section 4.1 of Chen et al., "A Theorem of the Alternative for Personalized Federated Learning".
-    x is uniform on [-bound, bound]^d; P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for
-    all k, reached by one of them, and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1
-    in the paper).
+    The coordinates of x are independent with mean zero and at most `bound` in size;
+    P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for all k, reached by one of them or
+    by all (`places`), and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1 in the
+    paper). `idiolect.theory.logistic` has its risks and minimisers.
 
     >>> f, w = Logistic(clients=5, radius=0.5).draw()
     >>> round(float((w - w.mean(0)).norm(dim=1).max()), 6), f.classes
@@ -89,9 +90,20 @@ class Logistic(Knobs):
     samples: int = knob(100, "samples per client", low=1)
     features: int = knob(20, "number of features (d)", low=1)
     bound: float = knob(1.0, "largest absolute value of a feature (c_X)", above=0)
+    design: str = knob(
+        "uniform",
+        "a feature is uniform on [-bound, bound], or -bound or bound with equal chances (signs)",
+        choices=("uniform", "signs"),
+    )
     norm: float = knob(2.0, "length of the average parameter vector", low=0)
     radius: float = knob(
         1.0, "heterogeneity R: greatest distance of a client's parameters from their average", low=0
+    )
+    places: str = knob(
+        "inside",
+        "where clients lie: Gaussian, the farthest at distance R, or all at distance R (sphere: "
+        "R v / sqrt(d) with random signs v, as in Appendix A, in pairs v and -v)",
+        choices=("inside", "sphere"),
     )
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
@@ -107,14 +119,12 @@ class Logistic(Knobs):
         d = self.features
         rng = np.random.default_rng(self.seed)
         common = rng.standard_normal(d)
-        away = rng.standard_normal((N, d))
-        away -= away.mean(0)  # so that the average is `common`
-        longest = np.linalg.norm(away, axis=1).max()
-        w = self.norm * common / np.linalg.norm(common) + (
-            self.radius / longest * away if N > 1 else 0.0
-        )
+        away = self._away(rng)
+        w = self.norm * common / np.linalg.norm(common) + (away if N > 1 else 0.0)
         w = np.broadcast_to(w, (N, d)).copy()
         x = rng.uniform(-self.bound, self.bound, (N, n, d))
+        if self.design == "signs":
+            x = np.where(x < 0, -self.bound, self.bound)
         chance = 1 / (1 + np.exp(-np.einsum("knd,kd->kn", x, w)))
         y = (rng.random((N, n)) < chance).astype(np.int64)
         federation = Federation.from_arrays(
@@ -128,3 +138,20 @@ class Logistic(Knobs):
             name="logistic",
         )
         return federation, torch.from_numpy(w)
+
+    def _away(self, rng: np.random.Generator) -> np.ndarray:  # -> [N, d], sums to 0
+        """How the clients differ from their average."""
+        N = self.clients
+        d = self.features
+        if self.places == "inside":
+            away = rng.standard_normal((N, d))
+            away -= away.mean(0)
+            longest = np.linalg.norm(away, axis=1).max() or 1.0
+            return self.radius / longest * away
+        if N % 2:
+            raise SettingError(
+                f"clients: {N} is not accepted with places 'sphere'; an even number, for clients "
+                "lie in pairs on both sides of their average"
+            )
+        signs = np.where(rng.random((N // 2, d)) < 0.5, -1.0, 1.0)
+        return self.radius / d**0.5 * np.concatenate([signs, -signs])

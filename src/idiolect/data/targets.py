@@ -64,6 +64,27 @@ def read_targets(
     return Targets(values, _count(values, len(names) or classes), names)
 
 
+def check_special(given: Sequence[int], classes: int) -> tuple[int, ...]:
+    """The class numbers of tokens that are no words, in order.
+
+    >>> check_special([3, 0], 10)
+    (0, 3)
+    """
+    try:
+        found = sorted({int(token) for token in given if int(token) == token})
+        whole = len(found) == len(set(given))
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"special: {given!r} is not accepted; a list of class numbers, such as (0, 1)"
+        ) from None
+    if not whole or (found and not 0 <= found[0] <= found[-1] < classes):
+        raise SettingError(
+            f"special: {tuple(given)} is not accepted; class numbers, "
+            + (f"0 to {classes - 1}" if classes else "and these targets are no classes")
+        )
+    return tuple(found)
+
+
 # -- one target per sample -------------------------------------------------------------------------
 def _as_column(given: Any) -> Any:
     """Targets that are one per sample, of any type; None for others."""

@@ -8,7 +8,7 @@ further on, so no window reaches into another part. What does not fill a window 
 is left out: there is no padding, and every target counts.
 
 The vocabulary holds the most frequent words of all clients' training parts, a statistic that real
-clients would have to share; every other word is `<unk>`, class 0.
+clients would have to share; every other word is `<unk>`, class 0, the one special token.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Text(Knobs):
             np.repeat(np.array(names, dtype=object), windows.sum(1)),
             split=np.repeat(np.tile(SPLITS, len(names)), many),
             classes=len(words),
+            special=[0],
             name=self.name,
         )
         return federation, words

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
 from ..host.host import Host
@@ -71,24 +72,25 @@ class Asynchronous(Engine):
         """Clients at work at any time."""
         return self.pace.concurrency or self.server.sample
 
-    def advance(self, rate: float = 1.0) -> None:
-        """`sample` arrivals."""
+    def advance(self, factors: Factors | None = None) -> None:
+        """`sample` arrivals, with the factors of a schedule."""
+        factors = factors or {}
         self.delays_of_round = []
         for _ in range(self.server.sample):
-            self._start(rate)
-            self._arrive(self.clock.next(), rate)
-        self._start(rate)
+            self._start(factors)
+            self._arrive(self.clock.next(), factors)
+        self._start(factors)
         self.clock.pause()
         self.time = self.clock.now
         self.arrivals.close(self.rounds - 1)
 
-    def _start(self, rate: float) -> None:
+    def _start(self, factors: Factors) -> None:
         """Clients in place of those that have landed, once all of this instant have."""
         if self.free == [] or (self.free and self.clock.another_now()):
             return
         starting = self._next()
         if len(starting):
-            self.clock.start(self.arrivals.start(starting, rate))
+            self.clock.start(self.arrivals.start(starting, factors))
         self.free = []
 
     def _next(self) -> Tensor:  # -> int64, increasing
@@ -110,13 +112,14 @@ class Asynchronous(Engine):
         version = server.version
         return select(seed, version, roster.keys, idle, len(self.free), "next client")
 
-    def _arrive(self, landed: Landed, rate: float) -> None:
+    def _arrive(self, landed: Landed, factors: Factors) -> None:
         """A message is used at once."""
         server = self.server
-        spent = torch.tensor([landed.gradients])
-        server.account(torch.tensor([landed.wire_id]), spent)
+        counted = {n: torch.tensor([count]) for n, count in landed.counted.items()}
+        client = torch.tensor([landed.wire_id])
+        server.account(client, torch.tensor([landed.gradients]), counted)
         found = self.arrivals.receive(
-            landed.wire_id, landed.messages, landed.values, rate, landed.reason
+            landed.wire_id, landed.messages, landed.values, factors, landed.reason
         )
         self.clock.conclude(landed.wire_id, found.verdict)
         assert self.free is not None

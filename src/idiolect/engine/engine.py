@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..core.tensors import Shapes
 from ..core.types import State
 from ..host.host import Host
@@ -37,8 +38,8 @@ class Engine:
         """Whether there is a time to tell."""
         return False
 
-    def advance(self, rate: float = 1.0) -> None:
-        """One round, at this factor of the learning rates."""
+    def advance(self, factors: Factors | None = None) -> None:
+        """One round, with the factors of a schedule."""
         raise NotImplementedError
 
     def figures(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Flight:
     message: bytes | None = None  # None until it is computed
     values: float = 0.0  # 32-bit words of it as the lp-proj paper counts
     gradients: int = 0
+    counted: dict[str, int] = field(default_factory=dict)  # see Method.counted
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Landed:
     version: int  # that it started from
     start: float
     time: float
+    counted: dict[str, int]  # see Method.counted
     reason: str = "silent"  # why there is no message, where there is none
 
 
@@ -87,7 +89,14 @@ class Flights:
         messages = [flight.message] if flight.message else []
         values = np.full(len(messages), flight.values)
         return Landed(
-            wire_id, messages, values, flight.gradients, flight.version, flight.start, self.now
+            wire_id,
+            messages,
+            values,
+            flight.gradients,
+            flight.version,
+            flight.start,
+            self.now,
+            flight.counted,
         )
 
     def another_now(self) -> bool:
@@ -105,6 +114,7 @@ class Flights:
             sent = host.at_work.begin(mine)
             for k, wire_id in enumerate(sent.trained.tolist()):
                 self.under_way[wire_id].gradients = int(sent.gradients[k])
+                self.under_way[wire_id].counted = {n: int(t[k]) for n, t in sent.counted.items()}
                 self.under_way[wire_id].message = b""  # where the client sends none
             senders = sent.trained.tolist()[: len(sent.messages)]
             for k, wire_id in enumerate(senders):
@@ -141,6 +151,7 @@ class Flights:
             "wire_ids": [k for k, _ in flights],
             "version": [f.version for _, f in flights],
             "gradients": [f.gradients for _, f in flights],
+            **{f"counted.{n}": [f.counted[n] for _, f in flights] for n in self._counted},
         }
         real = {
             "start": [f.start for _, f in flights],
@@ -163,6 +174,7 @@ class Flights:
             raise ValueError("flights: more or longer messages than this run has under way")
         expected: dict[str, Any] = {
             **dict.fromkeys(("wire_ids", "version", "gradients", "lengths"), torch.int64),
+            **dict.fromkeys((f"counted.{n}" for n in self._counted), torch.int64),
             **dict.fromkeys(("start", "arrival", "values"), torch.float64),
         }
         check_shapes(
@@ -176,6 +188,7 @@ class Flights:
         ids = tensors["wire_ids"]
         lengths = tensors["lengths"]
         times = torch.stack([tensors["start"], now - tensors["start"], tensors["arrival"] - now])
+        counted = [f"counted.{n}" for n in self._counted]
         known = torch.tensor(sorted(self._host), dtype=torch.int64)
         if not (
             bool(torch.isin(ids, known).all())
@@ -183,7 +196,7 @@ class Flights:
             and bool((times >= 0).all())
             and bool(torch.isfinite(times).all())
             and bool(((lengths >= 0) & (lengths <= tensors["messages"].shape[1])).all())
-            and bool((tensors["gradients"] >= 0).all())
+            and all(bool((tensors[n] >= 0).all()) for n in ("gradients", *counted))
             and bool((tensors["version"] <= self.server.version).all())
         ):
             raise ValueError("flights: a message that cannot be under way")
@@ -197,10 +210,16 @@ class Flights:
                 messages[k, : int(lengths[k])].tobytes(),
                 float(tensors["values"][k]),
                 int(tensors["gradients"][k]),
+                {n: int(tensors[f"counted.{n}"][k]) for n in self._counted},
             )
             self.under_way[wire_id] = flight
             self._queue.append((flight.arrival, wire_id))
         heapq.heapify(self._queue)
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        """What the method counts beside gradients."""
+        return self.server.contract.method.counted
 
     @property
     def widest(self) -> int:
@@ -208,9 +227,9 @@ class Flights:
         contract = self.server.contract
         if not contract.link.codes:
             return contract.up.length
-        versions = range(self.server.version + 1) if contract.link.limit(0) else (0,)
-        return HEADER.itemsize + max(contract.link.limit(v) for v in (0, versions[-1]))
+        versions = {0, self.server.version, *(f.version for f in self.under_way.values())}
+        return HEADER.itemsize + max(contract.link.limit(v) for v in versions)
 
     def most_bytes(self, most: int) -> int:
         """The most that the tensors of `save` take."""
-        return most * (self.widest + 7 * 8)
+        return most * (self.widest + (7 + len(self._counted)) * 8)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.factors import Factors
 from .delays import Delays
 from .engine import Engine
 
@@ -25,13 +26,13 @@ class InProcess(Engine):
     def timed(self) -> bool:
         return self.delays is not None
 
-    def advance(self, rate: float = 1.0) -> None:
-        """One synchronous round."""
+    def advance(self, factors: Factors | None = None) -> None:
+        """One synchronous round, with the factors of a schedule."""
         server = self.server
-        round = server.open(rate=rate)
+        round = server.open(factors=factors)
         for host in self.hosts:
             for sent in host.updates(round.order):
-                server.account(sent.trained, sent.gradients)
+                server.account(sent.trained, sent.gradients, sent.counted)
                 server.receive(round, sent.messages, sent.values)
         while queries := server.ask(round):
             for query in queries:

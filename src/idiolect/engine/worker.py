@@ -83,12 +83,13 @@ def _serve(pipe: Connection, host: Host) -> None:
         head, body = orders.popleft()
         client = torch.tensor([head["client"]])
         turns = torch.tensor([head["turn"]])
-        order = Order(head["version"], body, client, client, head["rate"], turns)
+        order = Order(head["version"], body, client, client, head["factors"], turns)
         sent = host.at_work.begin([order])
         told = {
             "kind": "sent",
             "client": head["client"],
             "gradients": int(sent.gradients.sum()),
             "values": float(sent.values.sum()),
+            "counted": {n: int(t.sum()) for n, t in sent.counted.items()},
         }
         send(pipe, told, sent.messages.row(0) if len(sent.messages) else b"")

@@ -70,7 +70,7 @@ class Workers:
                 "client": wire_id,
                 "turn": turn,
                 "version": order.version,
-                "rate": order.rate,
+                "factors": dict(order.factors),
             }
             send(self._pipes[self._at[wire_id]], head, order.down)
             self.under_way[wire_id] = Flight(order.version, self.now, self.now)
@@ -191,6 +191,7 @@ class Workers:
                     flight.version,
                     flight.start,
                     self.now,
+                    head["counted"],
                 )
             )
 

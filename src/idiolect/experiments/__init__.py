@@ -27,10 +27,23 @@ THEORY = "theory"  # the folder of what the papers prove or show on constructed 
 
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
+    "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
     "golden": Experiment("golden:write", "every method at its defaults on four federations"),
     "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
     "rules": Experiment("rules:write", "aggregation rules against attacks"),
     "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
+    "robustness-missing": Experiment(
+        "robustness:write_missing", "the same, for methods not stored yet"
+    ),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-figure1": Experiment(
+        "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
+    ),
+    "lp-proj-theorem32": Experiment(
+        "lpproj.theorem32:write", "variance of losses over clients (lp-proj, Theorem 32)", THEORY
+    ),
+    "lp-proj-remark17": Experiment(
+        "lpproj.remark17:write", "the role of d_sub under attack (lp-proj, Remark 17)", THEORY
+    ),
 }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core import streams
+from ..core.factors import whole
 from ..core.store import Store
 from ..core.types import State
 from ..server.exchange import Order, Verdict
@@ -51,8 +52,8 @@ class AtWork:
     def _updates(self, orders: Sequence[Order]) -> Iterator[Sent]:
         """Messages of the clients of some orders, which have the same learning rates, by chunk."""
         host = self.host
-        method = host.contract.method.scaled(orders[0].rate)
-        if any(order.rate != orders[0].rate for order in orders):
+        method = host.contract.method.scaled(orders[0].factors)
+        if any(order.factors != orders[0].factors for order in orders):
             raise ValueError("orders: of one round, with the same learning rates, are expected")
         downs = [host.open_down(order) for order in orders]
         found = [host.rows(order.train) for order in orders]
@@ -60,15 +61,19 @@ class AtWork:
         at = torch.cat([torch.full((len(some),), k) for k, some in enumerate(found)])[place]
         versions = torch.tensor([order.version for order in orders])[at]
         turns = torch.cat([self._turns(order) for order in orders])[place]
-        for some in torch.arange(len(rows)).split(host.chunk) if len(rows) else ():
+        batch = whole(host.settings.batch, orders[0].factors.get("batch", 1.0))
+        chunk = host.chunk_of(batch)
+        for some in torch.arange(len(rows)).split(chunk) if len(rows) else ():
             mine = rows[some]
             version = int(versions[some].max())
-            here = host.here(mine, version, turns=turns[some].numpy())
+            here = host.here(mine, version, batch=batch, turns=turns[some].numpy())
             down = downs[0] if len(orders) == 1 else _stacked(downs, at[some])
             up, after = method.update(host.contract.task, down, host.store.read(mine), here)
             self._keep(self.private, mine, version, after)
             messages, values = self._send(mine, versions[some].numpy(), turns[some], down, up)
-            yield Sent(messages, values, host.wire_ids[mine], here.tally)
+            none = torch.zeros_like(here.tally)
+            counted = {name: here.counts.get(name, none) for name in method.counted}
+            yield Sent(messages, values, host.wire_ids[mine], here.tally, counted)
 
     def _turns(self, order: Order) -> Tensor:
         """How often each of this host's clients in an order has started before."""

@@ -10,6 +10,7 @@ side by side are not copied at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from ..core.trees import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import joined
 from ..task.task import Task
-from .metrics import Tally
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
 _PIECE = 4096  # samples that a forward pass of one model takes at once
@@ -33,6 +33,16 @@ class Sums:
 
     hits: Tensor  # float64[N]
     loss: Tensor  # float64[N]
+
+
+class Counting(Protocol):
+    """What else counts outputs as they come: metrics, or scores of single samples."""
+
+    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+        """A piece of the samples of all clients, in their order."""
+
+    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+        """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
 
 
 class Evaluator:
@@ -55,7 +65,7 @@ class Evaluator:
         n = self.data.clients
         return Sums(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
 
-    def shared(self, w: Tensor, tally: Tally | None = None) -> Sums:
+    def shared(self, w: Tensor, tally: Counting | None = None) -> Sums:
         """One model w[d] for all clients."""
         sums = self.blank()
         for a in range(self.low, self.high, _PIECE):
@@ -72,7 +82,7 @@ class Evaluator:
                 tally.add(owner, outputs, targets)
         return sums
 
-    def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Tally | None = None) -> None:
+    def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Counting | None = None) -> None:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
+from ..core.factors import whole
 from ..core.knobs import SettingError
 from ..core.store import Store
 from ..core.trees import leaves
@@ -31,6 +32,7 @@ from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import saved
 from .at_work import AtWork
+from .each_sample import EachSample
 from .evaluation import Evaluator, Sums
 from .metrics import Tally, form_of
 from .scores import Scores
@@ -96,16 +98,19 @@ class Host:
         heard = self.rows(order.heard)
         down = self.open_down(order)
         self._undo(order.version)
-        method = contract.method.scaled(order.rate)
+        method = contract.method.scaled(order.factors)
+        batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
         waiting: list[tuple[Tensor, State]] = []
-        chunks = train.split(self.chunk) if len(train) else ()
+        chunks = train.split(self.chunk_of(batch)) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
-            here = self.here(rows, order.version)
+            here = self.here(rows, order.version, batch=batch)
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
             self.store.write(rows, order.version, after)
             spent = here.tally
+            none = torch.zeros_like(spent)
+            counted = {name: here.counts.get(name, none) for name in method.counted}
             sends = torch.isin(rows, heard)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):
@@ -115,7 +120,7 @@ class Host:
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
-            yield Sent(messages, values, self.wire_ids[rows], spent)
+            yield Sent(messages, values, self.wire_ids[rows], spent, counted)
 
     def _undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.
@@ -281,6 +286,25 @@ class Host:
             found[split] = self._scores(split, sums, rows, nothing, tally)
         return found
 
+    def each_sample(
+        self, version: int, message: bytes, split: str
+    ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]
+        """Hits and loss of every sample of a split by its client's personal model, for its owner.
+
+        Samples are in the order of the data: by client.
+        """
+        contract = self.contract
+        down = self._open(contract.down, message, version, contract.task.device)
+        evaluator = self._evaluator(split)
+        each = EachSample(contract.task.criterion, self.data, split)
+        for rows in self.samples.argsort(stable=True).split(self.chunk):
+            x, _ = self._personal(version, down, rows)
+            if _is_one_model(x, down):
+                evaluator.shared(x[0], each)
+                break
+            evaluator.personal(x, rows, evaluator.blank(), each)
+        return each.hits, each.loss
+
     def _scores(
         self, split: str, sums: Sums, rows: Tensor, spent: Tensor, tally: Tally | None
     ) -> Scores:
@@ -299,9 +323,14 @@ class Host:
 
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""
+        return self.personal_rows(version, message, torch.tensor([wire_id]))[0]
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
+        """The same for several clients of this host, in their order."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
-        return self._personal(version, down, self.rows(torch.tensor([wire_id])))[0][0]
+        chunks = self.rows(wire_ids).split(self.chunk)
+        return torch.cat([self._personal(version, down, rows)[0] for rows in chunks])
 
     def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""
@@ -383,6 +412,7 @@ class Host:
         rows: Tensor,
         version: int,
         purpose: str = "batch",
+        batch: int = 0,
         turns: np.ndarray | None = None,
     ) -> Here:
         """What the code of these clients may see."""
@@ -393,7 +423,7 @@ class Host:
             clients=self.keys[rows.numpy()],
             seed=task.seed,
             round=version,
-            batch=self.settings.batch,
+            batch=batch or self.settings.batch,
             batching=self.settings.batching,
             dtype=task.dtype,
             purpose=purpose,
@@ -426,10 +456,14 @@ class Host:
     @property
     def chunk(self) -> int:
         """Rows at once."""
+        return self.chunk_of(self.settings.batch)
+
+    def chunk_of(self, batch: int) -> int:
+        """Rows at once, with mini-batches of this size."""
         task = self.contract.task
         size = task.dtype.itemsize
         values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
-        return self.settings.rows_at_once(task.d * size, values * size)
+        return self.settings.rows_at_once(task.d * size, values * size, batch)
 
 
 def _is_one_model(x: Tensor, down: State) -> bool:

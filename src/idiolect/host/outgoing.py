@@ -143,6 +143,11 @@ def check_sent(host: Host, order: Order, sent: Sent) -> None:
     _demand(torch.equal(sent.trained, trained), "others trained than those of the order")
     _whole(sent.gradients, torch.int64, (len(rows),))
     _demand(bool((sent.gradients >= 0).all()), "a number of gradients is negative")
+    names = contract.method.counted if len(rows) else ()
+    _demand(tuple(sent.counted) == names, "counts that the method does not declare")
+    for counts in sent.counted.values():
+        _whole(counts, torch.int64, (len(rows),))
+        _demand(bool((counts >= 0).all()), "a count is negative")
 
     heard = torch.isin(rows, host.rows(order.heard))
     senders = rows[heard] if contract.up.parts else rows[:0]

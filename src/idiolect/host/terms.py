@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,16 +35,16 @@ class HostSettings:
     # clients start and arrive one by one: what they keep is theirs when their message has counted
     asynchronous: bool = False
 
-    def rows_at_once(self, model: int, sample: int) -> int:
+    def rows_at_once(self, model: int, sample: int, samples: int) -> int:
         """Rows at once: as set, or as many as stay in the cache through their steps.
 
-        A row at work takes a model, its gradient and a batch, of samples of these bytes. There is
+        A row at work takes a model, its gradient and a batch, of `samples` of these bytes. There is
         at least one row per thread, and no more than fit in memory (about eight vectors of R^d and
         a batch with its activations per row).
         """
         if self.chunk:
             return self.chunk
-        batch = self.batch * sample
+        batch = samples * sample
         fit = self.memory // (8 * model + 4 * batch)
         return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
 
@@ -57,6 +57,7 @@ class Sent:
     values: np.ndarray  # float64[S]: 32-bit words of each as the lp-proj paper counts
     trained: Tensor  # int64: wire ids of the clients that trained
     gradients: Tensor  # int64: gradient evaluations of each of them
+    counted: dict[str, Tensor] = field(default_factory=dict)  # int64 each: see Method.counted
 
     @classmethod
     def merge(cls, sent: Sequence[Sent]) -> Sent:
@@ -69,6 +70,7 @@ class Sent:
             np.concatenate([np.zeros(0), *(s.values for s in sent)]),
             torch.cat([none, *(s.trained for s in sent)]),
             torch.cat([none, *(s.gradients for s in sent)]),
+            {n: torch.cat([s.counted[n] for s in sent]) for n in (sent[0].counted if sent else ())},
         )
 
 

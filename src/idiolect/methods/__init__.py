@@ -22,6 +22,7 @@ from .local import Local
 from .lpproj import LpProj
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
+from .presets import named, unfold
 from .rsa import Rsa
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
@@ -72,11 +73,15 @@ METHODS: Table[Entry] = Table(
 def make_method(name: str, **fields: Any) -> Method:
     """A method by name: built in, from an installed package, or `module:Name`.
 
+    `preset` names fields that belong together; those given beside it win.
+
     >>> make_method("lp-proj-2", dim=50).p
     2.0
+    >>> make_method("lp-proj-2", preset="paper", lam=1).lr
+    0.1
     """
     cls, fixed = METHODS.find(name)
-    return build(cls, {**fixed, **fields}, f"method {name}")
+    return build(cls, unfold(cls, {**fixed, **fields}, f"method {name}"), f"method {name}")
 
 
 def name_of(method: Method) -> str:
@@ -94,13 +99,20 @@ def name_of(method: Method) -> str:
 
 
 def label_of(method: Method) -> str:
-    """The method's name and the fields that differ from its defaults: "lp-proj-1 lam=1"."""
+    """The method's name and the fields that differ from its defaults: "lp-proj-1 lam=1".
+
+    >>> label_of(make_method("lp-proj-2", preset="paper", dim=50))
+    'lp-proj-2 preset=paper dim=50'
+    """
     name = name_of(method)
     fixed = METHODS.known().get(name, (Method, {}))[1]
-    changed = {
+    preset = named(method)
+    told = {*fixed, *(type(method).presets[preset] if preset else ())}
+    changed = {"preset": preset} if preset else {}
+    changed |= {
         f.name: getattr(method, f.name)
         for f in dataclasses.fields(method)
-        if f.name not in fixed and getattr(method, f.name) != f.default
+        if f.name not in told and getattr(method, f.name) != f.default
     }
     return " ".join([name, *(f"{field}={_short(value)}" for field, value in changed.items())])
 

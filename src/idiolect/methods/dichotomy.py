@@ -18,7 +18,6 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine
-from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
@@ -73,7 +72,7 @@ class Dichotomy(FedAvg):
         return {"x": own_models(task, clients, "common")}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x = sgd(task, private["x"], here, self.personal_lr, self.personal_steps, model="x")
+        x = self.sgd(task, private["x"], here, self.personal_lr, self.personal_steps, model="x")
         of_shared = here.validate(down["w"].expand(here.rows, -1))
         of_local = here.validate(x, "x")
         up, _ = super().update(task, down, {}, here)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
@@ -58,7 +57,7 @@ class Ditto(FedAvg):
             return self.lam * (v - w)
 
         # v <- v - η (∇F_k(v) + λ (v - w)), w the received model
-        v = sgd(
+        v = self.sgd(
             task, private["v"], here, self.personal_lr, self.personal_steps, pull=pull, model="v"
         )
         return up, {"v": v}

@@ -1,6 +1,7 @@
 """FedAvg: one shared model, averaged (McMahan et al. 2017).
 
-Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when the clients' data
+Also Algorithm 1 of the paper of Chen, Zheng, Long and Su (2021), with p_i for n_i / N by
+the run's setting `client_weights` and η_t by `server_lr`. Choose it when the clients' data
 are alike. Costs per round: d numbers down to and up from each sampled client; `steps` gradients
 each. Keeps no state at the clients.
 """
@@ -18,6 +19,7 @@ from ..method import Combine, Method
 from ..solvers import Pull, sgd
 from ..task.here import Here
 from ..task.task import Task
+from .local_steps import ball_knob, plain_steps_only, step_rule_knob
 from .weighting import WEIGHTINGS, average, weighed
 
 
@@ -39,6 +41,12 @@ class FedAvg(Method):
         "(Chen et al.)",
         choices=WEIGHTINGS,
     )
+    step_rule: str = step_rule_knob()
+    ball: float = ball_knob()
+
+    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+        plain_steps_only(self.step_rule, self.ball)
+        return super().stepped(task)
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)
@@ -47,10 +55,25 @@ class FedAvg(Method):
         """The gradient of a regulariser towards the received model; none here."""
         return None
 
+    def sgd(
+        self,
+        task: Task,
+        x: Tensor,
+        here: Here,
+        lr: float,
+        steps: int,
+        epochs: int = 0,
+        pull: Pull | None = None,
+        model: str = "w",
+    ) -> Tensor:
+        """`solvers.sgd` by this method's rule for steps, on its ball."""
+        rule = self.step_rule
+        return sgd(task, x, here, lr, steps, epochs, pull, model, step_rule=rule, ball=self.ball)
+
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"]
         start = w.expand(here.rows, -1)
-        x = sgd(task, start, here, self.lr, self.steps, self.epochs, self.pull(w))
+        x = self.sgd(task, start, here, self.lr, self.steps, self.epochs, self.pull(w))
         return {"w": x}, private
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:

@@ -8,7 +8,7 @@ sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ class FedDeper(Method):
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
     stacks: ClassVar[bool] = True
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"lr": 0.01, "steps": 10, "rho": 0.03, "lam": 0.5}
+    }
     models: ClassVar[tuple[str, ...]] = ("w", "v")
     own_step: ClassVar[str] = (
         "lines 7 and 8 of its algorithm are plain steps, whose penalty ϱ/(2η) "

@@ -21,6 +21,7 @@ from ..solvers import Pull, sgd
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
+from .local_steps import ball_knob, step_rule_knob
 from .weighting import WEIGHTINGS, average, weighed
 
 
@@ -46,13 +47,17 @@ class FedProxSoft(Method):
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
     lam: float = knob(0.1, "λ, weight of the soft constraint", low=0)
-    server_rate: float = knob(1.0, "aggregation step size η_t (Algorithm 3: λ η)", above=0)
+    server_rate: float = knob(
+        1.0, "aggregation step size: η_t of Algorithm 2, λ η_t of Algorithm 3", above=0
+    )
     final_steps: int = knob(
         20, "K_T, local steps before deployment (Stage II of Algorithm 3)", low=0
     )
     weighting: str = knob(
         "unbiased", "as for FedAvg; the paper's form is unbiased", choices=WEIGHTINGS
     )
+    step_rule: str = step_rule_knob()
+    ball: float = ball_knob()
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)
@@ -61,15 +66,19 @@ class FedProxSoft(Method):
         return {"x": task.x0.repeat(len(clients), 1)}
 
     def _soft(self, task: Task, w: Tensor, x: Tensor, here: Here, steps: int) -> Tensor:
-        # SoftLocalSGD: w_i <- w_i - η (grad l(w_i, z) + λ (w_i - w))
-        return sgd(task, x, here, self.lr, steps, pull=lambda x: self.lam * (x - w))
+        # SoftLocalSGD: w_i <- P_W(w_i - η_k (grad l(w_i, z) + λ (w_i - w)))
+        def pull(x: Tensor) -> Tensor:
+            return self.lam * (x - w)
+
+        rule = self.step_rule
+        return sgd(task, x, here, self.lr, steps, pull=pull, step_rule=rule, ball=self.ball)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         x = self._soft(task, down["w"], private["x"], here, self.steps)
         return {"w": x}, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        # w <- w - η_t m / (N |C|) sum_i n_i (w - w_i)
+        # w <- w - λ η_t m / |C| sum_i p_i (w - w_i); Algorithm 2: p_i = n_i / N, and η_t for λ η_t
         w = server["w"]
         mean = average(server, up, "w", rule, self.weighting)["w"]
         return {"w": w + self.server_rate * (mean - w)}

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
@@ -31,4 +30,4 @@ class Finetune(FedAvg):
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)
-        return sgd(task, w, here, self.personal_lr, self.personal_steps)
+        return self.sgd(task, w, here, self.personal_lr, self.personal_steps)

@@ -32,8 +32,8 @@ class LgFedAvg(SplitMethod):
         0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
     )
     shared_part: str = knob(
-        "output",
-        "the shared layers: output (the original: the top), input, all, or parameter names (fc*)",
+        "head",
+        "the shared layers: head (the original: the top), layer:2, all, or parameter names (fc*)",
     )
     weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
 

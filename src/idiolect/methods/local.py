@@ -19,6 +19,7 @@ from ..method import Method
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
+from .local_steps import ball_knob, plain_steps_only, step_rule_knob
 from .weighting import INITS, own_models
 
 
@@ -38,10 +39,16 @@ class Local(Method):
     init: str = knob(
         "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
+    step_rule: str = step_rule_knob()
+    ball: float = ball_knob()
 
     @property
     def trains(self) -> str:
         return "everyone"
+
+    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+        plain_steps_only(self.step_rule, self.ball)
+        return super().stepped(task)
 
     def message(self, task: Task) -> dict[str, int]:
         return {}
@@ -53,7 +60,10 @@ class Local(Method):
         return {"x": own_models(task, clients, self.init)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        return {}, {"x": sgd(task, private["x"], here, self.lr, self.steps, self.epochs)}
+        x = private["x"]
+        rule = self.step_rule
+        x = sgd(task, x, here, self.lr, self.steps, self.epochs, step_rule=rule, ball=self.ball)
+        return {}, {"x": x}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["x"]

@@ -21,11 +21,11 @@ from ..core.types import State
 from ..method import Combine, Method
 from ..projections import Projection
 from ..projections.report import describe
-from ..solvers import minimise
+from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, own_models, weighed
+from .weighting import INITS, average, drawn, own_models, weighed
 
 DIM = 21  # of the papers
 
@@ -37,7 +37,12 @@ class LpProj(Method):
     sends: ClassVar[str] = "dim"
     shares_statistics: ClassVar[bool] = False
     stacks: ClassVar[bool] = True
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
+    counted: ClassVar[tuple[str, ...]] = INNER
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # of its Appendix C.2, where η is 0.05, 0.1 or 0.5 and λ 0.1, 1 or 10
+        "paper": {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "alternations": 1, "steps": 20}
+    }
     own_step: ClassVar[str] = (
         "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "
         "a plain step"
@@ -51,12 +56,29 @@ class LpProj(Method):
         low=0,
     )
     lam: float = knob(0.1, "λ, strength of the tie; 0 is Local", low=0)
-    lr: float = knob(0.1, "η, step size of the shared point, eq. (4)", above=0)
+    lr: float = knob(
+        0.0,
+        "η, step size of the shared point, eq. (4); 0 = share / (λ R) with p = 2, with another p "
+        "that of the personal model",
+        low=0,
+    )
+    share: float = knob(
+        1.0,
+        "where lr is 0 and p 2: the part of its gap w - P x that the shared point moves per round",
+        above=0,
+    )
     personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
     alternations: int = knob(1, "R, alternations of (3) and (4) per round", low=1)
     steps: int = knob(20, "most gradient steps on (3) per alternation", low=0)
     nu: float = knob(
         1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0
+    )
+    nu_relative: float = knob(
+        0.0,
+        "ν as a part of the squared gradient norm at the start of each (3): solved is what is at "
+        "most the larger of both; give more steps with it, then accuracy decides",
+        low=0,
+        below=1,
     )
     fresh: bool = knob(
         False,
@@ -90,6 +112,11 @@ class LpProj(Method):
     per_column: int = knob(1, "projection sparse: entries per column", low=1)
     init: str = knob(
         "common", "personal models start at the common x0, or each at its own", choices=INITS
+    )
+    w_start: str = knob(
+        "zero",
+        "the shared point starts at 0 (the public code), or at P x0, so that P = I is pFedMe",
+        choices=("zero", "x0"),
     )
 
     @property
@@ -125,6 +152,9 @@ class LpProj(Method):
         return {"w": task.d if self.projection == "identity" else self.spec(task).dim}
 
     def server(self, task: Task) -> State:
+        """Line 1, w_0: the paper leaves it open."""
+        if self.w_start == "x0":
+            return {"w": self._projection(task).down(task.x0.unsqueeze(0))[0].clone()}
         return {"w": task.x0.new_zeros(self.message(task)["w"])}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
@@ -155,10 +185,16 @@ class LpProj(Method):
         P = self._projection(task)
         x = private["x"]
         w = down["w"].expand(here.rows, -1)
+        step = self._step()
         for _ in range(self.alternations):
             x = self._minimise(task, P, x, w, here)
-            w = w - self.lr * self.lam * self._pull_of_w(w - P.down(x))  # eq. (4)
+            w = w - step * self._pull_of_w(w - P.down(x))  # eq. (4)
         return {"w": w}, {"x": x}
+
+    def _step(self) -> float:
+        """ηλ of eq. (4)."""
+        lr = self.lr if self.lr or self.p == 2 else self.personal_lr
+        return drawn(lr, self.lam, self.share, self.alternations)
 
     def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, here: Here) -> Tensor:
         """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3).
@@ -170,7 +206,8 @@ class LpProj(Method):
             g = task.grad(x, batch)
             return P.add_up(g, -self.lam * self.pull(w - P.down(x))) if self.lam else g
 
-        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
+        accuracy = Accuracy(self.nu, self.nu_relative)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, accuracy, self.fresh)
 
     def _pull_of_w(self, gap: Tensor) -> Tensor:
         if self.w_step == "paper" or self.p == 1:

@@ -65,7 +65,9 @@ class Partial(SplitMethod):
     """Base of the methods that are told which part is private."""
 
     part: str = knob(
-        "output", "the private part: input, output, adapter, all, none, or parameter names (head.*)"
+        "output",
+        "the private part: input, output, embedding, head, block:1, layer:2, norms, biases, "
+        "adapter, all, none, or parameter names (head.*); several with commas",
     )
 
     def split(self, task: Task) -> Split:

@@ -1,14 +1,15 @@
 """pFedMe: personal models through Moreau envelopes (Dinh, Tran and Nguyen 2020, Algorithm 1).
 
-Choose it for personal models near a shared one when d numbers per message are affordable; it is
-lp-proj with P = I and p = 2. Costs per round: d numbers down to everyone and up from each sampled
+Choose it for personal models near a shared one when d numbers per message are affordable; it is,
+bit for bit, lp-proj with P = I and p = 2 from the same start (`projection="identity"`, `dim=0`,
+`w_start="x0"`). Costs per round: d numbers down to everyone and up from each sampled
 client; at most R * steps gradients. Keeps: the personal model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,31 +18,50 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method
-from ..solvers import minimise
+from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, own_models, weighed
+from .weighting import INITS, average, drawn, own_models, weighed
 
 
 @dataclass(frozen=True)
 class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     stacks: ClassVar[bool] = True
+    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
+    counted: ClassVar[tuple[str, ...]] = INNER
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # the authors' code, MNIST, "using same parameters"; batches of 20 there
+        "paper": {"lam": 15.0, "lr": 0.005, "personal_lr": 0.1, "alternations": 20, "steps": 5}
+    }
     own_step: ClassVar[str] = (
         "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
         "its outer step is the gradient of the envelope"
     )
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
-    lr: float = knob(0.1, "η, step size of the local copy of the shared model", above=0)
+    lr: float = knob(
+        0.0, "η, step size of the local copy of the shared model; 0 = share / (λ R)", low=0
+    )
+    share: float = knob(
+        1.0,
+        "where lr is 0: the part of its gap to the personal model that the copy moves per round",
+        above=0,
+    )
     personal_lr: float = knob(0.1, "step size of the personal model θ", above=0)
     alternations: int = knob(1, "R, local rounds", low=1)
     steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
     nu: float = knob(
         1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0
+    )
+    nu_relative: float = knob(
+        0.0,
+        "ν as a part of the squared gradient norm at the start of each envelope: solved is what is at "
+        "most the larger of both; give more steps with it, then accuracy decides",
+        low=0,
+        below=1,
     )
     fresh: bool = knob(
         False,
@@ -71,7 +91,7 @@ class PFedMe(Method):
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
             x = self._envelope(task, x, w, here)
-            step = (w - x).mul_(self.lr * self.lam)
+            step = (w - x).mul_(drawn(self.lr, self.lam, self.share, self.alternations))
             w = torch.sub(w, step, out=step)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
         return {"w": w}, {"x": x.contiguous()}
 
@@ -81,7 +101,8 @@ class PFedMe(Method):
         def gradient(x: Tensor, batch: Batch) -> Tensor:
             return task.grad(x, batch).add_((x - w).mul_(self.lam))
 
-        return minimise(gradient, x, here, self.personal_lr, self.steps, self.nu, self.fresh)
+        accuracy = Accuracy(self.nu, self.nu_relative)
+        return minimise(gradient, x, here, self.personal_lr, self.steps, accuracy, self.fresh)
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         mean = average(server, up, "w", rule, self.weighting)["w"]

@@ -38,11 +38,13 @@ class Rsa(Method):
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
     decay: float = knob(0.0, "f_0(w) = decay/2 ||w||², the server's own term", low=0)
+    # x_i in the server's sum: x_i^k, before the clients' step (the paper's eq. (11)), or x_i^{k+1}
     server_step: str = knob(
         "sum",
-        "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) (the paper), or the clients step and w is their "
-        "mean (the lp-proj code)",
-        choices=("sum", "mean"),
+        "w <- w - η (∇f_0(w) + λ Σ ∂||w - x_i||) with the clients' models before their steps of "
+        "the round (the paper), sum-new: after them (its code), or mean: the clients step and w "
+        "is their mean (the lp-proj code)",
+        choices=("sum", "sum-new", "mean"),
     )
     init: str = knob(
         "common", "personal models start at the common x0, or each at its own", choices=INITS
@@ -81,17 +83,18 @@ class Rsa(Method):
         def tie(x: Tensor) -> Tensor:
             return self.lam * self.pull(x - w)
 
-        # x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
+        # eq. (10): x_i <- x_i - η (∇f_i(x_i) + λ ∂||x_i - w||_p)
         x = sgd(task, private["x"], here, self.personal_lr, self.steps, pull=tie)
-        if self.server_step == "sum":
-            return {"w": x}, {"x": x}
-        return {"w": w - self.lr * self.lam * self.pull(w - x)}, {"x": x}
+        if self.server_step == "mean":
+            return {"w": w - self.lr * self.lam * self.pull(w - x)}, {"x": x}
+        # x_i^k: eqs. (10) and (11) read the same iterates, so neither waits for the other
+        return {"w": private["x"] if self.server_step == "sum" else x}, {"x": x}
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         w = server["w"]
         if self.server_step == "mean":
             return {"w": rule(up)["w"] - self.lr * self.decay * w}
-        # the sum, through the rule
+        # eq. (11): the sum, through the rule
         pulls = rule.heard * rule({"w": self.pull(w - up["w"])})["w"]
         return {"w": w - self.lr * (self.decay * w + self.lam * pulls)}
 

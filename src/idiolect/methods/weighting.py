@@ -41,3 +41,16 @@ def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K,
     if init == "common":
         return task.x0.repeat(len(clients), 1)
     return task.draw(streams.keys(task.seed, "init", 0, clients))
+
+
+def drawn(lr: float, lam: float, share: float, alternations: int) -> float:
+    """ηλ, the part of its gap to a personal model that a shared point moves per alternation.
+
+    η is lr, or for lr 0 share / (λ R): whatever λ is, it moves by `share` of the gap per round.
+
+    >>> drawn(0.1, 0.5, 1.0, 1), drawn(0.0, 0.5, 1.0, 4), drawn(0.0, 0.0, 1.0, 1)
+    (0.05, 0.25, 0.0)
+    """
+    if not lam:
+        return 0.0
+    return lr * lam if lr else share / alternations

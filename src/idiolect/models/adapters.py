@@ -1,34 +1,35 @@
-"""Adapters: low-rank modules at the layers of any model, for the part that each client keeps.
+"""Adapters: small modules at the layers of any model, for the part that each client keeps.
 
-A linear layer or a convolution becomes y = layer(x) + B A x (LoRA, Hu et al. 2022). After a
-transformer layer comes the bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention
+Low-rank: a linear layer or a convolution becomes y = layer(x) + B A x (LoRA, Hu et al. 2022). After
+a transformer layer comes the bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention
 reads the weights of its linear layers without calling them. A is random and B zero, so that an
-adapted model starts as the same function. What was `head.weight` is then `head.layer.weight`, next
-to `head.adapter.down` (A) and `head.adapter.up` (B); `Task.split("adapter")` selects A and B.
+adapted model starts as the same function. The adapters of Pillutla et al. 2022, "bottleneck" and
+"conv", are in sublayers.py. What was `head.weight` is then `head.layer.weight`, next to
+`head.adapter.down` (A) and `head.adapter.up` (B); `Task.split("adapter")` selects A and B.
 """
 
 from __future__ import annotations
 
 import copy
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError, check, knob
+from ..core.parts import ADAPTER
+from . import sublayers
+from .adapted import Adapted, Adapter
 
 
-class Adapter(nn.Module):
+class LowRank(Adapter):
     """B A x: from `inputs` features to `rank` of them and to `outputs`."""
 
     def __init__(
         self, inputs: int, outputs: int, rank: int, like: Tensor, kernel: tuple[int, ...] = ()
     ) -> None:
         super().__init__()
-        # Parameters and not layers, so that they belong to "adapter" itself: Task.split("output")
-        # passes over it by that name.
         a = torch.empty(rank, inputs, *kernel, dtype=like.dtype, device=like.device)
         b = torch.empty(outputs, rank, *[1] * len(kernel), dtype=like.dtype, device=like.device)
         self.down = nn.Parameter(a)
@@ -47,7 +48,7 @@ class Adapter(nn.Module):
         return f"{self.down.shape[1]} -> {self.down.shape[0]} -> {self.up.shape[0]}"
 
 
-class ConvAdapter(Adapter):
+class ConvAdapter(LowRank):
     """A convolution like the layer's own to `rank` channels, then 1x1 to its output channels."""
 
     def __init__(self, layer: nn.Conv2d, rank: int) -> None:
@@ -68,52 +69,26 @@ class ConvAdapter(Adapter):
         return F.conv2d(F.conv2d(x, self.down, None, self.stride, padding, self.dilation), self.up)
 
 
-class Bottleneck(Adapter):
+class Bottleneck(LowRank):
     """B gelu(A y)."""
+
+    after = True
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.gelu(F.linear(x, self.down)), self.up)
 
 
-class Adapted(nn.Module):
-    """A layer with an adapter beside it, or after it where it is a layer of a transformer."""
-
-    layer: nn.Module
-    adapter: Adapter
-
-    def __init__(self, layer: nn.Module, rank: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.adapter = _adapter(layer, rank)
-        self.training = layer.training
-        self.adapter.training = layer.training
-
-    def forward(self, x: Tensor, *others: Any, **named: Any) -> Tensor:
-        y = self.layer(x, *others, **named)
-        return y + self.adapter(y if isinstance(self.adapter, Bottleneck) else x)
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the layer can still be read.
-
-        nn.TransformerEncoder reads `self_attn`, a user's code may read `out_features`.
-        """
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
-
-
 BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
-def _adapter(layer: nn.Module, rank: int) -> Adapter:
+def _low_rank(layer: nn.Module, rank: int) -> Adapter:
     if isinstance(layer, BLOCKS):
         width = layer.linear1.in_features
         return Bottleneck(width, width, rank, layer.linear1.weight)
     if isinstance(layer, nn.Conv2d):
         return ConvAdapter(layer, rank)
     assert isinstance(layer, nn.Linear)
-    return Adapter(layer.in_features, layer.out_features, rank, layer.weight)
+    return LowRank(layer.in_features, layer.out_features, rank, layer.weight)
 
 
 def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
@@ -133,11 +108,23 @@ def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
-    """A copy of `module` with adapters of `rank` at its linear, convolution and transformer layers.
+KINDS = ("low-rank", "bottleneck", "conv")
+_FITS = {
+    "low-rank": "no linear, convolution or transformer layer is without one",
+    "bottleneck": "it has no repeated blocks with linear layers, as a transformer has; "
+    "kind 'low-rank' fits any model",
+    "conv": "it has no repeated blocks with convolutions, as a ResNet has; "
+    "kind 'low-rank' fits any model",
+}
 
-    It starts as the same function. `layers` are names of layers or patterns ("hidden*,head"). A
-    transformer layer has one adapter as a whole.
+
+def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-rank") -> nn.Module:
+    """A copy of `module` with adapters.
+
+    "low-rank": of `rank` at its linear, convolution and transformer layers; it starts as the same
+    function, and a transformer layer has one adapter as a whole. "bottleneck": after the sublayers
+    of a transformer, of inner width `rank`. "conv": 1x1 convolutions in the blocks of a ResNet,
+    without a rank. `layers` are names of layers or patterns ("hidden*,head").
 
     >>> module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     >>> module = adapt(module, rank=2, layers="0")
@@ -149,22 +136,14 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
     idiolect.core.knobs.SettingError: layers: 'head' matches no layer ...; names or patterns of: 2
     """
     rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
+    kind = check("kind", kind, knob("low-rank", "the kind of adapter", choices=KINDS), str)
     module = copy.deepcopy(module)
-    found = _adaptable(module)
-    patterns = [p.strip() for p in layers.split(",")]
-    chosen = {
-        name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)
-    }
-    if not chosen:
-        known = ", ".join(name or "* (the module is one layer)" for name in found)
-        known = known or "none (no linear, convolution or transformer layer is without one)"
-        raise SettingError(
-            f"layers: {layers!r} matches no layer that can have an adapter; "
-            f"names or patterns of: {known}"
-        )
+    places = sublayers.PLACES.get(kind, _adaptable)
+    make = sublayers.MAKE.get(kind, _low_rank)
+    chosen = _chosen(places(module), layers, kind)
     for name, _ in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
-        if fnmatchcase(name, "*adapter.*") and not isinstance(owner, Adapter):
+        if fnmatchcase(name, ADAPTER) and not isinstance(owner, Adapter):
             raise SettingError(
                 f"module: the name {name!r} is not accepted; "
                 "names with 'adapter.' are for what adapt adds"
@@ -175,9 +154,26 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*") -> nn.Module:
             raise SettingError(
                 f"module: layer {name!r} is lazy; run the module once so that its sizes are known"
             )
-        made[layer] = made.get(layer) or Adapted(layer, rank)
+        made[layer] = made.get(layer) or Adapted(layer, make(layer, rank))
         if not name:
             return made[layer]
         parent, _, child = name.rpartition(".")
         setattr(module.get_submodule(parent), child, made[layer])
+    if kind == "bottleneck":
+        sublayers.call_every_layer(module)
     return module
+
+
+def _chosen(found: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn.Module]:
+    """Those of the layers that the patterns name."""
+    patterns = [p.strip() for p in layers.split(",")]
+    chosen = {
+        name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)
+    }
+    if not chosen:
+        known = ", ".join(name or "* (the module is one layer)" for name in found)
+        raise SettingError(
+            f"layers: {layers!r} matches no layer that can have an adapter of kind {kind!r}; "
+            f"names or patterns of: {known or f'none ({_FITS[kind]})'}"
+        )
+    return chosen

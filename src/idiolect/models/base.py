@@ -11,7 +11,7 @@ from numbers import Integral
 from torch import nn
 
 from ..core.knobs import Knobs, SettingError, knob
-from .adapters import adapt
+from .adapters import KINDS, adapt
 
 # Layers in order, with their names: "head" gives the parameters head.weight and head.bias.
 Layers = list[tuple[str, nn.Module]]
@@ -22,8 +22,27 @@ class Model(Knobs):
     """An architecture; subclasses write `layers`, the last of which is called head."""
 
     adapter_rank: int = knob(
-        0, "inner width of a low-rank adapter at every layer, for part 'adapter'; 0 for none", low=0
+        0, "inner width of an adapter at every layer, for part 'adapter'; 0 for none", low=0
     )
+    adapter: str = knob(
+        "low-rank",
+        "the kind of adapter: low-rank at every layer; as in Pillutla et al. bottleneck (after the "
+        "sublayers of a transformer) or conv (1x1, in the blocks of a ResNet; it has no rank)",
+        choices=KINDS,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adapter == "bottleneck" and not self.adapter_rank:
+            raise SettingError(
+                "adapter_rank: 0 is not accepted with adapter 'bottleneck'; "
+                "its inner width, a whole number >= 1"
+            )
+        if self.adapter == "conv" and self.adapter_rank:
+            raise SettingError(
+                f"adapter_rank: {self.adapter_rank} is not accepted with adapter 'conv'; "
+                "a 1x1 convolution has no inner width: leave it out"
+            )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         """The layers in order, by name."""
@@ -42,7 +61,9 @@ class Model(Knobs):
         inputs = check_shapes(inputs, outputs)
         # One flat Sequential, not nested ones: a kernel reads the layers off it in order.
         module = nn.Sequential(OrderedDict(self.layers(inputs, outputs)))
-        return adapt(module, self.adapter_rank) if self.adapter_rank else module
+        if not self.adapter_rank and self.adapter != "conv":
+            return module
+        return adapt(module, self.adapter_rank or 1, kind=self.adapter)
 
 
 def check_shapes(inputs: tuple[int, ...], outputs: int) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ With V tokens, context T, width w, hidden h and b blocks there are, with tied we
 
     (V + T) w + V + b (4 w^2 + 2 w h + h + 9 w) + 2 w
 
-parameters, and V w more without. What `Task.split` selects: "input" is the token embedding (with
-tied weights that is the output matrix too); "output" is the head, of which only the bias is its own
-where the weights are tied: each client's token frequencies.
+parameters, and V w more without. What `Task.split` selects: "input" is the first block and "output"
+the last one, as in the papers of FFGG and of Pillutla et al.; "embedding" is what comes before the
+blocks (with tied weights the output matrix too); "head" is the last norm and the head, of which
+only the bias is its own where the weights are tied: each client's token frequencies.
 """
 
 from __future__ import annotations

@@ -27,10 +27,12 @@ def caption(rows: Rows, goals: Goals) -> str:
         *_malicious_notes(rows, trained),
         *_collapse_notes(trained),
         *_best_notes(trained),
+        *_degenerate_notes(trained),
         *_projection_notes(trained),
         *_statistics_notes(trained),
         *_step_notes(trained),
         *_start_notes(trained),
+        *_inner_notes(trained),
     ]
     return "\n".join(map(shown, notes))
 
@@ -195,6 +197,11 @@ def _best_notes(trained: Rows) -> list[str]:
     return notes
 
 
+def _degenerate_notes(trained: Rows) -> list[str]:
+    """Which methods are others with these settings on this model."""
+    return list(dict.fromkeys(r["equal_to"]["warning"] for r in trained if "equal_to" in r))
+
+
 def _projection_notes(trained: Rows) -> list[str]:
     """What the projections of these results are like, each once."""
     lines = (projection_line(r["projection"]) for r in trained if "projection" in r)
@@ -265,3 +272,23 @@ def projection_line(p: dict[str, Any]) -> str:
     if p["warning"]:
         parts.append(p["warning"])
     return "; ".join(parts)
+
+
+def _inner_notes(trained: Rows) -> list[str]:
+    """How many inner problems were solved to their accuracy, where a method has such.
+
+    >>> counted = {"inner_problems": 2000, "inner_solved": 500}
+    >>> _inner_notes([{"label": "pfedme", "counted": counted}])
+    ['pfedme: 25 % of its 2,000 inner problems were solved to ν within `steps`']
+    """
+    return [
+        f"{r['label']}: {_percent(r['counted'])} of its {r['counted']['inner_problems']:,.0f} "
+        "inner problems were solved to ν within `steps`"
+        for r in trained
+        if r.get("counted", {}).get("inner_problems")
+    ]
+
+
+def _percent(counted: dict[str, float]) -> str:
+    share = 100 * counted["inner_solved"] / counted["inner_problems"]
+    return f"{share:.0f} %" if share in (0, 100) or 1 <= share <= 99 else f"{share:.2g} %"

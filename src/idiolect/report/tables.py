@@ -16,6 +16,7 @@ from ..host.baselines import trivial
 from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
 from ..task.losses import Loss
+from .also import also_columns, also_notes
 from .captions import caption, collapsed, has_accuracy, main_figure, metrics_of
 from .figures import count, goal, number, short_size, size
 from .goals import Goals
@@ -134,12 +135,16 @@ def _goal_columns(goals: Goals) -> list[Column]:
 
 # -- tables -------------------------------------------------------------------------------------
 def results_table(
-    rows: list[Row], title: str | None = None, width: int = 140, goals: Goals | None = None
+    rows: list[Row],
+    title: str | None = None,
+    width: int = 140,
+    goals: Goals | None = None,
+    also: Sequence[str] = (),
 ) -> Table:
     """One line per method: accuracy with its interval, fairness, loss, bytes and compute.
 
     For a regression, loss and metrics in place of accuracy. A narrow terminal shows fewer columns,
-    and says which are left out.
+    and says which are left out. `also`: further columns, see `report.also`.
     """
     goals = goals or Goals()
     malicious = [MALICIOUS] if any("malicious" in r for r in rows) else []
@@ -148,10 +153,12 @@ def results_table(
         *_before_goals(rows),
         *malicious,
         *_goal_columns(goals),
+        *also_columns(also, rows),
         *AFTER_GOALS,
     ]
     heading = shown(title, LONGEST) if title else ""
-    return fitted_table(columns, rows, width, heading, caption(rows, goals))
+    notes = [caption(rows, goals), *map(shown, also_notes(also, rows))]
+    return fitted_table(columns, rows, width, heading, "\n".join(filter(None, notes)))
 
 
 def _name(r: Row) -> str:

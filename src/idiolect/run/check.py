@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import numpy as np
 import torch
 from torch import nn
 
 from ..channels.link import Link
-from ..core.knobs import SettingError
+from ..core.factors import scalable
+from ..core.knobs import SettingError, nearest
 from ..core.text import shown
 from ..data.federation import Federation
 from ..host.metrics.sense import check_metrics
@@ -45,6 +47,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         )
     method.check(task)
     check_optimizer(method, task, s.client_optimizer)
+    check_schedule(method, task, s)
     for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
         warn(note)
     _check_numbers(method, s)
@@ -54,6 +57,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         raise SettingError(
             f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients"
         )
+    s.client_weights.of(federation.names)
     bare = dataclasses.replace(s, attack=None, malicious=0.0)
     eligible = len(People.of(federation, bare, s.seed).eligible)
     if not eligible:
@@ -94,12 +98,45 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
             "leave it out here (in a comparison, give it to the rows that take it: "
             f"'fedavg:{setting}=...')"
         )
+    method.stepped(task)  # refuses fields that belong to plain SGD
     still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
     if still and method.message(task):
         warn(
             f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
             "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
         )
+
+
+def check_schedule(method: Method, task: Task, s: Settings) -> None:
+    """Refuse curves for fields that there are not, or that may not change between rounds."""
+    known = (*scalable(type(method)), "batch", "server_lr")
+    for name in s.schedule.fields:
+        if name not in known:
+            raise nearest(name, known, f"schedule: {name_of(method)} setting")
+        if getattr(method, name, 1) == 0:
+            raise SettingError(
+                f"schedule: {name!r} is not accepted; it is 0, and stays 0 whatever the factor; "
+                f"give {name}, or a curve to another field"
+            )
+        other = method.scaled({name: 2.0})
+        if _forms(other, task) != _forms(method, task):
+            raise SettingError(
+                f"schedule: {name!r} is not accepted; it is part of what clients send or keep, "
+                "which is the same in every round"
+            )
+    method.scaled(s.schedule.factors(max(s.rounds - 1, 0), max(s.rounds, 1)))  # within its range
+    if "batch" in s.schedule.fields and s.batching == "full":
+        raise SettingError(
+            "schedule: 'batch' is not accepted with batching 'full', which takes all data; "
+            "batching 'replace' or 'epochs'"
+        )
+
+
+def _forms(method: Method, task: Task) -> list:
+    """What a method sends and keeps, by name and shape."""
+    states = (method.server(task), method.private(task, np.zeros(1, dtype=np.uint64)))
+    shapes = [{name: t.shape for name, t in state.items()} for state in states]
+    return [method.message(task), method.trains, *shapes]
 
 
 def _check_numbers(method: Method, s: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ from ..core.paths import resume_command
 from ..core.plain import plain
 from ..core.text import shown
 from ..report import curves
+from ..report.also import read_also
 from ..report.goals import Curve, Goals
 from ..report.tables import render, results_table
 from .check import warn
+from .collaboration import collaboration_fairness
 from .manifest import COMPARE, PIPELINE
 from .on_disk import on_disk
 from .result import Result, frame
@@ -52,10 +55,13 @@ class Comparison:
         return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A summary per method, with what it made of the goals."""
+        """A summary per method, with what it made of the goals and its collaboration fairness."""
+        fairness = collaboration_fairness([r.record for r in self.results], self.labels)
         return [
-            result.summary() | {"label": label} | self.goals.reached(self._points(label, result))
-            for label, result in zip(self.labels, self.results, strict=True)
+            result.summary()
+            | {"label": label, "collaboration_fairness": fair}
+            | self.goals.reached(self._points(label, result))
+            for label, result, fair in zip(self.labels, self.results, fairness, strict=True)
         ]
 
     def _points(self, label: str, result: Result) -> Curve:
@@ -119,11 +125,15 @@ class Comparison:
         except OSError as error:  # the runs are worth more than their picture
             warn(f"the curves could not be written ({error.strerror})")
 
-    def table(self, width: int = 140) -> Any:
-        """The table that the command line shows."""
+    def table(self, width: int = 140, also: str | Sequence[str] = ()) -> Any:
+        """The table that the command line shows.
+
+        `also`: columns on request, "best-after-20" and "collaboration".
+        """
         from rich.text import Text
 
-        table = results_table(self.summary(), self.title or None, width, self.goals)
+        rows = self.summary()
+        table = results_table(rows, self.title or None, width, self.goals, read_also(also))
         lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
         lines += [self.note] if self.note else []
         if isinstance(table.caption, Text):

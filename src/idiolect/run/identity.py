@@ -81,7 +81,7 @@ def digest(identity: dict[str, Any]) -> str:
     But for the rounds, where a resumed run may have more of them.
     """
     fixed = identity
-    if "rounds" not in fixed_on_resume(identity["run"].get("schedule", "")):
+    if "rounds" not in fixed_on_resume(identity["run"].get("schedule", "constant")):
         fixed = with_rounds(identity, None)
     text = json.dumps(fixed, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

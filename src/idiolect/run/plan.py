@@ -16,6 +16,7 @@ from ..core.typed import expect_fields
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, make_method
+from ..methods.presets import PRESET
 from ..task.losses import LOSSES
 from ..task.start import Initial
 from ..task.task import Task
@@ -118,7 +119,7 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
     """
     name, given = method_spec(text)
     cls, _ = METHODS.find(name)
-    theirs = {f.name for f in fields(cls)}
+    theirs = {f.name for f in fields(cls)} | {PRESET}
     runs = {f.name for f in fields(Settings)}
     for key in given:
         if key not in theirs | runs:

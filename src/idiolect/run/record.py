@@ -16,6 +16,7 @@ from ..core.text import shown
 from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
+from .best_on_test import best_after_20
 from .directory import FORMAT
 
 _OPTIONAL = ("heard", "metrics", "baseline")
@@ -47,6 +48,7 @@ class SeedRecord:
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
+    counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Method.counted
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
 
@@ -140,6 +142,8 @@ class Record:
             ways = {way: [s.sent[f"{unit}_{way}"] for s in seeds] for way in ("up", "down")}
             out[unit] = {way: _mean(sent) for way, sent in ways.items()}
         out["gradients_per_client"] = _mean([s.gradients_per_client for s in seeds])
+        if seeds[0].counted:
+            out["counted"] = {n: _mean([s.counted[n] for s in seeds]) for n in seeds[0].counted}
         out["seconds"] = sum(s.seconds for s in seeds)
         out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
         out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))
@@ -152,6 +156,7 @@ class Record:
             "accuracy": _mean(best),
             "note": "the best round on test data: optimistic, never for comparison",
         }
+        out["best_after_20"] = best_after_20([s.history for s in seeds])
         if all(s.best for s in seeds):
             out["best_by_validation"] = {
                 "rounds": [int(s.best["round"]) for s in seeds],
@@ -231,7 +236,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for number, seed in enumerate(given):
-                expect_fields(seed, hints, {"best", "times"}, place=f"seeds[{number}]")
+                expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{number}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

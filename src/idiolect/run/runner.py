@@ -17,6 +17,7 @@ from ..host.metrics import described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
+from ..methods.degenerate import equal_to
 from ..task.task import Task
 from . import checkpoint
 from .best import best_row, waited
@@ -156,6 +157,8 @@ class Runner:
         heard = s.sampled(eligible, method.hears_all)
         bound = self.task.under(s.numerics(s.seed))
         notes = method.report(bound, eligible, heard)
+        if words := equal_to(method, bound):
+            notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if bound.statistics is not None:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
@@ -243,7 +246,7 @@ class Runner:
                     f"stopped after round {session.rounds} of {s.rounds} (seed {record.seed})"
                 )
             with numbers_fit(s.dtype):
-                session.engine.advance(s.schedule(session.rounds, s.rounds))
+                session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
             )
@@ -364,6 +367,7 @@ class Runner:
             record.held_out = summarise(parts["held_out"]["test"])
         record.rounds = session.rounds
         record.sent = {n: ledger.total(n) for n in SENT}
+        record.counted = {n: ledger.total(n) for n in ledger.more}
         record.rejected = ledger.refused
         record.missing = dict(ledger.missing)
         record.clients = client_rows(session, list(parts.values()))

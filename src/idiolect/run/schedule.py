@@ -1,53 +1,60 @@
-"""Learning-rate schedules over rounds, as a factor on the method's rates."""
+"""Schedules over rounds: factors on a method's learning rates, or on single fields of it.
+
+A text gives one curve to all learning rates, `warmup:5*cosine`, or to fields one by one,
+`lr=inverse:0.1 + nu=inverse:0.1:2 + batch=grow:0.05`.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
+from ..core.factors import RATES, Factors
 from ..core.knobs import SettingError
 
-FORMS = "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR"
+FORMS = (
+    "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, inverse:RATE:POWER, "
+    "grow:RATE, grow:RATE:POWER, exp:FACTOR, warmup:ROUNDS"
+)
+ACCEPTED = (
+    f"{FORMS}, products of them (warmup:5*cosine), or one for each field "
+    "(lr=inverse:0.1 + nu=inverse:0.1:2)"
+)
 OVER_ALL_ROUNDS = ("cosine", "linear")  # whose factor depends on how many rounds there are
-_NUMBERS = {"constant": 0, "cosine": 0, "linear": 0, "step": 2, "inverse": 1, "exp": 1}
+_NUMBERS = {
+    "constant": (0,),
+    "cosine": (0,),
+    "linear": (0,),
+    "step": (2,),
+    "inverse": (1, 2),
+    "grow": (1, 2),
+    "exp": (1,),
+    "warmup": (1,),
+}
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A schedule by name and numbers, as text `step:100:0.5`.
+class Form:
+    """A curve by name and numbers, as text `step:100:0.5`."""
 
-    >>> Schedule.parse("step:100:0.5")(250, 300), Schedule.parse("inverse:0.1")(10, 300)
-    (0.25, 0.5)
-    """
-
-    kind: str = "constant"
+    kind: str
     numbers: tuple[float, ...] = ()
 
-    @classmethod
-    def parse(cls, given: str | Schedule) -> Schedule:
-        """A schedule from its text."""
-        if isinstance(given, Schedule):
-            return given
-        kind, *rest = str(given).split(":")
-        try:
-            numbers = tuple(float(n) for n in rest)
-        except ValueError:
-            numbers = (math.nan,)
-        schedule = cls(kind, numbers)
-        if len(numbers) != _NUMBERS.get(kind) or not schedule._sound():
-            raise SettingError(f"schedule: {given!r} is not accepted; {FORMS}")
-        return schedule
-
-    def _sound(self) -> bool:
-        if not all(map(math.isfinite, self.numbers)):
+    def sound(self) -> bool:
+        """Whether there is such a curve."""
+        count = len(self.numbers)
+        if count not in _NUMBERS.get(self.kind, ()) or not all(map(math.isfinite, self.numbers)):
             return False
         match self.kind, self.numbers:
             case "step", (every, gamma):
                 return every >= 1 and gamma > 0
-            case "inverse", (rate,):
-                return rate >= 0
+            case "inverse" | "grow", (rate, *power):
+                return rate >= 0 and all(p > 0 for p in power)
             case "exp", (gamma,):
                 return gamma > 0
+            case "warmup", (rounds,):
+                return rounds >= 1
         return True
 
     def __call__(self, round: int, rounds: int) -> float:
@@ -61,9 +68,76 @@ class Schedule:
                 return gamma ** (round // int(every))
             case "inverse", (rate,):
                 return 1 / (1 + rate * round)
+            case "inverse", (rate, power):
+                return (1 + rate * round) ** -power
+            case "grow", (rate, *power):
+                return (1 + rate * round) ** (power[0] if power else 1.0)
             case "exp", (gamma,):
                 return gamma**round
+            case "warmup", (length,):
+                return min(1.0, (round + 1) / length)
         return 1.0
 
     def __str__(self) -> str:
-        return ":".join([self.kind, *(f"{n:g}" for n in self.numbers)])
+        return ":".join([self.kind, *(repr(n).removesuffix(".0") for n in self.numbers)])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Curves over rounds: for all learning rates of the method ("rates"), or for single fields.
+
+    A field with a curve of its own is not scaled with the rates.
+
+    >>> Schedule.parse("step:100:0.5").factors(250, 300)
+    {'rates': 0.25}
+    >>> Schedule.parse("warmup:4*inverse:0.1 + nu=inverse:1:2").factors(1, 300)
+    {'rates': 0.45454545454545453, 'nu': 0.25}
+    """
+
+    curves: tuple[tuple[str, tuple[Form, ...]], ...] = ()  # field -> forms, multiplied
+
+    @classmethod
+    def parse(cls, given: str | Schedule) -> Schedule:
+        """A schedule from its text."""
+        if isinstance(given, Schedule):
+            return given
+        curves: dict[str, tuple[Form, ...]] = {}
+        # a sign before a digit belongs to a number
+        for part in re.split(r"\s*[+,]\s*(?=[A-Za-z_])", str(given).strip()):
+            name, equals, text = part.rpartition("=")
+            name = name.strip() if equals else RATES
+            forms = tuple(_form(word.strip()) for word in text.split("*"))
+            if not name or name in curves or not all(form.sound() for form in forms):
+                raise SettingError(f"schedule: {given!r} is not accepted; {ACCEPTED}")
+            curves[name] = forms
+        constant = (Form("constant"),)
+        return cls(tuple((n, forms) for n, forms in curves.items() if forms != constant))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that have a curve of their own."""
+        return tuple(name for name, _ in self.curves if name != RATES)
+
+    @property
+    def over_all_rounds(self) -> bool:
+        """Whether a factor depends on how many rounds there are."""
+        return any(form.kind in OVER_ALL_ROUNDS for _, forms in self.curves for form in forms)
+
+    def factors(self, round: int, rounds: int) -> Factors:
+        """The factor of each field in this round of `rounds`; {} for a constant schedule."""
+        return {n: math.prod(f(round, rounds) for f in forms) for n, forms in self.curves}
+
+    def __str__(self) -> str:
+        texts = [
+            ("" if name == RATES else f"{name}=") + "*".join(map(str, forms))
+            for name, forms in self.curves
+        ]
+        return " + ".join(texts) or "constant"
+
+
+def _form(word: str) -> Form:
+    kind, *rest = word.split(":")
+    try:
+        return Form(kind, tuple(float(n) for n in rest))
+    except ValueError:
+        return Form(kind, (math.nan,))

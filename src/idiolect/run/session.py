@@ -112,7 +112,9 @@ class Session:
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
         eligible[self.people.eligible] = True
-        roster.enrol(federation.ids, federation.sizes("train").tolist(), eligible.tolist())
+        samples = federation.sizes("train").tolist()
+        weights = settings.client_weights.of(federation.names)
+        roster.enrol(federation.ids, samples, eligible.tolist(), weights)
         memory = int(settings.memory * 2**30)
         self.server = Server(
             self.contract,
@@ -168,6 +170,14 @@ class Session:
             if bool((host.wire_ids == wire_id).any()):
                 return host.personal(version, down, wire_id)
         raise SettingError(f"client: {id!r} is at no host of this process")
+
+    def personal_rows(self) -> Tensor:  # -> x[N, d]
+        """The models of all clients, in the order of the federation."""
+        version = self.rounds
+        down = self.server.message(version)
+        rows = [host.personal_rows(version, down, host.wire_ids) for host in self.hosts]
+        order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
+        return torch.cat(rows)[order.to(rows[0].device)]
 
     def module(self, id: Id) -> nn.Module:
         """The same as a torch module."""

@@ -29,7 +29,8 @@ from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
 from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
-from .schedule import OVER_ALL_ROUNDS, Schedule
+from .client_weights import ClientWeights
+from .schedule import FORMS, Schedule
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
@@ -95,6 +96,13 @@ class Selection(Knobs):
         0, "clients kept out of training, personalised and evaluated at the end", low=0
     )
     held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
+    client_weights: ClientWeights = knob(
+        ClientWeights(),
+        "p_i, how much each client counts in place of its number of samples: a file of "
+        "client,weight lines, or a JSON object; '' = by samples",
+        parse=ClientWeights.parse,
+        write=str,
+    )
 
 
 @dataclass(frozen=True)
@@ -109,8 +117,8 @@ class Optimisation(Knobs):
     )
     schedule: Schedule = knob(
         Schedule(),
-        "learning rates over rounds: "
-        "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, exp:FACTOR",
+        f"learning rates over rounds: {FORMS}; products (warmup:5*cosine); or a curve for each "
+        "field of the method, batch or server_lr (lr=inverse:0.1 + nu=inverse:0.1:2)",
         parse=Schedule.parse,
         write=str,
     )
@@ -279,7 +287,8 @@ class Evaluation(Knobs):
     metrics: tuple[Metric, ...] = knob(
         (),
         "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
-        "log_loss, brier, calibration_error, top_5, perplexity, rmse, mae, r2, module:function; "
+        "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
+        "module:function; "
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,
@@ -471,7 +480,8 @@ def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:
     >>> "rounds" in fixed_on_resume(), "rounds" in fixed_on_resume("cosine")
     (False, True)
     """
-    free = {MAY_CHANGE} if schedule in OVER_ALL_ROUNDS else {MAY_CHANGE, MAY_GROW}
+    spread = Schedule.parse(schedule).over_all_rounds
+    free = {MAY_CHANGE} if spread else {MAY_CHANGE, MAY_GROW}
     fields = dataclasses.fields(Settings)
     return tuple(f.name for f in fields if f.metadata["on_resume"] not in free)
 

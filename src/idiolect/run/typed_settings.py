@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from ..adversary import Attack
@@ -14,6 +14,7 @@ from ..engine.delays import Delays
 from ..host.metrics import Metric
 from ..server.rules import Rule
 from ..server.staleness import Staleness
+from .client_weights import ClientWeights
 from .schedule import Schedule
 
 AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
@@ -33,6 +34,7 @@ class RunSettings(TypedDict, total=False):
     quorum: int
     held_out: int
     held_out_rounds: int
+    client_weights: ClientWeights | Mapping[Any, float] | str
     batch: int
     batching: str
     schedule: Schedule | str

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import streams
+from ..core.factors import Factors
 from ..core.types import State, prefixed, under
 from ..wire.admission import Admitted
 from ..wire.messages import pack_down
@@ -42,7 +43,7 @@ class Aggregation:
         """
         contract = self.contract
         link = contract.link
-        method = contract.method.scaled(round.order.rate)
+        method = contract.method.scaled(round.order.factors)
         state = self.step.method_state(self.before.state)
         channel = self.before.channel
         taken: dict[str, bytes] = {}
@@ -55,14 +56,14 @@ class Aggregation:
             combine = self._combine(round, got, self.before.rule)
         else:
             up, channel, rule_state, taken = self._changes(round, got)
-            up = link.restore(up, self.reference(round.order.rate))
+            up = link.restore(up, self.reference(round.order.factors))
             combine = self._combine(round, got, {}, one_row=self.streams)
         after = method.aggregate(contract.task, state, up, combine)
         if link.aggregate_stage is None:
             rule_state = combine.state
-        outcome = Outcome(
-            self.step(self.before.state, after, method.shared_name), channel, rule_state, taken
-        )
+        step = self.step.scaled(round.order.factors)
+        stepped = step(self.before.state, after, method.shared_name)
+        outcome = Outcome(stepped, channel, rule_state, taken)
         if not outcome.finite():
             raise Overflow
         return outcome
@@ -71,15 +72,15 @@ class Aggregation:
         """Add messages to the round's sums: float64[S], training samples of their clients."""
         assert round.stream is not None
         contract = self.contract
-        method = contract.method.scaled(round.order.rate)
+        method = contract.method.scaled(round.order.factors)
         up = self._on_device(rows)
         combine = round.stream.batch(samples.to(contract.task.device))
         method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
 
-    def reference(self, rate: float) -> State:
+    def reference(self, factors: Factors) -> State:
         """What the coded parts of a message are changes of."""
         contract = self.contract
-        method = contract.method.scaled(rate)
+        method = contract.method.scaled(factors)
         down = method.broadcast(contract.task, self.step.method_state(self.before.state))
         return method.reference(contract.task, down)
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..core.types import State
 from ..wire.admission import FATES, Admitted, Inbox, Messages
 from ..wire.ledger import RoundEntry
@@ -70,19 +71,20 @@ class Arrivals:
         self._surplus: Counter[str] = Counter()
         self._bytes = 0
 
-    def start(self, wire_ids: Tensor, rate: float = 1.0) -> Order:
+    def start(self, wire_ids: Tensor, factors: Factors | None = None) -> Order:
         """These clients, none of them busy, start from the newest model."""
+        factors = factors or {}
         server = self.server
         contract = server.contract
         if taken := self.busy.keys() & set(wire_ids.tolist()):
             raise RuntimeError(f"clients {sorted(taken)} are busy")
         version = server.version
         message = server.message(version)
-        order = Order(version, message, wire_ids, wire_ids, rate, self.turns[wire_ids])
+        order = Order(version, message, wire_ids, wire_ids, factors, self.turns[wire_ids])
         link = contract.link
         values = link.down_values(version) if link.codes else contract.down.values
         server.ledger.sent_down(wire_ids, len(message), values)
-        base = Base(version, self.steps, server.aggregation().reference(rate))
+        base = Base(version, self.steps, server.aggregation().reference(factors))
         self.busy |= dict.fromkeys(wire_ids.tolist(), base)
         self.turns[wire_ids] += 1
         return order
@@ -92,7 +94,7 @@ class Arrivals:
         wire_id: int,
         messages: Messages,
         values: np.ndarray | None = None,
-        rate: float = 1.0,
+        factors: Factors | None = None,
         reason: str = "silent",
     ) -> Arrival:
         """What has come from a busy client, which is free again; none where its message is lost.
@@ -101,6 +103,7 @@ class Arrivals:
         """
         if reason not in MISSING:
             raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
+        factors = factors or {}
         server = self.server
         contract = server.contract
         base = self.busy.pop(wire_id)
@@ -114,6 +117,7 @@ class Arrivals:
             server.roster.most_samples(),
             server.decoder(base.version, base.reference) if link.codes else None,
             link.limit(base.version) if link.codes else 0,
+            enrolled=server.roster.weights,
         )
         inbox.receive(messages, values)
         got = inbox.admitted()
@@ -122,7 +126,7 @@ class Arrivals:
         tau = self.steps - base.step
         fate = FATES[got.fates[0]]
         if fate == "admitted":
-            fate = self._take(got, base, tau, inbox, rate)
+            fate = self._take(got, base, tau, inbox, factors)
         counted = fate == "admitted"
         self._entry[reason if fate == "missing" else fate] += 1
         if counted:
@@ -138,10 +142,10 @@ class Arrivals:
         )
         return Arrival(verdict, tau, fate)
 
-    def _take(self, got: Admitted, base: Base, tau: int, inbox: Inbox, rate: float) -> str:
+    def _take(self, got: Admitted, base: Base, tau: int, inbox: Inbox, factors: Factors) -> str:
         """Hold a sound message, and step once there are enough; what becomes of this one."""
         aggregation = self.server.aggregation()
-        self.held.append(self._as_of_now(got, base, tau, aggregation, rate))
+        self.held.append(self._as_of_now(got, base, tau, aggregation, factors))
         if len(self.held) < self.buffer:
             return "admitted"
         server = self.server
@@ -149,7 +153,7 @@ class Arrivals:
         self.held = []
         ids = everyone.wire_ids
         clients = int(server.roster.eligible.sum())
-        order = Order(self.steps, b"", ids, ids, rate)
+        order = Order(self.steps, b"", ids, ids, factors)
         round = Round(order, inbox, clients, server.roster.mean_samples())
         outcome, _ = settle(aggregation, round, everyone, quorum=1)
         if outcome is not None:
@@ -163,7 +167,7 @@ class Arrivals:
         return "admitted"
 
     def _as_of_now(
-        self, got: Admitted, base: Base, tau: int, aggregation: Aggregation, rate: float
+        self, got: Admitted, base: Base, tau: int, aggregation: Aggregation, factors: Factors
     ) -> Admitted:
         """The message as if its change had been made from the newest model, weighed by s(τ).
 
@@ -173,7 +177,7 @@ class Arrivals:
         s = self.staleness(tau)
         if s == 1 and (tau == 0 or not base.reference):
             return got  # to the last bit what a round would be given
-        now = aggregation.reference(rate)
+        now = aggregation.reference(factors)
         since = base.reference if self.since == "start" else now
         up = {}
         for name, rows in got.up.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+
+from ..core.factors import Factors
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Order:
     down: bytes
     train: Tensor  # int64: wire ids of the clients that update
     heard: Tensor  # int64: wire ids of those whose messages are expected, among `train`
-    rate: float = 1.0  # factor of the method's learning rates in this round
+    factors: Factors = field(default_factory=dict)  # of settings in this round: a schedule
     # int64: how often each of `train` has started before, by which its random numbers are keyed;
     # None in synchronous rounds: by the round
     turns: Tensor | None = None

@@ -33,6 +33,8 @@ class Roster:
     def __init__(self) -> None:
         self.ids: list[Id] = []
         self.samples = torch.zeros(0, dtype=torch.int64)  # training samples as enrolled, by wire id
+        # how much each counts, by wire id; None = by the samples that it claims, capped
+        self.weights: Tensor | None = None  # float64
         self.eligible = torch.zeros(0, dtype=torch.bool)  # may take part, by wire id
         self.keys: Keys = np.zeros(0, dtype=np.uint64)  # stream keys, by wire id
         self._wire_ids: dict[Id, int] = {}
@@ -41,9 +43,16 @@ class Roster:
         return len(self.ids)
 
     def enrol(
-        self, ids: Iterable[Id], samples: Iterable[int], eligible: Iterable[bool] | None = None
+        self,
+        ids: Iterable[Id],
+        samples: Iterable[int],
+        eligible: Iterable[bool] | None = None,
+        weights: Iterable[float] | None = None,
     ) -> Tensor:
-        """Add clients; their wire ids. One without training samples cannot take part."""
+        """Add clients; their wire ids. One without training samples cannot take part.
+
+        With `weights`, clients count by these whatever they claim: either all have one, or none.
+        """
         new = list(ids)
         counts = torch.as_tensor(list(samples), dtype=torch.int64)
         may = torch.ones(len(new), dtype=torch.bool)
@@ -55,10 +64,12 @@ class Roster:
                 "of who may take part; one of each per client is needed"
             )
         self._check_new(new)
+        given = self._check_weights(len(new), weights)
         for id in new:
             self._wire_ids[id] = len(self.ids)
             self.ids.append(id)
         self.samples = torch.cat([self.samples, counts])
+        self.weights = given
         self.eligible = torch.cat([self.eligible, may & (counts > 0)])
         self.keys = np.concatenate([self.keys, streams.name_keys([str(id) for id in new])])
         return torch.arange(len(self.ids) - len(new), len(self.ids))
@@ -75,6 +86,19 @@ class Roster:
                     f"clients: {id!r} is enrolled already; ids are unique, also as texts"
                 )
             texts.add(str(id))
+
+    def _check_weights(self, new: int, weights: Iterable[float] | None) -> Tensor | None:
+        """The weights of all clients, these included."""
+        if weights is None:
+            if self.weights is not None and new:
+                raise SettingError("weights: the clients enrolled before have some; give one each")
+            return self.weights
+        if self.weights is None and self.ids:
+            raise SettingError("weights: the clients enrolled before have none; leave them out")
+        given = torch.as_tensor(list(weights), dtype=torch.float64)
+        if len(given) != new or not bool((torch.isfinite(given) & (given > 0)).all()):
+            raise SettingError(f"weights: not accepted; {new} numbers > 0, one per client")
+        return given if self.weights is None else torch.cat([self.weights, given])
 
     def leave(self, ids: Iterable[Id]) -> None:
         """These clients take no part from the next round on."""
@@ -102,8 +126,9 @@ class Roster:
         return self.eligible.nonzero().flatten()
 
     def mean_samples(self) -> float:
-        """Training samples of the mean client that may take part."""
-        taking_part = self.samples[self.eligible]
+        """Training samples (or the weight, where given) of the mean client that may take part."""
+        known = self.samples if self.weights is None else self.weights
+        taking_part = known[self.eligible]
         return float(taking_part.double().mean()) if len(taking_part) else 1.0
 
     def most_samples(self) -> float:
@@ -112,12 +137,16 @@ class Roster:
 
     def save(self) -> tuple[State, dict[str, Any]]:
         """Everything, for a checkpoint."""
-        return {"samples": self.samples, "eligible": self.eligible}, {"ids": list(self.ids)}
+        tensors = {"samples": self.samples, "eligible": self.eligible}
+        if self.weights is not None:
+            tensors["weights"] = self.weights
+        return tensors, {"ids": list(self.ids)}
 
     @classmethod
     def loaded(cls, tensors: State, facts: dict[str, Any]) -> Roster:
         """A roster as it was saved."""
         roster = cls()
-        roster.enrol(facts["ids"], tensors["samples"].tolist())
+        weights = tensors["weights"].tolist() if "weights" in tensors else None
+        roster.enrol(facts["ids"], tensors["samples"].tolist(), weights=weights)
         roster.eligible = tensors["eligible"] & (roster.samples > 0)
         return roster

@@ -86,7 +86,7 @@ class Round:
     inbox: Inbox
     # as the roster was when the round was opened: joining and leaving count from the next one on
     clients: int  # how many may take part
-    mean_samples: float  # training samples of the mean one of them
+    mean_samples: float  # the training samples (or weight) of the mean one of them
     stream: Stream | None = None  # where messages are summed as they arrive
     second: SecondExchange | None = None
     asked: bool = False  # whether `Server.ask` has been called
@@ -100,7 +100,10 @@ class Round:
         return self.order.version
 
     def samples(self, got: Admitted) -> Tensor:  # -> float64[S]
-        """Training samples of the clients heard, over the mean client's: m n_i / N."""
+        """Training samples of the clients heard, over the mean client's: m n_i / N.
+
+        Or their weights as enrolled: m p_i.
+        """
         return got.weights / self.mean_samples
 
     def drop(self, wire_ids: Tensor, reason: str) -> None:

@@ -104,6 +104,9 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
     if not torch.equal(roster.samples[: len(server.roster)], server.roster.samples):
         raise ValueError("server: a client has another number of training samples")
+    weights = server.roster.weights
+    if weights is not None and not torch.equal(tensors["roster.weights"][: len(weights)], weights):
+        raise ValueError("server: a client has another weight")
     counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
     if not all(bool(((t >= 0) & (t <= MOST_COUNTED)).all()) for t in counts.values()):
         raise ValueError(f"ledger: a count is not between 0 and {MOST_COUNTED}")

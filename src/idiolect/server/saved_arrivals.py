@@ -127,7 +127,7 @@ def _shapes(arrivals: Arrivals, busy: int, bases: int, held: int) -> Shapes:
 
 def _reference(arrivals: Arrivals) -> State:
     """The model parts of the message down, as they are now."""
-    return arrivals.server.aggregation().reference(1.0)
+    return arrivals.server.aggregation().reference({})
 
 
 def _task(arrivals: Arrivals):  # type: ignore[no-untyped-def]

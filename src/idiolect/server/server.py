@@ -9,6 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.factors import Factors
 from ..core.store import Store
 from ..core.tensors import Shapes
 from ..core.types import State, under
@@ -70,13 +72,13 @@ class Server:
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
-        self.ledger = Ledger(len(roster))
+        self.ledger = Ledger(len(roster), more=contract.method.counted)
         self.plan = Plan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
-    def enrol(self, ids: list, samples: list[int]) -> Tensor:
-        """New clients, from the next round on; their wire ids."""
-        wire_ids = self.roster.enrol(ids, samples)
+    def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
+        """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        wire_ids = self.roster.enrol(ids, samples, weights=weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         return wire_ids
@@ -88,14 +90,14 @@ class Server:
         self.ledger.prepared(wire_ids, up, down)
 
     # -- a round ---------------------------------------------------------------------------------
-    def open(self, version: int | None = None, rate: float = 1.0) -> Round:
+    def open(self, version: int | None = None, factors: Factors | None = None) -> Round:
         """Start a round: who trains, who is heard, the message down."""
         version = self.version if version is None else version
         contract = self.contract
         heard = self._sampled(version)
         everyone = contract.method.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard
-        order = Order(version, self.message(version), train, heard, rate)
+        order = Order(version, self.message(version), train, heard, factors or {})
         link = contract.link
         values = link.down_values(version) if link.codes else contract.down.values
         self.ledger.sent_down(train, len(order.down), values)
@@ -105,8 +107,9 @@ class Server:
             version,
             heard,
             self.roster.most_samples(),
-            self.decoder(version, self._reference(rate)) if link.codes else None,
+            self.decoder(version, self._reference(order.factors)) if link.codes else None,
             link.limit(version) if link.codes else 0,
+            enrolled=self.roster.weights,
         )
         clients = int(self.roster.eligible.sum())
         round = Round(order, inbox, clients, self.roster.mean_samples())
@@ -141,9 +144,13 @@ class Server:
         known = torch.cat([wire_ids[:0], *round.excuses.values()])
         round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, known)]])
 
-    def account(self, wire_ids: Tensor, gradients: Tensor) -> None:
-        """Gradient evaluations that clients report."""
+    def account(
+        self, wire_ids: Tensor, gradients: Tensor, counted: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        for name, counts in (counted or {}).items():
+            self.ledger.add_counted(wire_ids, counts, name)
 
     def ask(self, round: Round) -> list[Query]:
         """The questions of a channel's second exchange; none for most channels.
@@ -221,6 +228,7 @@ class Server:
                 round.version,
                 got.wire_ids,
                 self.roster.most_samples(),
+                enrolled=self.roster.weights,
             )
         return queries
 
@@ -297,11 +305,11 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _reference(self, rate: float) -> State:
+    def _reference(self, factors: Factors) -> State:
         """What coded changes are changes of; nothing where the channel decodes their sum only."""
         if self.contract.link.aggregate_stage is not None:
             return {}
-        return self.aggregation().reference(rate)
+        return self.aggregation().reference(factors)
 
     def decoder(self, version: int, reference: State) -> Decode:
         """How bodies become rows, with what the channel remembers of their senders.

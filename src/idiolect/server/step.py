@@ -7,10 +7,11 @@ state as tensors named "optimizer.*", so that a checkpoint has it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from ..core.factors import Factors
 from ..core.knobs import nearest
 from ..core.optimizers import make_optimizer, optimizers
 from ..core.types import State, prefixed, under
@@ -42,6 +43,11 @@ class ServerStep:
     @property
     def plain(self) -> bool:
         return self.optimizer == "sgd" and self.lr == 1 and not self.options
+
+    def scaled(self, factors: Factors) -> ServerStep:
+        """The step of a round under a schedule of `server_lr`."""
+        factor = factors.get("server_lr", 1.0)
+        return self if factor == 1 else replace(self, lr=self.lr * factor)
 
     def method_state(self, server: State) -> State:
         """The server's state without the optimiser's."""

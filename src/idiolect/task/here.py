@@ -40,7 +40,8 @@ class Here:
     rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
     mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
     `coins` random numbers that all clients share; `validate` the error of a model for each;
-    `optimise` the optimisers of the clients, None for plain steps.
+    `optimise` the optimisers of the clients, None for plain steps; `count` adds to what the method
+    declares as `counted`.
     """
 
     optimise: Optimise | None = None
@@ -68,6 +69,7 @@ class Here:
         self._validate = validate
         self._purpose = purpose
         self._restarts = 0
+        self.counts: dict[str, Tensor] = {}  # int64[K] each: see `count`
         # running statistics [K, m] of each model that a client trains; {} where a model has none
         self.statistics: dict[str, Tensor] = {}
         offsets = data.offsets["train"]
@@ -110,6 +112,12 @@ class Here:
     def tally(self) -> Tensor:  # int64[K]
         """Gradient evaluations so far."""
         return self._batches.tally
+
+    def count(self, name: str, rows: Tensor | int) -> None:  # rows: [K], or the same for all
+        """Add whole numbers to one of the method's `counted`, for each row."""
+        if name not in self.counts:
+            self.counts[name] = torch.zeros(self.rows, dtype=torch.int64)
+        self.counts[name] += rows.cpu() if isinstance(rows, Tensor) else rows
 
     def steps(self, steps: int, epochs: int) -> Tensor:  # -> int64[K]
         """How many steps each row takes: `steps`, or those of `epochs` > 0 passes over its data."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from ..core.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]  # one more than names: the last is d
     device: torch.device
+    parts: Parts = field(default=Parts(), compare=False)  # what words stand for
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Views of x[..., d] by parameter name."""

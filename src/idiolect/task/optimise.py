@@ -182,7 +182,7 @@ def scale_factors(text: str, layout: Layout) -> Tensor:  # -> float64[d]
     factors = torch.ones(layout.starts[-1], dtype=torch.float64)
     for pattern, factor in parse_scale(text):
         for name, chosen in zip(
-            layout.names, matching(pattern, layout.names, "lr_scale"), strict=True
+            layout.names, matching(pattern, layout.parts, "lr_scale"), strict=True
         ):
             if chosen:
                 first, end = layout.span(name)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.files import check_regular
 from ..core.knobs import Knobs, SettingError, knob
+from ..core.parts import parts_of
 from ..core.paths import given_path
 from ..core.tensors import Shapes, file_shapes
 from ..core.types import State
@@ -32,8 +33,8 @@ class Initial(Knobs):
 
     frozen: str = knob(
         "",
-        "parameters that are constants, neither trained nor sent: input, output, or names "
-        "(features.*)",
+        "parameters that are constants, neither trained nor sent: a word of docs/splits.md "
+        "(input, output, block:1), or names (features.*)",
     )
     weights: str = knob(
         "",
@@ -60,7 +61,8 @@ class Initial(Knobs):
             self._load(module)
         if self.frozen:
             names = [n for n, _ in module.named_parameters()]
-            for name, chosen in zip(names, matching(self.frozen, names, "frozen"), strict=True):
+            parts = parts_of(module, names)
+            for name, chosen in zip(names, matching(self.frozen, parts, "frozen"), strict=True):
                 if chosen:
                     module.get_parameter(name).requires_grad_(False)
             if not any(p.requires_grad for p in module.parameters()):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
+from ..core.parts import parts_of
 from ..core.trees import Tree, arguments
 from .batches import Batch
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
@@ -79,7 +80,9 @@ class Task:
             raise SettingError(f"model: {type(self.module).__name__} has no trainable parameter")
         names, parameters = zip(*trained, strict=True)
         starts = tuple(accumulate((p.numel() for p in parameters), initial=0))
-        self.layout = Layout(names, tuple(p.shape for p in parameters), starts, self.device)
+        shapes = tuple(p.shape for p in parameters)
+        parts = parts_of(self.module, names)
+        self.layout = Layout(names, shapes, starts, self.device, parts)
         self.d = starts[-1]
         self.x0 = torch.cat([p.detach().flatten() for p in parameters])
         self.statistics = Statistics.of(self.module, self.buffers, self.x0)
@@ -218,8 +221,10 @@ class Task:
     def split(self, private: str) -> Split:
         """Which coordinates are private.
 
-        "input" (the first layer), "output" (the last), "adapter" (what `models.adapt` added),
-        "all", "none", or name patterns ("head.*,*.bias").
+        "input" and "output": of a transformer its first and last block, of other models the first
+        and last layer. "embedding" and "head": what comes before and after the blocks. "block:K"
+        and "layer:K" by number, "norms", "biases", "adapter" (what `models.adapt` added), "all",
+        "none", or name patterns ("head.*,*.bias"). Several with commas.
 
         >>> task = Task(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
         >>> task.split("output").w.tolist()

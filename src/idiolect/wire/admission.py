@@ -117,6 +117,8 @@ class Inbox:
     # have a magnitude of `largest` at most
     sink: Callable[[State, np.ndarray], None] | None = None
     largest: float = np.inf
+    # float64 by wire id: the weights that count, whatever is claimed; None = the claims, capped
+    enrolled: Tensor | None = None
 
     def __post_init__(self) -> None:
         self._expected = np.unique(self.expected.numpy().astype(np.int64))
@@ -239,7 +241,7 @@ class Inbox:
         sound = np.flatnonzero(decoded & fits)
         if len(sound):
             kept = {n: t[sound] for n, t in rows.items()} if len(sound) < len(place) else rows
-            self.sink(kept, np.minimum(weights[sound].astype(np.float64), self.cap))
+            self.sink(kept, self._counted(place[sound], weights[sound]))
         fates = np.where(finite, _CODE["overflow"], _CODE["not finite"])
         fates[fits] = ADMITTED
         return np.where(decoded, fates, _CODE["channel"]).astype(np.int8)
@@ -273,9 +275,15 @@ class Inbox:
     ) -> None:
         """What else counts of admitted messages."""
         self._fates[place] = ADMITTED
-        self._weights[place] = np.minimum(weights.astype(np.float64), self.cap)
+        self._weights[place] = self._counted(place, weights)
         self._lengths[place] = lengths
         self._values[place] = values
+
+    def _counted(self, place: np.ndarray, claimed: np.ndarray) -> np.ndarray:  # -> float64
+        """How much clients count: as enrolled, or as they claim, at most the cap."""
+        if self.enrolled is not None:
+            return self.enrolled.numpy()[self._expected[place]]
+        return np.minimum(claimed.astype(np.float64), self.cap)
 
     def _book(self, fates: np.ndarray, place: np.ndarray, deciding: np.ndarray) -> None:
         """Count the rejected messages; the first deciding one of a client without a fate is it."""

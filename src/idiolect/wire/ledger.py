@@ -46,8 +46,9 @@ class RoundEntry:
 class Ledger:
     """Totals per client, and what became of the messages that were asked for.
 
-    Every count is a tensor [clients] whose index is the wire id. Bytes and gradients are int64;
-    values are float64, for coded numbers count as fractions of 32-bit words. `enter` closes the
+    Every count is a tensor [clients] whose index is the wire id. Bytes, gradients and what the
+    method counts beside them (`more`) are int64; values are float64, for coded numbers count as
+    fractions of 32-bit words. `enter` closes the
     account of a round and checks it: every selected client is admitted, rejected or missing, and
     the sum of admitted bytes is the byte counter.
 
@@ -68,9 +69,10 @@ class Ledger:
     surplus: Counter[str] = field(default_factory=Counter)  # reason -> messages
     bytes_admitted: int = 0
     last: RoundEntry | None = None  # the newest round
+    more: tuple[str, ...] = ()  # names of what the method counts
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
+        for name in (*COUNTS, *self.more):
             dtype = torch.float64 if name.startswith("values") else torch.int64
             self.counts[name] = self.counts.get(name, torch.zeros(self.clients)).to(dtype)
 
@@ -104,6 +106,10 @@ class Ledger:
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         """These clients evaluated so many gradients."""
         self.counts["gradients"][wire_ids] += counts
+
+    def add_counted(self, wire_ids: Tensor, counts: Tensor, name: str) -> None:
+        """These clients counted so much of one of `more`."""
+        self.counts[name][wire_ids] += counts
 
     def enter(self, entry: RoundEntry) -> None:
         """The end of a round; raises where the account does not balance."""
@@ -148,7 +154,7 @@ class Ledger:
     @classmethod
     def load(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Ledger:
         """The inverse of `save`."""
-        counts = {name: tensors[name] for name in COUNTS}
+        counts = dict(tensors)
         return cls(
             len(counts["gradients"]),
             counts,
@@ -158,4 +164,5 @@ class Ledger:
             missing=Counter(facts["missing"]),
             surplus=Counter(facts["surplus"]),
             bytes_admitted=int(counts["bytes_up"].sum()),
+            more=tuple(name for name in counts if name not in COUNTS),
         )

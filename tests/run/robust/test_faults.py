@@ -263,9 +263,9 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
     unchanged = []
     advance = InProcess.advance
 
-    def watched(self, rate=1.0):
+    def watched(self, factors=None):
         before = {n: t.clone() for n, t in {**self.server.state, **channel_of(self)}.items()}
-        advance(self, rate)
+        advance(self, factors)
         after = {**self.server.state, **channel_of(self)}
         unchanged.append(all(torch.equal(t, after[n]) for n, t in before.items()))
 
@@ -410,8 +410,8 @@ def test_no_answer_at_all_leaves_the_server_as_it_is(monkeypatch):
     tampering(monkeypatch, lambda round, ms: ms)
     advance = InProcess.advance
 
-    def watched(self, rate=1.0):
-        advance(self, rate)
+    def watched(self, factors=None):
+        advance(self, factors)
         servers.append(self.server.state["w"].clone())
 
     monkeypatch.setattr(InProcess, "advance", watched)

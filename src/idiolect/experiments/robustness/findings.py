@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .grid import percent
@@ -40,6 +41,30 @@ def _near(cells: Sequence[tuple[str, Cell, float]]) -> str:
     ]
     exceptions = f" (not {'; '.join(off)})" if off else ""
     return f"{len(cells) - len(off)} of {len(cells)}{exceptions}"
+
+
+def above(tables: Tables, method: str = "Local", other: str = "lp-proj-1") -> str:
+    """Is a method that sends nothing above another one, cell by cell? Both have the same clients.
+
+    A clean cell is the same in the table of every attack, and counts once.
+    """
+    cells = {}
+    for federation, attack, row in tables.of_method(method):
+        theirs = tables.rows.get((federation, attack, other), {})
+        for share in set(row) & set(theirs):
+            clean_once = (federation, attack if share else "", share)
+            gap = row[share].accuracy - theirs[share].accuracy
+            cells[clean_once] = math.inf if theirs[share].collapsed else gap
+    if not cells:
+        return f"**{method} is above {other}**: not run."
+    higher = sum(gap > 0 for gap in cells.values())
+    finite = [gap for gap in cells.values() if math.isfinite(gap)]
+    mean = sum(finite) / len(finite)
+    return (
+        f"**{method}, which sends nothing and hears nobody, is above {other}** in {higher} of "
+        f"{len(cells)} cells, by {mean:.3f} on average ({min(finite):.3f} to {max(finite):.3f}): "
+        "on these data withstanding an attack is worth no more than staying away from it."
+    )
 
 
 def useless(

@@ -48,7 +48,7 @@ class Threat:
 
 _FEDAVG = {"lr": 0.5, "steps": 1}
 _DITTO = {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "steps": 5, "personal_steps": 20}
-_RSA = {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "steps": 20}
+_RSA = {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "steps": 20, "server_step": "sum-new"}
 _LP_PROJ = {
     "dim": 21,
     "lam": 0.1,
@@ -59,6 +59,7 @@ _LP_PROJ = {
     "nu": 1e-10,
 }
 METHODS = {
+    "Local": Competitor("local", {"lr": 0.1, "steps": 20}),  # as many gradients as lp-proj at most
     "Ditto": Competitor("ditto", _DITTO),
     "Global+Mean": Competitor("fedavg", _FEDAVG),
     "Global+Median": Competitor("fedavg", _FEDAVG, "median"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import words
-from .findings import FAR, breaks, differences, unmoved, useless
+from .findings import FAR, above, breaks, differences, unmoved, useless
 from .grid import ATTACKS, EVERY, heard_per_round, percent
 from .published import Published, read_published
 from .tables import Tables
@@ -21,7 +21,7 @@ def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
         every=EVERY,
     )
     published = read_published()
-    findings = [unmoved(tables), useless(tables), breaks(tables)]
+    findings = [unmoved(tables), above(tables), useless(tables), breaks(tables)]
     lines = [head, "## What it shows", "", *(f"- {text}" for text in findings), "", words.SETTINGS]
     for federation, attack in dict.fromkeys((f, a) for f, a, _ in tables.rows):
         lines += [*_table(tables, published, federation, attack), ""]
@@ -38,9 +38,10 @@ def _table(tables: Tables, published: Published, federation: str, attack: str) -
     yield "|---" * (len(shares) + 1) + "|"
     for (f, a, method), row in tables.rows.items():
         if (f, a) == (federation, attack):
-            theirs = published.get((f, a, method), [None] * len(shares))
-            pairs = zip(shares, theirs, strict=True)
-            cells = [f"{row[s].text()}<br><sub>{_paper(t)}</sub>" for s, t in pairs]
+            cells = [row[s].text() for s in shares]
+            if theirs := published.get((f, a, method)):
+                pairs = zip(cells, theirs, strict=True)
+                cells = [f"{ours}<br><sub>{_paper(t)}</sub>" for ours, t in pairs]
             yield f"| {method} | " + " | ".join(cells) + " |"
 
 

@@ -11,6 +11,7 @@ from .tables import Row, Tables
 
 # Colours that the colour-blind can tell apart (Okabe and Ito); dashes for the global models.
 STYLES = {
+    "Local": ("#000000", ":", "."),
     "Ditto": ("#E69F00", "-", "s"),
     "Global+Mean": ("#999999", "--", "v"),
     "Global+Median": ("#56B4E9", "--", "^"),

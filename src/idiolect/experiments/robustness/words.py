@@ -10,10 +10,11 @@ The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic 
 A cell is the mean test accuracy of the **benign** clients' own models after the last round ± half
 the 95 % interval over seeds (Student's t: wide for so few), and in parentheses the population
 variance over those clients, averaged over seeds. Below it, in small print, is the paper's own
-figure (10 repetitions). ★ marks a collapse: a mean test loss that is not finite or above a
-million, checked every {every} rounds, with the first such round; the paper's ★ is a run that
-returned no solution. The seed changes the initial models, P, which clients are heard, the
-mini-batches and which clients are malicious; the data stay the same.
+figure (10 repetitions; its tables have no row for Local, its Figure 4 has). ★ marks a collapse: a
+mean test loss that is not finite or above a million, checked every {every} rounds, with the first
+such round; the paper's ★ is a run that returned no solution. The seed changes the initial models,
+P, which clients are heard, the mini-batches and which clients are malicious; the data stay the
+same.
 
 ![Accuracy over the share of malicious clients, for each attack and federation](robustness.png)
 """
@@ -30,11 +31,13 @@ SETTINGS = """\
   values. lp-proj: dim 21, batch 64, ν = 1e-10 and one mini-batch per inner problem as stated;
   λ = 0.1, both step sizes 0.1 and R = 1 are in the grid (and are our defaults); at most 20 inner
   steps, as in the public code. Ditto: λ = 0.1, both step sizes 0.1 and R = 5, from the grid, and
-  20 personal steps. RSA: the server step of its own paper (a sum of signs), λ = 0.1, the smallest
-  of the grid; our default, 0.01, is outside the grid and better (clean, Synthetic(0, 0), seed 0:
-  0.899 against 0.833), so these rows show the paper's RSA, not the best one. FedAvg (Global+…):
-  step size 0.5 and one step per round, of the grid's six the best on validation data of clean runs
-  with the mean (seed 0, both federations together). No other method was tuned.
+  20 personal steps. Local: 20 steps per round at step size 0.1, as many as lp-proj has at most.
+  RSA: the server step of its own paper (a sum of signs), on the models after the clients' steps as
+  in its code (`server_step="sum-new"`), λ = 0.1, the smallest of the grid; λ = 0.01 is outside the
+  grid and better (clean, Synthetic(0, 0), seed 0: 0.899 against 0.833), so these rows show the
+  paper's RSA, not the best one. FedAvg (Global+…): step size 0.5 and one step per round, of the
+  grid's six the best on validation data of clean runs with the mean (seed 0, both federations
+  together). No other method was tuned.
 - The paper does not state the number of rounds; 200 is the default of its public code. No gradient
   clipping and no weight decay, which that code has.
 - Krum is the original, told f = the share of malicious clients × heard clients, rounded down, and

@@ -23,7 +23,7 @@ from ...task.losses import Loss
 from .auc import Auc
 from .calibration import CalibrationError
 from .labels import F1, BalancedAccuracy
-from .means import Brier, LogLoss, Mae, Perplexity, Rmse, TopK
+from .means import Brier, LogLoss, Mae, NextWordAccuracy, Perplexity, Rmse, TopK
 from .metric import Form, Measured, Metric, Samples
 from .own import Absent, Own, usable
 from .r2 import R2
@@ -89,6 +89,7 @@ METRICS: Table[Metric] = Table(
                 R2(),
                 TopK(5),
                 Perplexity(),
+                NextWordAccuracy(),
             )
         },
     },
@@ -150,6 +151,8 @@ def _named(name: str) -> Metric:
         return Absent(name.removeprefix(OWN))
     if found := re.fullmatch(r"top_([1-9]\d{0,5})", name):
         return TopK(int(found[1]))
+    if found := re.fullmatch(r"next_word_accuracy((?:_\d{1,7})+)", name):
+        return NextWordAccuracy(tuple(sorted({int(t) for t in found[1].split("_")[1:]})))
     if name == "top_k":
         raise SettingError("metrics: 'top_k' is not accepted; say how many: 'top_5'")
     return METRICS.find(name)
@@ -213,7 +216,7 @@ def form_of(federation: Federation, loss: Loss) -> Form:
     """What the targets of these data are like, and the outputs that the loss takes."""
     targets = leaves(federation.targets)[0]
     many = max(1, math.prod(targets.shape[1:]))
-    return Form(federation.classes, many, odds=not loss.of_probabilities)
+    return Form(federation.classes, many, not loss.of_probabilities, federation.special)
 
 
 def refuse(metrics: Iterable[Metric], form: Form) -> None:
@@ -241,5 +244,6 @@ def why_not(metric: Metric) -> str:
     return {
         "auc": "all test samples of one class",
         "f1": "class 1 neither there nor predicted",
+        "next_word_accuracy": "all targets are special tokens",
         "r2": "fewer than two test samples, or all targets equal",
     }.get(metric.name, "it gave no number")

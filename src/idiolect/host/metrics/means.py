@@ -92,6 +92,37 @@ class TopK(Mean):
         return samples.owners, hits.double()
 
 
+class NextWordAccuracy(Mean):
+    """How often the next word is predicted, where it is a word of the vocabulary.
+
+    Targets that are special tokens (padding, unknown, begin and end of a sentence) are left out, as
+    in the papers of FFGG and Pillutla et al.; predicting one where a word follows is a miss. Which
+    they are the data say, or the name: next_word_accuracy_0_3 leaves out 0 and 3.
+    """
+
+    def __init__(self, ignored: tuple[int, ...] | None = None):
+        self.ignored = ignored
+        self.name = "_".join(["next_word_accuracy", *map(str, ignored or ())])
+
+    def refusal(self, form: Form) -> str:
+        if form.classes and self._special(form) == ():
+            return (
+                "the data name no special tokens; give them with the data: "
+                "from_arrays(..., special=[0, 1]), or in the name: next_word_accuracy_0_1"
+            )
+        if form.classes and max(self._special(form)) >= form.classes:
+            return f"there are {form.classes} tokens, and {max(self._special(form))} is none"
+        return super().refusal(form)
+
+    def _special(self, form: Form) -> tuple[int, ...]:
+        return form.special if self.ignored is None else self.ignored
+
+    def terms(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        words = ~torch.isin(samples.labels, torch.tensor(self._special(samples.form)))
+        hits = (samples.predicted == samples.labels)[words]
+        return samples.owners[words], hits.double().unsqueeze(1)
+
+
 class Rmse(Mean):
     """The root of the mean squared error; of several targets the mean of their roots."""
 

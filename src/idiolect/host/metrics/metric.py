@@ -30,6 +30,7 @@ class Form:
     classes: int  # 0 = real targets
     targets: int = 1  # real targets per sample
     odds: bool = True  # outputs are logits; else they are probabilities
+    special: tuple[int, ...] = ()  # classes that are no words
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""`idiolect advise`: should these clients learn together at all, and by which method?"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..core.paths import given_path
+from ..report.console import ERR, OUT, say
+from ..run.advice.asking import REFUSED, Asking
+from ..run.advise import advise as run_advise
+from .flags import Flags, Parser, plan_of, training_flags
+from .progress import SECONDS, directory_for, duration
+
+EXAMPLES = """For example:
+  idiolect advise --data table --path visits.csv --client hospital --target outcome
+  idiolect advise --config idiolect.toml --quick
+  idiolect advise ditto:lam=1 lp-proj:dim=50 --data digits --clients 20
+Local and fedavg are always among the candidates."""
+clock = time.monotonic
+
+
+def advise(argv: list[str]) -> None:
+    """Whether these clients should learn together, by which method, and who gains by it."""
+    parser = Parser(
+        "advise",
+        "Should these clients learn together at all, by which method, and who gains by it? Judged "
+        "on validation samples, or folds of the training samples; test samples are not looked at.",
+    )
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "methods", nargs="*", help="candidates beside local and fedavg, with fields of their own"
+    )
+    parser.add_argument("--picture", metavar="FILE", help="draw the advice on one page, as PNG")
+    flags, file = training_flags(parser, argv, None)
+    flags.add("advise", Asking, "advice")
+    parsed = flags.parse(argv)
+    picture = given_path(parsed.picture, "picture") if parsed.picture else None
+    plan = plan_of(flags, parsed, file, "fedavg", {})
+    settings = _settings(plan.settings, flags, parsed)
+    directory = directory_for(parsed.directory, "advise")
+    federation = plan.make_data()
+    task = plan.make_task(federation)
+    with _progress(parsed.quiet) as report:
+        advice = run_advise(
+            federation,
+            task,
+            parsed.methods or file["methods"],
+            directory=directory,
+            progress=report,
+            **flags.values(parsed, "advise"),
+            **settings,
+        )
+    if picture is not None:
+        advice.picture(Path(picture))
+    if parsed.json:
+        print(json.dumps(advice.as_dict()))
+    else:
+        OUT.print(advice)
+    say(f"advice directory: {directory}")
+
+
+def _settings(given: dict, flags: Flags, parsed: object) -> dict:
+    """The run's settings; those of a file that are about whole runs are left out, with a word."""
+    flagged = flags.values(parsed, "run")  # type: ignore[arg-type]
+    about_runs = [name for name in given if name in REFUSED and name not in flagged]
+    if about_runs:
+        say(f"of the settings file, {', '.join(about_runs)} are about runs: advise leaves them out")
+    return {name: value for name, value in given.items() if name not in about_runs}
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[bool | Callable[[int, int, str], None] | None]:
+    """Progress over trainings: a bar on a terminal, elsewhere a line now and then."""
+    if quiet:
+        yield False
+    elif ERR.is_terminal:
+        yield True
+    else:
+        yield _Lines()
+
+
+class _Lines:
+    """A line of progress every ten seconds and at each fifth of the trainings, on stderr."""
+
+    def __init__(self) -> None:
+        self.began = self.said_at = clock()
+        self.fifth = 0
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        fifth = 5 * done // total
+        if fifth <= self.fifth and clock() - self.said_at < SECONDS:
+            return
+        self.fifth = max(fifth, self.fifth)
+        self.said_at = clock()
+        left = (clock() - self.began) / done * (total - done)
+        then = f", about {duration(left)} left" if done < total else ""
+        say(f"training {done} of about {total}: {what}{then}")

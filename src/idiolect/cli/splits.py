@@ -1,0 +1,74 @@
+"""`idiolect splits`: which part of a model should be personal."""
+
+from __future__ import annotations
+
+import json
+
+from ..models.adapters import KINDS
+from ..report.console import OUT, say
+from ..run.splits import ROUNDS, Splits
+from ..run.splits import splits as measure_splits
+from .flags import Parser, plan_of, training_flags
+from .progress import progress_bar
+
+EXAMPLES = f"""The start is {ROUNDS} rounds of FedAvg (--rounds, --start), or --weights FILE. Then
+the private part of every client is fine-tuned (--finetune-steps 50; --finetune-lr, else the best
+of several).
+For example:
+  idiolect splits --data digits --clients 20 --classes-per-client 2 --seeds 3
+  idiolect splits --data sotu --model transformer --width 64 --hidden 128 --parts 'input;output'"""
+
+
+def splits(argv: list[str]) -> None:
+    """Measure every part of a model that could be personal."""
+    parser = Parser(
+        "splits", "Which part of the model should be personal: each measured, one recommended."
+    )
+    parser.add_argument(
+        "--parts",
+        default="",
+        help="candidates, separated by semicolons: 'input;output;block:2;adapter,norms' "
+        "(default: every block or layer, norms, biases, adapters)",
+    )
+    parser.add_argument(
+        "--rank",
+        type=int,
+        default=4,
+        help="inner width of the adapters that a model without any is given; 0 = none (default 4)",
+    )
+    parser.add_argument(
+        "--adapters",
+        choices=KINDS,
+        default="low-rank",
+        help="the kind of these adapters (default low-rank)",
+    )
+    parser.add_argument(
+        "--start",
+        default="fedavg",
+        help="the method whose shared model is the start: fedavg:lr=0.05,steps=10 (default fedavg)",
+    )
+    parser.epilog = EXAMPLES
+    flags, file = training_flags(parser, argv, None)
+    parsed = flags.parse(argv)
+    plan = plan_of(flags, parsed, file, "fedavg", {})
+    federation = plan.make_data()
+    task = plan.make_task(federation)
+    settings = plan.make_settings()
+    rounds = settings.rounds if "rounds" in plan.settings else ROUNDS
+    with progress_bar(settings.seeds * rounds, parsed.quiet) as bar:
+        found: Splits = measure_splits(
+            task,
+            federation,
+            parts=parsed.parts,
+            rank=parsed.rank,
+            adapter=parsed.adapters,
+            start=parsed.start,
+            report=bar,
+            tell=None if parsed.quiet else say,
+            progress=False,
+            **plan.settings,
+        )
+    if parsed.json:
+        print(json.dumps(found.summary()))
+    else:
+        OUT.print(found.table(OUT.width))

@@ -1,0 +1,208 @@
+"""The page defaults.md, from the stored figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...methods import METHODS
+from ..reproduced import table
+from .choose import rows_of
+from .explained import EXPLAINED
+from .federations import HIDDEN, KINDS
+from .tied import TITLE
+
+Stored = Mapping[str, Any]
+
+
+def page(stored: Stored) -> str:
+    """The whole page."""
+    parts = [
+        _head(stored["settings"]),
+        _chosen(stored["grids"]),
+        _against_local(stored),
+        _tied(stored["tied"]),
+        _grids(stored["grids"]),
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _head(settings: Stored) -> str:
+    rows = [
+        {
+            "federation": title,
+            "how it differs": text,
+            "model": "linear" if KINDS[title].linear else f"{HIDDEN} hidden units",
+            "heard per round": KINDS[title].heard,
+        }
+        for title, text in settings["federations"].items()
+    ]
+    return "\n".join(
+        [
+            "# Where the defaults come from",
+            "",
+            "Written by `idiolect reproduce defaults`, with every cell in defaults.json; a test "
+            "holds the defaults",
+            "of the code to this page.",
+            "",
+            "**The rule.** Each method has a small grid of settings; the first one is its paper's, "
+            "or the nearest to",
+            f"it. Every setting runs {settings['rounds']} rounds on each federation below, with "
+            f"{settings['seeds']} seeds (of the data, the split and the",
+            "run). The *regret* of a setting on a federation is how far its accuracy on "
+            "**validation data** is below",
+            "that of the method's best setting there. The default is the setting whose worst regret "
+            "over all",
+            f"federations is least. Settings within {settings['tie']:g} of that count as equal, "
+            "since two seeds tell no more: of",
+            "them the one with the fewest gradients is taken, then the fewest bytes, then the "
+            "smaller regret, then",
+            "the first. Test data have no part in it.",
+            "",
+            *table(rows),
+            "",
+            "Methods for parts of a model have one with a hidden layer on all of them. Digits by "
+            "form: scikit-learn's",
+            "digits are stored as they were scanned, and their labels repeat a form of some 130 "
+            "digits that writers",
+            "filled in; each form is a client. A default is a start, not the best setting for your "
+            "data.",
+            "",
+        ]
+    )
+
+
+def _chosen(grids: Stored) -> str:
+    rows = []
+    for method, grid in grids.items():
+        cells = rows_of(grid["cells"])
+        chosen = grid["chosen"]
+        rows.append(
+            {
+                "method": f"`{method}`",
+                "default": _fields(grid["candidates"][chosen]),
+                "worst regret": f"{grid['regrets'][chosen]:.3f}",
+                "of the first setting": f"{grid['regrets'][0]:.3f}",
+                "settings": len(cells),
+                "preset": ", ".join(METHODS.find(method)[0].presets) or "–",
+            }
+        )
+    lines = ["## What was chosen", "", *table(rows), ""]
+    lines += [
+        "*Worst regret*: on the federation that suits it least, the default is so far below the "
+        "method's best setting",
+        "there. `preset=paper` is the setting of the paper where it is another one "
+        "([fidelity.md](fidelity.md)).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _against_local(stored: Stored) -> str:
+    local = stored["local"]
+    if not local:
+        return ""
+    lines = [
+        "## Better than alone, where collaboration helps?",
+        "",
+        "Collaboration clearly helps where FedAvg is better than Local, both with what was chosen, "
+        "beyond the 95 %",
+        f"interval of their difference ({stored['settings']['checked']} seeds, the same data for "
+        "both; test data):",
+        "",
+    ]
+    lines += table(
+        [
+            {
+                "federation": title,
+                "FedAvg": _three(row["fedavg"]["accuracy"]),
+                "Local": _three(row["fedavg"]["local"]),
+                "difference": _difference(row["fedavg"]),
+                "collaboration": "helps" if row["helps"] else "does not clearly help",
+            }
+            for title, row in local.items()
+        ]
+    )
+    for title, row in local.items():
+        if row["helps"]:
+            lines += ["", f"### {title}: every method against Local with as many gradients", ""]
+            lines += table([_line(name, figures) for name, figures in row["methods"].items()])
+    reasons = [f"- `{name}`: {reason}" for name, reason in EXPLAINED.items()]
+    lines += ["", "Worse than Local beyond the interval, and why:", "", *reasons, ""]
+    return "\n".join(lines)
+
+
+def _line(name: str, row: Stored) -> dict[str, Any]:
+    return {
+        "method": f"`{name}`",
+        "gradients": f"{row['gradients']:,.0f}",
+        "accuracy": _three(row["accuracy"]),
+        "Local": _three(row["local"]),
+        "difference": _difference(row),
+        "": f"**{row['verdict']}**" if row["verdict"] == "worse" else row["verdict"],
+    }
+
+
+def _tied(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    shown = [
+        {
+            "d_sub": row["dim"],
+            "d_sub / d": f"{row['share']:.3f}",
+            "lp-proj-1": _three(row["lp-proj-1"]),
+            "lp-proj-2": _three(row["lp-proj-2"]),
+        }
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            "## lp-proj: how much of the model is tied",
+            "",
+            f"Test accuracy on {TITLE}, as above. Only d_sub directions of the model are tied to "
+            "those of the other",
+            "clients; in all others a client has its own data alone, and Local's loss. The gain "
+            "grows with d_sub / d.",
+            "(Projection `contiguous`; the last row is the identity.)",
+            "",
+            *table(shown),
+            "",
+        ]
+    )
+
+
+def _grids(grids: Stored) -> str:
+    lines = [
+        "## All settings",
+        "",
+        "Validation accuracy, the mean over seeds; the default is bold.",
+    ]
+    for method, grid in grids.items():
+        names = list(grid["cells"])
+        rows = []
+        for i, (candidate, cells) in enumerate(
+            zip(grid["candidates"], rows_of(grid["cells"]), strict=True)
+        ):
+            mark = "**" if i == grid["chosen"] else ""
+            row: dict[str, Any] = {"setting": f"{mark}{_fields(candidate)}{mark}"}
+            row |= {n: _three(cell.accuracy) for n, cell in zip(names, cells, strict=True)}
+            row["regret"] = f"{mark}{grid['regrets'][i]:.3f}{mark}"
+            gradients = sum(cell.gradients for cell in cells) / len(cells)
+            rows.append(row | {"gradients": f"{gradients:,.0f}"})
+        lines += ["", f"### {method}", "", *table(rows)]
+    return "\n".join(lines)
+
+
+def _fields(fields: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {value}"
+        for name, value in fields.items()
+    )
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _difference(row: Stored) -> str:
+    return f"{row['difference']:+.3f} ± {row['half']:.3f}"

@@ -1,0 +1,110 @@
+"""The runs of an experiment, on several cores, with progress; an interrupted command goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..host.scores import interval
+from ..run.code import package_source
+from ..run.grid import finish
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run: a frozen dataclass of plain fields whose `train` gives plain data."""
+
+    def train(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def cost(self) -> float:
+        """How long it takes, in any unit that all runs of the experiment share."""
+        return 1.0
+
+    def key(self) -> str:
+        """A digest of its fields and of the code."""
+        text = json.dumps([package_source(), type(self).__name__, asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def describe(self) -> str:
+        return f"{type(self).__name__} {asdict(self)}"
+
+
+W = TypeVar("W", bound=Work)
+
+
+def finished(
+    jobs: Sequence[W], folder: Path, name: str, workers: int = 2
+) -> dict[W, dict[str, Any]]:
+    """The results of all runs, with a bar on stderr.
+
+    They are stored while the experiment runs, so that the same command goes on where it was; what
+    is stored is removed when all are there.
+    """
+    kept = folder / f".{name}.jsonl"
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+        speed_estimate_period=600,
+    )
+    task: list[TaskID] = []
+
+    def report(results: Mapping[W, dict[str, Any]], job: W | None) -> None:
+        if job is None:
+            task.append(bar.add_task(name, total=sum(j.cost() for j in jobs)))
+            bar.update(task[0], completed=sum(j.cost() for j in results))
+        else:
+            bar.update(task[0], advance=job.cost())
+
+    with bar:
+        results = finish(jobs, kept, workers, report)
+    kept.unlink(missing_ok=True)
+    return results
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope of a line through log y against log x: mean over repetitions and 95 % interval."""
+
+    value: float
+    half: float | None  # half the interval; None for one repetition
+
+    @classmethod
+    def of(cls, x: Sequence[float], rows: np.ndarray, low: float, high: float = math.inf) -> Slope:
+        """Fitted to each repetition (rows[repetitions, len(x)]) where low <= x <= high.
+
+        >>> x = [1.0, 10.0, 100.0]
+        >>> Slope.of(x, np.array([[1.0, 0.1, 0.01], [2.0, 0.2, 0.02]]), low=1).text()
+        '-1.00 ± 0.00'
+        """
+        at = np.asarray(x, dtype=float)
+        inside = (at >= low) & (at <= high)
+        fits = np.polyfit(np.log(at[inside]), np.log(np.asarray(rows)[:, inside]).T, 1)[0]
+        return cls(float(fits.mean()), interval(fits.tolist()))
+
+    def text(self) -> str:
+        return f"{self.value:.2f}" + ("" if self.half is None else f" ± {self.half:.2f}")
+
+    def near(self, expected: float, room: float) -> bool:
+        """Whether it is `expected` up to `room`, and known as well as that."""
+        return abs(self.value - expected) <= room and (self.half or 0.0) <= 2 * room
+
+
+def spaced(first: int, last: int, count: int) -> list[int]:
+    """About `count` rounds from `first` to `last`, evenly on a logarithmic axis.
+
+    >>> spaced(1, 100, 5)
+    [1, 3, 10, 32, 100]
+    """
+    return sorted({round(t) for t in np.geomspace(first, last, count).tolist()})

@@ -1,0 +1,174 @@
+"""What `advise` returns: the choice, the table behind it, who gains and who loses, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.columns import LONGEST, Column, fitted_table
+from ...core.files import private_folder, write_atomic, write_json
+from ...core.knobs import SettingError
+from ...core.plain import plain
+from ...core.text import shown
+from ...data.ids import ClientId
+from ...report.advice_picture import draw
+from ...report.figures import count, number, size
+from ..comparison import refuse_taken
+from .clients import GAINS, LOSES, UNTOLD, ClientGain
+from .decision import UNDECIDED
+from .heterogeneity import Heterogeneity
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+WIDTH = 80
+SHOWN = 5  # clients that are named of those who gain most, and of those who lose most
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Advice for a federation. Prints; `choice`, `table`, `gains` and `as_dict()` have the rest."""
+
+    choice: str  # the method to deploy, "local", or "undecided"
+    p: float  # of the comparison that it hangs on
+    words: list[str]  # what to deploy, what it costs, how sure that is
+    notes: list[str]  # what was assumed, and what cannot be told
+    metric: str  # "accuracy" or "loss"
+    title: str
+    alternative: str = ""  # "fedavg", "local" or "too close to call"; "" where it was not asked
+    tie: float = 0.0  # a gain that is not worth a message, in the units of the metric
+    table: list[dict[str, Any]] = field(default_factory=list)  # a row per candidate
+    clients: list[ClientGain] = field(default_factory=list)  # in the order of the federation
+    gains_of: str = ""  # the candidate that they gain or lose by
+    heterogeneity: Heterogeneity | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data tell."""
+        return self.choice != UNDECIDED
+
+    @property
+    def gains(self) -> dict[str, list[ClientId]]:
+        """Who gains, who loses, and of whom it cannot be told, by their own ids.
+
+        By the chosen method against learning alone; where the choice is that, or none, by the best
+        one that federates.
+        """
+        names = {"gain": GAINS, "lose": LOSES, "untold": UNTOLD}
+        return {
+            key: [c.client for c in self.clients if c.verdict == verdict]
+            for key, verdict in names.items()
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data: what `--json` prints."""
+        return plain(
+            {
+                "choice": self.choice,
+                "alternative": self.alternative,
+                "words": self.words,
+                "notes": self.notes,
+                "metric": self.metric,
+                "tie": self.tie,
+                "p": self.p,
+                "candidates": self.table,
+                "heterogeneity": self.heterogeneity and self.heterogeneity.as_dict(),
+                "gains_of": self.gains_of,
+                "gains": self.gains,
+                "clients": [c.as_dict() for c in self.clients],
+                "settings": self.settings,
+                "seconds": self.seconds,
+            }
+        )
+
+    def picture(self, path: str | Path) -> Path:
+        """Draw the advice on one page (PNG); needs matplotlib."""
+        drawn = draw(self.as_dict(), self.title, Path(path))
+        if drawn is None:
+            raise SettingError("picture: it needs matplotlib: pip install 'idiolect[plot]'")
+        return drawn
+
+    def save(self, directory: str | Path) -> Path:
+        """Write advice.json, advice.txt and, with matplotlib, advice.png into a new folder."""
+        path = Path(directory)
+        refuse_taken(path)
+        private_folder(path)
+        write_json(path / "advice.json", self.as_dict())
+        write_atomic(path / "advice.txt", f"{self}\n".encode())
+        draw(self.as_dict(), self.title, path / "advice.png")
+        return path
+
+    # -- tables ----------------------------------------------------------------------------------
+    def tables(self, width: int = WIDTH) -> list[Table]:
+        """A line per candidate, and the clients who gain or lose most."""
+        tables = [self._candidates(width)] if self.table else []
+        return [*tables, *([self._clients(width)] if self.clients else [])]
+
+    def _candidates(self, width: int) -> Table:
+        columns = [
+            Column("candidate", 0, lambda r: shown(r["label"], LONGEST), words=True, least=14),
+            Column(self.metric, 0, lambda r: number(r["value"])),
+            Column("gain over local", 1, lambda r: self._gain(r, "gain")),
+            Column("95 % interval", 2, self._interval),
+            Column("bytes per round", 3, lambda r: "–" if r["bytes"] is None else _sent(r)),
+            Column("step size ×", 4, lambda r: ", ".join(f"{f:g}" for f in r["step_factors"])),
+            Column("rounds", 5, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
+            Column("gradients", 6, lambda r: count(r["gradients"])),
+        ]
+        return fitted_table(columns, self.table, width, shown(self.title))
+
+    def _gain(self, row: dict[str, Any], key: str) -> str:
+        return "–" if row[key] is None else f"{row[key]:+.4f}"
+
+    def _interval(self, row: dict[str, Any]) -> str:
+        if row["low"] is None or row["high"] is None:
+            return "–"
+        return f"{row['low']:+.4f} to {row['high']:+.4f}"
+
+    def _clients(self, width: int) -> Table:
+        told = [c for c in self.clients if c.verdict != UNTOLD]
+        rest = [c for c in self.clients if c.verdict == UNTOLD and c.gain == c.gain]
+        ordered = sorted(told or rest, key=lambda c: -c.gain)
+        rows = ordered
+        if len(ordered) > 2 * SHOWN:
+            rows = [*ordered[:SHOWN], *ordered[-SHOWN:]]
+        columns = [
+            Column("client", 0, lambda c: shown(c.client, LONGEST), words=True, least=14),
+            Column("samples", 2, lambda c: count(c.samples)),
+            Column(f"gain by {shown(self.gains_of, 24)}", 0, lambda c: f"{c.gain:+.4f}"),
+            Column("± 95 %", 1, lambda c: f"{c.half:.4f}" if c.half < 1e9 else "–"),
+            Column("", 0, lambda c: c.verdict),
+        ]
+        what = "clients that clearly gain or lose" if told else "clients; none can be told"
+        some = "" if len(rows) == len(ordered) else f", {len(rows)} of {len(ordered):,}"
+        return fitted_table(columns, rows, width, f"{what}, by gain{some}")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        for line in self.words:
+            yield Text(shown(line))
+        yield Text("")
+        yield from self.tables(options.max_width)
+        for note in self.notes:
+            yield Text(shown(f"note: {note}"), style="dim")
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        out = io.StringIO()
+        Console(file=out, width=WIDTH).print(self)
+        return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
+
+    def __repr__(self) -> str:
+        return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
+
+
+def _sent(row: dict[str, Any]) -> str:
+    return size(row["bytes"]["up"] + row["bytes"]["down"])

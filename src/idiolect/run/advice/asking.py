@@ -1,0 +1,101 @@
+"""What a user may say to `advise`, beside the settings of its trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.knobs import Knobs, SettingError, knob
+
+METRICS = ("accuracy", "loss")
+GRADIENTS = 500
+QUICK_GRADIENTS = 150
+SEEDS = 5
+QUICK_SEEDS = 2
+
+ALWAYS = ("local", "fedavg")  # what the question is about: they stand in every table
+PERSONAL = ("finetune", "ditto", "lp-proj")  # models of one's own, where nothing else is named
+QUICK_PERSONAL = ("finetune", "ditto")
+
+# settings of a run that mean nothing here, or would let something else than the question decide
+REFUSED = {
+    "rounds": "each candidate has as many rounds as it can pay with `gradients`",
+    "bytes": "each candidate is judged with all of its gradients spent",
+    "target_accuracy": "each candidate is judged with all of its gradients spent",
+    "target_value": "each candidate is judged with all of its gradients spent",
+    "eval_every": "candidates are judged at their end",
+    "metrics": "metric='accuracy' or metric='loss' says what candidates are judged by",
+    "patience": "each candidate is judged with all of its gradients spent",
+    "patience_metric": "each candidate is judged with all of its gradients spent",
+    "keep_best": "candidates are judged at their end",
+    "held_out": "all clients take part",
+    "held_out_rounds": "all clients take part",
+    "attack": "the advice is about honest clients; see docs/attacks.md",
+    "malicious": "the advice is about honest clients; see docs/attacks.md",
+    "hosts": "who hosts the clients changes no figure",
+    "checkpoint_every": "trainings are short and are not saved",
+    "checkpoint_minutes": "trainings are short and are not saved",
+}
+
+
+@dataclass(frozen=True)
+class Asking(Knobs):
+    """How much is spent on the advice, and by what it is judged."""
+
+    quick: bool = knob(
+        False,
+        f"a first answer: {QUICK_GRADIENTS} gradients, {QUICK_SEEDS} seeds and fewer candidates, "
+        "unless told otherwise",
+    )
+    gradients: int = knob(
+        0,
+        "gradients per client that every candidate may spend, in each training; "
+        f"0 = {GRADIENTS}, or {QUICK_GRADIENTS} with quick",
+        low=0,
+    )
+    tie: float = knob(
+        0.01,
+        "a gain that is not worth a message: in accuracy as it is, in loss as a share of Local's",
+        low=0,
+        below=1,
+    )
+    validation: str = knob(
+        "auto",
+        "samples to judge by: the validation samples as given, folds of the training and "
+        "validation samples, or auto: given where there are any",
+        choices=("auto", "given", "folds"),
+    )
+
+    @property
+    def budget(self) -> int:
+        """Gradients per client of one training."""
+        return self.gradients or (QUICK_GRADIENTS if self.quick else GRADIENTS)
+
+    @property
+    def seeds(self) -> int:
+        """Trainings of each candidate, unless told otherwise."""
+        return QUICK_SEEDS if self.quick else SEEDS
+
+    @property
+    def splits(self) -> int:
+        """Splits into halves that R^2 is estimated from."""
+        return 1 if self.quick else 3
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The candidates beside Local and FedAvg, unless told otherwise."""
+        return QUICK_PERSONAL if self.quick else PERSONAL
+
+
+def refuse(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of runs that have no meaning for advice."""
+    for name, reason in REFUSED.items():
+        if name in settings:
+            raise SettingError(f"{name}: it is not accepted by advise; {reason}")
+    metric = settings.get("metric", "")
+    if metric and metric not in METRICS:
+        raise SettingError(
+            f"metric: {metric!r} is not accepted by advise; accuracy or loss, which every sample "
+            "has by itself"
+        )

@@ -1,0 +1,107 @@
+"""Who gains and who loses by federating, client by client.
+
+Each client has a paired test on its own held-out samples: Student's t on their differences, whose
+variance includes that from training to training; where samples are right or wrong, also the exact
+sign test on those that one of the two answers right, and the less certain of the two counts. Over
+all clients the false discovery rate is held at 5 % (Benjamini and Hochberg 1995): of the clients
+that are called, at most one in twenty is expected to be called wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...data.ids import ClientId
+from .estimate import LEVEL, Held, by_client
+
+LEAST = 5  # samples below which nothing is said of a client
+GAINS = "gains"
+LOSES = "loses"
+UNTOLD = "cannot be told"
+
+
+@dataclass(frozen=True)
+class ClientGain:
+    """What federating does to one client."""
+
+    client: ClientId
+    samples: int  # held out
+    gain: float  # NaN where nothing was held out
+    half: float  # half the 95 % interval; infinite where it cannot be told
+    verdict: str  # GAINS, LOSES or UNTOLD
+
+    def as_dict(self) -> dict[str, Any]:
+        low, high = self.gain - self.half, self.gain + self.half
+        return {
+            "client": self.client,
+            "samples": self.samples,
+            "gain": self.gain,
+            "low": low,
+            "high": high,
+            "verdict": self.verdict,
+        }
+
+
+def client_gains(
+    d: np.ndarray, held: Held, ids: tuple[ClientId, ...], counted: bool
+) -> list[ClientGain]:
+    """A line per client, in the order of the federation; `counted`: values are hits."""
+    from scipy.special import bdtr, stdtr, stdtrit
+
+    seen = ~np.isnan(d).all(axis=0)
+    owner = held.owner[seen]
+    each = np.nanmean(d[:, seen], axis=0) if seen.any() else np.zeros(0)
+    count, mean, variance = by_client(each, owner, held.clients)
+    seeds = np.maximum(_seeds(d, held), 1)
+    trainings = held.training_variance(d) / seeds
+    enough = count >= LEAST
+    freedom = np.maximum(count - 1, 1)
+    error = np.sqrt(variance / np.maximum(count, 1) + trainings)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stdtr(freedom, -np.abs(mean) / error)
+    p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
+    if counted:
+        better = np.bincount(owner[each > 0], minlength=held.clients)
+        worse = np.bincount(owner[each < 0], minlength=held.clients)
+        differ = better + worse
+        sign_test = np.minimum(1.0, 2 * bdtr(np.minimum(better, worse), differ, 0.5))
+        p = np.where(differ > 0, np.maximum(p, sign_test), 1.0)
+    called = discoveries(np.where(enough, p, 1.0), int(enough.sum()))
+    half = np.where(enough, stdtrit(freedom, 1 - LEVEL / 2) * error, math.inf)
+    return [
+        ClientGain(
+            ids[k],
+            int(count[k]),
+            float(mean[k]) if count[k] else math.nan,
+            float(half[k]),
+            (GAINS if mean[k] > 0 else LOSES) if called[k] else UNTOLD,
+        )
+        for k in range(held.clients)
+    ]
+
+
+def _seeds(d: np.ndarray, held: Held) -> np.ndarray:
+    """Under how many seeds each client had a sample held out."""
+    return sum(
+        (np.bincount(held.owner[~np.isnan(row)], minlength=held.clients) > 0 for row in d),
+        start=np.zeros(held.clients, dtype=np.int64),
+    )
+
+
+def discoveries(p: np.ndarray, tests: int, rate: float = LEVEL) -> np.ndarray:  # -> bool[n]
+    """Which of some tests are called, at this false discovery rate (Benjamini and Hochberg).
+
+    >>> discoveries(np.array([0.001, 0.02, 0.03, 0.5]), 4).tolist()
+    [True, True, True, False]
+    """
+    order = np.argsort(p, kind="stable")
+    bound = rate * np.arange(1, len(p) + 1) / max(tests, 1)
+    under = np.flatnonzero(p[order] <= bound)
+    called = np.zeros(len(p), dtype=bool)
+    if len(under):
+        called[order[: under[-1] + 1]] = True
+    return called

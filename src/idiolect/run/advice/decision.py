@@ -1,0 +1,68 @@
+"""What to deploy: the rule, and how sure it is.
+
+Every candidate that federates is compared with Local. Their intervals hold together: each is at
+level 5 % over the number of such candidates (Bonferroni). With `tie`, a gain that is not worth a
+message:
+
+1. One or more gain clearly (the interval lies above 0) and at least `tie`: federate. Of those whose
+   gain is within `tie` of the largest, the one that sends fewest bytes per round.
+2. None can gain as much as `tie` (every interval lies below it): learn alone.
+3. Otherwise the data do not tell: undecided.
+
+Beside it stands the alternative of Chen, Zheng, Long and Su: FedAvg or Local, whichever is clearly
+better at 5 %, or too close to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .estimate import Gain
+
+LOCAL = "local"
+UNDECIDED = "undecided"
+TOO_CLOSE = "too close to call"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A candidate that federates, against Local."""
+
+    label: str
+    gain: Gain  # over Local; its interval holds together with those of the others
+    bytes: float  # per round, both directions
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided, and how sure it is."""
+
+    choice: str  # a candidate's label, "local" or "undecided"
+    p: float  # of the comparison that it hangs on; the smaller, the surer
+    hopes: tuple[str, ...] = ()  # where undecided: the candidates that may gain
+
+
+def decide(compared: Sequence[Compared], tie: float) -> Decision:
+    """The rule above; `tie` in the units of the gains."""
+    tests = max(1, len(compared))
+    able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
+    if able:
+        most = max(c.gain.mean for c in able)
+        chosen = min(
+            (c for c in able if c.gain.mean >= most - tie),
+            key=lambda c: (c.bytes, -c.gain.mean),
+        )
+        return Decision(chosen.label, min(1.0, 2 * tests * chosen.gain.above(0.0)))
+    hopes = tuple(c.label for c in compared if not c.gain.high < tie)
+    if hopes:
+        return Decision(UNDECIDED, 1.0, hopes)
+    reach = (1 - c.gain.above(tie) for c in compared)
+    return Decision(LOCAL, min(1.0, 2 * tests * max(reach, default=0.0)))
+
+
+def alternative(fedavg: Gain) -> str:
+    """FedAvg or Local, or too close to call, from FedAvg's gain over Local."""
+    if fedavg.low > 0:
+        return "fedavg"
+    return LOCAL if fedavg.high < 0 else TOO_CLOSE

@@ -1,0 +1,175 @@
+"""Gains of one candidate over another, with intervals over clients, samples and trainings.
+
+The unit is a held-out sample's paired difference d[s, j] = value of one candidate minus value of
+the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. The gain is its mean
+over all held-out samples. Its variance has two parts:
+
+- clients: with MANY clients or more, the variance over clients of their mean differences, weighed
+  by samples, as if other clients of the kind were drawn. With fewer, the variance over the samples
+  within these clients: an interval over a handful of clients says next to nothing, and the gain is
+  then about these clients only.
+- trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
+
+Degrees of freedom are Satterthwaite's for the sum of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+MANY = 10  # clients from which on an interval is over clients
+LEVEL = 0.05  # of all intervals: 95 %
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A mean difference, positive where the first candidate is better."""
+
+    mean: float
+    error: float  # its standard error
+    freedom: float  # degrees of freedom; 0 where no error can be told
+    level: float = LEVEL
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval."""
+        return quantile(1 - self.level / 2, self.freedom) * self.error if self.freedom else math.inf
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half
+
+    def above(self, bound: float) -> float:
+        """The one-sided p-value of "the gain is at most `bound`"."""
+        if not self.freedom:
+            return 1.0
+        if not self.error:
+            return 0.0 if self.mean > bound else 1.0
+        return 1 - cumulative((self.mean - bound) / self.error, self.freedom)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Whose the held-out samples are, and whether each is held out under every seed."""
+
+    owner: np.ndarray  # int64[n]
+    clients: int
+    repeated: bool  # the same samples under every seed, or folds
+
+    def gain(self, d: np.ndarray, level: float = LEVEL) -> Gain:  # d[seeds, n]
+        """The mean of paired differences; NaN where a sample was not held out."""
+        seen = ~np.isnan(d).all(axis=0)
+        owner = self.owner[seen]
+        each = _mean(d[:, seen])  # over seeds
+        if not len(each):
+            return Gain(math.nan, math.nan, 0, level)
+        mean = float(each.mean())
+        count, of_client, spread = by_client(each, owner, self.clients)
+        present = count > 0
+        weight = count[present] / count.sum()
+        m = int(present.sum())
+        if m >= MANY:
+            clients = m / (m - 1) * float((weight**2 * (of_client[present] - mean) ** 2).sum())
+            freedom = m - 1
+        else:
+            within = pooled(count, spread)
+            clients = float((weight**2 * within[present] / count[present]).sum())
+            freedom = int(count.sum()) - m
+        trainings, repeats = self._trainings(d)
+        error = math.sqrt(clients + trainings)
+        return Gain(mean, error, satterthwaite((clients, freedom), (trainings, repeats)), level)
+
+    def _trainings(self, d: np.ndarray) -> tuple[float, int]:
+        """The variance of the gain from training to training, and its degrees of freedom."""
+        means, samples = [], []
+        for row in d:
+            seen = ~np.isnan(row)
+            if not seen.any():
+                continue
+            count, _, spread = by_client(row[seen], self.owner[seen], self.clients)
+            means.append(row[seen].mean())
+            within = pooled(count, spread)
+            share = count / count.sum()
+            samples.append(float((share**2 * within / np.maximum(count, 1)).sum()))
+        if len(means) < 2:
+            return 0.0, 0
+        between = float(np.var(means, ddof=1))
+        if not self.repeated:  # other samples under every seed: their part is counted already
+            between = max(0.0, between - float(np.mean(samples)))
+        return between / len(means), len(means) - 1
+
+    def training_variance(self, d: np.ndarray) -> float:
+        """The variance of a client's mean difference from training to training, over all clients.
+
+        Estimated for all of them together: a few seeds tell too little of each.
+        """
+        means = np.full((len(d), self.clients), math.nan)
+        samples = np.full((len(d), self.clients), math.nan)
+        for s, row in enumerate(d):
+            seen = ~np.isnan(row)
+            count, of_client, spread = by_client(row[seen], self.owner[seen], self.clients)
+            means[s] = np.where(count > 0, of_client, math.nan)
+            samples[s] = np.where(count > 0, pooled(count, spread) / np.maximum(count, 1), math.nan)
+        several = (~np.isnan(means)).sum(0) > 1
+        if not several.any():
+            return 0.0
+        between = np.nanvar(means[:, several], axis=0, ddof=1)
+        if not self.repeated:
+            between = between - np.nanmean(samples[:, several], axis=0)
+        return max(0.0, float(between.mean()))
+
+
+def by_client(
+    values: np.ndarray, owner: np.ndarray, clients: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples, mean and variance (unbiased; 0 of a single one) of each client's values."""
+    count = np.bincount(owner, minlength=clients)
+    safe = np.maximum(count, 1)
+    mean = np.bincount(owner, values, minlength=clients) / safe
+    squares = np.bincount(owner, (values - mean[owner]) ** 2, minlength=clients)
+    return count, mean, squares / np.maximum(count - 1, 1)
+
+
+def pooled(count: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """The variance within each client; of one that has a single sample, that of all clients."""
+    freedom = np.maximum(count - 1, 0)
+    everyone = float((freedom * variance).sum() / max(freedom.sum(), 1))
+    return np.where(count > 1, variance, everyone)
+
+
+def satterthwaite(*parts: tuple[float, int]) -> float:
+    """Degrees of freedom of a sum of variances that have some each."""
+    total = sum(variance for variance, _ in parts)
+    known = [(variance, freedom) for variance, freedom in parts if freedom > 0]
+    if not known or any(variance > 0 and freedom <= 0 for variance, freedom in parts):
+        return 0.0
+    if not total:
+        return float(known[0][1])
+    return float(total**2 / sum(variance**2 / freedom for variance, freedom in known))
+
+
+def _mean(d: np.ndarray) -> np.ndarray:
+    """The mean over seeds, of those under which a sample was held out."""
+    held = ~np.isnan(d)
+    return np.where(held, d, 0).sum(0) / held.sum(0)
+
+
+def quantile(p: float, freedom: float) -> float:
+    """Of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, p))
+
+
+def cumulative(x: float, freedom: float) -> float:
+    """Of Student's t."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, x))

@@ -1,0 +1,178 @@
+"""Candidates trained under equal compute, and what each held-out sample says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...core.knobs import SettingError
+from ...data.federation import Federation
+from ...method import Method
+from ...methods import label_of
+from ...task.task import Task
+from ..compare import Row
+from ..result import Result
+from ..run import run
+from .holdout import Holdout
+
+STEP = 4.0  # between two step sizes of the grid
+FIRST = (0, -1, 1)  # the grid: the method's own step sizes times STEP to these powers
+MOST = 3  # how far the grid goes where its best is at its edge
+
+
+@dataclass
+class Candidate:
+    """A method among those that are compared."""
+
+    row: Row
+    rounds: int = 0  # that it can pay
+    # what was trained: (power of STEP, seed from 0) -> a value per held-out sample, [hits, loss]
+    found: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    powers: tuple[int, int] = (0, 0)  # the step sizes for halves A and B, chosen on the other one
+    gradients: float = 0.0  # per client, in the last training
+    bytes_up: float = 0.0  # per round, of all clients together
+    bytes_down: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def label(self) -> str:
+        return label_of(self.row.method) + self.row.note
+
+    @property
+    def bytes(self) -> float:
+        """Per round, both directions."""
+        return self.bytes_up + self.bytes_down
+
+    @property
+    def tried(self) -> list[int]:
+        """The powers of STEP that were tried."""
+        return sorted({power for power, _ in self.found})
+
+    def method(self, power: int) -> Method:
+        """The method with all its step sizes times STEP to a power: their ratios stay."""
+        method = self.row.method
+        if not power:
+            return method
+        rates = {name: getattr(method, name) * STEP**power for name in method.rates}
+        return replace(method, **rates)
+
+    def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
+        """Hits and loss of every sample under every seed; NaN where it was not held out.
+
+        A sample is judged with the step size that was chosen on the other half.
+        """
+        by_half = [
+            np.stack([self.found[power, seed] for seed in range(seeds)], axis=1)
+            for power in self.powers
+        ]
+        return np.where(half, by_half[1], by_half[0])
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains candidates on what is not held out, all with the same compute."""
+
+    task: Task
+    holdout: Holdout
+    settings: Mapping[str, Any]
+    seed: int  # the first one
+    budget: int  # gradients per client
+    metric: str
+    spent: Callable[[str], None]  # told of every training
+    # the federation and the held-out samples of the seed at work
+    _ready: dict[int, tuple[Federation, np.ndarray]] = field(default_factory=dict)
+
+    def split(self, seed: int) -> tuple[Federation, np.ndarray]:
+        """`Holdout.under`, made once while one seed after the other is at work."""
+        if seed not in self._ready:
+            self._ready.clear()
+            self._ready[seed] = self.holdout.under(seed)
+        return self._ready[seed]
+
+    def price(self, candidate: Candidate) -> None:
+        """How many rounds the candidate can pay: one round shows what a round costs."""
+        result = self._run(candidate, candidate.row.method, 0, 1)
+        rows = result.seeds[0].clients
+        training = [row["gradients"] for row in rows if row["train_samples"]]
+        per_round = sum(training) / len(training)
+        before_use = result.seeds[0].gradients_per_client - sum(training) / len(rows)
+        if not per_round:
+            raise SettingError(f"{candidate.label}: it computes no gradient in a round")
+        candidate.rounds = max(1, round((self.budget - before_use) / per_round))
+
+    def train(self, candidate: Candidate, power: int, seed: int) -> None:
+        """One training, if it was not done yet."""
+        if (power, seed) in candidate.found:
+            return
+        result = self._run(candidate, candidate.method(power), seed, candidate.rounds)
+        _, held = self.split(seed)
+        scores = np.full((2, self.holdout.samples), math.nan)
+        session = result.session()
+        message = session.server.message(session.server.version)
+        hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
+        scores[:, held] = np.stack([hits.numpy(), loss.numpy()])
+        candidate.found[power, seed] = scores
+        summary = result.summary()
+        candidate.gradients = summary["gradients_per_client"]
+        candidate.bytes_up = summary["bytes"]["up"] / candidate.rounds
+        candidate.bytes_down = summary["bytes"]["down"] / candidate.rounds
+        self.spent(candidate.name)
+
+    def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
+        federation, _ = self.split(seed)
+        given = {
+            "sample": int((federation.sizes("train") > 0).sum()),
+            **self.settings,
+            **candidate.row.own,
+            "rounds": rounds,
+            "seed": self.seed + seed,
+            "seeds": 1,
+            "eval_every": 0,
+        }
+        return run(method, self.task, federation, progress=False, **given)
+
+    # -- step sizes ------------------------------------------------------------------------------
+    def choose_steps(
+        self, candidate: Candidate, proceed: Callable[[], None] = lambda: None
+    ) -> None:
+        """The step size for each half: the best on the other one, under the first seed.
+
+        The grid goes on beyond its edge while its best lies there. `proceed` is called before
+        every training, and may raise.
+        """
+        for power in FIRST:
+            proceed()
+            self.train(candidate, power, 0)
+        while True:
+            best = [self._best(candidate, half) for half in (True, False)]
+            low, high = candidate.tried[0], candidate.tried[-1]
+            proceed()
+            if low in best and low > -MOST:
+                self.train(candidate, low - 1, 0)
+            elif high in best and high < MOST:
+                self.train(candidate, high + 1, 0)
+            else:
+                break
+        candidate.powers = (best[0], best[1])  # half A by half B, half B by half A
+
+    def _best(self, candidate: Candidate, half: bool) -> int:
+        """The step size that one half of the held-out samples prefers; of equal ones by loss."""
+        _, held = self.split(0)
+        of_half = held[self.holdout.half[held] == half]
+
+        def key(power: int) -> tuple[float, float, int]:
+            found = candidate.found[power, 0][:, of_half]
+            if not len(of_half) or not np.isfinite(found[1]).all():
+                return -math.inf, -math.inf, -abs(power)
+            accuracy, loss = (float(v.mean()) for v in found)
+            first = accuracy if self.metric == "accuracy" else -loss
+            return first, -loss, -abs(power)
+
+        return max(candidate.tried, key=key)

@@ -1,0 +1,142 @@
+"""The advice in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...report.figures import size
+from .clients import GAINS, LOSES, ClientGain
+from .decision import LOCAL, TOO_CLOSE, UNDECIDED, Decision
+from .estimate import Gain
+from .heterogeneity import ABOVE, BELOW, Heterogeneity
+
+SURE = ((0.001, "very sure"), (0.01, "sure"), (0.05, "fairly sure"))
+
+
+def figure(value: float, metric: str, signed: bool = True) -> str:
+    """A gain for people: accuracy in points, the loss as it is.
+
+    >>> figure(0.0312, "accuracy"), figure(-0.0004, "loss")
+    ('+3.1 points', '-0.0004')
+    """
+    sign = "+" if signed else ""
+    return f"{100 * value:{sign}.1f} points" if metric == "accuracy" else f"{value:{sign}.4f}"
+
+
+def between(gain: Gain, metric: str) -> str:
+    """The interval of a gain.
+
+    >>> between(Gain(0.03, 0.0, 5), "accuracy")
+    '+3.0 to +3.0'
+    """
+    if metric == "accuracy":
+        return f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}"
+    return f"{gain.low:+.4f} to {gain.high:+.4f}"
+
+
+def sureness(p: float) -> str:
+    """How sure a decision is whose comparison has this p-value.
+
+    >>> sureness(0.0001), sureness(0.03)
+    ('very sure', 'fairly sure')
+    """
+    return next((word for bound, word in SURE if p <= bound), "not sure")
+
+
+def deploy(decision: Decision, gains: dict[str, Gain], metric: str, tie: float) -> list[str]:
+    """What to deploy, and how sure that is."""
+    label = decision.choice if decision.choice in gains else _best(gains)
+    gain = gains[label]
+    against = (
+        f"{label} against learning alone: {figure(gain.mean, metric)} (95 % interval "
+        f"{between(gain, metric)}), on samples that it was not trained on."
+    )
+    if decision.choice == UNDECIDED:
+        leaning = label if gain.mean >= tie else "local, which sends nothing"
+        return [
+            f"Undecided: too close to call. {_listed(decision.hopes)} may gain "
+            f"{figure(tie, metric, False)} over learning alone, or not.",
+            against,
+            f"By this estimate alone it would be {leaning}. More samples to judge by would tell: "
+            "validation='folds' judges by all training samples in turn, more seeds by more "
+            "trainings.",
+        ]
+    if decision.choice == LOCAL:
+        first = "Let every client learn alone (local): nothing need be sent. " + (
+            "All that federate are clearly worse."
+            if gain.high < 0
+            else f"None that federates gains {figure(tie, metric, False)}."
+        )
+    else:
+        first = f"Deploy {label}: it is clearly better than learning alone."
+    sure = f"This is {sureness(decision.p)} (p {shown_p(decision.p)}, all comparisons together)."
+    return [first, against, sure]
+
+
+def shown_p(p: float) -> str:
+    """A p-value for people.
+
+    >>> shown_p(0.0321), shown_p(1e-9)
+    ('= 0.032', '< 0.001')
+    """
+    return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
+
+
+def cost(label: str, up: float, down: float, clients: int) -> str:
+    """Bytes per round."""
+    each = f"{size(up / clients)} up and {size(down / clients)} down per client"
+    return (
+        f"{label} sends {size(up)} up and {size(down)} down per round where all {clients:,} "
+        f"clients are heard: {each}."
+    )
+
+
+def alternative(found: str, gain: Gain, metric: str) -> str:
+    """One model for all, or everyone alone."""
+    words = {
+        TOO_CLOSE: "is too close to call",
+        LOCAL: "everyone alone is clearly better",
+        "fedavg": "one model for all is clearly better",
+    }[found]
+    return (
+        f"One model for all (fedavg) or everyone alone (local): {words}; fedavg "
+        f"{figure(gain.mean, metric)} against local (95 % interval {between(gain, metric)})."
+    )
+
+
+def threshold(h: Heterogeneity, found: str) -> str:
+    """R^2 against C m/N, and whether validation says the same."""
+    side = {
+        BELOW: "below it, where one model for all does better than learning alone",
+        ABOVE: "above it, where learning alone does better than one model for all",
+    }.get(h.side, "too near to it to tell one model for all from learning alone")
+    text = (
+        f"The clients' own optima lie R² = {h.r2:.3g} apart. In units of risk that is "
+        if h.norm == "risk"
+        else f"The clients' own optima lie R² = {h.r2:.3g} apart, "
+    )
+    text += f"{h.ratio:.2g} times the threshold C m/N (95 % interval {h.low:.2g} to {h.high:.2g}): "
+    theory = {BELOW: "fedavg", ABOVE: LOCAL}.get(h.side)
+    if theory and found not in (TOO_CLOSE, theory):
+        side += ". The held-out samples say the opposite, and they decide"
+    return f"{text}{side}."
+
+
+def clients(gains: Sequence[ClientGain], label: str) -> str:
+    """How many gain and lose."""
+    gain = sum(g.verdict == GAINS for g in gains)
+    lose = sum(g.verdict == LOSES for g in gains)
+    rest = len(gains) - gain - lose
+    return (
+        f"By {label}, {gain:,} of {len(gains):,} clients clearly gain, {lose:,} clearly lose, "
+        f"and of {rest:,} it cannot be told."
+    )
+
+
+def _best(gains: dict[str, Gain]) -> str:
+    """The candidate of the largest gain."""
+    return max(gains, key=lambda label: gains[label].mean)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,122 @@
+"""How much each client counts: the general weights p_i of the paper of Chen, Zheng, Long and Su."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError, nearest
+from ..core.paths import given_path
+
+ACCEPTED = "a file of client,weight lines, or {client: weight}, with weights > 0"
+
+
+@dataclass(frozen=True)
+class ClientWeights:
+    """Weights by client id, as text; only their ratios matter. None given: numbers of samples.
+
+    >>> weights = ClientWeights.parse({"north": 2, "south": 1})
+    >>> str(weights), weights.of(("south", "north"))
+    ('{"north": 2.0, "south": 1.0}', [1.0, 2.0])
+    """
+
+    pairs: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, given: Any) -> ClientWeights:
+        """From a mapping, its JSON text, or the name of a file: CSV, or JSON by its suffix."""
+        if isinstance(given, ClientWeights):
+            return given
+        if given is None or given == "":
+            return cls()
+        found = given if isinstance(given, Mapping) else _read(given)
+        pairs = tuple((str(client), _weight(client, value)) for client, value in found.items())
+        if len(dict(pairs)) < len(pairs):
+            raise SettingError("client_weights: a client is named twice; each may be named once")
+        return cls(pairs)
+
+    def of(self, names: Sequence[str]) -> list[float] | None:
+        """The weights of these clients, in their order; None where none are given."""
+        if not self.pairs:
+            return None
+        known = dict(self.pairs)
+        for name in known.keys() - set(names):
+            raise nearest(name, names, "client_weights: client")
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise SettingError(
+                f"client_weights: {missing[0]!r} has none ({len(missing)} of {len(names)} clients "
+                "have none); every client needs one"
+            )
+        return [known[name] for name in names]
+
+    def __str__(self) -> str:
+        return json.dumps(dict(self.pairs)) if self.pairs else ""
+
+
+def _read(given: Any) -> Mapping[str, Any]:
+    """What a text says: JSON, or the content of a file."""
+    if not isinstance(given, (str, Path)):
+        raise SettingError(f"client_weights: {given!r} is not accepted; {ACCEPTED}")
+    text = str(given)
+    if not text.lstrip().startswith("{"):
+        path = given_path(text, "client_weights")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(
+                f"client_weights: {given!r} cannot be read ({error}); {ACCEPTED}"
+            ) from None
+        if path.suffix != ".json":
+            return _lines(text, str(given))
+    try:
+        found = json.loads(text, object_pairs_hook=_once)
+    except ValueError as error:
+        raise SettingError(f"client_weights: this is no JSON ({error}); {ACCEPTED}") from None
+    if not isinstance(found, dict):
+        raise SettingError(f"client_weights: {text[:40]!r} is not accepted; {ACCEPTED}")
+    return found
+
+
+def _lines(text: str, name: str) -> dict[str, Any]:
+    """The lines of a CSV file; a first line of names is passed over."""
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    if rows and len(rows[0]) == 2 and not _is_number(rows[0][1]):
+        rows = rows[1:]
+    bad = [row for row in rows if len(row) != 2]
+    if bad or not rows:
+        line = ",".join(bad[0]) if bad else ""
+        raise SettingError(f"client_weights: {name}: {line!r} is not accepted; {ACCEPTED}")
+    return _once([(row[0].strip(), row[1]) for row in rows])
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise SettingError("client_weights: a client is named twice; each may be named once")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _weight(client: Any, value: Any) -> float:
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number) or number <= 0:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"client_weights: {value!r} for {client!r} is not accepted; a number > 0"
+        ) from None
+    return number
