@@ -46,4 +46,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "lp-proj-remark17": Experiment(
         "lpproj.remark17:write", "the role of d_sub under attack (lp-proj, Remark 17)", THEORY
     ),
+    "ffgg-figure1a": Experiment(
+        "ffgg.figure1a:write", "FFGG with few steps of conjugate gradients", THEORY
+    ),
+    "ffgg-figure1b": Experiment(
+        "ffgg.figure1b:write", "FFGG against SCAFFOLD, Local GD and L2GD (Figure 1 b-d)", THEORY
+    ),
+    "ffgg-figure2": Experiment("ffgg.figure2:write", "FFGG as heterogeneity grows", THEORY),
+    "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
 }
