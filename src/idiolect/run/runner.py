@@ -316,6 +316,7 @@ class Runner:
             self.settings,
             record.final,
             record.clients,
+            one.session.engine.delays_of_round,
             path,
             _state=lambda: server.step.method_state(server.state),
         )
