@@ -70,6 +70,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         "ffgg.figure1b:write", "FFGG against SCAFFOLD, Local GD and L2GD (Figure 1 b-d)", THEORY
     ),
     "ffgg-figure2": Experiment("ffgg.figure2:write", "FFGG as heterogeneity grows", THEORY),
+    "ffgg-figure3": Experiment(
+        "ffgg.figure3:write", "asynchronous against synchronous FFGG", THEORY
+    ),
+    "async-stragglers": Experiment(
+        "stragglers:write", "time to a target when some clients are slow", THEORY
+    ),
     "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
     "feddeper-figure1": Experiment(
         "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY

@@ -42,6 +42,7 @@ class FedProxSoft(Method):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"server_rate": 0.03}  # Algorithm 3: λ η, with the λ and η of the defaults
     }
+    stacks: ClassVar[bool] = True
     own_step: ClassVar[str] = (
         "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
     )

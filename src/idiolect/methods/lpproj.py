@@ -36,6 +36,7 @@ class LpProj(Method):
 
     sends: ClassVar[str] = "dim"
     shares_statistics: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
     rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
     counted: ClassVar[tuple[str, ...]] = INNER
     presets: ClassVar[dict[str, dict[str, Any]]] = {

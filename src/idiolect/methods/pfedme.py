@@ -29,6 +29,7 @@ from .weighting import INITS, average, drawn, own_models, weighed
 class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
+    stacks: ClassVar[bool] = True
     rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
     counted: ClassVar[tuple[str, ...]] = INNER
     presets: ClassVar[dict[str, dict[str, Any]]] = {
