@@ -70,6 +70,9 @@ class Method(Knobs):
     # the vectors that any optimiser may step at the clients, by the names that solvers are given;
     # none where the paper fixes the step, or derives more from it than the model it leads to
     optimizers: ClassVar[tuple[str, ...]] = ()
+    # whether `update` may be given a message down for each client, rows[K, m], in place of one [m]
+    # for all of them: asynchronous clients start from different models
+    stacks: ClassVar[bool] = False
     # why there are none, for the user who asks for one
     own_step: ClassVar[str] = "it does not declare `optimizers`, the vectors that one may step"
 
@@ -91,6 +94,14 @@ class Method(Knobs):
         `rule.heard`.
         """
         return self.linear
+
+    @property
+    def needs_round(self) -> str:
+        """Why its messages cannot be used one by one, as they arrive; "" where they can.
+
+        They can if each is a change, or a model that started from the one received.
+        """
+        return ""
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""

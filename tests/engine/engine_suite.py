@@ -92,7 +92,7 @@ class EngineSuite:
         moved = []
         for rate in (1.0, 0.5):
             engine = build(server(agreed), hosts(agreed))
-            engine.advance(rate)
+            engine.advance({"rates": rate})
             moved.append(float((engine.server.state["w"] - agreed.task.x0).norm()))
         assert 0 < moved[1] < moved[0]
 

@@ -37,6 +37,8 @@ class WatchedHost(Host):
 class MaliciousHost(Host):
     """A host of malicious clients only."""
 
+    stacks = False  # an attack is told the one message that its clients were sent
+
     def __init__(self, *arguments: Any, attack: Attack, observer: Observer | None = None):
         super().__init__(*arguments)
         self.attack = attack
@@ -44,6 +46,10 @@ class MaliciousHost(Host):
         if observer is not None:
             observer.introduce(self.wire_ids, self.keys)
         self.gathers = attack.colludes
+
+    def recipe(self) -> tuple[type[Host], tuple[Any, ...], dict[str, Any]]:
+        made, arguments, options = super().recipe()
+        return made, arguments, options | {"attack": self.attack}
 
     def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"

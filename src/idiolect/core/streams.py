@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,16 +37,25 @@ def name_keys(names: Sequence[str]) -> Keys:
     return np.array([int.from_bytes(d, "little") for d in digests], dtype=np.uint64)
 
 
-def keys(seed: int, purpose: str, round: int = 0, clients: Keys | None = None) -> Keys:
+@lru_cache(maxsize=1024)
+def _purpose_key(purpose: str) -> Keys:
+    return name_keys([purpose])
+
+
+def keys(
+    seed: int, purpose: str, round: int | np.ndarray = 0, clients: Keys | None = None
+) -> Keys:
     """The keys of a purpose in a round, one for each client (or a single one).
+
+    `round` may be another for each client.
 
     >>> keys(0, "batch", 3, name_keys(["a", "b"])).shape
     (2,)
     """
     clients = np.zeros(1, dtype=np.uint64) if clients is None else clients
     with np.errstate(over="ignore"):
-        key = mix(name_keys([purpose]) ^ _U(seed % 2**64))
-        key = mix(key + _U(round + 1) * _STEP)
+        key = mix(_purpose_key(purpose) ^ _U(seed % 2**64))
+        key = mix(key + np.asarray(round + 1).astype(np.uint64) * _STEP)
         return mix(mix(clients) + key)
 
 

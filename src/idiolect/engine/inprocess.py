@@ -1,4 +1,4 @@
-"""The default engine: server and hosts in this process.
+"""The default engine: server and hosts in this process, in synchronous rounds.
 
 Messages are really packed and unpacked; their length is what counts. An engine only carries bytes
 and decides when: everything else is the server's or a host's.
@@ -6,24 +6,25 @@ and decides when: everything else is the server's or a host's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..core.factors import Factors
-from ..host.host import Host
-from ..host.scores import Scores
-from ..server.exchange import Order
-from ..server.server import Server
+from .delays import Delays
+from .engine import Engine
 
 
 @dataclass
-class InProcess:
+class InProcess(Engine):
     """Carries messages between one server and hosts that are asked one after the other."""
 
-    server: Server
-    hosts: Sequence[Host]
+    delays: Delays | None = None  # how long clients would take, for simulated time
+
+    @property
+    def timed(self) -> bool:
+        return self.delays is not None
 
     def advance(self, factors: Factors | None = None) -> None:
         """One synchronous round, with the factors of a schedule."""
@@ -40,29 +41,28 @@ class InProcess:
         verdict = server.close(round)
         for host in self.hosts:
             host.conclude(verdict)
+        if self.delays is not None:
+            self._wait(self.delays, round.order.heard, verdict.counted)
 
-    def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
-        """Scores of these clients' personal models."""
-        version = self.server.version
-        down = self.server.message(version)
-        found = [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
-        return {split: Scores.merge([f[split] for f in found]) for split in splits}
-
-    def evaluate_shared(
-        self, splits: tuple[str, ...], wire_ids: Tensor | None = None
-    ) -> dict[str, Scores]:
-        """Scores of the one global model on these clients, or all; {} where the method has none."""
-        version = self.server.version
-        down = self.server.message(version)
-        found = [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
-        if not all(found):
-            return {}
-        return {split: Scores.merge([f[split] for f in found]) for split in splits}
-
-    def personalise(self, wire_ids: Tensor, rounds: int) -> None:
-        """Clients that took no part train towards the finished server; nothing is sent up."""
-        first = self.server.version
-        for version in range(first, first + rounds):
-            order = Order(version, self.server.message(version), wire_ids, wire_ids[:0])
-            for host in self.hosts:
-                host.update(order)
+    def _wait(self, delays: Delays, heard: Tensor, counted: Tensor) -> None:
+        """A synchronous round takes as long as the slowest of those that it hears."""
+        roster = self.server.roster
+        round = self.server.version
+        turns = torch.full((len(heard),), round - 1).numpy()
+        took = delays.draw(self.server.contract.task.seed, roster.keys[heard.numpy()], turns)
+        began = self.time
+        self.time += float(took.max(initial=0.0))
+        done = torch.isin(heard, counted).tolist()
+        self.delays_of_round = [
+            {
+                "round": round,
+                "client": roster.ids[wire_id],
+                "started": round - 1,
+                "staleness": 0,
+                "start": began,
+                "time": began + delay,
+                "delay": delay,
+                "counted": int(fate),
+            }
+            for wire_id, delay, fate in zip(heard.tolist(), took.tolist(), done, strict=True)
+        ]

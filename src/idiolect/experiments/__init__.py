@@ -28,6 +28,9 @@ THEORY = "theory"  # the folder of what the papers prove or show on constructed 
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
     "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
+    "chen-alternative": Experiment(
+        "chen.alternative:write", "FedAvg or Local? AER and IER against R (Chen et al.)", THEORY
+    ),
     "golden": Experiment("golden:write", "every method at its defaults on four federations"),
     "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
@@ -36,6 +39,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "robustness-missing": Experiment(
         "robustness:write_missing", "the same, for methods not stored yet"
     ),
+    "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
+    "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
@@ -58,6 +63,20 @@ EXPERIMENTS: dict[str, Experiment] = {
     "lp-proj-remark17": Experiment(
         "lpproj.remark17:write", "the role of d_sub under attack (lp-proj, Remark 17)", THEORY
     ),
+    "ffgg-figure1a": Experiment(
+        "ffgg.figure1a:write", "FFGG with few steps of conjugate gradients", THEORY
+    ),
+    "ffgg-figure1b": Experiment(
+        "ffgg.figure1b:write", "FFGG against SCAFFOLD, Local GD and L2GD (Figure 1 b-d)", THEORY
+    ),
+    "ffgg-figure2": Experiment("ffgg.figure2:write", "FFGG as heterogeneity grows", THEORY),
+    "ffgg-figure3": Experiment(
+        "ffgg.figure3:write", "asynchronous against synchronous FFGG", THEORY
+    ),
+    "async-stragglers": Experiment(
+        "stragglers:write", "time to a target when some clients are slow", THEORY
+    ),
+    "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
     "feddeper-figure1": Experiment(
         "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY
     ),

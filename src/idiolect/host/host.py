@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from ..task.optimise import Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import saved
+from .at_work import AtWork
 from .each_sample import EachSample
 from .evaluation import Evaluator, Sums
 from .metrics import Tally, form_of
@@ -46,6 +48,7 @@ class Host:
     """
 
     gathers: bool = False  # whether all messages of a round are in one place before any is sent
+    stacks: bool = True  # whether clients that started from different models may train together
 
     def __init__(
         self, contract: Contract, data: Federation, wire_ids: Tensor, settings: HostSettings
@@ -67,7 +70,7 @@ class Host:
             lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
             settings.memory,
             settings.scratch,
-            settings.repeats or self.rows_go_back,
+            (settings.repeats or self.rows_go_back) and not settings.asynchronous,
         )
         # what the channel keeps at each client
         self.coder = Store(
@@ -75,7 +78,9 @@ class Host:
             lambda rows: contract.link.blank("client", len(rows), task.x0),
             settings.memory,
             settings.scratch,
+            not settings.asynchronous,
         )
+        self.at_work = AtWork(self) if settings.asynchronous else None
         self._evaluators: dict[str, Evaluator] = {}
 
     # -- a round ---------------------------------------------------------------------------------
@@ -91,14 +96,14 @@ class Host:
         contract = self.contract
         train = self.rows(order.train)
         heard = self.rows(order.heard)
-        down = self._open(contract.down, order.down, order.version, contract.task.device)
+        down = self.open_down(order)
         self._undo(order.version)
         method = contract.method.scaled(order.factors)
         batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
         waiting: list[tuple[Tensor, State]] = []
-        chunks = train.split(self._chunk(batch)) if len(train) else ()
+        chunks = train.split(self.chunk_of(batch)) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
-            here = self._here(rows, order.version, batch=batch)
+            here = self.here(rows, order.version, batch=batch)
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
@@ -218,6 +223,12 @@ class Host:
         found = self._open(schema, message, version, _CPU)
         return found[name].long().to(self.contract.task.device)
 
+    def open_down(self, order: Order) -> State:
+        """The message down of an order, checked."""
+        return self._open(
+            self.contract.down, order.down, order.version, self.contract.task.device
+        )
+
     def _open(
         self, schema: wire.Schema, message: bytes, version: int, device: torch.device
     ) -> State:
@@ -324,7 +335,7 @@ class Host:
     def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""
         task = self.contract.task
-        here = self._here(rows, version, "personal")
+        here = self.here(rows, version, "personal")
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
         if steps:
@@ -340,6 +351,10 @@ class Host:
             here.statistics = {"w": x[:, task.d :].clone()}
         x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
         return here.complete(x)
+
+    def recipe(self) -> tuple[type[Host], tuple[Any, ...], dict[str, Any]]:
+        """What a host of the same clients is made of, in another process: class and arguments."""
+        return type(self), (self.contract, self.data, self.wire_ids, self.settings), {}
 
     # -- private rows of the owner ---------------------------------------------------------------
     def adopt(self, earlier: Host) -> None:
@@ -369,7 +384,8 @@ class Host:
 
     def _stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
-        return {"private.safetensors": self.store, "channel.safetensors": self.coder}
+        stores = {"private.safetensors": self.store, "channel.safetensors": self.coder}
+        return stores | (self.at_work.stores() if self.at_work else {})
 
     def most_bytes(self) -> int:
         """The most that `save` writes."""
@@ -391,7 +407,15 @@ class Host:
         at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=len(self.wire_ids) - 1)
         return at[self.wire_ids[at] == wire_ids]
 
-    def _here(self, rows: Tensor, version: int, purpose: str = "batch", batch: int = 0) -> Here:
+    def here(
+        self,
+        rows: Tensor,
+        version: int,
+        purpose: str = "batch",
+        batch: int = 0,
+        turns: np.ndarray | None = None,
+    ) -> Here:
+        """What the code of these clients may see."""
         task = self.contract.task
         here = Here(
             self.data,
@@ -404,6 +428,7 @@ class Host:
             dtype=task.dtype,
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
+            turns=turns,
         )
         if self.settings.optimizer is not None:
             here.optimise = Optimise(self.settings.optimizer)
@@ -431,9 +456,9 @@ class Host:
     @property
     def chunk(self) -> int:
         """Rows at once."""
-        return self._chunk(self.settings.batch)
+        return self.chunk_of(self.settings.batch)
 
-    def _chunk(self, batch: int) -> int:
+    def chunk_of(self, batch: int) -> int:
         """Rows at once, with mini-batches of this size."""
         task = self.contract.task
         size = task.dtype.itemsize

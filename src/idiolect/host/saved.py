@@ -42,7 +42,7 @@ def load(
 def most_bytes(stores: Stores, wire_ids: Tensor) -> int:
     """The most that `save` writes."""
     rows = [bytes_of(store.expected()) for store in stores.values()]
-    return sum(rows) + 2 * bytes_of(shapes_of({"wire_ids": wire_ids}))
+    return sum(rows) + len(stores) * bytes_of(shapes_of({"wire_ids": wire_ids}))
 
 
 def _check_of(store: Store, wire_ids: Tensor) -> Callable[[Shapes], None]:

@@ -32,6 +32,8 @@ class HostSettings:
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
     metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
+    # clients start and arrive one by one: what they keep is theirs when their message has counted
+    asynchronous: bool = False
 
     def rows_at_once(self, model: int, sample: int, samples: int) -> int:
         """Rows at once: as set, or as many as stay in the cache through their steps.

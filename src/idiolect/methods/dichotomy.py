@@ -51,6 +51,10 @@ class Dichotomy(FedAvg):
         return "everyone"
 
     @property
+    def needs_round(self) -> str:
+        return "its votes are a mean over the clients heard together"
+
+    @property
     def linear(self) -> bool:
         return self.weighting != "equal"  # else models and errors are weighed differently
 

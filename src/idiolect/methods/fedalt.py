@@ -8,7 +8,7 @@ private part (stateful), or start it anew each round (stateless).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ class PartialSteps(Partial):
     """What FedAlt and FedSim share."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # Table 3 of the FFGG paper, EMNIST, where they are the baselines
+        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1}
+    }
     optimizers: ClassVar[tuple[str, ...]] = ("theta", "w")  # one for each part, as in the code
 
     lr: float = knob(0.1, "step size of the shared part", above=0)

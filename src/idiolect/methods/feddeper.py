@@ -26,6 +26,7 @@ class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     changes: ClassVar[tuple[str, ...]] = ("w",)
+    stacks: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"lr": 0.01, "steps": 10, "rho": 0.03, "lam": 0.5}
     }

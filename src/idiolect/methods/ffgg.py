@@ -9,7 +9,7 @@ part anew, also before use.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -30,6 +30,10 @@ class Ffgg(Partial):
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
     changes: ClassVar[tuple[str, ...]] = ("theta",)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # Table 3 of the FFGG paper, EMNIST
+        "paper": {"lr": 1.0, "private_lr": 0.01, "epochs": 1}
+    }
     own_step: ClassVar[str] = (
         "its private part has a `solver` of its own (adam among them), and its shared part "
         "is stepped by the server"
@@ -97,6 +101,9 @@ class Ffgg(Partial):
 class LocalFfgg(Ffgg):
     """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds where drift is small."""
 
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1, "local_epochs": 1}
+    }
     own_step: ClassVar[str] = (
         "its private part has a `solver` of its own (adam among them), and lines 6 and 7 of its "
         "Algorithm 4 are plain steps"

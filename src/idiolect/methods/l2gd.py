@@ -50,6 +50,10 @@ class L2gd(Method):
     def trains(self) -> str:
         return "everyone"
 
+    @property
+    def needs_round(self) -> str:
+        return "its models are drawn to the mean of all of them at the toss of a common coin"
+
     def check(self, task: Task) -> None:
         if self.lr * self.lam / self.p > 1:
             raise SettingError(

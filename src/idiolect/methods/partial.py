@@ -25,6 +25,7 @@ class SplitMethod(Method):
 
     sends: ClassVar[str] = "shared part"
     shared_name: ClassVar[str] = "theta"
+    stacks: ClassVar[bool] = True
 
     weighting = "equal"  # a subclass may make it a field
 

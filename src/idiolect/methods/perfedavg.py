@@ -26,6 +26,7 @@ class PerFedAvg(Method):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    stacks: ClassVar[bool] = True
     own_step: ClassVar[str] = (
         "its shared model is trained for one plain step α, and the meta-gradient is that "
         "of this step"

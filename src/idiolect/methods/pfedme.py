@@ -29,6 +29,7 @@ from .weighting import INITS, average, drawn, own_models, weighed
 class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
+    stacks: ClassVar[bool] = True
     rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
     counted: ClassVar[tuple[str, ...]] = INNER
     presets: ClassVar[dict[str, dict[str, Any]]] = {
@@ -57,8 +58,8 @@ class PFedMe(Method):
     )
     nu_relative: float = knob(
         0.0,
-        "ν as a part of the squared gradient norm at the start of each envelope: solved is what is at "
-        "most the larger of both; give more steps with it, then accuracy decides",
+        "ν as a part of an envelope's first squared gradient norm; the larger of both counts, and "
+        "with many steps it decides, not their number",
         low=0,
         below=1,
     )

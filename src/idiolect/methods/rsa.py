@@ -28,6 +28,7 @@ class Rsa(Method):
     """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
     shares_statistics: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
     rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
     own_step: ClassVar[str] = "it is defined by its subgradient step x - η (∇f(x) + λ ∂||x - w||)"
 
@@ -56,6 +57,12 @@ class Rsa(Method):
     @property
     def linear(self) -> bool:
         return self.server_step == "mean"
+
+    @property
+    def needs_round(self) -> str:
+        if self.server_step == "mean":
+            return ""
+        return "its server adds up Σ ∂||w - x_i|| over the models of all clients"
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

@@ -42,6 +42,10 @@ class Scaffold(Method):
         choices=("I", "II"),
     )
 
+    @property
+    def needs_round(self) -> str:
+        return "its control variates correct the steps of clients that start from one model"
+
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "c": task.d}
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -27,12 +28,30 @@ from ..task.numerics import Numerics
 from ..task.optimise import ClientOptimizer, scale_factors
 from ..task.task import Task
 from .check_model import check_model
+from .check_timing import check_asynchronous
 from .session import People
 from .settings import DTYPES, Settings
+
+_said: ContextVar[set[str] | None] = ContextVar("warnings that were said", default=None)
+
+
+@contextmanager
+def warnings_once() -> Iterator[None]:
+    """Say each warning once, where many runs of one kind follow each other."""
+    before = _said.set(set())
+    try:
+        yield
+    finally:
+        _said.reset(before)
 
 
 def warn(text: str) -> None:
     """A warning for the user."""
+    said = _said.get()
+    if said is not None:
+        if text in said:
+            return
+        said.add(text)
     with suppress(OSError):  # a terminal that is gone must not cost a run
         print(f"warning: {shown(text)}", file=sys.stderr)
 
@@ -62,14 +81,17 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     if not eligible:
         raise SettingError("data: no client has a training sample (those held out do not count)")
     heard = s.sampled(eligible, method.hears_all)
-    if s.quorum > heard:
+    if s.quorum > heard and not s.asynchronous:
         raise SettingError(
             f"quorum: {s.quorum} is not accepted; at most the {heard} clients heard per round"
         )
-    s.rule.check(heard)
+    if not s.asynchronous:
+        s.rule.check(heard)
     s.malicious_among(eligible)
     bound = task.under(s.numerics(s.seed))
     link = Link.fit(s.channel, method, bound)
+    if s.asynchronous:
+        check_asynchronous(method, bound, link, s, eligible, heard)
     for warning in link.check():
         warn(warning)
     if link.aggregate_stage is not None and not method.linear:

@@ -59,7 +59,7 @@ def follow(
     session = Session(made, task, federation, chosen, chosen.seed, 0)
     server = session.server
     yield Standing(0, server.state, session)
-    while server.version < chosen.rounds:
+    while session.rounds < chosen.rounds:
         with numbers_fit(chosen.dtype):
-            session.engine.advance(chosen.schedule.factors(server.version, chosen.rounds))
-        yield Standing(server.version, server.state, session)
+            session.engine.advance(chosen.schedule.factors(session.rounds, chosen.rounds))
+        yield Standing(session.rounds, server.state, session)

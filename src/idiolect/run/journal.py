@@ -2,9 +2,10 @@
 
     metrics.csv          a line per evaluated round, of all seeds
     ledger-seed-0.csv    a line per round: what became of the messages that were asked for
+    delays-seed-0.csv    a line per message, where time is simulated or training asynchronous
     accuracy-seed-0.f32  a row per evaluated round: test accuracy of every client, float32[clients]
 
-A checkpoint keeps how far the last two had grown, and a resumed run cuts off what came after;
+A checkpoint keeps how far the others had grown, and a resumed run cuts off what came after;
 metrics.csv is that of the history which the checkpoint holds. Without a directory there are only
 the accuracies, in a temporary file without a name.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.text import csv_cell
 from ..server.server import Server
 from .check import warn
 from .directory import RunDirectory
@@ -36,7 +38,8 @@ class Journal:
         self.clients = clients
         self.files: dict[str, GrowingFile] = {}  # by the name under which a checkpoint keeps them
         if folder is not None:
-            self.files["ledger"] = GrowingFile(folder.path / f"ledger-seed-{seed}.csv")
+            for name in ("ledger", "delays"):
+                self.files[name] = GrowingFile(folder.path / f"{name}-seed-{seed}.csv")
         path = None if folder is None else folder.path / f"accuracy-seed-{seed}.f32"
         self.files["accuracy"] = GrowingFile(path)
         self._failed: set[str] = set()  # what could not be written the last time
@@ -65,8 +68,13 @@ class Journal:
             line = {"seed": self.seed, **figures}
             self._append(metrics, "metrics.csv", csv_text([line], header=not metrics.mark.size))
 
-    def round_done(self, server: Server) -> None:
-        """A round is over: the account of its messages."""
+    def round_done(self, server: Server, round: int, delays: list[Line]) -> None:
+        """A round is over: the account of its messages, and how long each has taken."""
+        late = self.files.get("delays")
+        if late is not None and delays:
+            lines = [{"seed": self.seed, **line} for line in delays]
+            safe = [{n: csv_cell(v) for n, v in line.items()} for line in lines]
+            self._append(late, "the delays", csv_text(safe, header=not late.mark.size))
         file = self.files.get("ledger")
         entry = server.ledger.last
         if file is None or entry is None:
@@ -74,7 +82,7 @@ class Journal:
         fates = {"rejected": entry.rejected, "missing": entry.missing, "surplus": entry.surplus}
         line = {
             "seed": self.seed,
-            "round": server.version,
+            "round": round,
             "selected": entry.selected,
             "admitted": entry.admitted,
             **{fate: sum(reasons.values()) for fate, reasons in fates.items()},
@@ -90,7 +98,8 @@ class Journal:
     def save(self) -> dict[str, Mark]:
         """How far the files have grown, all of it on the disk; OSError where it is full."""
         marks = {name: file.sync() for name, file in self.files.items()}
-        return {name: mark for name, mark in marks.items() if name != "metrics"}
+        kept = ("ledger", "accuracy", *(["delays"] if marks.get("delays", Mark()).size else []))
+        return {name: marks[name] for name in kept if name in marks}
 
     def load(self, saved: dict[str, Any], evaluated: int) -> None:
         """Back to what a checkpoint kept, after so many evaluated rounds.
@@ -98,15 +107,18 @@ class Journal:
         What came after it is cut off. ValueError where the accuracies are not what was kept.
         """
         marks = {name: Mark.of(saved.get(name)) for name in ("ledger", "accuracy")}
-        accuracy, ledger = self.files["accuracy"], self.files["ledger"]
+        marks["delays"] = Mark.of(saved["delays"]) if "delays" in saved else Mark()
+        accuracy = self.files["accuracy"]
         rows = 4 * self.clients * evaluated
         if marks["accuracy"].size != rows or not accuracy.back_to(marks["accuracy"]):
             raise ValueError(
                 f"{accuracy.path} is not as it was when it was saved (lost or changed); "
                 "put it back, or go on from an earlier checkpoint"
             )
-        if not ledger.back_to(marks["ledger"]):
-            warn(f"{ledger.path} has lost rounds or was changed; it begins anew with the next one")
+        for name in ("ledger", "delays"):
+            file = self.files[name]
+            if not file.back_to(marks[name]):
+                warn(f"{file.path} has lost rounds or was changed; it begins anew with the next one")
 
     def forget_last(self) -> None:
         """The accuracies without those of the last evaluated round."""

@@ -77,7 +77,7 @@ def personalised(
     host = Host(contract, federation, wire_ids, settings)
     # as InProcess.personalise does for clients that were held out
     trained = roster.eligible_ids()
-    first = session.server.version
+    first = session.rounds
     gradients = torch.zeros(len(roster), dtype=torch.int64)
     for version in range(first, first + rounds):
         order = Order(version, session.server.message(version), trained, trained[:0])

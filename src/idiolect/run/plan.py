@@ -6,6 +6,7 @@ From flags, a TOML file or a run directory.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, get_type_hints
 
 from .. import data, models
@@ -88,7 +89,7 @@ class Plan:
         models.make(name, shape, outputs, **self.model_options)
         given = build(Initial, self.task_options, "task")
         return Task(
-            lambda: models.make(name, shape, outputs, **self.model_options), loss, **given.as_dict()
+            partial(models.make, name, shape, outputs, **self.model_options), loss, **given.as_dict()
         )
 
 

@@ -255,7 +255,7 @@ class Result:
                 raise SettingError(_NO_MODELS)
             self._loaded = {(wanted, best): self._source(wanted, best)}
         session = self._loaded[wanted, best]
-        kept = session.server.version
+        kept = session.rounds
         if best and kept != self.record.seeds[seeds.index(wanted)].best["round"]:
             raise SettingError(
                 f"best: the models of the best round are not there; those of round {kept} are"
@@ -324,30 +324,28 @@ class Result:
 
     def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
         session = self._session(s.seed)
-        tensors, server = session.save()
+        states, facts = session.saved()
         journal = Journal(folder, s.seed, len(session.server.roster))
         for row in s.by_client:
             journal.files["accuracy"].append(row.tobytes())
-        facts = {
-            "server": server,
+        facts |= {
             "history": s.history,
             "seconds": s.seconds,
             "times": s.times,
             "journal": journal.save(),
         }
-        states = {"server": tensors}
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         bound = bound_of(self.identity(), session)
         checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
 
     def _save_best(self, folder: RunDirectory, s: SeedRecord) -> None:
         session = self._session(s.seed, best=True)
-        tensors, server = session.save()
+        states, facts = session.saved()
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         bound = bound_of(self.identity(), session)
         place = folder.checkpoints(s.seed, best=True)
-        round = session.server.version
-        checkpoint.save(place, bound, round, {"server": tensors}, {"server": server}, parts)
+        round = session.rounds
+        checkpoint.save(place, bound, round, states, facts, parts)
 
     def __repr__(self) -> str:
         figures = self.over_seeds("accuracy")

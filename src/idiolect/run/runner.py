@@ -134,7 +134,10 @@ class Runner:
                     self._restore(one, folder)
                 journal.begin(record.rounds_table())
                 last = seed + 1 == s.seed + s.seeds
-                self._train(one, folder, interrupted, last)
+                try:
+                    self._train(one, folder, interrupted, last)
+                finally:
+                    session.engine.close()
                 self._finish(one)
                 record.kernel = one.session.contract.task.kernel
                 one.session.release()
@@ -217,7 +220,7 @@ class Runner:
         checkpoint.recover(folder.checkpoints(one.record.seed, best=True))
         if checkpoint.found(path):
             one.restore(path, self.longer)
-        self.starts[-1]["from"][str(one.record.seed)] = one.session.server.version
+        self.starts[-1]["from"][str(one.record.seed)] = one.session.rounds
         with on_disk("the environment"):
             folder.write_json("environment.json", self.starts)
 
@@ -230,7 +233,8 @@ class Runner:
     ) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
-        server = one.session.server
+        session = one.session
+        server = session.server
         record = one.record
         began = clock() - record.seconds
         saved = clock()
@@ -239,17 +243,17 @@ class Runner:
                 record.seconds = clock() - began
                 one.save(folder)
                 raise interrupted.stop(
-                    f"stopped after round {server.version} of {s.rounds} (seed {record.seed})"
+                    f"stopped after round {session.rounds} of {s.rounds} (seed {record.seed})"
                 )
             with numbers_fit(s.dtype):
-                one.session.engine.advance(s.schedule.factors(server.version, s.rounds))
+                session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
             evaluated = bool(s.eval_every) and (
-                server.version % s.eval_every == 0 or server.version == s.rounds
+                session.rounds % s.eval_every == 0 or session.rounds == s.rounds
             )
             if evaluated:
                 one.evaluate()
                 record.times.append(clock() - began)
-            one.journal.round_done(server)
+            one.journal.round_done(server, session.rounds, session.engine.delays_of_round)
             record.seconds = clock() - began
             if evaluated and s.keep_best and self.best_in is not None and one.is_best():
                 one.keep_best(checkpoint_folder(self.best_in, record.seed, best=True))
@@ -257,13 +261,13 @@ class Runner:
                 if evaluated:
                     self._call(one, "evaluate")
                 self._call(one, "round")
-                by_rounds = s.checkpoint_every and server.version % s.checkpoint_every == 0
+                by_rounds = s.checkpoint_every and session.rounds % s.checkpoint_every == 0
                 by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
                 if by_rounds or by_time:
                     self._checkpoint(one, folder)
                     saved = clock()
             if self.progress:
-                self.progress(record.seed, server.version, one.figure(s))
+                self.progress(record.seed, session.rounds, one.figure(s))
         record.stopped = stop
         self._checkpoint(one, folder)
         if interrupted() and not last:
@@ -285,7 +289,7 @@ class Runner:
                 one.save(folder, one.record.stopped)
                 error.add_note(
                     f"idiolect: the run in {folder.path} stands at round "
-                    f"{one.session.server.version} of seed {one.record.seed}; "
+                    f"{one.session.rounds} of seed {one.record.seed}; "
                     "resume=True continues it"
                 )
             raise
@@ -303,15 +307,16 @@ class Runner:
             event,
             label_of(self.method),
             record.seed,
-            server.version,
+            one.session.rounds,
             self.settings.rounds,
             record.seconds,
             dict(record.history[-1]) if record.history else {},
             record.history,
-            {**asked, "round": server.version, **{n: server.ledger.total(n) for n in SENT}},
+            {**asked, "round": one.session.rounds, **{n: server.ledger.total(n) for n in SENT}},
             self.settings,
             record.final,
             record.clients,
+            one.session.engine.delays_of_round,
             path,
             _state=lambda: server.step.method_state(server.state),
         )
@@ -324,7 +329,7 @@ class Runner:
         s = self.settings
         server = one.session.server
         history = one.record.history
-        if server.version >= s.rounds:
+        if one.session.rounds >= s.rounds:
             return "rounds"
         if one.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
@@ -361,7 +366,7 @@ class Runner:
             session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
             record.held_out = summarise(parts["held_out"]["test"])
-        record.rounds = session.server.version
+        record.rounds = session.rounds
         record.sent = {n: ledger.total(n) for n in SENT}
         record.counted = {n: ledger.total(n) for n in ledger.more}
         record.rejected = ledger.refused

@@ -49,10 +49,11 @@ class Seed:
         found = self.session.engine.evaluate(clients, splits)
         scores = found["test"]
         ledger = self.session.server.ledger
-        figures: dict[str, float] = {"round": self.session.server.version, **summarise(scores)}
+        figures: dict[str, float] = {"round": self.session.rounds, **summarise(scores)}
         figures |= {n: ledger.total(n) for n in SENT}
         spent = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(spent.double().mean())
+        figures |= self.session.engine.figures()
         if self.settings.validates:
             valid = summarise(found["valid"])
             names = columns(self.settings)
@@ -84,7 +85,7 @@ class Seed:
         if untested or loss <= COLLAPSE_LOSS:
             self.record.collapsed = 0
         elif not self.record.collapsed:
-            self.record.collapsed = int(figures.get("round", self.session.server.version)) or 1
+            self.record.collapsed = int(figures.get("round", self.session.rounds)) or 1
 
     def is_best(self) -> bool:
         """Whether the round that was just evaluated is the best so far on validation data."""
@@ -93,13 +94,12 @@ class Seed:
 
     def keep_best(self, folder: Path) -> None:
         """The models as they are now, in a folder for the best round."""
-        tensors, server = self.session.save()
+        states, facts = self.session.saved()
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
-        version = self.session.server.version
+        version = self.session.rounds
         with on_disk(f"the checkpoint of the best round, {version},"):
             bound = bound_of(self.identity, self.session)
-            facts = {"server": server}
-            checkpoint.save(folder, bound, version, {"server": tensors}, facts, parts)
+            checkpoint.save(folder, bound, version, states, facts, parts)
 
     def save(self, folder: RunDirectory | None, stopped: str = "") -> Path | None:
         """A checkpoint: the server's side, and every host by itself; where it was written.
@@ -108,9 +108,8 @@ class Seed:
         """
         if folder is None:
             return None
-        tensors, server = self.session.save()
-        facts = {
-            "server": server,
+        states, facts = self.session.saved()
+        facts |= {
             "history": self.record.history,
             "seconds": self.record.seconds,
             "times": self.record.times,
@@ -118,13 +117,13 @@ class Seed:
         if stopped == BY_CALLBACK:
             facts["stopped"] = stopped
         parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
-        version = self.session.server.version
+        version = self.session.rounds
         self.on_disk = False
         path = folder.checkpoints(self.record.seed)
         with on_disk(f"the checkpoint of round {version}"):
             facts["journal"] = self.journal.save()
             bound = bound_of(self.identity, self.session)
-            final = checkpoint.save(path, bound, version, {"server": tensors}, facts, parts)
+            final = checkpoint.save(path, bound, version, states, facts, parts)
             self.on_disk = True
         return final if self.on_disk else None
 
@@ -134,7 +133,7 @@ class Seed:
         found = restore(self.session, path, self.identity, s, warn)
         with refusing(found):
             metrics = [f"{m.name}{end}" for m in self.session.metrics for end in ENDS]
-            more = [*metrics, *columns(s)]
+            more = [*metrics, *columns(s), *self.session.engine.figures()]
             self.record.history = checked_history(found.facts, found.round, more)
             self.journal.load(found.facts["journal"], len(self.record.history))
             if longer and self.session.held_out_personalised:
@@ -155,7 +154,7 @@ class Seed:
         """A last round that was evaluated only because it was the last is one among others now."""
         history = self.record.history
         every = self.settings.eval_every
-        version = self.session.server.version
+        version = self.session.rounds
         if every and history and version % every and history[-1]["round"] == version:
             history.pop()
             self.journal.forget_last()
@@ -169,7 +168,8 @@ def checked_history(
     `more`: columns beside those that every run has.
     """
     kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
-    check_object(facts, {**kinds, "times": list[float]}, {"stopped", "times"})
+    optional = {"times": list[float], "engine": dict}
+    check_object(facts, {**kinds, **optional}, {"stopped", *optional})
     if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
         raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
     if not 0 <= facts["seconds"] < math.inf:

@@ -22,18 +22,23 @@ from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
+from ..engine.asynchronous import Asynchronous, Pace
+from ..engine.engine import Engine
 from ..engine.inprocess import InProcess
+from ..engine.workers import Workers
 from ..host.host import Host
 from ..host.metrics import in_use
 from ..host.terms import HostSettings
 from ..method import Method
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
+from ..server.arrivals import Arrivals
 from ..server.contract import Contract
 from ..server.roster import Roster
 from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
+from .check_timing import concurrency
 from .checkpoint import Checkpoint
 from .settings import Settings, fixed_on_resume
 
@@ -141,19 +146,25 @@ class Session:
             repeats=False,  # no round is asked for again after it was concluded
             validation=bool(federation.sizes("valid").any()),
             metrics=self.metrics,
+            asynchronous=settings.asynchronous,
         )
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
-        self.engine = InProcess(self.server, self.hosts)
+        self.engine = _engine(self.server, self.hosts, settings, method)
         self.held_out_personalised = False
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return self.engine.rounds
 
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, id: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""
         wire_id = self.server.roster.wire_id(id)
-        version = self.server.version
+        version = self.rounds
         down = self.server.message(version)
         for host in self.hosts:
             if bool((host.wire_ids == wire_id).any()):
@@ -162,7 +173,7 @@ class Session:
 
     def personal_rows(self) -> Tensor:  # -> x[N, d]
         """The models of all clients, in the order of the federation."""
-        version = self.server.version
+        version = self.rounds
         down = self.server.message(version)
         rows = [host.personal_rows(version, down, host.wire_ids) for host in self.hosts]
         order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
@@ -180,6 +191,13 @@ class Session:
             tensors = tensors | {"start.x0": self.contract.task.start().cpu()}
         return tensors, facts | {"held_out_personalised": self.held_out_personalised}
 
+    def saved(self) -> tuple[dict[str, State], dict[str, Any]]:
+        """What a checkpoint holds beside the hosts: tensors by file, and facts."""
+        tensors, server = self.save()
+        under_way, facts = self.engine.save()
+        states = {"server": tensors, **({"engine": under_way} if under_way else {})}
+        return states, {"server": server, **({"engine": facts} if facts else {})}
+
     def load(self, found: Checkpoint, settings: Settings) -> None:
         """As it was saved, hosts from their folders; ValueError for what was not saved by this."""
         facts = check_object(found.facts.get("server"))
@@ -191,16 +209,29 @@ class Session:
         tensors = found.read("server", lambda shapes: self._check(shapes, facts))
         start = tensors.pop("start.x0", None)
         server.load(tensors, facts)
-        if server.version != found.round or len(server.roster) != enrolled:
+        done = self.engine.versions(found.round)
+        if server.version != done or len(server.roster) != enrolled:
             raise ValueError("server: another round or other clients than the checkpoint is of")
+        self._load_engine(found)
         task = self.contract.task
         if start is not None:
             task.begin_at(start)
         self.held_out_personalised = personalised
-        done = torch.full((enrolled,), found.round)
-        done[self.people.held_out] += settings.held_out_rounds * personalised
+        # work that is under way may be of the newest version
+        newest = torch.full((enrolled,), done + settings.asynchronous)
+        newest[self.people.held_out] += settings.held_out_rounds * personalised
         for number, host in enumerate(self.hosts):
-            host.load(found.path / host_folder(number), done[host.wire_ids])
+            host.load(found.path / host_folder(number), newest[host.wire_ids])
+
+    def _load_engine(self, found: Checkpoint) -> None:
+        """What was under way."""
+        under_way = check_object(found.facts.get("engine", {}))
+        tensors: State = {}
+        if under_way and self.engine.most_bytes():
+            tensors = found.read("engine", lambda shapes: self.engine.check(shapes, under_way))
+        else:
+            self.engine.check({}, under_way)
+        self.engine.load(tensors, under_way, found.round)
 
     def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         """Refuse what this session cannot have saved of the server's side."""
@@ -213,7 +244,7 @@ class Session:
         figures = 4 * (rounds + 1) * len(self.server.roster)
         start = bytes_of(shapes_of({"x0": self.contract.task.start()}))
         hosts = sum(host.most_bytes() for host in self.hosts)
-        return self.server.most_bytes() + start + hosts + figures
+        return self.server.most_bytes() + self.engine.most_bytes() + start + hosts + figures
 
     def personalise_held_out(self, rounds: int) -> None:
         """The clients kept out of training train towards the finished server, once."""
@@ -225,6 +256,20 @@ class Session:
         """Free what only training and evaluation need."""
         for host in self.hosts:
             host.release()
+
+
+def _engine(
+    server: Server, hosts: Sequence[Host], settings: Settings, method: Method
+) -> Engine:
+    """What carries messages between them."""
+    if not settings.asynchronous:
+        return InProcess(server, hosts, settings.delays)
+    eligible = int(server.roster.eligible.sum())
+    busy = concurrency(method, settings, eligible, server.sample)
+    arrivals = Arrivals(server, settings.staleness, settings.buffer, settings.change_from)
+    pace = Pace(busy, settings.next_client)
+    clock = Workers(server, hosts) if settings.real else None
+    return Asynchronous(server, hosts, clock, arrivals, pace, settings.delays)
 
 
 def starts_in_checkpoint(task: Task) -> bool:
@@ -266,7 +311,8 @@ def _hosts(
     attack = settings.attack
     everyone = torch.arange(federation.clients)
     honest = everyone[~torch.isin(everyone, people.malicious)]
-    shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
+    count = settings.workers if settings.real else settings.hosts
+    shares = np.array_split(honest.numpy(), min(count, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
     hosts: list[Host] = []
     for share in shares:

@@ -16,10 +16,14 @@ import torch
 from ..adversary import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
+from ..engine.asynchronous import NEXT
+from ..engine.delays import Delays, delays_text, parse_delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.statistics import CHOICES as STATISTICS
+from ..server.arrivals import SINCE
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
+from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
 from ..task.kernels import KERNELS
@@ -188,6 +192,73 @@ class Communication(Knobs):
     )
 
 
+ENGINES = ("inprocess", "asynchronous")
+CLOCKS = ("simulated", "real")
+
+
+@dataclass(frozen=True)
+class Timing(Knobs):
+    """When messages come, and what the server does then."""
+
+    engine: str = knob(
+        "inprocess",
+        "synchronous rounds (inprocess), or each message used as it arrives (asynchronous); then "
+        "a round is `sample` arrivals",
+        choices=ENGINES,
+    )
+    delays: Delays | None = knob(
+        None,
+        "how long clients take, in simulated time: 'constant(mean=1)', 'exponential(mean=1)', "
+        "'pareto(shape=1.5)', 'lognormal(sigma=1)', 'trace(path=\"delays.csv\")'; any of them with "
+        "spread=, slow= and slowdown= for clients that are unlike",
+        parse=parse_delays,
+        write=delays_text,
+    )
+    clock: str = knob(
+        "simulated",
+        "asynchronous: time by `delays`, or real time with worker processes",
+        choices=CLOCKS,
+    )
+    workers: int = knob(2, "clock real: worker processes that share out the clients", low=1)
+    concurrency: int = knob(
+        0,
+        "asynchronous: clients at work at any time; 0 = `sample`, or all where everyone trains",
+        low=0,
+    )
+    next_client: str = knob(
+        "sampled",
+        "asynchronous: who starts when a message has arrived, one sampled among those not at work "
+        "or the same",
+        choices=NEXT,
+    )
+    staleness: Staleness = knob(
+        Constant(),
+        "asynchronous: the weight of a message by its staleness, 'constant', 'polynomial(a=0.5)' "
+        "or 'hinge(a=10, b=4)'",
+        parse=parse_staleness,
+        write=staleness_text,
+    )
+    buffer: int = knob(
+        1, "asynchronous: messages per step of the server, through its rule (FedBuff)", low=1
+    )
+    change_from: str = knob(
+        "start",
+        "asynchronous: a model that arrives is a change from the one its client started from, or "
+        "from the newest (FedAsync's mixing)",
+        choices=SINCE,
+    )
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether messages are used one by one."""
+        return self.engine == "asynchronous"
+
+    @property
+    def real(self) -> bool:
+        """Whether clients are at work in processes of their own."""
+        return self.asynchronous and self.clock == "real"
+
+
 @dataclass(frozen=True)
 class Adversary(Knobs):
     """Malicious clients, in simulations."""
@@ -280,7 +351,9 @@ class Resources(Knobs):
 
 
 @dataclass(frozen=True)
-class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Selection, Run):
+class Settings(
+    Resources, Evaluation, Adversary, Timing, Communication, Optimisation, Selection, Run
+):
     """Everything about a run but its method, model and data."""
 
     def __post_init__(self) -> None:
@@ -295,6 +368,7 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
                 f"{missing}; how many clients are malicious and what they do go together, "
                 "e.g. attack 'sign-flip' and malicious 0.2"
             )
+        self._check_timing()
         _ = self.server_step  # refuses options that do not fit
         _ = self.client_optimizer
         check_device(self.device)
@@ -321,6 +395,24 @@ class Settings(Resources, Evaluation, Adversary, Communication, Optimisation, Se
             raise SettingError(
                 f"patience_metric: {self.patience_metric!r} is not accepted; one of "
                 f"{', '.join(counted)} (the setting metrics adds others)"
+            )
+
+    def _check_timing(self) -> None:
+        """Refuse settings of another engine or clock than the one chosen."""
+        by_default = {f.name: f.default for f in dataclasses.fields(Timing)}
+        only = ["workers"] if not self.real else []
+        if not self.asynchronous:
+            only += ["clock", "concurrency", "next_client", "staleness", "buffer", "change_from"]
+        for name in only:
+            if getattr(self, name) != by_default[name]:
+                needed = "clock 'real'" if name == "workers" else "engine 'asynchronous'"
+                raise SettingError(
+                    f"{name}: {self.as_dict()[name]!r} is not accepted here; it goes with {needed}"
+                )
+        if self.real and self.delays is not None:
+            raise SettingError(
+                f"delays: {delays_text(self.delays)!r} is not accepted with the clock 'real', "
+                "which measures them; leave it out"
             )
 
     def __repr__(self) -> str:
@@ -370,6 +462,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
     Selection,
     Optimisation,
     Communication,
+    Timing,
     Adversary,
     Evaluation,
     Resources,

@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 ROUNDS = 50  # of FedAvg, where the user does not say
 STEPS = 50  # of fine-tuning
-RATES = [0.03, 0.1, 0.3]  # the best of which each candidate has
+RATES = [0.03, 0.1, 0.3, 1.0]  # the best of which each candidate has
+DIVERGED = (
+    "start: the start has diverged, and no candidate has a finite validation loss; "
+    "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
+)
 # settings of a run that are about its evaluation, which this has no use for
 EVALUATION = (
     "eval_every",
@@ -97,7 +101,7 @@ def splits(
     (0: none) of kind `adapter`. `start` is the method whose shared model they start from. Settings
     are those of `run`: `rounds` of the start (50 without word, none with `weights`), `seeds`,
     `batch`, `sample`, ...; `finetune_steps` and `finetune_lr` are those of the private part (50
-    steps, and the best of 0.03, 0.1 and 0.3 on validation data).
+    steps, and the best of 0.03, 0.1, 0.3 and 1 on validation data).
 
     >>> import idiolect as il
     >>> federation = il.data.load("digits", clients=4)
@@ -264,10 +268,7 @@ def _against_best(
     each = losses[:, :, have]  # [seeds, candidates, clients], summed over samples
     able = [i for i, row in enumerate(rows) if row["shared"] and math.isfinite(row["valid_loss"])]
     if not able:
-        raise SettingError(
-            "start: no candidate has a finite validation loss; the start has diverged: "
-            "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
-        )
+        raise SettingError(DIVERGED)
     best = min(able, key=lambda i: rows[i]["valid_loss"])
     for i, row in enumerate(rows):
         gap = (each[:, i] - each[:, best]).mean(0)  # [clients]

@@ -10,8 +10,10 @@ from typing import Any, TypedDict
 
 from ..adversary import Attack
 from ..channels import Channel, Stage
+from ..engine.delays import Delays
 from ..host.metrics import Metric
 from ..server.rules import Rule
+from ..server.staleness import Staleness
 from .client_weights import ClientWeights
 from .schedule import Schedule
 
@@ -50,6 +52,15 @@ class RunSettings(TypedDict, total=False):
     statistics: str
     channel: Channel | Stage | str
     rule: Rule | str
+    engine: str
+    delays: Delays | str | None
+    clock: str
+    workers: int
+    concurrency: int
+    next_client: str
+    staleness: Staleness | str
+    buffer: int
+    change_from: str
     attack: Attack | str | None
     malicious: float
     eval_every: int

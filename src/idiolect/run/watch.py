@@ -31,6 +31,8 @@ class Moment:
     settings: Settings
     final: dict[str, dict[str, float]]  # split -> figures at the end; {} before it
     clients: list[dict[str, Any]]  # a row per client at the end; [] before it
+    # a line per message of this round: client, staleness, start, time, delay; [] without a clock
+    delays: list[dict[str, Any]] = field(default_factory=list, repr=False)
     checkpoint: Path | None = None  # the folder of the checkpoint that was just written
     _stop: list[str] = field(default_factory=list, repr=False)
     _state: Callable[[], State] = field(default=dict, repr=False)

@@ -18,6 +18,9 @@ class Order:
     train: Tensor  # int64: wire ids of the clients that update
     heard: Tensor  # int64: wire ids of those whose messages are expected, among `train`
     factors: Factors = field(default_factory=dict)  # of settings in this round: a schedule
+    # int64: how often each of `train` has started before, by which its random numbers are keyed;
+    # None in synchronous rounds: by the round
+    turns: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Server:
             version,
             heard,
             self.roster.most_samples(),
-            self._decoder(version, order.factors) if link.codes else None,
+            self.decoder(version, self._reference(order.factors)) if link.codes else None,
             link.limit(version) if link.codes else 0,
             enrolled=self.roster.weights,
         )
@@ -120,7 +120,7 @@ class Server:
     def _sum_on_arrival(self, round: Round) -> None:
         """Messages of this round are added up instead of being held."""
         round.stream = Stream(self.contract, self.rule, round.clients)
-        aggregation = self._aggregation()
+        aggregation = self.aggregation()
 
         def add(rows: State, weights: np.ndarray) -> None:
             aggregation.collect(round, rows, torch.from_numpy(weights) / round.mean_samples)
@@ -181,7 +181,7 @@ class Server:
         silent = second.unanswered()
         if bool(silent.any()):
             return silent, "answer"
-        aggregation = self._aggregation()
+        aggregation = self.aggregation()
         try:
             second.outcome = aggregation(round, second.got)
         except TooFew:
@@ -199,7 +199,7 @@ class Server:
         if earlier is not None and earlier.asked == EXCHANGES:
             round.drop(got.wire_ids, "unsettled")
             return []
-        aggregation = self._aggregation()
+        aggregation = self.aggregation()
         try:
             tables, rule_state = aggregation.sketches(round, got)
         except TooFew:
@@ -248,7 +248,7 @@ class Server:
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
             return Verdict(round.version, heard[:0], heard[:0], {})
-        outcome, got = settle(self._aggregation(), round, candidates(round), self.quorum)
+        outcome, got = settle(self.aggregation(), round, candidates(round), self.quorum)
         taken: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
@@ -290,7 +290,8 @@ class Server:
             bytes += int(round.second.bytes_of(got.wire_ids).sum())
         self.ledger.enter(round.entry(got.wire_ids, dict(surplus), bytes))
 
-    def _aggregation(self) -> Aggregation:
+    def aggregation(self) -> Aggregation:
+        """How messages would be combined, from the server as it is now."""
         before = Outcome(self.state, self.channel_state, self.rule_state)
         return Aggregation(self.contract, self.rule, self.step, before, self.plan.streams)
 
@@ -304,13 +305,18 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _decoder(self, version: int, factors: Factors) -> Decode:
+    def _reference(self, factors: Factors) -> State:
+        """What coded changes are changes of; nothing where the channel decodes their sum only."""
+        if self.contract.link.aggregate_stage is not None:
+            return {}
+        return self.aggregation().reference(factors)
+
+    def decoder(self, version: int, reference: State) -> Decode:
         """How bodies become rows, with what the channel remembers of their senders.
 
-        Coded changes become models again, unless the channel decodes their sum only.
+        Coded changes become models again, by the `reference` that they are changes of.
         """
         link = self.contract.link
-        reference = self._aggregation().reference(factors) if link.aggregate_stage is None else {}
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
             clients = torch.from_numpy(wire_ids)  # at most one body per client, in order

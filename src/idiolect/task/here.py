@@ -59,9 +59,11 @@ class Here:
         dtype: torch.dtype = torch.float32,
         purpose: str = "batch",
         validate: Callable[[Tensor], Tensor] | None = None,
+        turns: np.ndarray | None = None,  # int64[K]: keys of their draws in place of the round
     ):
         self.rows = len(rows)
         self.round = round
+        self._turns = round if turns is None else turns
         self._seed = seed
         self._clients = clients
         self._validate = validate
@@ -126,7 +128,7 @@ class Here:
 
     def keys(self, purpose: str) -> Keys:  # -> uint64[K]
         """Streams of this round for a purpose, one per client."""
-        return streams.keys(self._seed, purpose, self.round, self._clients)
+        return streams.keys(self._seed, purpose, self._turns, self._clients)
 
     def coins(self, purpose: str, count: int) -> np.ndarray:  # -> float64[count] in [0, 1)
         """Random numbers of this round that all clients and the server share: nothing is sent."""

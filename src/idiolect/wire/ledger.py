@@ -72,7 +72,7 @@ class Ledger:
     more: tuple[str, ...] = ()  # names of what the method counts
 
     def __post_init__(self) -> None:
-        for name in (*COUNTS, *self.more):
+        for name in (*COUNTS, *sorted(self.more)):
             dtype = torch.float64 if name.startswith("values") else torch.int64
             self.counts[name] = self.counts.get(name, torch.zeros(self.clients)).to(dtype)
 
@@ -154,7 +154,8 @@ class Ledger:
     @classmethod
     def load(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Ledger:
         """The inverse of `save`."""
-        counts = dict(tensors)
+        own = sorted(tensors.keys() - set(COUNTS))
+        counts = {name: tensors[name] for name in (*COUNTS, *own)}
         return cls(
             len(counts["gradients"]),
             counts,

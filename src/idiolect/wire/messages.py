@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,12 +63,12 @@ class Schema:
         parts = tuple((n, tuple(t.shape), t.dtype) for n, t in sorted(state.items()))
         return cls(parts, contract=contract)
 
-    @property
+    @cached_property
     def values(self) -> int:
         """How many numbers a message holds."""
         return sum(int(np.prod(shape)) for _, shape, _ in self.parts)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """The length of a message in bytes; 0 where no part is declared: then nothing is sent."""
         if not self.parts:
@@ -76,7 +77,7 @@ class Schema:
             int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in self.parts
         )
 
-    @property
+    @cached_property
     def checksum(self) -> int:
         """Equal on both sides only if parts, channel and contract are."""
         parts = repr([(name, shape, _CODES[dtype]) for name, shape, dtype in self.parts])

@@ -118,9 +118,9 @@ class Problem:
         """F_m(θ) = ∇_θ f_m(θ, w*_m(θ))."""
         return self.slopes @ theta - self._at_zero
 
-    def operator(self, theta: Tensor) -> Tensor:  # -> [d_theta]
+    def operator(self, theta: Tensor) -> Tensor:  # theta[..., d_theta] -> [..., d_theta]
         """F(θ), the mean of the F_m."""
-        return self._mean_slope @ theta - self._mean_at_zero
+        return theta @ self._mean_slope - self._mean_at_zero  # the slope is symmetric
 
     def norm(self, theta: Tensor) -> float:
         """‖F(θ)‖, the paper's measure of convergence."""

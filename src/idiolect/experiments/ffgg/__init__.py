@@ -1,0 +1,1 @@
+"""Figures of the FFGG paper on its quadratic problems."""
