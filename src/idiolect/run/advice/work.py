@@ -129,8 +129,8 @@ class Work:
         )
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
-            said = "Cannot tell: no candidate that federates could be trained."
-            return self._advice(Decision(UNDECIDED, 1.0), said, tie=tie, table=table)
+            why = "Cannot tell: no candidate that federates could be trained."
+            return self._advice(Decision(UNDECIDED, 1.0), why, tie=tie, table=table)
         by = decision.choice
         if by not in federated:
             by = max(gains, key=lambda label: gains[label].mean)
