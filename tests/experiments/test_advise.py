@@ -27,7 +27,9 @@ SMALL = Sizes(
 
 def judged(choice, truth, alternative="local", metric="accuracy"):
     family = "logistic" if metric == "loss" else "synthetic"
+    errors = dict.fromkeys(truth, 0.005)
     found = {"choice": choice, "alternative": alternative, "truth": truth, "side": "above"}
+    found["errors"] = errors
     return Judged(Case(family, 1.0, 40, 10, 100, 0), found)
 
 
@@ -37,6 +39,13 @@ def test_a_choice_is_right_if_nothing_is_better_by_more_than_a_tie():
     assert not judged("fedavg", truth).right and not judged("undecided", truth).right
     assert judged("local", truth).place("ditto") == "near"
     assert judged("local", truth).place("fedavg") == "away" and judged("local", truth).named
+
+
+def test_what_the_samples_cannot_show_is_not_away_from_the_threshold():
+    case = judged("undecided", {"local": 0.9, "fedavg": 0.86})
+    assert case.place("fedavg") == "away"
+    case.found["errors"]["fedavg"] = 0.02
+    assert case.place("fedavg") == "away, but more than the samples can show"
 
 
 def test_ties_of_a_loss_are_shares_of_locals():
