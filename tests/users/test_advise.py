@@ -31,9 +31,7 @@ def test_a_module_with_two_inputs_and_clients_with_names():
     named = [client for clients in advice.gains.values() for client in clients]
     assert sorted(named) == sorted(set(sites)) and all(type(n) is str for n in named)
     assert advice.choice in ("local", "fedavg", "ditto", "undecided")
-    assert advice.choice.capitalize()[:4] in str(advice).capitalize() or "learn alone" in str(
-        advice
-    )
+    assert len(advice.words) >= 4 and advice.words[0] in str(advice).replace("\n", " ")
 
 
 def test_a_table_with_real_targets_and_clients_that_are_numbers():

@@ -54,8 +54,8 @@ def advise(
     >>> federation = il.data.load("synthetic", clients=12, samples=60)
     >>> model = lambda: il.models.make("linear", (60,), 10)
     >>> advice = il.advise(federation, model, quick=True, gradients=20)
-    >>> advice.choice in ("local", "undecided"), advice.alternative
-    (True, 'local')
+    >>> advice.metric, [row["label"] for row in advice.table]
+    ('accuracy', ['local', 'fedavg', 'finetune', 'ditto', 'majority class'])
     """
     if isinstance(federation, Task | nn.Module) or isinstance(task, Federation):
         raise SettingError(

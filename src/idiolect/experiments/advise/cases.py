@@ -15,6 +15,7 @@ from ...data.synthetic import Synthetic
 from ...task.task import Task
 from ...theory import logistic
 
+FIRST = 10  # data seed: none that was looked at while the advice was written
 SYNTHETIC, LOGISTIC, DIGITS = "synthetic", "logistic", "digits"
 
 
@@ -83,7 +84,7 @@ class Sizes:
         for family, values, others, clients in swept:
             for other in others:
                 for value in values:
-                    for seed in range(self.repeats):
+                    for seed in range(FIRST, FIRST + self.repeats):
                         yield Case(family, value, other, clients, self.test, seed)
 
 

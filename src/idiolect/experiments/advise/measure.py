@@ -8,11 +8,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from ...data.federation import Federation
 from ...methods import make_method
 from ...run.advice.advice import Advice
 from ...run.advise import advise
 from ...run.code import package_source
+from ...run.result import Result
 from ...run.run import run
 from ...task.task import Task
 from .cases import Case
@@ -64,13 +67,17 @@ class CaseJob:
             "ratio": None if h is None else [h.ratio, h.low, h.high],
             "side": "" if h is None else h.side,
             "told": {key: len(ids) for key, ids in advice.gains.items()},
-            "truth": self._truth(advice, federation, task),
+            **self._truth(advice, federation, task),
             "cpu": round(spent, 1),
         }
 
-    def _truth(self, advice: Advice, federation: Federation, task: Task) -> dict[str, float]:
-        """What each candidate reaches on the test set, trained on all training samples."""
-        found = {}
+    def _truth(self, advice: Advice, federation: Federation, task: Task) -> dict[str, Any]:
+        """What each candidate reaches on the test set, trained on all training samples.
+
+        And the standard error of its difference to Local on as many samples as there are to train
+        on.
+        """
+        values = {}
         for row in advice.table:
             if not row["fields"]:
                 continue  # a constant answer
@@ -86,5 +93,21 @@ class CaseJob:
                 threads=1,
                 progress=False,
             )
-            found[row["method"]] = result.summary()[self.case.metric]["mean"]
-        return found
+            values[row["method"]] = _values(result, self.case.metric)
+        samples = int(federation.sizes("train").sum())
+        errors = {m: (v - values["local"]).std() / samples**0.5 for m, v in values.items()}
+        return {
+            "truth": {m: float(v.mean()) for m, v in values.items()},
+            "errors": {m: float(e) for m, e in errors.items()},
+        }
+
+
+def _values(result: Result, metric: str) -> np.ndarray:  # -> [n]
+    """Hit or loss of each test sample, the mean over seeds."""
+    found = []
+    for seed in result.seeds:
+        session = result.session(seed.seed)
+        message = session.server.message(session.server.version)
+        hits, loss = session.hosts[0].each_sample(session.server.version, message, "test")
+        found.append((hits if metric == "accuracy" else loss).numpy())
+    return np.mean(found, axis=0)

@@ -54,6 +54,11 @@ class Candidate:
         return self.bytes_up + self.bytes_down
 
     @property
+    def rates(self) -> list[str]:
+        """The fields that are step sizes; a method of the user's own may have none."""
+        return [name for name in self.row.method.rates if hasattr(self.row.method, name)]
+
+    @property
     def tried(self) -> list[int]:
         """The powers of STEP that were tried."""
         return sorted({power for power, _ in self.found})
@@ -61,10 +66,8 @@ class Candidate:
     def method(self, power: int) -> Method:
         """The method with all its step sizes times STEP to a power: their ratios stay."""
         method = self.row.method
-        if not power:
-            return method
-        rates = {name: getattr(method, name) * STEP**power for name in method.rates}
-        return replace(method, **rates)
+        rates = {name: getattr(method, name) * STEP**power for name in self.rates}
+        return replace(method, **rates) if power else method
 
     def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
         """Hits and loss of every sample under every seed; NaN where it was not held out.
@@ -75,7 +78,7 @@ class Candidate:
             np.stack([self.found[power, seed] for seed in range(seeds)], axis=1)
             for power in self.powers
         ]
-        return np.where(half, by_half[1], by_half[0])
+        return np.where(half, by_half[1], by_half[0]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Trainer:
             return
         result = self._run(candidate, candidate.method(power), seed, candidate.rounds)
         _, held = self.split(seed)
-        scores = np.full((2, self.holdout.samples), math.nan)
+        scores = np.full((2, self.holdout.samples), math.nan, dtype=np.float32)
         session = result.session()
         message = session.server.message(session.server.version)
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
@@ -151,13 +154,15 @@ class Trainer:
         the best, by more than two standard errors of the paired difference, is dropped. `proceed`
         is called before every training, and may raise.
         """
-        for power in FIRST:
+        for power in FIRST if candidate.rates else FIRST[:1]:
             proceed()
             self.train(candidate, power, 0)
         while True:
             best = self._best(candidate, candidate.tried, 1)
             low, high = candidate.tried[0], candidate.tried[-1]
             proceed()
+            if not candidate.rates:
+                break
             if best == low > -MOST:
                 self.train(candidate, low - 1, 0)
             elif best == high < MOST:
@@ -199,10 +204,12 @@ class Trainer:
             found = np.stack([candidate.found[power, s] for s in range(seeds)], axis=1)[:, mask]
             if not mask.any() or not np.isfinite(found[1]).all():
                 return -math.inf, -math.inf, -abs(power)
-            return float(self._values(found).mean()), -float(found[1].mean()), -abs(power)
+            loss = found[1].astype(np.float64).mean()
+            return float(self._values(found).mean()), -float(loss), -abs(power)
 
         return max(powers, key=key)
 
     def _values(self, scores: np.ndarray) -> np.ndarray:  # [2, ...] -> [...]
         """What counts of hits and losses, higher is better."""
-        return scores[0] if self.metric == "accuracy" else -scores[1]
+        hits, loss = scores.astype(np.float64)
+        return hits if self.metric == "accuracy" else -loss

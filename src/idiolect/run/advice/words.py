@@ -85,12 +85,15 @@ def shown_p(p: float) -> str:
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
 
 
-def cost(label: str, up: float, down: float, clients: int) -> str:
-    """Bytes per round."""
-    each = f"{_bytes(up / clients)} up and {_bytes(down / clients)} down per client"
+def cost(label: str, up: float, down: float, heard: int, clients: int) -> str:
+    """Bytes per round.
+
+    >>> cost("ditto", 5000, 50_000, 5, 50)
+    'ditto sends 5.0 kB up and 50.0 kB down per round, 5 of 50 clients heard: 1.0 kB up from each.'
+    """
     return (
-        f"{label} sends {_bytes(up)} up and {_bytes(down)} down per round where all {clients:,} "
-        f"clients are heard: {each}."
+        f"{label} sends {_bytes(up)} up and {_bytes(down)} down per round, {heard:,} of "
+        f"{clients:,} clients heard: {_bytes(up / heard)} up from each."
     )
 
 

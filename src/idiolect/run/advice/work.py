@@ -54,9 +54,8 @@ class Work:
         self.notes = [*notes, *remarks(self.federation, self.holdout, self.chosen.seeds)]
         already = settled(self.holdout, self.chosen.seeds)
         if already:
-            return self._advice(
-                Decision(already[0], 0.0 if already[0] == LOCAL else 1.0), already[1]
-            )
+            choice, why = already
+            return self._advice(Decision(choice, float(choice == UNDECIDED)), why)
         candidates = self._trained(rows)
         values = {c.label: self._values(c) for c in candidates}
         for label in [label for label, v in values.items() if np.isinf(v).any()]:
@@ -118,7 +117,7 @@ class Work:
         alone = values[LOCAL]
         repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
         held = Held(self.holdout.owner, self.federation.clients, repeated, counted)
-        federated = {c.label: c for c in candidates if c.label != LOCAL}
+        federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
         level = LEVEL / max(1, len(federated))  # the intervals hold together
         gains = {label: held.gain(values[label] - alone, level) for label in federated}
         tie = self.asking.tie
@@ -129,16 +128,18 @@ class Work:
         )
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
-            said = "Cannot tell: no candidate that federates could be trained."
-            return self._advice(Decision(UNDECIDED, 1.0), said, tie=tie, table=table)
+            why = "Cannot tell: no candidate that federates could be trained."
+            return self._advice(Decision(UNDECIDED, 1.0), why, tie=tie, table=table)
         by = decision.choice
         if by not in federated:
             by = max(gains, key=lambda label: gains[label].mean)
         said = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
         trained = int((self.holdout.data.sizes("train") > 0).sum())
-        said.append(words.cost(by, federated[by].bytes_up, federated[by].bytes_down, trained))
+        heard = self.chosen.sample or trained
+        chosen = federated[by]
+        said.append(words.cost(by, chosen.bytes_up, chosen.bytes_down, heard, trained))
         found = ""
-        if "fedavg" in values:
+        if "fedavg" in federated:
             fedavg = held.gain(values["fedavg"] - alone)
             found = alternative(fedavg)
             said.append(words.alternative(found, fedavg, self.metric))
