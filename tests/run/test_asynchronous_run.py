@@ -269,9 +269,7 @@ def test_the_closed_form_that_chooses_step_sizes_is_the_method(tmp_path):
     for m, _ in order:
         theta = theta - lr * (update.A[m] @ started[m] - update.c[m])  # w_0 = 0
         started[m] = theta
-    method = il.Ffgg(
-        part="w.*", lr=lr, solver="gd", private_lr=private_lr, steps=7, start="common"
-    )
+    method = il.Ffgg(part="w.*", lr=lr, solver="gd", private_lr=private_lr, steps=7, start="common")
     settings = {"batching": "full", "dtype": "float64", "rounds": 5, "sample": 4, "eval_every": 0}
     settings |= {"engine": "asynchronous", "delays": "exponential(mean=1)", "progress": False}
     result = il.run(method, problem.task(), problem.federation(), **settings)

@@ -111,8 +111,7 @@ def _shapes(arrivals: Arrivals, busy: int, bases: int, held: int) -> Shapes:
     message = arrivals.server.contract.method.message(task)
     up = {n: ((held, size), task.dtype) for n, size in message.items()}
     reference = {
-        n: ((bases, *shape), dtype)
-        for n, (shape, dtype) in shapes_of(_reference(arrivals)).items()
+        n: ((bases, *shape), dtype) for n, (shape, dtype) in shapes_of(_reference(arrivals)).items()
     }
     return {
         "turns": ((len(arrivals.server.roster),), torch.int64),
