@@ -3,6 +3,7 @@
 import csv
 import json
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -227,7 +228,7 @@ def test_worker_processes_train_and_a_resumed_run_counts_nothing_twice(tmp_path)
     assert ledger.total("bytes_up") == 24 * length
     history = result.record.seeds[0].history
     assert [row["round"] for row in history] == [1, 2, 3, 4, 5, 6]
-    assert all(a["time"] < b["time"] for a, b in zip(history, history[1:], strict=False))
+    assert all(a["time"] < b["time"] for a, b in pairwise(history))
     assert history[-1]["loss"] < history[0]["loss"]
     with (tmp_path / "r" / "delays-seed-0.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 24

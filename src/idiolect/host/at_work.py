@@ -108,7 +108,7 @@ class AtWork:
             store.write(rows, version, {n: t.clone() for n, t in after.items()})
 
     def arrived(self, verdict: Verdict) -> None:
-        """What the clients whose messages counted will keep is theirs now; others stay as before."""
+        """What clients whose messages counted will keep is theirs now; others stay as before."""
         host = self.host
         rows = host.rows(verdict.counted)
         if not len(rows):

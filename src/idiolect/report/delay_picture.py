@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 from ..core.files import write_atomic
 from .curve_picture import COLOURS, GREY
@@ -38,7 +39,7 @@ def delay_picture(run: Path, path: Path) -> bool:
             axes.plot(x, y, ".", markersize=2.5, color=colour, label=name)
         axes.set_xlabel("message, in the order of arrival")
         axes.set_ylabel(up)
-        where = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+        where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
         axes.legend(fontsize=8, frameon=False, markerscale=3, ncols=3, **where)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#e4e4e4", linewidth=0.6)

@@ -9,6 +9,7 @@ import torch
 
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
+from ..task.task import Task
 from ..wire.admission import Admitted
 from .arrivals import Arrivals, Base
 
@@ -129,5 +130,5 @@ def _reference(arrivals: Arrivals) -> State:
     return arrivals.server.aggregation().reference({})
 
 
-def _task(arrivals: Arrivals):  # type: ignore[no-untyped-def]
+def _task(arrivals: Arrivals) -> Task:
     return arrivals.server.contract.task

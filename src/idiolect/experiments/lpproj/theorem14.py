@@ -120,9 +120,7 @@ class Cases:
         self.own_everyone = self._job(replace(exact, beta=most), True, size.own)
         self.betas = {b: self._job(replace(exact, beta=b), False, size.without) for b in size.betas}
         self.dims = {
-            m: self.sampled
-            if m == base.dim
-            else self._repeated(replace(base, dim=m), False, size.rounds)
+            m: self.sampled if m == base.dim else self._repeated(replace(base, dim=m), False, size.rounds)
             for m in size.dims
         }
         self.lemma = {
@@ -297,11 +295,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
             "‖w_T − w*‖²": float(curve.w[:, -1].mean()),
             "bound of the proof": job.bound()[-1],
         }
-        for name, curve in (
-            ("S = 2", sampled),
-            ("S = 2, ζ of the theorem", own),
-            ("S = N", everyone),
-        )
+        for name, curve in (("S = 2", sampled), ("S = 2, ζ of the theorem", own), ("S = N", everyone))
         for job in curve.jobs[:1]
     ]
     return Reproduced(
@@ -333,9 +327,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
 def _guide(at: list[int], last: float, power: int, label: str) -> Line:
     """A line of this slope through the last point."""
     late = [t for t in at if t >= at[-1] / 30]
-    return Line(
-        label, late, [1.5 * last * (t / at[-1]) ** power for t in late], formula=True, style=6
-    )
+    return Line(label, late, [1.5 * last * (t / at[-1]) ** power for t in late], formula=True, style=6)
 
 
 def _claim(paper: str, ours: str, agrees: bool) -> Claim:
