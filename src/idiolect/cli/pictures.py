@@ -14,7 +14,7 @@ def add_against(parser: Parser) -> None:
         "--against",
         metavar="WHAT",
         help=f"panels of curves.png: {', '.join(AXES)}; several with commas "
-        "(default rounds,bytes,gradients,seconds)",
+        "(default rounds,bytes,gradients,seconds; time in place of seconds where there is a clock)",
     )
 
 

@@ -14,6 +14,8 @@ from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.curve_picture import picture
 from ..report.curves import curve
+from ..report.curves import panels as usual
+from ..report.delay_picture import delay_picture
 from ..report.goals import Goals
 from ..report.tables import results_table
 from ..run.comparison import Comparison
@@ -28,6 +30,7 @@ def show(argv: list[str]) -> None:
     parser = Parser("show", "The table of finished runs again; several runs in one table.")
     parser.add_argument("runs", nargs="+", help="run directories")
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
+    parser.add_argument("--delays", help="also draw delays and staleness of a run into this PNG")
     add_against(parser)
     add_clients_table(parser)
     add_also(parser)
@@ -52,6 +55,8 @@ def show(argv: list[str]) -> None:
         title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
     if parsed.picture:
         _draw(found, rows, goals, given_path(parsed.picture, "picture"), against)
+    if parsed.delays:
+        _draw_delays(parsed.runs, given_path(parsed.delays, "delays"))
     if parsed.clients_table:
         for one in found:
             (ERR if parsed.json else OUT).print(clients_view(one))
@@ -76,13 +81,27 @@ def _draw(
     labels = iter(row["label"] for row in rows if row["seeds"])
     results = [r for one in found for r in (one.results if isinstance(one, Comparison) else [one])]
     lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
-    drawn = picture(lines, goals, path, against or ("rounds", goals.count, "gradients", "seconds"))
+    drawn = picture(lines, goals, path, against or usual(lines, goals))
     if not drawn:
         raise SettingError(
             "picture: nothing to draw; it needs evaluated rounds (eval_every) and matplotlib: "
             "pip install 'idiolect[plot]'"
         )
     say(f"picture: {path}")
+
+
+def _draw_delays(runs: Sequence[str], path: Path) -> None:
+    """How long the messages of a run took, and how stale they were."""
+    if path.suffix != ".png":
+        raise SettingError(f"delays: {str(path)!r} is not accepted; a .png file")
+    if len(runs) > 1:
+        raise SettingError(f"delays: {len(runs)} runs are not accepted; one run, one picture")
+    if not delay_picture(given_path(runs[0], "runs"), path):
+        raise SettingError(
+            f"delays: nothing to draw in {runs[0]}; it needs delays-seed-*.csv (engine "
+            "asynchronous, or the setting delays) and matplotlib: pip install 'idiolect[plot]'"
+        )
+    say(f"delays: {path}")
 
 
 def _data(row: dict[str, Any]) -> str:

@@ -42,9 +42,7 @@ def _purpose_key(purpose: str) -> Keys:
     return name_keys([purpose])
 
 
-def keys(
-    seed: int, purpose: str, round: int | np.ndarray = 0, clients: Keys | None = None
-) -> Keys:
+def keys(seed: int, purpose: str, round: int | np.ndarray = 0, clients: Keys | None = None) -> Keys:
     """The keys of a purpose in a round, one for each client (or a single one).
 
     `round` may be another for each client.

@@ -172,9 +172,7 @@ class Asynchronous(Engine):
             raise ValueError("engine: 'free' holds the clients that have just landed")
 
     def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
-        saved_arrivals.load(
-            self.arrivals, under(tensors, "arrivals."), {"steps": facts["steps"]}
-        )
+        saved_arrivals.load(self.arrivals, under(tensors, "arrivals."), {"steps": facts["steps"]})
         self.clock.load(under(tensors, "flights."), facts["time"])
         clients = len(self.server.roster)
         free = tensors["free"]
@@ -187,7 +185,9 @@ class Asynchronous(Engine):
 
     def most_bytes(self) -> int:
         most = self.concurrency
-        return saved_arrivals.most_bytes(self.arrivals, most) + self.clock.most_bytes(most) + 8 * most
+        return (
+            saved_arrivals.most_bytes(self.arrivals, most) + self.clock.most_bytes(most) + 8 * most
+        )
 
     def versions(self, rounds: int) -> int:
         return rounds * self.server.sample

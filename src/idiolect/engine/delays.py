@@ -29,7 +29,7 @@ MOST = 10_000_000  # delays of a trace
 
 @dataclass(frozen=True)
 class Delays(Knobs):
-    """The interface: `unit` draws delays of mean 1; `mean` and the client's own speed scale them."""
+    """The interface: `unit` draws delays of mean 1, which `mean` and each client's speed scale."""
 
     mean: float = knob(1.0, "the mean delay of the mean client", above=0)
     spread: float = knob(
@@ -80,7 +80,7 @@ class Exponential(Delays):
 
 @dataclass(frozen=True)
 class Pareto(Delays):
-    """Heavy-tailed delays: P(delay > t) = (t_0 / t)^shape from t_0 = mean (shape - 1) / shape on."""
+    """Heavy-tailed delays: P(delay > t) = (t_0 / t)^shape, with t_0 = mean (shape - 1) / shape."""
 
     shape: float = knob(1.5, "the tail; the variance is infinite up to 2", above=1)
 

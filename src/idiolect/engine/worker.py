@@ -52,7 +52,7 @@ def work(pipe: Connection, recipe: Recipe, folder: str, threads: int) -> None:
 
 
 def _listen(pipe: Connection, said: Queue[tuple[Head, bytes]]) -> None:
-    """Take in what is said at once, so that two sides that both speak do not wait for each other."""
+    """Take in what is said at once: two sides that both speak must not wait for each other."""
     try:
         while True:
             said.put(receive(pipe))

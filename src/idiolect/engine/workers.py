@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -78,8 +79,7 @@ class Workers:
     def next(self) -> Landed:
         """The next message, as soon as there is one."""
         while not self._arrived:
-            for pipe in wait(self._pipes):
-                self._read(self._pipes.index(pipe))  # type: ignore[arg-type]
+            self._read_all()
         return self._arrived.popleft()
 
     def another_now(self) -> bool:
@@ -109,8 +109,7 @@ class Workers:
             for n, pipe in enumerate(self._pipes):
                 send(pipe, {"kind": "save", "folder": f"{folder}/{n}"})
             while self._saved < len(self._pipes):
-                for pipe in wait(self._pipes):
-                    self._read(self._pipes.index(pipe))  # type: ignore[arg-type]
+                self._read_all()
             for n, host in enumerate(self.hosts):
                 host.load(Path(folder) / str(n))
         self._here = True
@@ -124,10 +123,8 @@ class Workers:
                 self.bring_home()
         finally:
             for pipe in self._pipes:
-                try:
+                with suppress(OSError):
                     send(pipe, {"kind": "stop"})
-                except OSError:
-                    pass
                 pipe.close()
             for process in self._processes:
                 process.join(SECONDS_TO_END)
@@ -163,6 +160,11 @@ class Workers:
             for n, _ in enumerate(self._pipes):
                 self._read(n)  # it has its rows
         self._began = time.monotonic()
+
+    def _read_all(self) -> None:
+        """What those processes say that have something to say: wait for one of them at least."""
+        for speaking in wait(self._pipes):
+            self._read(self._pipes.index(speaking))  # type: ignore[arg-type]
 
     def _read(self, n: int) -> None:
         """What a process says."""

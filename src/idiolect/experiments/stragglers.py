@@ -149,16 +149,14 @@ def _logistic() -> Any:
     return make("linear", (1, 8, 8), 10)
 
 
-# -- the page ---------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 def write(folder: Path, size: Size | None = None) -> list[Path]:
     """Choose rates, run everything and write the page."""
     began = time.perf_counter()
     size = size or Size()
     rates = chosen(folder, size)
     jobs = {
-        (problem, name, mode, seed): Job(
-            size, problem, mode, delays, rates[problem, mode], seed
-        )
+        (problem, name, mode, seed): Job(size, problem, mode, delays, rates[problem, mode], seed)
         for problem in (DIGITS, QUADRATIC)
         for name, delays in DELAYS.items()
         for mode in MODES
@@ -268,7 +266,7 @@ def claims(found: Found, size: Size) -> list[Claim]:
         return ", ".join(f"{ratio(p, name):.2g} ({p})" for p in (DIGITS, QUADRATIC))
 
     slow = list(DELAYS)[2]
-    alike = list(DELAYS)[0]
+    alike = next(iter(DELAYS))
     faster = all(ratio(p, slow) > 1 for p in (DIGITS, QUADRATIC))
     return [
         Claim(
@@ -292,16 +290,19 @@ def words(size: Size, rates: Mapping[tuple[str, str], float]) -> str:
         f"{problem}: " + ", ".join(f"{rates[problem, mode]:g} {mode}" for mode in MODES)
         for problem in (DIGITS, QUADRATIC)
     )
+    choices = ", ".join(f"{r:g}" for r in size.rates)
+    form = f"n = {n}, d_θ = {shared}, d_w = {private}, ζ = 10"
     return f"""\
-{size.clients} clients, of which {size.sample} are heard per round or at work at a time; simulated time in units of
-the mean delay, the same draws for all. A synchronous round takes as long as the slowest client that
-it hears. Asynchronous: every message is used as it arrives, with weight (1 + staleness)^-0.5;
-buffered: {size.buffer} messages per step of the server (FedBuff). The next client is sampled among those not
-at work.
+{size.clients} clients, of which {size.sample} are heard per round or at work at a time; simulated
+time in units of the mean delay, the same draws for all. A synchronous round takes as long as the
+slowest client that it hears. Asynchronous: every message is used as it arrives, with weight
+(1 + staleness)^-0.5; buffered: {size.buffer} messages per step of the server (FedBuff). The next
+client is sampled among those not at work.
 
 Two problems: FedAvg (5 steps of 0.1) with logistic regression on the digits, to a pooled test
-accuracy of {size.accuracy:g} in the mean of {STEADY} rounds; and FFGG with exact solutions on a quadratic problem of its paper (n = {n},
-d_θ = {shared}, d_w = {private}, ζ = 10, one common θ*), to ‖F(θ)‖ / ‖F(0)‖ = {size.norm:g}. Each way has one rate, chosen
-once with {DELAYS[TUNED_ON]} on validation data of another seed, among {', '.join(f'{r:g}' for r in size.rates)} (factors of the
-server's step, for FFGG of 1/L per {size.sample} messages): {told}. {size.seeds} seeds; at most {size.rounds} rounds of
-{size.sample} messages."""
+accuracy of {size.accuracy:g} in the mean of {STEADY} rounds; and FFGG with exact solutions on a
+quadratic problem of its paper ({form}, one common θ*),
+to ‖F(θ)‖ / ‖F(0)‖ = {size.norm:g}. Each way has one rate, chosen once with
+{DELAYS[TUNED_ON]} on validation data of another seed, among {choices}
+(factors of the server's step, for FFGG of 1/L per {size.sample} messages): {told}.
+{size.seeds} seeds; at most {size.rounds} rounds of {size.sample} messages."""

@@ -95,9 +95,7 @@ class AtWork:
         if not contract.link.codes:
             packed = wire.pack(contract.up, contract.run, versions, wire_ids, weights, up)
             return Ragged.even(packed), np.full(len(rows), float(contract.up.values))
-        keys = streams.keys(
-            contract.task.seed, "channel", turns.numpy(), host.keys[rows.numpy()]
-        )
+        keys = streams.keys(contract.task.seed, "channel", turns.numpy(), host.keys[rows.numpy()])
         kept = host.coder.read(rows)
         bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
         self._keep(self.coder, rows, version, kept)
@@ -110,7 +108,7 @@ class AtWork:
             store.write(rows, version, {n: t.clone() for n, t in after.items()})
 
     def arrived(self, verdict: Verdict) -> None:
-        """What the clients whose messages counted will keep is theirs now; others stay as before."""
+        """What clients whose messages counted will keep is theirs now; others stay as before."""
         host = self.host
         rows = host.rows(verdict.counted)
         if not len(rows):
@@ -129,4 +127,6 @@ def _like(store: Store) -> Store:
 
 def _stacked(downs: Sequence[State], at: Tensor) -> State:
     """Messages down as rows: that of order at[k] for client k."""
-    return {n: torch.stack([down[n] for down in downs])[at.to(t.device)] for n, t in downs[0].items()}
+    return {
+        n: torch.stack([down[n] for down in downs])[at.to(t.device)] for n, t in downs[0].items()
+    }

@@ -225,9 +225,7 @@ class Host:
 
     def open_down(self, order: Order) -> State:
         """The message down of an order, checked."""
-        return self._open(
-            self.contract.down, order.down, order.version, self.contract.task.device
-        )
+        return self._open(self.contract.down, order.down, order.version, self.contract.task.device)
 
     def _open(
         self, schema: wire.Schema, message: bytes, version: int, device: torch.device

@@ -22,6 +22,7 @@ def caption(rows: Rows, goals: Goals) -> str:
     notes = [
         _measured(trained),
         *_heard_notes(trained),
+        *_timing_notes(trained),
         *_metric_notes(trained),
         *_goal_notes(trained, goals),
         *_malicious_notes(rows, trained),
@@ -118,6 +119,19 @@ def heard_note(rows: Rows) -> str:
 def _heard_notes(trained: Rows) -> list[str]:
     note = heard_note(trained)
     return [note] if note else []
+
+
+def _timing_notes(trained: Rows) -> list[str]:
+    """What a round and its time are, where they are not the usual ones."""
+    told = {r["timing"]["text"] for r in trained if "timing" in r}
+    times = [r for r in trained if "time" in r]
+    many = len(times) > 1
+    notes = [
+        f"time {r['time']:.4g}, mean staleness {r['staleness']:.3g}"
+        + (f" ({r.get('label') or r['method']})" if many else "")
+        for r in times
+    ]
+    return [*sorted(told), *notes]
 
 
 def _metric_notes(trained: Rows) -> list[str]:

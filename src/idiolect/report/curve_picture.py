@@ -1,4 +1,4 @@
-"""curves.png: accuracy against rounds, bytes, gradients or seconds, one line per method."""
+"""curves.png: accuracy against rounds, bytes, gradients, seconds or time, a line per method."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ AXES = {
     "values": "32-bit words sent, both directions, as the lp-proj paper counts",
     "gradients": "gradients per client",
     "seconds": "seconds of training and evaluation",
+    "time": "time: simulated, or seconds of training by the real clock",
 }
 UNITS = {"bytes": "B", "seconds": "s"}
 KEYS = {"rounds": "round"}  # where a point calls it by another name

@@ -16,6 +16,7 @@ from .curve_picture import picture
 from .goals import COUNTS, Curve, Goals, Point
 
 COLUMNS = ("method", "seed", "round", "accuracy", "loss", *COUNTS, "gradients", "seconds")
+TIMED = (*COLUMNS, "time")  # where a run has a clock
 
 
 def curve(label: str, rows: Iterable[dict[str, Any]]) -> Curve:
@@ -39,7 +40,14 @@ def point(label: str, row: dict[str, Any]) -> Point:
         **{unit: row[f"{unit}_up"] + row[f"{unit}_down"] for unit in COUNTS},
         "gradients": row["gradients_per_client"],
         "seconds": row.get("seconds", math.nan),
+        **({"time": row["time"]} if "time" in row else {}),
     }
+
+
+def panels(curves: Sequence[Curve], goals: Goals) -> tuple[str, ...]:
+    """The panels of a picture for which none were asked for."""
+    timed = any("time" in point for curve in curves for point in curve)
+    return ("rounds", goals.count, "gradients", "time" if timed else "seconds")
 
 
 def write(
@@ -47,11 +55,13 @@ def write(
 ) -> list[Path]:
     """curves.csv, and curves.png where matplotlib is there and something was evaluated.
 
-    The picture has a panel for rounds, what was sent, gradients and seconds, or those of `against`.
+    The picture has a panel for rounds, what was sent, gradients and seconds (or the time of a run
+    with a clock), or those of `against`.
     """
-    against = against or ("rounds", goals.count, "gradients", "seconds")
+    against = against or panels(curves, goals)
+    timed = any("time" in p for c in curves for p in c)
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS)
+    writer = csv.DictWriter(text, TIMED if timed else COLUMNS)
     writer.writeheader()
     for p in plain([p for c in curves for p in c]):
         writer.writerow({k: csv_cell(v) for k, v in p.items()})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..channels.link import Link
 from ..core.knobs import SettingError
+from ..engine.delays import ConstantDelay, delays_text
 from ..method import Method
 from ..methods import name_of
+from ..server.staleness import staleness_text
 from ..task.task import Task
 from .settings import Settings
 
@@ -56,6 +60,23 @@ def check_asynchronous(
 def concurrency(method: Method, s: Settings, eligible: int, heard: int) -> int:
     """How many clients are at work at any time."""
     return s.concurrency or (eligible if method.trains == "everyone" else heard)
+
+
+def timing(method: Method, s: Settings, eligible: int, heard: int) -> dict[str, Any]:
+    """What a reader of the result should know of its clock and of its rounds."""
+    clock = "seconds" if s.real else f"simulated, {delays_text(s.delays or ConstantDelay())}"
+    if not s.asynchronous:
+        return {
+            "text": f"time is {clock}; a round takes as long as the slowest client that it hears"
+        }
+    busy = concurrency(method, s, eligible, heard)
+    steps = "each message" if s.buffer == 1 else f"{s.buffer} messages"
+    weight = staleness_text(s.staleness)
+    return {
+        "concurrency": busy,
+        "text": f"asynchronous: a round is {heard:,} arrivals; {busy:,} clients at work at any "
+        f"time; a step of the server for {steps}, weight by staleness {weight}; time is {clock}",
+    }
 
 
 def why_not(method: Method, task: Task) -> str:

@@ -118,7 +118,9 @@ class Journal:
         for name in ("ledger", "delays"):
             file = self.files[name]
             if not file.back_to(marks[name]):
-                warn(f"{file.path} has lost rounds or was changed; it begins anew with the next one")
+                warn(
+                    f"{file.path} has lost rounds or was changed; it begins anew with the next one"
+                )
 
     def forget_last(self) -> None:
         """The accuracies without those of the last evaluated round."""

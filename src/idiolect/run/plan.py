@@ -89,7 +89,9 @@ class Plan:
         models.make(name, shape, outputs, **self.model_options)
         given = build(Initial, self.task_options, "task")
         return Task(
-            partial(models.make, name, shape, outputs, **self.model_options), loss, **given.as_dict()
+            partial(models.make, name, shape, outputs, **self.model_options),
+            loss,
+            **given.as_dict(),
         )
 
 

@@ -144,6 +144,11 @@ class Record:
         out["gradients_per_client"] = _mean([s.gradients_per_client for s in seeds])
         if seeds[0].counted:
             out["counted"] = {n: _mean([s.counted[n] for s in seeds]) for n in seeds[0].counted}
+        clocked = [s.history[-1] for s in seeds if s.history and "time" in s.history[-1]]
+        if clocked:
+            out["time"] = _mean([row["time"] for row in clocked])
+            stale = [row["staleness"] for s in seeds for row in s.history]
+            out["staleness"] = _mean(stale)
         out["seconds"] = sum(s.seconds for s in seeds)
         out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
         out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))

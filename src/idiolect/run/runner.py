@@ -22,6 +22,7 @@ from ..task.task import Task
 from . import checkpoint
 from .best import best_row, waited
 from .check import numbers_fit, warn
+from .check_timing import timing
 from .directory import RunDirectory, checkpoint_folder, environment
 from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
@@ -163,6 +164,8 @@ class Runner:
             notes["statistics"] = statistics.described(method, bound, s.statistics)
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
         figure = s.metric or ("accuracy" if self.federation.classes else "loss")
+        if s.asynchronous or s.delays is not None:
+            notes["timing"] = timing(method, s, eligible, heard)
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])

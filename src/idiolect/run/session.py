@@ -258,9 +258,7 @@ class Session:
             host.release()
 
 
-def _engine(
-    server: Server, hosts: Sequence[Host], settings: Settings, method: Method
-) -> Engine:
+def _engine(server: Server, hosts: Sequence[Host], settings: Settings, method: Method) -> Engine:
     """What carries messages between them."""
     if not settings.asynchronous:
         return InProcess(server, hosts, settings.delays)

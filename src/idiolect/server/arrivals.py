@@ -207,7 +207,7 @@ class Arrivals:
 
 
 def _together(held: list[Admitted]) -> Admitted:
-    """Messages of single clients as those of one cohort: by wire id, then in the order they came."""
+    """Messages of single clients as one cohort's: by wire id, then in the order they came."""
     if len(held) == 1:
         return held[0]
     order = np.argsort([int(one.wire_ids[0]) for one in held], kind="stable")

@@ -9,6 +9,7 @@ import torch
 
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
+from ..task.task import Task
 from ..wire.admission import Admitted
 from .arrivals import Arrivals, Base
 
@@ -111,8 +112,7 @@ def _shapes(arrivals: Arrivals, busy: int, bases: int, held: int) -> Shapes:
     message = arrivals.server.contract.method.message(task)
     up = {n: ((held, size), task.dtype) for n, size in message.items()}
     reference = {
-        n: ((bases, *shape), dtype)
-        for n, (shape, dtype) in shapes_of(_reference(arrivals)).items()
+        n: ((bases, *shape), dtype) for n, (shape, dtype) in shapes_of(_reference(arrivals)).items()
     }
     return {
         "turns": ((len(arrivals.server.roster),), torch.int64),
@@ -130,5 +130,5 @@ def _reference(arrivals: Arrivals) -> State:
     return arrivals.server.aggregation().reference({})
 
 
-def _task(arrivals: Arrivals):  # type: ignore[no-untyped-def]
+def _task(arrivals: Arrivals) -> Task:
     return arrivals.server.contract.task

@@ -88,7 +88,7 @@ class Schema:
 def pack(
     schema: Schema,
     run: int,
-    version: int,
+    version: int | np.ndarray,
     wire_ids: np.ndarray,
     weights: np.ndarray,
     rows: State,
@@ -120,9 +120,13 @@ def pack(
 
 
 def heads(
-    schema: Schema, run: int, version: int, wire_ids: np.ndarray, weights: np.ndarray
+    schema: Schema,
+    run: int,
+    version: int | np.ndarray,
+    wire_ids: np.ndarray,
+    weights: np.ndarray,
 ) -> np.ndarray:  # -> uint8[K, 24]
-    """The headers of K messages."""
+    """The headers of K messages; `version` may be another for each."""
     head = np.zeros(len(wire_ids), dtype=HEADER)
     head["magic"] = MAGIC
     head["version"] = version

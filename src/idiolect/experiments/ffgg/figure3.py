@@ -89,9 +89,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
         norms.append(problem.norm(moment.state()["theta"]))
         stale.extend(line["staleness"] for line in moment.delays)
 
-    method = Ffgg(
-        part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau
-    )
+    method = Ffgg(part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau)
     engine = {"delays": job.delays} if job.delays else {}
     if job.mode != SYNC:
         engine["engine"] = "asynchronous"
@@ -111,7 +109,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
     return {"norms": norms, "staleness": stale}
 
 
-# -- step sizes -------------------------------------------------------------------------------------
+# -- step sizes ------------------------------------------------------------------------------------
 def order_of(problem: Problem, delays: str, arrivals: int, seed: int = 0) -> list[tuple[int, int]]:
     """(client, its staleness) of every arrival, with all clients always at work."""
     drawn = parse_delays(delays)
@@ -165,9 +163,7 @@ def tuned(
         update = Affine.of(problem, tau, inner * private)
         lrs = base * torch.tensor(FACTORS, dtype=torch.float64)
         ends = (
-            synchronous(update, lrs, rounds)
-            if mode == SYNC
-            else asynchronous(update, lrs, order)
+            synchronous(update, lrs, rounds) if mode == SYNC else asynchronous(update, lrs, order)
         )
         for outer, theta in zip(FACTORS, ends, strict=True):
             norm = problem.norm(theta)
@@ -178,7 +174,7 @@ def tuned(
 
 
 def theoretical(problem: Problem, mode: str, most: int) -> tuple[float, float]:
-    """(γ_θ, γ_w): 1/L of Example 1; 1/(2 L √(2 M τ_max)) of Theorem 7; 1/(M L) sums to the first."""
+    """(γ_θ, γ_w), with γ_θ = 1/L of Example 1, 1/(2 L √(2 M τ_max)) of Theorem 7, or 1/(M L)."""
     constants = problem.constants()
     M = len(problem.t)
     L = constants.example1
@@ -210,7 +206,7 @@ def asynchronous(update: Affine, lrs: Tensor, order: Sequence[tuple[int, int]]) 
     return theta
 
 
-# -- the page ---------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 def write(folder: Path, size: Size | None = None) -> list[Path]:
     """Choose step sizes, run everything and write the page."""
     began = time.perf_counter()
@@ -224,21 +220,18 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             steps = tuned(problem, tau, mode, rounds, order)
             chosen[tau, mode] = steps
             delays = "" if mode == SYNC else size.delays
-            jobs[tau, mode] = Job(
-                size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays
-            )
+            jobs[tau, mode] = Job(size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays)
     results = finished(list(jobs.values()), folder, "ffgg-figure3", size.workers)
     found = {key: results[job] for key, job in jobs.items()}
     real = measured(problem, jobs[size.taus[1], SHARE], size) if size.real_rounds else {}
+    first = found[size.taus[0], SYNC]["norms"][0]
     page = Reproduced(
         name="ffgg-figure3",
         title="FFGG, Figure 3: asynchronous against synchronous",
         settings=words(size, bool(real)),
         claims=claims(found, size),
         tables={
-            f"‖F(θ)‖ after so many updates of a client (at 0: {found[size.taus[0], SYNC]['norms'][0]:.4g})": (
-                rows(found, size)
-            ),
+            f"‖F(θ)‖ after so many updates of a client (at 0: {first:.4g})": rows(found, size),
             "Step sizes: the chosen factors of γ_θ and γ_w": [
                 {"τ": tau, "": mode, "γ_θ": s.lr, "factor": s.outer, "γ_w": s.private_lr}
                 | {"factor ": s.inner}
@@ -258,9 +251,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
 
 def measured(problem: Problem, job: Job, size: Size) -> dict[str, Any]:
     """The same by the real clock: hosts in two processes."""
-    short = Job(
-        job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, ""
-    )
+    short = Job(job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, "")
     return follow(problem, short, clock="real", workers=2)
 
 
@@ -359,7 +350,8 @@ def claims(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Cla
         ),
         Claim(
             "The asynchronous variant improves by increasing the local steps τ",
-            "at the end " + ", ".join(f"{best(t):.2g} (τ = {t})" for t in size.taus)
+            "at the end "
+            + ", ".join(f"{best(t):.2g} (τ = {t})" for t in size.taus)
             + f"; after {at * M:,} updates τ = {last} is {max(gains[THEOREM], gains[SHARE]):.2g} "
             f"times as near as τ = {first}",
             "agrees" if falling else "differs",
@@ -394,12 +386,13 @@ def words(size: Size, real: bool) -> str:
         if real
         else ""
     )
+    factors = ", ".join(f"{f:g}" for f in FACTORS)
+    sizes = f"M = {d.clients}, d_θ = {d.shared}, d_w = {d.private}, n = {d.samples:,}"
     return f"""\
-As printed (Appendix E.2): the problem of E.1 with M = {d.clients}, d_θ = {d.shared}, d_w = {d.private},
-n = {d.samples:,}, ζ = {d.zeta:g}; τ steps of GD for line 4; step sizes are theoretical values times
-{', '.join(f'{f:g}' for f in FACTORS)}, inner and outer ones, the best pair at the end of the run. A client's
-update is one direction; a synchronous round has {d.clients}. Algorithm 3 applies a whole γ_θ Δ for every
-arrival, without 1/M.
+As printed (Appendix E.2): the problem of E.1 with {sizes},
+ζ = {d.zeta:g}; τ steps of GD for line 4; step sizes are theoretical values times {factors},
+inner and outer ones, the best pair at the end of the run. A client's update is one direction; a
+synchronous round has {d.clients}. Algorithm 3 applies a whole γ_θ Δ for every arrival, without 1/M.
 
 Left open, and chosen here: which theoretical value the asynchronous γ_θ starts from. Theorem 7 has
 1/(2 L √(2 M τ_max)), with τ_max of the run; the authors' notebook takes the same number for every
