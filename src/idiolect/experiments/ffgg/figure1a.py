@@ -6,13 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...methods import Ffgg
 from ...theory.quadratic import Problem, Quadratic
-from ..panels import Panel
+from ..panels import Line, Panel
 from ..reproduced import Claim, Reproduced, Row
 from .runs import Curve, Runs, exact
 
@@ -73,7 +72,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             name: {c.label: c.line().y for c in curves.values()} for name, curves in found.items()
         },
         panels=[
-            Panel(name, "round", "‖F(θ)‖", [lines(c) for c in found[name].values()], log="y")
+            Panel(name, "round", "‖F(θ)‖", lines(found[name], size), log="y")
             for name in (first, own, few)
         ],
         seconds=time.process_time() - began,
@@ -99,8 +98,11 @@ def measure(
     return found | {EXACT: exact(EXACT, problem, lr, rounds)}
 
 
-def lines(curve: Curve) -> Any:
-    return curve.line(formula=curve.label == EXACT)
+def lines(curves: dict[str, Curve], size: Size) -> list[Line]:
+    """In every panel the same colour for the same τ."""
+    taus = sorted({*size.taus, *size.other_taus, *size.few_taus})
+    style = {f"τ = {tau}": place for place, tau in enumerate(taus)} | {EXACT: len(taus)}
+    return [c.line(formula=n == EXACT, style=style[n]) for n, c in curves.items()]
 
 
 def rows(curves: dict[str, Curve], rounds: int) -> list[Row]:
