@@ -156,9 +156,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     size = size or Size()
     rates = chosen(folder, size)
     jobs = {
-        (problem, name, mode, seed): Job(
-            size, problem, mode, delays, rates[problem, mode], seed
-        )
+        (problem, name, mode, seed): Job(size, problem, mode, delays, rates[problem, mode], seed)
         for problem in (DIGITS, QUADRATIC)
         for name, delays in DELAYS.items()
         for mode in MODES
@@ -302,6 +300,6 @@ at work.
 Two problems: FedAvg (5 steps of 0.1) with logistic regression on the digits, to a pooled test
 accuracy of {size.accuracy:g} in the mean of {STEADY} rounds; and FFGG with exact solutions on a quadratic problem of its paper (n = {n},
 d_θ = {shared}, d_w = {private}, ζ = 10, one common θ*), to ‖F(θ)‖ / ‖F(0)‖ = {size.norm:g}. Each way has one rate, chosen
-once with {DELAYS[TUNED_ON]} on validation data of another seed, among {', '.join(f'{r:g}' for r in size.rates)} (factors of the
+once with {DELAYS[TUNED_ON]} on validation data of another seed, among {", ".join(f"{r:g}" for r in size.rates)} (factors of the
 server's step, for FFGG of 1/L per {size.sample} messages): {told}. {size.seeds} seeds; at most {size.rounds} rounds of
 {size.sample} messages."""

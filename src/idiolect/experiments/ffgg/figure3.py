@@ -89,9 +89,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
         norms.append(problem.norm(moment.state()["theta"]))
         stale.extend(line["staleness"] for line in moment.delays)
 
-    method = Ffgg(
-        part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau
-    )
+    method = Ffgg(part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau)
     engine = {"delays": job.delays} if job.delays else {}
     if job.mode != SYNC:
         engine["engine"] = "asynchronous"
@@ -165,9 +163,7 @@ def tuned(
         update = Affine.of(problem, tau, inner * private)
         lrs = base * torch.tensor(FACTORS, dtype=torch.float64)
         ends = (
-            synchronous(update, lrs, rounds)
-            if mode == SYNC
-            else asynchronous(update, lrs, order)
+            synchronous(update, lrs, rounds) if mode == SYNC else asynchronous(update, lrs, order)
         )
         for outer, theta in zip(FACTORS, ends, strict=True):
             norm = problem.norm(theta)
@@ -224,9 +220,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             steps = tuned(problem, tau, mode, rounds, order)
             chosen[tau, mode] = steps
             delays = "" if mode == SYNC else size.delays
-            jobs[tau, mode] = Job(
-                size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays
-            )
+            jobs[tau, mode] = Job(size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays)
     results = finished(list(jobs.values()), folder, "ffgg-figure3", size.workers)
     found = {key: results[job] for key, job in jobs.items()}
     real = measured(problem, jobs[size.taus[1], SHARE], size) if size.real_rounds else {}
@@ -258,9 +252,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
 
 def measured(problem: Problem, job: Job, size: Size) -> dict[str, Any]:
     """The same by the real clock: hosts in two processes."""
-    short = Job(
-        job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, ""
-    )
+    short = Job(job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, "")
     return follow(problem, short, clock="real", workers=2)
 
 
@@ -359,7 +351,8 @@ def claims(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Cla
         ),
         Claim(
             "The asynchronous variant improves by increasing the local steps τ",
-            "at the end " + ", ".join(f"{best(t):.2g} (τ = {t})" for t in size.taus)
+            "at the end "
+            + ", ".join(f"{best(t):.2g} (τ = {t})" for t in size.taus)
             + f"; after {at * M:,} updates τ = {last} is {max(gains[THEOREM], gains[SHARE]):.2g} "
             f"times as near as τ = {first}",
             "agrees" if falling else "differs",
@@ -397,7 +390,7 @@ def words(size: Size, real: bool) -> str:
     return f"""\
 As printed (Appendix E.2): the problem of E.1 with M = {d.clients}, d_θ = {d.shared}, d_w = {d.private},
 n = {d.samples:,}, ζ = {d.zeta:g}; τ steps of GD for line 4; step sizes are theoretical values times
-{', '.join(f'{f:g}' for f in FACTORS)}, inner and outer ones, the best pair at the end of the run. A client's
+{", ".join(f"{f:g}" for f in FACTORS)}, inner and outer ones, the best pair at the end of the run. A client's
 update is one direction; a synchronous round has {d.clients}. Algorithm 3 applies a whole γ_θ Δ for every
 arrival, without 1/M.
 
