@@ -51,7 +51,7 @@ def spaced(first: int, last: int, count: int) -> list[int]:
 
 
 def guide(x: Sequence[float], last: float, power: float, label: str) -> Line:
-    """A line of this power, thin and dashed, that ends at `last`; over the last decade and a half."""
+    """A line of this power that ends at `last`, thin and dashed, from 1/30 of the last x on."""
     late = [at for at in x if at >= x[-1] / 30]
     return Line(label, late, [last * (at / x[-1]) ** power for at in late], formula=True, style=6)
 

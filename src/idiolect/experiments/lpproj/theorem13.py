@@ -19,7 +19,7 @@ from ...theory.lpproj_rates import Scheduled
 from ..jobs import Work, finished
 from ..panels import Line, Panel
 from ..rates import Slope, checked
-from ..reproduced import Claim, Reproduced, Row
+from ..reproduced import Reproduced, Row
 from .smooth import Nonconvex
 from .theorem15 import DRAWS, FIRST
 

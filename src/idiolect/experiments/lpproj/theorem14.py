@@ -20,7 +20,7 @@ from ...theory.lpproj_rates import Scheduled
 from ..jobs import Work, finished
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide, spaced
-from ..reproduced import Claim, Reproduced, Row
+from ..reproduced import Reproduced, Row
 from .quadratic import Quadratic
 
 PRACTICAL = 8.0  # ζ / κ_F: then η̃_0 = 1 / L_F, the largest step of plain gradient descent
