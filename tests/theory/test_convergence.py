@@ -13,10 +13,11 @@ from helpers import private_of, state_of
 from idiolect.core import streams
 from idiolect.experiments.feddeper.figure1 import Quadratics, SquaredHinge, digits
 from idiolect.experiments.feddeper.theorem2 import Balls
-from idiolect.experiments.jobs import Slope, Work, finished
+from idiolect.experiments.jobs import Work, finished
 from idiolect.experiments.lpproj.quadratic import Quadratic
 from idiolect.experiments.lpproj.smooth import Nonconvex
 from idiolect.experiments.lpproj.theorem14 import PRACTICAL
+from idiolect.experiments.rates import Slope
 from idiolect.run.follow import follow
 from idiolect.run.schedule import Schedule
 from idiolect.theory.iterates import averaged, draw_rounds, geometric_weights, step_weights

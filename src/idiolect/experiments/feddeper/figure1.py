@@ -28,6 +28,7 @@ from ...task.task import Task
 from ...theory.means import Means
 from ..jobs import Work, finished
 from ..panels import Line, Panel
+from ..rates import checked
 from ..reproduced import Claim, Reproduced, Row
 
 NAME = "feddeper-figure1"
@@ -235,7 +236,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
     widest = size.spreads[-1]
     rows = _sampled(cases, results)
     claims = [
-        _claim(
+        checked(
             "Remark 1 (i): at τ = 1 heterogeneity has no effect",
             f"the losses of i.i.d. and sorted data differ by {machine_gap:.1e} (support vector "
             f"machine) and {quadratic_gap:.1e} (quadratics): rounding errors. All "
@@ -252,13 +253,13 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
             "who is sampled matters more if clients are unlike: the variance of x^K grows, which "
             "an expectation of x^K does not show",
         ),
-        _claim(
+        checked(
             "Figure 1: with Kτ fixed, the loss grows with τ on non-i.i.d. data",
             f"sorted data: {mixed[0]:.4f} at τ = 1 to {mixed[-1]:.4f} at τ = {taus[-1]}; i.i.d. "
             f"data: {iid[0]:.4f} to {iid[-1]:.4f}",
             rises and mixed[-1] > iid[-1],
         ),
-        _claim(
+        checked(
             "until it reaches an upper limit, set by ‖x* − v_i*‖",
             f"quadratics: {excess[widest][-1]:.4g} at τ = {taus[-1]}; the loss at the mean of the "
             f"v_i* is {limits[widest]:.4g}; measured and formula differ by {error:.0e}",
@@ -338,10 +339,6 @@ def _sampled(cases: Cases, results: dict[Work, dict[str, Any]]) -> list[Row]:
 
 def _named(share: float) -> str:
     return "i.i.d." if share == 0 else "sorted" if share == 1 else f"{share:.0%} sorted"
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    return Claim(paper, ours, "agrees" if agrees else "differs", "" if agrees else "see the table")
 
 
 SETTINGS = """\

@@ -19,8 +19,9 @@ from ...run.follow import follow
 from ...run.run import torch_threads
 from ...theory.feddeper import Theorem2
 from ...theory.means import Means
-from ..jobs import Slope, Work, finished, spaced
+from ..jobs import Work, finished
 from ..panels import Line, Panel
+from ..rates import Slope, checked, spaced
 from ..reproduced import Claim, Reproduced, Row
 
 NAME = "feddeper-theorem2"
@@ -201,13 +202,13 @@ def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: flo
     }
     shares = [found.mean() / found.epsilon() for found in last.values()]
     claims = [
-        _claim(
+        checked(
             "(i) for λ in [1/2, 1], mean ‖v_{i,j}^k − x*‖² = O(ξ⁰) + O(ε)",
             f"{min(orders):.2f} to {max(orders):.2f} times ξ⁰ + ε in {len(orders)} runs, and below "
             "the bound of the proof",
             below and max(orders) < 100,
         ),
-        _claim(
+        checked(
             "personal models converge around x* in a ball (Remark 5)",
             f"the ball of the last rounds has squared radius ∝ G²: slope {by_G.text()}",
             by_G.near(1, 0.1),
@@ -220,7 +221,7 @@ def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: flo
             "the bound holds, but what stays is (ητ)² G²; the start is forgotten. In the proof ξ⁰ "
             "telescopes and should be divided by K",
         ),
-        _claim(
+        checked(
             "(ii) for λ = 1 and η as in Corollary 1, O(ε): v converges to x*",
             f"mean ‖v − x*‖² falls with slope {by_K[1.0].text()} against K, and is "
             f"{min(shares):.2f} to {max(shares):.2f} times ε",
@@ -298,10 +299,6 @@ def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: flo
         seconds=seconds,
         order=34,
     )
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    return Claim(paper, ours, "agrees" if agrees else "differs", "" if agrees else "see the table")
 
 
 SETTINGS = """\

@@ -16,9 +16,10 @@ import numpy as np
 
 from ...theory.iterates import draw_rounds, step_weights
 from ...theory.lpproj_rates import Scheduled
-from ..jobs import Slope, Work, finished
+from ..jobs import Work, finished
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
+from ..rates import Slope, checked
+from ..reproduced import Reproduced, Row
 from .smooth import Nonconvex
 from .theorem15 import DRAWS, FIRST
 
@@ -129,17 +130,17 @@ def _reproduced(cases: Cases, results: dict[Uniform, dict[str, Any]], seconds: f
     theory = top.case.theory()
     ratio = rows[-1]["bound"] / rows[-1]["E ‖∇F(w_t*)‖²"]
     claims = [
-        _claim(
+        checked(
             "with client sampling, O(1/√T)",
             f"slope {slopes[sampled].text()}",
             slopes[sampled].value <= -0.5 + 0.1,
         ),
-        _claim(
+        checked(
             "without it, O(1/T^(2/3))",
             f"slope {slopes[everyone].text()}",
             slopes[everyone].value <= -2 / 3 + 0.1,
         ),
-        _claim(
+        checked(
             "E‖∇F(w_t*)‖² is below the bound (20) of the proof",
             f"in all {len(rows)} settings; with the theorem's own step the bound is {ratio:.0f} "
             f"times larger at T = {size.rounds[-1]}, and the slope is {slopes[own].text()}: "
@@ -183,10 +184,6 @@ def _reproduced(cases: Cases, results: dict[Uniform, dict[str, Any]], seconds: f
         seconds=seconds,
         order=22,
     )
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    return Claim(paper, ours, "agrees" if agrees else "differs", "" if agrees else "see the table")
 
 
 SETTINGS = """\

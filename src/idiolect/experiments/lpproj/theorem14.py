@@ -17,9 +17,10 @@ import numpy as np
 from ...run.run import torch_threads
 from ...theory.linear_regression import solutions
 from ...theory.lpproj_rates import Scheduled
-from ..jobs import Slope, Work, finished, spaced
+from ..jobs import Work, finished
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
+from ..rates import Slope, checked, guide, spaced
+from ..reproduced import Reproduced, Row
 from .quadratic import Quadratic
 
 PRACTICAL = 8.0  # ζ / κ_F: then η̃_0 = 1 / L_F, the largest step of plain gradient descent
@@ -228,17 +229,17 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
     left = [row["‖w_T − w*‖² / ‖w_0 − w*‖²"] for row in dim_rows]
     flat = [row["its bound δ_1²"] for row in dim_rows]
     claims = [
-        _claim(
+        checked(
             "with client sampling, E‖w_T − w*‖² = O(1/T)",
             f"slope {sampled.slope().text()} ({own.slope().text()} with the theorem's ζ)",
             sampled.slope().near(-1, 0.15) and own.slope().near(-1, 0.15),
         ),
-        _claim(
+        checked(
             "and E‖x_k^T − x_k*‖² = O(1/T)",
             f"slope {sampled.slope('x').text()} ({own.slope('x').text()})",
             sampled.slope("x").near(-1, 0.15) and own.slope("x").near(-1, 0.15),
         ),
-        _claim(
+        checked(
             "without it, O(1/T²) for both",
             f"w: slope {everyone.slope().text()} (the noise of mini-batches, unbiased for "
             f"quadratics, falls as 1/T³), x: {everyone.slope('x').text()}; with exact gradients w: "
@@ -247,12 +248,12 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
             "theorem's ζ)",
             betas[1.0].slope().near(-2, 0.2) and everyone.slope().value <= -1.8,
         ),
-        _claim(
+        checked(
             "and O(1/β²)",
             f"slope {by_beta.text()} against β at T = {cases.size.without} (exact gradients)",
             by_beta.near(-2, 0.2),
         ),
-        _claim(
+        checked(
             "mild dependence on d_sub",
             f"slopes {min(slopes):.2f} to {max(slopes):.2f} for d_sub {cases.size.dims[0]} to "
             f"{cases.size.dims[-1]}, relative distances at T within a factor "
@@ -272,7 +273,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
                 sampled.line("x, practical ζ", "x"),
                 own.line("w, the theorem's ζ"),
                 own.line("x, the theorem's ζ", "x"),
-                _guide(top.at(), float(sampled.w.mean(0)[-1]), -1, "1/T"),
+                guide(top.at(), 2 * float(sampled.w.mean(0)[-1]), -1, "1/T"),
             ],
             log="xy",
         ),
@@ -283,7 +284,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
             [
                 everyone.line("β = 1, mini-batches D_t", style=6),
                 *(c.line(f"β = {b:g}, exact", style=i) for i, (b, c) in enumerate(betas.items())),
-                _guide(cases.everyone[0].at(), float(betas[1.0].w[0, -1]) * 3, -2, "1/T²"),
+                guide(cases.everyone[0].at(), float(betas[1.0].w[0, -1]) * 3, -2, "1/T²"),
             ],
             log="xy",
         ),
@@ -341,19 +342,6 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
         seconds=seconds,
         order=24,
     )
-
-
-def _guide(at: list[int], last: float, power: int, label: str) -> Line:
-    """A line of this slope through the last point."""
-    late = [t for t in at if t >= at[-1] / 30]
-    return Line(
-        label, late, [1.5 * last * (t / at[-1]) ** power for t in late], formula=True, style=6
-    )
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    reason = "" if agrees else "see the tables"
-    return Claim(paper, ours, "agrees" if agrees else "differs", reason)
 
 
 SETTINGS = """\

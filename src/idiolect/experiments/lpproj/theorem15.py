@@ -16,8 +16,9 @@ import torch
 
 from ...theory.iterates import draw_rounds, step_weights
 from ...theory.lpproj_rates import Scheduled
-from ..jobs import Slope, Work, finished, spaced
+from ..jobs import Work, finished
 from ..panels import Line, Panel
+from ..rates import Slope, checked, guide, spaced
 from ..reproduced import Claim, Reproduced, Row
 from .smooth import Nonconvex
 
@@ -138,19 +139,19 @@ def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: flo
     top = cases.groups[sampled][0]
     theory = top.case.theory()
     claims = [
-        _claim(
+        checked(
             "with client sampling, E‖∇F(w_t*)‖² = O(ln T/√T)",
             f"slope {slopes[sampled].text()}; that of ln(T)/√T is {_rate(top, 1 / 2):.2f}, "
             "of 1/√T −0.50",
             slopes[sampled].value <= _rate(top, 1 / 2) + 0.05,
         ),
-        _claim(
+        checked(
             "without it, O(ln T/(β T)^(2/3))",
             f"slope {slopes[everyone].text()}; that of ln(T)/T^(2/3) is {_rate(top, 2 / 3):.2f}, "
             "of 1/T^(2/3) −0.67",
             slopes[everyone].value <= _rate(top, 2 / 3) + 0.05,
         ),
-        _claim(
+        checked(
             f"with β = {cases.size.beta:g} {cases.size.beta ** (-2 / 3):.2f} of that with β = 1",
             f"{gain:.2f} at T = {top.rounds}",
             abs(gain / cases.size.beta ** (-2 / 3) - 1) < 0.25,
@@ -174,8 +175,8 @@ def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: flo
                     Line(name, jobs[0].at(), curves[name].mean(0).tolist())
                     for name, jobs in cases.groups.items()
                 ),
-                _guide(top.at(), float(curves[sampled][:, -1].mean()), 1 / 2, "1/√T"),
-                _guide(top.at(), float(curves[more][:, -1].mean()) / 2, 2 / 3, "1/T^(2/3)"),
+                guide(top.at(), 1.3 * float(curves[sampled][:, -1].mean()), -1 / 2, "1/√T"),
+                guide(top.at(), float(curves[more][:, -1].mean()) / 1.5, -2 / 3, "1/T^(2/3)"),
             ],
             log="xy",
         )
@@ -199,17 +200,6 @@ def _rate(job: Drawn, power: float) -> float:
     """The slope of ln(T) / T^power over the T that slopes are fitted to."""
     at = np.array([T for T in job.at() if job.rounds / 20 <= T], dtype=float)
     return float(np.polyfit(np.log(at), np.log(np.log(at) / at**power), 1)[0])
-
-
-def _guide(at: list[int], last: float, power: float, label: str) -> Line:
-    late = [t for t in at if t >= at[-1] / 20]
-    return Line(
-        label, late, [1.3 * last * (at[-1] / t) ** power for t in late], formula=True, style=6
-    )
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    return Claim(paper, ours, "agrees" if agrees else "differs", "" if agrees else "see the table")
 
 
 SETTINGS = """\

@@ -19,8 +19,9 @@ import torch
 from ...run.run import torch_threads
 from ...theory.iterates import averaged, geometric_weights
 from ...theory.lpproj_rates import Scheduled
-from ..jobs import Slope, Work, finished
+from ..jobs import Work, finished
 from ..panels import Line, Panel
+from ..rates import Slope, checked, guide
 from ..reproduced import Claim, Reproduced, Row
 from .quadratic import Quadratic
 
@@ -179,25 +180,25 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
     means = [*sampled.mean(), *own.mean(), *first.mean(), *noisy.mean()]
     below = all(mean <= job.bound() for mean, job in zip(means, every, strict=True))
     claims = [
-        _claim(
+        checked(
             "F(w̄_T) − F(w*) is below the bound (17) of the proof",
             f"in all {len(every)} settings; it is {_ratio(sampled)} to {_ratio(first)} times "
             "larger at the last T with and without client sampling",
             below,
         ),
-        _claim(
+        checked(
             "with client sampling Õ(1/T)",
             f"slope {sampled.slope(late).text()} ({own.slope().text()} with steps up to the "
             f"theorem's η̂_1); that of ln(T)/T is {_log_slope(sampled):.2f}",
             sampled.slope(late).near(_log_slope(sampled), 0.3),
         ),
-        _claim(
+        checked(
             "without it Õ(1/T²)",
             f"slope {first.slope(late).text()} (exact gradients); that of (ln(T)/T)² is "
             f"{2 * _log_slope(first):.2f}",
             first.slope(late).near(2 * _log_slope(first), 0.3),
         ),
-        _claim(
+        checked(
             "and 1/β²",
             f"slope {by_beta.text()} against β at T = {first.x[-1]} (exact gradients)",
             by_beta.near(-2, 0.4),
@@ -210,7 +211,7 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
             "for quadratics the solution on a mini-batch is unbiased, so that its noise averages "
             "out; the theorem allows for losses where it is not",
         ),
-        _claim(
+        checked(
             "(10): personal models end in a ball around w* of squared radius O(σ²_F,1/λ² + …)",
             f"mean ‖P x_k − w*‖² = {balls[-1]:.3f}; σ²_F,1/λ² = {radius:.3f}",
             abs(balls[-1] / radius - 1) < 0.1,
@@ -225,7 +226,7 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
                 Line("steps up to 1/L_F, β = 1", sampled.x, sampled.mean(), points=True),
                 Line("steps up to η̂_1, β = N R", own.x, own.mean(), points=True),
                 Line("last w_T, β = 1", sampled.x, sampled.mean("last"), points=True),
-                _guide(sampled.x, sampled.mean()[-1] * 2, -1, "1/T"),
+                guide(sampled.x, sampled.mean()[-1] * 2, -1, "1/T"),
             ],
             log="xy",
         ),
@@ -239,7 +240,7 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
                     for i, (b, c) in enumerate(betas.items())
                 ),
                 Line("β = 1, mini-batches of 4", noisy.x, noisy.mean(), points=True, style=4),
-                _guide(first.x, first.mean()[-1] * 2, -2, "1/T²"),
+                guide(first.x, first.mean()[-1] * 2, -2, "1/T²"),
             ],
             log="xy",
         ),
@@ -307,14 +308,6 @@ def _log_slope(curve: Curve) -> float:
     """Of ln(T) / T over the same T."""
     x = np.array(curve.x[1:], dtype=float)
     return float(np.polyfit(np.log(x), np.log(np.log(x) / x), 1)[0])
-
-
-def _guide(x: Sequence[float], last: float, power: int, label: str) -> Line:
-    return Line(label, x, [last * (t / x[-1]) ** power for t in x], formula=True, style=6)
-
-
-def _claim(paper: str, ours: str, agrees: bool) -> Claim:
-    return Claim(paper, ours, "agrees" if agrees else "differs", "" if agrees else "see the tables")
 
 
 SETTINGS = """\
