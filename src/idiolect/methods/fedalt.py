@@ -35,7 +35,7 @@ class PartialSteps(Partial):
 
     lr: float = knob(0.1, "step size of the shared part", above=0)
     private_lr: float = knob(0.1, "step size of the private part", above=0)
-    steps: int = knob(5, "steps on the shared part per round", low=0)
+    steps: int = knob(20, "steps on the shared part per round", low=0)
     epochs: int = knob(
         0,
         "passes over the client's data per round for each part, in place of steps; 0 = use steps",
@@ -87,6 +87,9 @@ class FedAlt(PartialSteps):
 @dataclass(frozen=True)
 class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
+
+    lr: float = knob(0.3, "step size of the shared part", above=0)
+    private_lr: float = knob(0.3, "step size of the private part", above=0)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

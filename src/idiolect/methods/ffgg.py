@@ -39,14 +39,14 @@ class Ffgg(Partial):
         "is stepped by the server"
     )
 
-    lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
+    lr: float = knob(1.0, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
         "sgd",
         "how the private part is solved for; newton and cg are exact for quadratic losses, exact "
         "takes Newton steps until it is solved",
         choices=finetuners.SOLVERS,
     )
-    private_lr: float = knob(0.1, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
+    private_lr: float = knob(0.5, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
     steps: int = knob(20, "τ, steps of the solver", low=0)
     epochs: int = knob(
         0,
@@ -110,6 +110,7 @@ class LocalFfgg(Ffgg):
     )
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
+    steps: int = knob(100, "τ, steps of the solver", low=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
     local_epochs: int = knob(
         0,

@@ -154,8 +154,8 @@ Written by `idiolect reproduce defaults`, with every cell in defaults.json; a te
 defaults of the code to this page.
 
 **The rule.** Each method has a small grid of settings; the first one is its paper's, or the nearest
-to it. Every setting runs {rounds} rounds on each federation below; seeds (of the data, the split and
-the run): {seeds}. The *regret* of a setting on a federation is how far its accuracy on **validation
+to it. Every setting runs {rounds} rounds on each federation below; seeds (of data, split and run):
+{seeds}. The *regret* of a setting on a federation is how far its accuracy on **validation
 data** is below that of the method's best setting there. The default is the setting whose worst
 regret over all federations is least. Settings within {tie:g} of that count as equal, since so few
 seeds tell no more: of them those with the fewest gradients are kept, then those with the fewest
