@@ -140,6 +140,13 @@ def test_delays_are_written_and_drawn(tmp_path):
     assert not delay_picture(tmp_path, tmp_path / "none.png")
 
 
+def test_a_budget_of_bytes_is_kept():
+    for budget in (1, 3000, 10_000):
+        sent = run(bytes=budget, rounds=100).summary()["bytes"]
+        assert sent["up"] + sent["down"] <= budget
+    assert sent["up"] > 0
+
+
 def test_composition_and_hosts_do_not_matter():
     one, two = run("ditto"), run("ditto", hosts=3)
     for n, t in state_of(one).items():
