@@ -140,6 +140,14 @@ def test_delays_are_written_and_drawn(tmp_path):
     assert not delay_picture(tmp_path, tmp_path / "none.png")
 
 
+def test_local_at_equal_compute_stands_beside_asynchronous_methods():
+    rows = ["fedavg", "fedavg:buffer=2", "local:steps=1"]
+    found = il.compare(rows, MODEL, FEDERATION, rounds=2, sample=4, progress=False, **ASYNC)
+    labels = [row["label"] for row in found.summary()]
+    assert any("as many gradients" in label for label in labels) and "local steps=1" not in labels
+    assert found.skipped
+
+
 def test_a_budget_of_bytes_is_kept():
     for budget in (1, 3000, 10_000):
         sent = run(bytes=budget, rounds=100).summary()["bytes"]
