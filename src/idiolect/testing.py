@@ -10,6 +10,7 @@ says what does not hold:
     pure           no function changes its arguments; states and messages keep their form
     weigh          weights are a function of the sample numbers alone, finite, one per client
     linear         a method that calls itself linear needs no more than the mean of the messages
+    stacks         a method that says so takes a message down for each client
     deterministic  the same settings give the same bits
     chunks         clients one at a time or all together give the same result
     hosts          clients on one host or on three give the same bits
@@ -205,6 +206,25 @@ def linear(method: Method, settings: Settings) -> None:
         _close(t, from_mean[name], 1e-9, f"server {name!r}")
 
 
+def stacks(method: Method, settings: Settings) -> None:
+    """A method that says so takes a message down for each client, as if each were alone."""
+    if not method.stacks:
+        return
+    bench = _Bench(method, settings)
+    task = bench.task
+    down = method.broadcast(task, method.server(task))
+    private = method.private(task, bench.keys)
+    two = [down, {n: t + 0.1 for n, t in down.items()}]
+    apart = [method.update(task, d, _copy(private), bench.here()) for d in two]
+    at = torch.arange(bench.clients) % 2
+    rows = {n: torch.stack([d[n] for d in two])[at] for n in down}
+    together = method.update(task, rows, _copy(private), bench.here())
+    for which, what in enumerate(("message", "private rows")):
+        for name, t in together[which].items():
+            expected = torch.stack([apart[int(k)][which][name][i] for i, k in enumerate(at)])
+            _close(t, expected, 1e-9, f"{what} {name!r}")
+
+
 def deterministic(method: Method, settings: Settings) -> None:
     """The same settings give the same bits."""
     _same(_run(method, settings), _run(method, settings), 0.0)
@@ -294,6 +314,7 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     pure,
     weigh,
     linear,
+    stacks,
     deterministic,
     chunks,
     hosts,

@@ -115,6 +115,16 @@ def test_a_method_that_is_not_linear_and_says_so_falsely_is_caught():
     caught(Middle(), "calls itself linear")
 
 
+def test_a_method_that_takes_one_message_for_all_and_says_otherwise_is_caught():
+    @dataclass(frozen=True)
+    class First(FedAvg):
+        def update(self, task, down, private, here):
+            up, private = super().update(task, down, private, here)
+            return {"w": up["w"] + down["w"].mean()}, private
+
+    caught(First(), "message down for each client")
+
+
 def test_a_method_that_is_not_linear_may_say_so():
     @dataclass(frozen=True)
     class Signs(FedAvg):

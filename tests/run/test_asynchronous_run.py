@@ -15,6 +15,7 @@ from idiolect.experiments.ffgg import figure3
 from idiolect.experiments.stragglers import SYNC
 from idiolect.experiments.stragglers import Size as Stragglers
 from idiolect.experiments.stragglers import write as write_stragglers
+from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
 from idiolect.report.delay_picture import delay_picture
 from idiolect.run.check_timing import why_not
@@ -140,10 +141,46 @@ def test_delays_are_written_and_drawn(tmp_path):
     assert not delay_picture(tmp_path, tmp_path / "none.png")
 
 
+def test_local_at_equal_compute_stands_beside_asynchronous_methods():
+    rows = ["fedavg", "fedavg:buffer=2", "local:steps=1"]
+    found = il.compare(rows, MODEL, FEDERATION, rounds=2, sample=4, progress=False, **ASYNC)
+    labels = [row["label"] for row in found.summary()]
+    assert any("as many gradients" in label for label in labels) and "local steps=1" not in labels
+    assert found.skipped
+
+
+def test_a_budget_of_bytes_is_kept():
+    for budget in (1, 3000, 10_000):
+        sent = run(bytes=budget, rounds=100).summary()["bytes"]
+        assert sent["up"] + sent["down"] <= budget
+    assert sent["up"] > 0
+
+
 def test_composition_and_hosts_do_not_matter():
     one, two = run("ditto"), run("ditto", hosts=3)
     for n, t in state_of(one).items():
         torch.testing.assert_close(t, state_of(two)[n], rtol=0, atol=1e-6)
+
+
+class Normed(nn.Sequential):
+    def __init__(self):
+        layers = nn.Linear(helpers.FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, helpers.CLASSES)
+        super().__init__(*layers)
+
+
+@pytest.mark.parametrize("statistics", ["averaged", "private"])
+def test_running_statistics_and_momentum_travel_or_stay(statistics, monkeypatch):
+    more = {"statistics": statistics, "optimizer_options": "momentum=0.9"}
+    more |= {"optimizer_state": "private", "dtype": "float64"}
+    given = {"rounds": 4, "sample": 4, "batch": 8, "progress": False} | ASYNC | more
+    found = []
+    for together in (True, False):
+        monkeypatch.setattr(Host, "stacks", together)
+        found.append(il.run("fedavg", Normed, FEDERATION, **given))
+    for a, b in zip(*((state_of(r), private_of(r)) for r in found), strict=True):
+        assert a
+        for n, t in a.items():
+            torch.testing.assert_close(t, b[n], rtol=0, atol=1e-9)
 
 
 def test_held_out_clients_are_personalised_at_the_end(tmp_path):

@@ -24,6 +24,7 @@ from ..server import saved_arrivals
 from ..server.arrivals import Arrivals
 from ..server.selection import select
 from ..server.server import Server
+from ..wire.messages import HEADER
 from .delays import ConstantDelay, Delays
 from .engine import Engine, check_time
 from .flights import Flights, Landed
@@ -136,6 +137,15 @@ class Asynchronous(Engine):
                 "counted": int(found.fate == "admitted"),
             }
         )
+
+    def round_bytes(self) -> int:
+        contract = self.server.contract
+        down, up = contract.down.length, contract.up.length
+        if contract.link.codes:
+            up = HEADER.itemsize + contract.link.limit(self.server.version)
+        first = self.concurrency * down if self.free is None else 0
+        waiting = len(self.free or ()) * down
+        return first + waiting + self.server.sample * (down + up)
 
     def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         self.clock.bring_home()

@@ -42,6 +42,10 @@ class Engine:
         """One round, with the factors of a schedule."""
         raise NotImplementedError
 
+    def round_bytes(self) -> int:
+        """What the next round sends both ways, at most: known before it runs."""
+        return self.server.round_bytes()
+
     def figures(self) -> dict[str, float]:
         """What evaluated rounds tell beside scores and counts: time and mean staleness."""
         if not self.timed:

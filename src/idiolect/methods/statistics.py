@@ -137,7 +137,7 @@ class _WithStatistics:
         """Statistics of every model, as rows that gradients may write into."""
         found = {model: private[_kept(model)].clone() for model in self._private_models()}
         if self.averaged:
-            found = {self.models[0]: down[NAME].repeat(rows, 1)} | found
+            found = {self.models[0]: down[NAME].expand(rows, -1).clone()} | found
         return found
 
 

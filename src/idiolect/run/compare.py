@@ -33,7 +33,7 @@ from .plan import Plan, row_spec
 from .progress import Progress
 from .result import Result
 from .run import run
-from .settings import Settings
+from .settings import Settings, Timing
 from .typed_settings import RunSettings
 from .watch import Callback, Callbacks
 
@@ -325,6 +325,9 @@ def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result
     own: dict[str, Any] = {"attack": "none", "malicious": 0.0}
     if alike and first.malicious:
         own = {"attack": first.as_dict()["attack"], "malicious": first.malicious}
+    if any(s.asynchronous for s in settings):  # Local sends nothing that could arrive
+        plain = Timing().as_dict()
+        own |= {name: value for name, value in plain.items() if name != "delays"}
     method = Local(steps=math.ceil(most / max(_shared_rounds(rows, settings), 1)))
     origin = None
     if rows[0].origin:

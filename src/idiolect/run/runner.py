@@ -336,7 +336,7 @@ class Runner:
             return "rounds"
         if one.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
-        if s.bytes and server.ledger.bytes + server.round_bytes() > s.bytes:
+        if s.bytes and server.ledger.bytes + one.session.engine.round_bytes() > s.bytes:
             return "bytes"
         if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
             return "target"
