@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from idiolect.experiments.splits import Case, verdicts, write
+from idiolect.experiments.splits import Case, verdict, write
 
 SMALL = Case(
     "digits",
@@ -23,9 +23,10 @@ SMALL = Case(
 def test_the_page_has_ffgg_beside_every_candidate(tmp_path):
     text, table = write(tmp_path, {"small digits": SMALL})
     found = json.loads(table.read_text())["small digits"]
-    parts = [row["name"] for row in found["advisor"]["candidates"]]
+    parts = [row["name"] for row in found["advisor"]["common"]["candidates"]]
     assert parts == ["none", "layer:1", "layer:2", "biases", "adapter (low-rank 2)", "all"]
-    assert list(found["ffgg"]) == parts[1:-1]
+    assert all(list(found["ffgg"][how]) == parts[1:-1] for how in ("common", "random"))
+    assert found["ffgg"]["common"] != found["ffgg"]["random"]
     page = text.read_text()
     assert "## small digits: mlp, d = 610" in page and "| layer:1 = input |" in page.replace(
         "*", ""
@@ -36,12 +37,17 @@ def test_the_page_has_ffgg_beside_every_candidate(tmp_path):
 @pytest.mark.parametrize(
     ("losses", "says"),
     [
-        ({"a": 0.3, "b": 0.4}, "the recommended part is the best"),
-        ({"a": 0.3, "b": 0.295}, "b is better by 0.0050, within one standard error"),
-        ({"a": 0.3, "b": 0.2}, "b is better by 0.1000, more than one standard error"),
+        ({"a": 0.3, "b": 0.4}, "the recommended part (a) is the best"),
+        (
+            {"a": 0.3, "b": 0.295},
+            "better than the recommended a by 0.0050, within one",
+        ),
+        (
+            {"a": 0.3, "b": 0.2},
+            "better than the recommended a by 0.1000, more than one",
+        ),
     ],
 )
 def test_the_verdict_is_that_of_the_figures(losses, says):
     rows = [{"part": name, "name": name, "gap_error": 0.01} for name in "ab"]
-    trained = {name: {"common": loss, "random": loss} for name, loss in losses.items()}
-    assert says in verdicts({"choice": "a", "candidates": rows}, trained)[0]
+    assert says in verdict("common", {"choice": "a", "candidates": rows}, losses)

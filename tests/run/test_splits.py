@@ -142,6 +142,19 @@ def test_several_seeds_are_averaged_and_widen_the_error(federation):
     assert both.facts["seeds"] == [0, 1]
 
 
+def test_a_random_private_start_is_that_of_ffgg(federation):
+    """What FFGG predicts with before its first round, solver and draws alike."""
+    asked = {"finetune_steps": 6, "finetune_lr": 0.2, "parts": "layer:2", "rank": 0}
+    random = il.splits(network(), federation, private_start="random", **asked, **SETTINGS)
+    method = il.Ffgg(part="layer:2", start="random", solver="gd", private_lr=0.2, steps=6)
+    settings = {"rounds": 0, "batching": "full", "dtype": "float64", "progress": False}
+    ffgg = il.run(method, network(), federation, **settings).summary()["valid"]["loss"]["mean"]
+    assert row_of(random, "layer:2")["valid_loss"] == pytest.approx(ffgg, rel=1e-10)
+    common = il.splits(network(), federation, **asked, **SETTINGS)
+    assert row_of(common, "layer:2")["valid_loss"] != pytest.approx(ffgg, rel=1e-6)
+    assert row_of(common, "none") != row_of(random, "layer:2")
+
+
 # -- candidates ------------------------------------------------------------------------------------
 def test_a_transformer_has_a_candidate_per_block_and_what_is_around_them():
     tokens = torch.randint(7, (60, 5))
@@ -255,6 +268,7 @@ def test_the_part_that_differs_between_clients_is_found(part):
         ({"start": "local"}, "start: local has no shared model to start from"),
         ({"adapter": "lora"}, "one of low-rank, bottleneck, conv"),
         ({"rank": -1}, "rank"),
+        ({"private_start": "kept"}, "'common' or 'random'"),
         ({"batchh": 3}, "did you mean 'batch'"),
     ],
     ids=str,

@@ -41,11 +41,11 @@ class Case:
     model_options: dict[str, Any] = field(default_factory=dict)
     start: str = "fedavg"
     rounds: int = 50
-    ffgg_rounds: int = 30
+    ffgg_rounds: int = 20
     lr: float = 0.1  # of FFGG's shared part
     steps: int = 50
     rank: int = 4
-    seeds: int = 2
+    seeds: int = 1
 
     def load(self) -> tuple[Federation, Task]:
         federation = data.load(self.data, **self.options)
@@ -62,11 +62,11 @@ CASES = {
     "digits, 5 classes per client": Case(
         "digits", "mlp", 5, {"clients": 20, "classes_per_client": 5}, {"hidden": "64,64"}
     ),
-    "Synthetic(1, 1), 30 clients": Case(
+    "Synthetic(1, 1), 20 clients": Case(
         "synthetic",
         "mlp",
         10,
-        {"clients": 30, "alpha": 1.0, "beta": 1.0},
+        {"clients": 20, "alpha": 1.0, "beta": 1.0},
         {"hidden": "64,64"},
         start="fedavg:lr=0.03",
     ),
@@ -74,44 +74,48 @@ CASES = {
         "sotu",
         "transformer",
         6,
-        {"clients": 12, "vocabulary": 300, "cap": 5000, "length": 12},
-        {"blocks": 2, "heads": 2, "width": 32, "hidden": 64},
+        {"clients": 12, "vocabulary": 200, "cap": 2000, "length": 10},
+        {"blocks": 2, "heads": 2, "width": 24, "hidden": 48},
         start="fedavg:lr=0.5,steps=10",
-        ffgg_rounds=15,
+        rounds=30,
+        ffgg_rounds=5,
         lr=0.5,
-        steps=30,
-        seeds=1,
+        steps=20,
     ),
 }
 
 
 def measure(case: Case, told: Any = None) -> dict[str, Any]:
-    """The advisor's table, and FFGG's validation loss by part and start of the private part."""
+    """The advisor's tables and FFGG's validation losses, by the start of the private part."""
     federation, task = case.load()
     unseen = without_test(federation)
-    shared = {"sample": case.heard, "seeds": case.seeds, "threads": 1}
-    found: Splits = splits(
-        task,
-        federation,
-        rank=case.rank,
-        start=case.start,
-        rounds=case.rounds,
-        finetune_steps=case.steps,
-        progress=False,
-        tell=told,
-        **shared,
-    )
+    shared: dict[str, Any] = {"sample": case.heard, "seeds": case.seeds, "threads": 1}
     method = read_method(case.start)
     begun = run(method, task, unseen, rounds=case.rounds, eval_every=0, progress=False, **shared)
-    trained: dict[str, dict[str, float]] = {}
-    for row in found.rows[1:-1]:
-        one = Candidate(row["part"], (), case.rank if row["name"] != row["part"] else 0, "low-rank")
-        trained[row["name"]] = {
-            how: _ffgg(case, one, row["lr"], how, begun, unseen, task) for how in STARTS
-        }
-        if told is not None:
-            told(f"ffgg {row['name']}: {trained[row['name']]}")
-    return {"advisor": found.summary(), "ffgg": trained}
+    out: dict[str, Any] = {"advisor": {}, "ffgg": {}}
+    for how in STARTS:
+        found: Splits = splits(
+            task,
+            federation,
+            rank=case.rank,
+            start=case.start,
+            private_start=how,
+            rounds=case.rounds,
+            finetune_steps=case.steps,
+            progress=False,
+            tell=told,
+            **shared,
+        )
+        out["advisor"][how] = found.summary()
+        out["ffgg"][how] = {}
+        for row in found.rows[1:-1]:
+            rank = case.rank if row["name"] != row["part"] else 0
+            one = Candidate(row["part"], (), rank, "low-rank")
+            loss = _ffgg(case, one, row["lr"], how, begun, unseen, task)
+            out["ffgg"][how][row["name"]] = loss
+            if told is not None:
+                told(f"ffgg, {how} start, {row['name']}: validation loss {loss:.4f}")
+    return out
 
 
 def _ffgg(
@@ -160,62 +164,93 @@ def write(folder: Path, cases: dict[str, Case] = CASES) -> list[Path]:
             results[title] = keep(partial(measure, case, told), title, repr(case))
     text = folder / "splits-checked.md"
     table = folder / "splits-checked.json"
-    page = [HEAD]
-    for title, result in results.items():
-        page += _section(title, cases[title], result)
-    text.write_text("\n".join(page), encoding="utf-8")
+    text.write_text(page(results, cases), encoding="utf-8")
     table.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return [text, table]
 
 
+def page(results: dict[str, Any], cases: dict[str, Case]) -> str:
+    """The page of what was measured."""
+    lines = [HEAD]
+    for how in STARTS:
+        good = [t for t, r in results.items() if _agrees(r["advisor"][how], r["ffgg"][how])]
+        lines.append(
+            f"- FFGG {FROM[how]}: the recommended part is the best, or within one standard error "
+            f"of it, in {len(good)} of {len(results)} cases."
+        )
+    lines.append("")
+    for title, result in results.items():
+        lines += _section(title, cases[title], result)
+    return "\n".join(lines)
+
+
 def _section(title: str, case: Case, result: dict[str, Any]) -> list[str]:
-    advisor = result["advisor"]
-    trained = result["ffgg"]
+    by_start = result["advisor"]
+    first = by_start[STARTS[0]]
+    heads = ("advisor", "±", "FFGG")
     lines = [
-        f"## {title}: {case.model}, d = {advisor['d']:,}",
+        f"## {title}: {case.model}, d = {first['d']:,}",
         "",
-        f"Start: {case.rounds} rounds of {advisor['start']['method']}; FFGG: {case.ffgg_rounds} "
+        f"Start: {case.rounds} rounds of {first['start']['method']}; FFGG: {case.ffgg_rounds} "
         f"rounds of {case.steps} private steps; {case.seeds} seed{'s' * (case.seeds > 1)}.",
         "",
-        "| private part | private numbers | ‖F‖ | advisor: valid loss | ± | FFGG, pre-trained | "
-        "FFGG, random |",
-        "|---|---|---|---|---|---|---|",
+        "| private part | private numbers | ‖F‖ | "
+        + " | ".join(f"{how}: {head}" for how in STARTS for head in heads)
+        + " |",
+        "|---" * (3 + len(heads) * len(STARTS)) + "|",
     ]
-    for row in advisor["candidates"]:
-        mine = row["part"] == advisor["choice"]
-        own = trained.get(row["name"], {})
-        name = " = ".join([row["name"], *row["also"]])
+    for at, row in enumerate(first["candidates"]):
         cells = [
-            f"**{name}**" if mine else name,
+            " = ".join([row["name"], *row["also"]]),
             count(row["private"]),
             f"{row['gradient_left']:.3g}" if row["shared"] else "–",
-            number(row["valid_loss"]),
-            f"{row['gap_error']:.2g}" if row["gap_error"] else "–",
-            *(number(own.get(how)) for how in STARTS),
         ]
+        for how in STARTS:
+            advisor = by_start[how]
+            mine = advisor["candidates"][at]
+            loss = number(mine["valid_loss"])
+            cells += [
+                f"**{loss}**" if mine["part"] == advisor["choice"] else loss,
+                f"{mine['gap_error']:.2g}" if mine["gap_error"] else "–",
+                number(result["ffgg"][how].get(row["name"])),
+            ]
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", *verdicts(advisor, trained), ""]
+    said = [verdict(how, by_start[how], result["ffgg"][how]) for how in STARTS]
+    return [*lines, "", *said, ""]
 
 
-def verdicts(advisor: dict[str, Any], trained: dict[str, dict[str, float]]) -> list[str]:
-    """Whether FFGG prefers the recommended part too, in words."""
+FROM = {"common": "from the pre-trained private part", "random": "from a random private part"}
+
+
+def _gap(advisor: dict[str, Any], trained: dict[str, float]) -> tuple[str, float, float]:
+    """The part that FFGG is best with, by how much, and what the advisor's error allows."""
     row = next(r for r in advisor["candidates"] if r["part"] == advisor["choice"])
     errors = {r["name"]: r["gap_error"] for r in advisor["candidates"]}
+    best = min(trained, key=lambda name: trained[name])
     if row["name"] not in trained:
-        return ["Recommended: no private part; FFGG has no row for that."]
-    words = {"common": "from the pre-trained private part", "random": "from a random one"}
-    out = []
-    for how in STARTS:
-        best = min(trained, key=lambda name: trained[name][how])
-        gap = trained[row["name"]][how] - trained[best][how]
-        if best == row["name"]:
-            verdict = "the recommended part is the best"
-        elif gap <= max(errors[best], errors[row["name"]]):
-            verdict = f"{best} is better by {gap:.4f}, within one standard error"
-        else:
-            verdict = f"{best} is better by {gap:.4f}, more than one standard error"
-        out.append(f"- FFGG {words[how]}: {verdict}.")
-    return out
+        return best, float("nan"), 0.0
+    return best, trained[row["name"]] - trained[best], max(errors[best], errors[row["name"]])
+
+
+def _agrees(advisor: dict[str, Any], trained: dict[str, float]) -> bool:
+    _, gap, error = _gap(advisor, trained)
+    return gap <= error
+
+
+def verdict(how: str, advisor: dict[str, Any], trained: dict[str, float]) -> str:
+    """Whether FFGG prefers the recommended part too, in words."""
+    best, gap, error = _gap(advisor, trained)
+    if gap == 0:
+        words = f"the recommended part ({advisor['choice']}) is the best"
+    elif gap != gap:
+        words = f"no part was recommended; {best} is the best"
+    else:
+        size = "within" if gap <= error else "more than"
+        words = (
+            f"{best} is better than the recommended {advisor['choice']} by {gap:.4f}, "
+            f"{size} one standard error"
+        )
+    return f"- FFGG {FROM[how]}: {words}."
 
 
 HEAD = """\
@@ -223,7 +258,8 @@ HEAD = """\
 
 `idiolect splits` recommends a part by fine-tuning it once, from a common start. Here FFGG goes on
 from the same start with each part private, and its validation loss stands beside: with the private
-part started each round where the pre-trained model has it, and anew at random, as the paper does.
-The recommended part is in bold type; ± is the standard error of the advisor's difference to its
-best. Validation data throughout, no test data. Written by `idiolect reproduce splits`.
+part started each round where the pre-trained model has it (`common`), and anew at random, as the
+paper does (`random`; the advisor with `--private-start random`). The recommended part is in bold
+type; ± is the standard error of the advisor's difference to its best; ‖F‖ is that of `common`.
+Validation data throughout, no test data. Written by `idiolect reproduce splits`.
 """

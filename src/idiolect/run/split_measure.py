@@ -46,6 +46,7 @@ class Measure:
     settings: Settings
     seed: int
     steps: int
+    random: bool = False  # whether the private part starts anew at random, as FFGG's does
 
     def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> Measured:
         """The rate with the least validation loss; what the gradient is at its end."""
@@ -73,7 +74,11 @@ class Measure:
         """The models of all clients, x[K, d + m]."""
         models = start.repeat(len(self.clients), 1)
         for at in torch.arange(len(self.clients)).split(self._at_once(task)):
-            models[at] = self._steps(task, split, models[at], self._here(at), lr)
+            here = self._here(at)
+            x = models[at]
+            if self.random and len(split.w):
+                x[:, split.w] = task.draw(here.keys("private start"))[:, split.w]
+            models[at] = self._steps(task, split, x, here, lr)
         return models
 
     def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> Sums:
