@@ -55,7 +55,7 @@ def lpproj(
                     pull = P.T @ derivative(w_k - P @ x[k], p)
                     g = model.gradient(x[k], X[I], y[I]) - lam * pull  # of (3)
                     spent[k] += 1
-                    enough = max(nu, relative * (g @ g)) if enough is None else enough
+                    enough = max(nus[t], relative * (g @ g)) if enough is None else enough
                     if not fresh and g @ g <= enough:
                         done = True
                         break
