@@ -1,9 +1,9 @@
 """FFGG: fine-tuning followed by a global gradient, and Local FFGG.
 
-Algorithms 1 and 2 of its paper, and Algorithm 4. Choose it when the private part can fit each
-client's data and clients keep nothing between rounds (phones). Costs per round: the shared part
-each way for each sampled client; `steps` + 1 gradients. Stateless: clients solve for their private
-part anew, also before use.
+Algorithms 1 and 2 of its paper, and Algorithm 4; with a robust rule Algorithm 5. Choose it when the
+private part can fit each client's data and clients keep nothing between rounds (phones). Costs per
+round: the shared part each way for each sampled client; `steps` + 1 gradients. Stateless: clients
+solve for their private part anew, also before use.
 """
 
 from __future__ import annotations
