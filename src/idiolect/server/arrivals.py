@@ -78,6 +78,8 @@ class Arrivals:
         contract = server.contract
         if taken := self.busy.keys() & set(wire_ids.tolist()):
             raise RuntimeError(f"clients {sorted(taken)} are busy")
+        if new := len(server.roster) - len(self.turns):  # clients that have enrolled meanwhile
+            self.turns = torch.cat([self.turns, self.turns.new_zeros(new)])
         version = server.version
         message = server.message(version)
         order = Order(version, message, wire_ids, wire_ids, factors, self.turns[wire_ids])
@@ -171,8 +173,8 @@ class Arrivals:
     ) -> Admitted:
         """The message as if its change had been made from the newest model, weighed by s(τ).
 
-        A change Δ becomes s Δ; a model x_i becomes w + s (x_i - w_base): what FedAvg's mean of one
-        such model is then the newest one after this change.
+        A change Δ becomes s Δ; a model x_i becomes w + s (x_i - w_base), so that FedAvg's mean of
+        one such model is the newest model after this change.
         """
         s = self.staleness(tau)
         if s == 1 and (tau == 0 or not base.reference):
