@@ -264,7 +264,9 @@ ties alone stand beside); *near* if by less than one tie. The choice is *right* 
 better than it by more than a tie; "undecided" is not right. FedAvg or Local is judged by the
 difference of these two in the same way, and right if the better one is named.
 
-{clients} clients (digits: {digits}), {seeds} seeds, folds of the training samples. The clients of
-the logistic instance lie on a sphere of radius R about their mean; its crossing is where FedAvg and
-Local have the same risk to first order, R² = (1 - 1/m) (d/h) m/N with the curvature h. In the
-picture dots are the truth, bands the advice with its 95 % intervals, both means over data seeds."""
+{clients} clients (digits: {digits}), {seeds} seeds, folds of the training samples. Synthetic(α, 0)
+does not depend on α: the client's mean μ_k ~ N(0, α) adds the same to the score of every class, and
+labels are the largest score; each α has data seeds of its own here. The clients of the logistic
+instance lie on a sphere of radius R about their mean; its crossing is where FedAvg and Local have
+the same risk to first order, R² = (1 - 1/m) (d/h) m/N with the curvature h. In the picture dots are
+the truth, bands the advice with its 95 % intervals."""

@@ -137,9 +137,10 @@ def clients(gains: Sequence[ClientGain], label: str) -> str:
     gain = sum(g.verdict == GAINS for g in gains)
     lose = sum(g.verdict == LOSES for g in gains)
     rest = len(gains) - gain - lose
+    untold = f"and of {rest:,} it cannot be told" if rest else "and all can be told"
     return (
         f"By {label}, {gain:,} of {len(gains):,} clients clearly gain, {lose:,} clearly lose, "
-        f"and of {rest:,} it cannot be told."
+        f"{untold}."
     )
 
 
