@@ -6,7 +6,10 @@ One thread (two test processes share two cores), no cache or run directory of th
 import os
 
 import pytest
-import torch
+
+os.environ.setdefault("MKL_CBWR", "AUTO")  # as the command does, before torch is loaded
+
+import torch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
