@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from idiolect.experiments import defaults
-from idiolect.experiments.defaults import alone, page
+from idiolect.experiments.defaults import alone
 from idiolect.experiments.defaults.choose import rows_of
 from idiolect.experiments.defaults.explained import EXPLAINED
 from idiolect.experiments.defaults.federations import FORMS, KINDS
 from idiolect.experiments.defaults.grids import GRIDS
 from idiolect.experiments.defaults.jobs import Run
+from idiolect.experiments.defaults.page import page, tied_table
 from idiolect.experiments.defaults.rule import Cell, chosen, regrets
 from idiolect.methods import METHODS, make_method
 
@@ -67,7 +68,7 @@ def test_feddeper_star_has_half_the_steps():
 
 
 def test_the_page_is_that_of_the_figures():
-    assert (DOCS / "defaults.md").read_text() == page.page(STORED)
+    assert (DOCS / "defaults.md").read_text() == page(STORED)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,9 @@ def test_the_page_is_that_of_the_figures():
 def test_a_cell_comes_out_again(method, title):
     grid = STORED["grids"][method]
     fields = GRIDS[method].given(grid["candidates"][grid["chosen"]], {})
-    found = Run(title, method, tuple(sorted(fields.items())), seed=1).train()
+    found = Run(title, method, tuple(sorted(fields.items())), seed=0).train()
     stored = grid["cells"][title][grid["chosen"]]
-    assert found["accuracy"] == pytest.approx(stored["accuracy"][1], abs=0.015)
+    assert found["accuracy"] == pytest.approx(stored["accuracy"][0], abs=0.015)
 
 
 # -- where collaboration helps -------------------------------------------------------------------
@@ -93,14 +94,14 @@ def test_every_method_is_compared_where_collaboration_helps():
         assert set(row["methods"]) == (everyone if row["helps"] else set())
 
 
-def test_no_default_is_worse_than_local_at_equal_gradients_unless_it_is_explained():
-    worse = {
-        name
+def test_no_default_is_worse_than_local_and_one_that_is_not_better_is_explained():
+    verdicts = {
+        name: figures["verdict"]
         for row in STORED["local"].values()
         for name, figures in row["methods"].items()
-        if figures["verdict"] == "worse"
     }
-    assert worse == set(EXPLAINED)
+    assert "worse" not in verdicts.values()
+    assert {name for name, verdict in verdicts.items() if verdict != "better"} == set(EXPLAINED)
 
 
 def test_a_difference_is_worse_only_beyond_its_interval():
@@ -116,9 +117,13 @@ def test_a_difference_is_worse_only_beyond_its_interval():
 
 
 def test_the_gain_of_lp_proj_grows_with_the_tied_part():
-    rows = STORED["tied"]
-    assert [row["dim"] for row in rows] == sorted(row["dim"] for row in rows)
-    assert rows[-1]["lp-proj-2"] > rows[0]["lp-proj-2"] + 0.1
+    gains = [row["lp-proj-2"] for row in STORED["tied"]]
+    assert gains == sorted(gains) and gains[-1] > gains[0] + 0.1
+
+
+def test_the_page_on_choosing_shows_the_tied_part():
+    text = (DOCS / "choose.md").read_text()
+    assert tied_table(STORED["tied"]) in text
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -153,4 +158,4 @@ def test_forms_begin_where_the_labels_repeat():
 
     labels = "".join(map(str, load_digits(return_X_y=True)[1]))
     for start in FORMS:
-        assert "90955650989841773510022782012633733466649150952820" in labels[start : start + 100]
+        assert "9095565098984177351" in labels[start : start + 60]

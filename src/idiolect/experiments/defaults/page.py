@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...methods import METHODS
@@ -10,7 +10,7 @@ from ..reproduced import table
 from .choose import rows_of
 from .explained import EXPLAINED
 from .federations import HIDDEN, KINDS
-from .tied import TITLE
+from .tied import ROWS, TITLE
 
 Stored = Mapping[str, Any]
 
@@ -37,7 +37,8 @@ def _head(settings: Stored) -> str:
         }
         for title, text in settings["federations"].items()
     ]
-    return HEAD.format(**settings, table="\n".join(table(rows)))
+    draws = "one draw" if settings["seeds"] == 1 else f"{settings['seeds']} draws"
+    return HEAD.format(**settings, draws=draws, table="\n".join(table(rows)))
 
 
 def _chosen(grids: Stored) -> str:
@@ -79,8 +80,8 @@ def _against_local(stored: Stored) -> str:
         if row["helps"]:
             lines += ["", f"### {title}: every method against Local with as many gradients", ""]
             lines += table([_line(name, figures) for name, figures in row["methods"].items()])
-    reasons = [f"- `{name}`: {reason}" for name, reason in EXPLAINED.items()]
-    lines += ["", "Worse than Local beyond the interval, and why:", "", *reasons, ""]
+    reasons = [f"- {name}: {reason}" for name, reason in EXPLAINED.items()]
+    lines += ["", "Not better than Local beyond the interval, and why:", "", *reasons, ""]
     return "\n".join(lines)
 
 
@@ -95,26 +96,28 @@ def _line(name: str, row: Stored) -> dict[str, Any]:
     }
 
 
-def _tied(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
+def tied_table(rows: Sequence[Stored]) -> str:
+    """Accuracy of lp-proj against the tied part."""
     shown = [
         {
-            "d_sub": row["dim"],
+            "d_sub": f"{row['dim']:,}",
             "d_sub / d": f"{row['share']:.3f}",
-            "lp-proj-1": _three(row["lp-proj-1"]),
-            "lp-proj-2": _three(row["lp-proj-2"]),
+            **{name: _three(row[name]) for name in ROWS},
         }
         for row in rows
     ]
-    return TIED.format(title=TITLE, table="\n".join(table(shown)))
+    return "\n".join(table(shown))
+
+
+def _tied(rows: Sequence[Stored]) -> str:
+    return TIED.format(title=TITLE, table=tied_table(rows)) if rows else ""
 
 
 def _grids(grids: Stored) -> str:
     lines = [
         "## All settings",
         "",
-        "Validation accuracy, the mean over seeds; the default is bold.",
+        "Validation accuracy, the mean over draws; the default is bold.",
     ]
     for method, grid in grids.items():
         names = list(grid["cells"])
@@ -154,13 +157,12 @@ Written by `idiolect reproduce defaults`, with every cell in defaults.json; a te
 defaults of the code to this page.
 
 **The rule.** Each method has a small grid of settings; the first one is its paper's, or the nearest
-to it. Every setting runs {rounds} rounds on each federation below; seeds (of data, split and run):
-{seeds}. The *regret* of a setting on a federation is how far its accuracy on **validation
-data** is below that of the method's best setting there. The default is the setting whose worst
-regret over all federations is least. Settings within {tie:g} of that count as equal, since so few
-seeds tell no more: of them those with the fewest gradients are kept, then those with the fewest
-bytes (5 % more or less is the same), then the smaller regret decides, then the order of the grid.
-Test data have no part in it.
+to it. Every setting runs {rounds} rounds on {draws} of each federation below. The *regret* of a
+setting on a federation is how far its accuracy on **validation data** is below that of the method's
+best setting there. The default is the setting whose worst regret over all federations is least.
+Settings within {tie:g} of that count as equal, since so few draws tell no more: of them those with
+the fewest gradients are kept, then those with the fewest bytes (5 % more or less is the same), then
+the smaller regret decides, then the order of the grid. Test data have no part in it.
 
 {table}
 
@@ -187,8 +189,10 @@ TIED = """\
 ## lp-proj: how much of the model is tied
 
 Test accuracy on {title}, as above. Only d_sub directions of the model are tied to those of the
-other clients; in all others a client has its own data alone, and Local's loss. The gain grows with
-d_sub / d. (Projection `contiguous`; the last row is the identity.)
+other clients; in all others a client has its own data alone, and Local's loss. With p = 2 the gain
+grows with d_sub / d. With p = 1 the tie pulls with λ in every direction, however small the gap:
+with many directions λ must be smaller, and the step of the shared point larger, as RSA has them
+(the column between). (Projection `contiguous`; the last row is the identity.)
 
 {table}
 """
