@@ -217,8 +217,9 @@ def _fedprox_claims(found: Found) -> list[Claim]:
     lag = against("fedprox 4.4", better)
     tuned = against("fedprox", better)
     lpproj = against("lp-proj", better)
-    worst = max(places, key=lambda p: found.mean(*p, "fedprox") / better(*p))
-    chosen = np.median(found.over_seeds(*worst, "fedprox", "lam"))
+    worst = max(places, key=lambda p: found.mean(p[0], p[1], p[2], "fedprox") / better(*p))
+    total = worst[0] * worst[1]
+    lam = np.median(found.over_seeds(*worst, "fedprox", "lam"))
     lags = "" if lag[1] <= 1.05 else f", up to {lag[1]:.1f} times that of the better baseline"
     return [
         Claim(
@@ -230,7 +231,7 @@ def _fedprox_claims(found: Found) -> list[Claim]:
         Claim(
             "conjecture: FedProx is minimax optimal too (Section 3.4)",
             f"with λ chosen on validation data its AER is {_span(tuned)} times that of the better "
-            f"baseline; worst at N = {worst[0] * worst[1]}, R = {worst[2]:g}, with λ = {chosen:g} of "
+            f"baseline; worst at N = {total}, R = {worst[2]:g}, with λ = {lam:g} of "
             f"{_listed(found.sizes.lams)}",
             "agrees" if tuned[1] <= 3 else "same order",
         ),
