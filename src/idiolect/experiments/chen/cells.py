@@ -194,9 +194,10 @@ def tied(lam: float, beta: float, dim: int) -> LpProj:
     return LpProj(
         p=2,
         dim=dim,
+        projection="contiguous",  # P P^T = I, which no random P of so few dimensions is near
         lam=lam,
         lr=1 / lam,
-        personal_lr=1 / (beta + dim * lam),  # ||P||² <= dim for rows of length 1
+        personal_lr=1 / (beta + lam),
         steps=INNER_STEPS,
         server_rate=(lam + beta) / beta,
     )
