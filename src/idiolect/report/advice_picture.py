@@ -24,6 +24,7 @@ def draw(advice: dict[str, Any], title: str, path: Path) -> Path | None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         return None
     text = [line for said in advice["words"] for line in textwrap.wrap(said, LINE)]
@@ -32,9 +33,9 @@ def draw(advice: dict[str, Any], title: str, path: Path) -> Path | None:
     panels += [_clients] if advice["clients"] else []
     panels += [_threshold] if advice["heterogeneity"] else []
     heights = {_candidates: 0.6 + 0.3 * len(rows), _clients: 3.2, _threshold: 0.9}
-    figure = Figure(figsize=PAGE, layout="constrained")
+    margins = ConstrainedLayoutEngine(rect=(0.03, 0.02, 0.94, 0.96))
+    figure = Figure(figsize=PAGE, layout=margins)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(rect=(0.03, 0.02, 0.94, 0.96))
     sizes = [0.45 + 0.19 * len(text), *(heights[p] for p in panels)]
     rest = max(0.1, PAGE[1] - 1.5 - sum(sizes) - 0.5 * len(panels))
     grid = figure.add_gridspec(len(sizes) + 1, 1, height_ratios=[*sizes, rest])

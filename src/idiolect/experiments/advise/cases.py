@@ -63,7 +63,7 @@ class Sizes:
     """The grid of cases, and what is spent on each."""
 
     alphas: tuple[float, ...] = (0.0, 1.0, 3.0)
-    ratios: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+    ratios: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0, 3.0, 10.0)
     per_client: tuple[int, ...] = (5, 10, 20, 40)  # samples, of digits
     synthetic: tuple[int, ...] = (40, 160)  # samples per client
     logistic: tuple[int, ...] = (40, 100)

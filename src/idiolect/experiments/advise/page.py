@@ -191,7 +191,9 @@ def _claims(cases: Sequence[Judged]) -> list[Claim]:
 
 
 def _claim(text: str, cases: Sequence[bool], enough: float = ENOUGH) -> Claim:
-    agrees = bool(cases) and sum(cases) >= enough * len(cases)
+    if not cases:
+        return Claim(text, "no such case", "not stated by the paper")
+    agrees = sum(cases) >= enough * len(cases)
     reason = "" if agrees else "see the cases below"
     return Claim(text, _share(cases), "agrees" if agrees else "differs", reason)
 
@@ -220,7 +222,7 @@ def _panels(cases: Sequence[Judged], family: str) -> list[Panel]:
             )
         name, across = AXES[family]
         vertical = [(1.0, "crossing")] if family == LOGISTIC else []
-        log = "x" if family in (LOGISTIC, DIGITS) else ""
+        log = "x" if family == LOGISTIC else ""
         title = name.format(other=other)
         panels.append(Panel(title, across, "gain over Local, in ties", lines, log, vertical))
     return panels
@@ -269,4 +271,5 @@ does not depend on α: the client's mean μ_k ~ N(0, α) adds the same to the sc
 labels are the largest score; each α has data seeds of its own here. The clients of the logistic
 instance lie on a sphere of radius R about their mean; its crossing is where FedAvg and Local have
 the same risk to first order, R² = (1 - 1/m) (d/h) m/N with the curvature h. In the picture dots are
-the truth, bands the advice with its 95 % intervals."""
+the truth, bands the advice with its 95 % intervals. R² 0.6 times its crossing was added when the
+other cases had been seen, so that a case lies near; without it the choice is right in 10 of 11."""
