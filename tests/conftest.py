@@ -9,7 +9,7 @@ import pytest
 
 os.environ.setdefault("MKL_CBWR", "AUTO")  # as the command does, before torch is loaded
 
-import torch  # noqa: E402
+import torch
 
 
 @pytest.fixture(autouse=True)
