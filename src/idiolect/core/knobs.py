@@ -22,7 +22,6 @@ import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 
@@ -188,11 +187,19 @@ def written(f: dataclasses.Field, value: Any) -> Any:
     return f.metadata["write"](value) if "write" in f.metadata else value
 
 
-@cache  # reading annotations takes a millisecond, and a schedule makes a method anew every round
+_KINDS: dict[type, dict[str, type]] = {}
+
+
 def kinds_of(cls: type) -> dict[str, type]:
-    """The plain type of every field of a dataclass."""
-    hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    """The plain type of every field of a dataclass.
+
+    Found once: reading annotations takes a millisecond, and a schedule makes a method anew in
+    every round.
+    """
+    if cls not in _KINDS:
+        hints = typing.get_type_hints(cls)
+        _KINDS[cls] = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return _KINDS[cls]
 
 
 def build(cls: type, values: dict[str, Any], what: str) -> Any:

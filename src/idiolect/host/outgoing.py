@@ -174,8 +174,8 @@ def check_sent(host: Host, order: Order, sent: Sent) -> None:
         _demand(bool((lengths <= longest).all()), f"a message longer than {longest} bytes")
     else:
         _demand(bool((lengths == contract.up.length).all()), "a message longer than declared")
-        counts = np.full(len(senders), float(contract.up.values))
-        _demand(np.array_equal(sent.values, counts), "a number of values")
+        words = np.full(len(senders), float(contract.up.values))
+        _demand(np.array_equal(sent.values, words), "a number of values")
     same = np.unique(np.stack([lengths.astype(np.float64), sent.values]), axis=1)
     _demand(len(np.unique(same[0])) == same.shape[1], "values that the length does not give")
 

@@ -8,7 +8,7 @@ and all candidates have the same mini-batches.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -136,8 +136,7 @@ class Measure:
     def _at_once(self, task: Task, batch: int = 0) -> int:
         """Rows at once, as a host has them."""
         s = self.settings
-        host = HostSettings(batch=s.batch, chunk=s.chunk, memory=int(s.memory * 2**30))
+        host = HostSettings(chunk=s.chunk, memory=int(s.memory * 2**30))
         size = task.dtype.itemsize
         values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
-        host = replace(host, batch=batch) if batch else host
-        return host.rows_at_once(task.d * size, values * size)
+        return host.rows_at_once(task.d * size, values * size, batch or s.batch)

@@ -120,7 +120,7 @@ def _logistic(case: Case) -> tuple[Federation, Task]:
         seed=case.seed,
     )
     _, truth = made.draw()
-    crossing = logistic.crossing(replace(made, samples=case.other), truth)
+    crossing = logistic.crossing(made, truth, case.other)
     made = replace(made, radius=case.swept**0.5 * crossing)
     return made.load(), logistic.task(made)
 

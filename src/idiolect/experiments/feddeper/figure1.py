@@ -192,7 +192,8 @@ class Cases:
         self.whole = {s: Quadratics(p, 1, steps) for s, p in problems.items()}
 
     def all(self) -> Iterator[Work]:
-        for group in (*self.machines.values(), *self.quadratics.values()):
+        groups: list[dict[Any, Any]] = [*self.machines.values(), *self.quadratics.values()]
+        for group in groups:
             yield from group.values()
         for jobs in self.sampled.values():
             yield from jobs

@@ -122,7 +122,13 @@ class Cases:
         }
 
     def all(self) -> Iterator[Balls]:
-        groups = [self.lams, self.own, self.spreads, self.commons, *self.vanishing.values()]
+        groups: list[dict[Any, Any]] = [
+            self.lams,
+            self.own,
+            self.spreads,
+            self.commons,
+            *self.vanishing.values(),
+        ]
         yield from dict.fromkeys(job for group in groups for job in group.values())
 
 

@@ -109,7 +109,13 @@ class Cases:
         self.floor = {nu: [Average(still, last, nu=nu)] for nu in size.nus}
 
     def all(self) -> Iterator[Average]:
-        groups = [self.sampled, self.own, *self.betas.values(), self.noisy, self.floor]
+        groups: list[dict[Any, list[Average]]] = [
+            self.sampled,
+            self.own,
+            *self.betas.values(),
+            self.noisy,
+            self.floor,
+        ]
         for group in groups:
             for jobs in group.values():
                 yield from jobs
