@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,11 @@ class Curve:
     def first_below(self, level: float) -> int | None:
         """The first round after which ‖F(θ)‖ is below a level."""
         return next((r for r, norm in enumerate(self.norms) if norm < level), None)
+
+    def down_to(self, level: float) -> Curve:
+        """The curve up to the first round after which it is below a level."""
+        end = self.first_below(level)
+        return self if end is None else replace(self, norms=self.norms[: end + 1])
 
     def line(self, label: str = "", **options: Any) -> Line:
         """The curve with few points."""
