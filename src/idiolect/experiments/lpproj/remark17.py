@@ -18,8 +18,8 @@ from ...theory.linear_regression import attacks, losses
 from ..panels import Line, Panel
 from ..reproduced import Claim, Reproduced
 from . import regression
-from .figure1 import Size as Figure1
-from .figure1 import prepare, settings
+from .figure1_runs import Size as Figure1
+from .figure1_runs import prepare, settings
 from .regression import Mean, play, tested
 
 ATTACK = "same-value"
