@@ -1,6 +1,8 @@
 # make demo | lint | test | test-all | faults | soak | mutation | bench: each sets up what it needs
 # in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
+# the same bits wherever a number lies in memory, as the command has it
+export MKL_CBWR ?= AUTO
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench

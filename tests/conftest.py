@@ -6,6 +6,9 @@ One thread (two test processes share two cores), no cache or run directory of th
 import os
 
 import pytest
+
+os.environ.setdefault("MKL_CBWR", "AUTO")  # as the command does, before torch is loaded
+
 import torch
 
 

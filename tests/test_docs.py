@@ -26,7 +26,10 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
 BLOCK = re.compile(r"```(python|sh|toml)\n(.*?)```", flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["your-data.md", "your-model.md", "commands.md"])
+PAGES = ["your-data.md", "your-model.md", "commands.md", "splits.md", "advise.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_a_page_for_newcomers_run_in_order(name, tmp_path, monkeypatch, capsys):
     """Python in one process, commands by `main`, TOML into the file that its first line names."""
     monkeypatch.chdir(tmp_path)

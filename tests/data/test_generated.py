@@ -48,6 +48,12 @@ def test_beta_moves_the_inputs_and_alpha_does_not():
     assert spread(beta=4.0, spread="variance") == pytest.approx(2.0, rel=0.15)
 
 
+def test_alpha_changes_no_label():
+    """It adds the same to the score of every class."""
+    alike, unlike = (data.load("synthetic", alpha=a, clients=10, samples=50) for a in (0.0, 3.0))
+    assert torch.equal(alike.targets, unlike.targets) and torch.equal(alike.inputs, unlike.inputs)
+
+
 def test_spread_std_and_variance_agree_at_0_and_1():
     a, b = (
         data.load("synthetic", alpha=1, beta=1, clients=3, spread=s) for s in ("std", "variance")

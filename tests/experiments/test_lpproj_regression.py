@@ -9,7 +9,8 @@ import torch
 
 from helpers import state_of
 from idiolect.data.regression import Linear
-from idiolect.experiments.lpproj import figure1, regression, remark17, theorem32
+from idiolect.experiments.lpproj import figure1, regression, remark17, theorem32, theorem32_runs
+from idiolect.experiments.lpproj.figure1_runs import settings
 from idiolect.theory.linear_regression import fairness, losses, solutions
 
 SETTING = Linear(clients=10, samples=16, features=8, b=1.5, noise=0.5)
@@ -50,7 +51,7 @@ def test_under_attack_models_are_tied_to_the_mean_of_honest_solutions_and_forged
     method, P = method_and_subspace(name)
     federation = SETTING.load()
     H, found = known(federation)
-    given = figure1.settings(attack, SMALL)
+    given = settings(attack, SMALL)
     first = regression.play(method, federation, 0, 4, **given)
     liar = regression.malicious_of(first)
     assert int(liar.sum()) == SMALL.malicious
@@ -67,7 +68,7 @@ def test_under_attack_models_are_tied_to_the_mean_of_honest_solutions_and_forged
 def test_a_play_of_the_round_depends_on_no_earlier_one():
     """The messages of a round are drawn anew, and a benign one is the local solution again."""
     federation = SETTING.load()
-    given = figure1.settings("gaussian", SMALL) | {"eval_every": 1}
+    given = settings("gaussian", SMALL) | {"eval_every": 1}
     runs = [
         regression.tested(
             regression.play(regression.pfedme(SETTING, LAM), federation, 0, T, **given)
@@ -142,17 +143,17 @@ def test_the_variance_of_expected_losses_is_estimated_without_bias():
     mean = torch.from_numpy(rng.standard_normal(12))
     true = float(mean.var(correction=0))
     drawn = torch.from_numpy(rng.standard_normal((4000, 3, 12))) * 2 + mean
-    estimates = torch.tensor([theorem32.of_expected(loss) for loss in drawn])
+    estimates = torch.tensor([theorem32_runs.of_expected(loss) for loss in drawn])
     error = float(estimates.std()) / math.sqrt(len(estimates))
     assert abs(float(estimates.mean()) - true) < 4 * error
-    assert theorem32.of_realised(drawn[0]) > true
+    assert theorem32_runs.of_realised(drawn[0]) > true
 
 
 def test_correlated_coefficients_have_the_covariance_that_the_formula_is_given():
     size = theorem32.Size(setting=SETTING)
-    w = torch.cat([theorem32.drawn(size, seed, 0.9)[1] for seed in range(200)])
-    np.testing.assert_allclose(torch.cov(w.T), theorem32.covariance(size, 0.9), atol=0.02)
-    assert fairness.expected(SETTING, 1.0, theorem32.covariance(size, 0.9)) > 0
+    w = torch.cat([theorem32_runs.drawn(size, seed, 0.9)[1] for seed in range(200)])
+    np.testing.assert_allclose(torch.cov(w.T), theorem32_runs.covariance(size, 0.9), atol=0.02)
+    assert fairness.expected(SETTING, 1.0, theorem32_runs.covariance(size, 0.9)) > 0
 
 
 # -- Remark 17 -------------------------------------------------------------------------------------

@@ -118,14 +118,8 @@ def lpproj_reference(federation, batching="replace", model="logistic", **changes
         "cohorts": draws.cohorts(ROUNDS, SAMPLE),
     }
     fields |= {"rates": [0.3] * ROUNDS, "personal_rates": [0.2] * ROUNDS} | changes
-    return lpproj(
-        MODELS[model][1],
-        draws.data,
-        start,
-        draws.projection(5, len(start)),
-        batches=draws.batches,
-        **fields,
-    )
+    fields = {"batches": draws.batches} | fields
+    return lpproj(MODELS[model][1], draws.data, start, draws.projection(5, len(start)), **fields)
 
 
 def an_lpproj(**fields):

@@ -1,5 +1,7 @@
 """lp-proj is Algorithm 1 of its paper, with the departures of its public code."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,29 @@ def test_lpproj_with_the_public_codes_w_step_follows_the_norms_gradient(federati
     assert_equals(
         result, lpproj_reference(federation, p=p, R=3, w_step="code", fresh=True), federation
     )
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_lpproj_has_a_step_an_accuracy_and_a_batch_of_each_round(federation, p):
+    """Theorems 14 and 15: η_t, ν_t and D_t over rounds, each its own; the other rate stays."""
+    sizes = [4, 6, 8]  # D_t
+
+    def batches(t, k):
+        return replace(setting.draws(federation), batch=sizes[t]).batches(t, k)
+
+    expected = lpproj_reference(
+        federation,
+        p=p,
+        R=2,
+        steps=30,
+        rates=[0.3 / (1 + 0.5 * t) for t in range(ROUNDS)],
+        nu=[0.2 / (1 + t) ** 2 for t in range(ROUNDS)],
+        batches=batches,
+    )
+    method = an_lpproj(p=p, alternations=2, steps=30, nu=0.2)
+    schedule = "lr=inverse:0.5 + nu=inverse:1:2 + batch=grow:0.5"
+    result = run(method, federation, batch=4, schedule=schedule)
+    assert_equals(result, expected, federation)
 
 
 def test_lpproj_can_weigh_clients_by_their_samples(federation):

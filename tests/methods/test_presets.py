@@ -67,11 +67,14 @@ def test_a_field_called_preset_is_the_methods_own():
     assert unfold(Mine, {"preset": "b"}, "mine") == {"preset": "b"}
 
 
+def small(folder):
+    """Arguments of a short run."""
+    to = ["--json", "--quiet", "--directory", str(folder / "run")]
+    return ["--data", "digits", "--clients", "2", *to]
+
+
 def test_the_command_line_takes_it(tmp_path, capsys):
-    main(
-        ["run", "pfedme", "--preset", "paper", "--data", "digits", "--clients", "2", "--rounds"]
-        + ["1", "--json", "--quiet", "--directory", str(tmp_path / "run")]
-    )
+    main(["run", "pfedme", "--preset", "paper", "--rounds", "1", *small(tmp_path)])
     shown = json.loads(capsys.readouterr().out)
     assert shown["label"] == "pfedme preset=paper"
     assert shown["settings"]["method"]["lam"] == 15.0
@@ -80,10 +83,7 @@ def test_the_command_line_takes_it(tmp_path, capsys):
 def test_a_settings_file_takes_it(tmp_path, capsys):
     file = tmp_path / "run.toml"
     file.write_text('[method]\nname = "pfedme"\npreset = "paper"\n[run]\nrounds = 1\n')
-    main(
-        ["run", "--config", str(file), "--data", "digits", "--clients", "2", "--json", "--quiet"]
-        + ["--directory", str(tmp_path / "run")]
-    )
+    main(["run", "--config", str(file), *small(tmp_path)])
     assert json.loads(capsys.readouterr().out)["settings"]["method"]["lam"] == 15.0
 
 

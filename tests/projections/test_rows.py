@@ -8,6 +8,7 @@ cheap.
 import pytest
 import torch
 
+from idiolect.core.tiles import TILE
 from idiolect.projections import PROJECTIONS, Spec, make_projection
 
 STARTS = {
@@ -92,10 +93,10 @@ def test_a_cohort_of_nobody_is_projected(name):
 @every_dtype
 @pytest.mark.parametrize("kind", ["gaussian", "orthogonal"])
 @pytest.mark.parametrize("d", STARTS)
-def test_four_rows_and_more_are_the_plain_products_with_a_dense_matrix(kind, d, dtype):
+def test_whole_tiles_of_rows_are_the_plain_products_with_a_dense_matrix(kind, d, dtype):
     """Nothing is copied or added in another order than BLAS does for the whole cohort."""
     P = make_projection(Spec(kind, DIM[d]), STARTS[d], 0, dtype, torch.device("cpu"))
-    for count in (4, 5, 10, 40):
+    for count in (TILE, 2 * TILE, 5 * TILE):
         x = torch.randn(count, d, dtype=dtype)
         u = torch.randn(count, P.dim, dtype=dtype)
         assert torch.equal(P.down(x), (P.rows @ x.T).T)

@@ -31,7 +31,7 @@ def lpproj(
     relative=0.0,
     solved=None,
 ):
-    """At most `steps` gradients for each (3).
+    """At most `steps` gradients for each (3). `nu` is a number, or one for each round.
 
     `fresh`: a new mini-batch every step and no stop at nu, as in the public code.
     `relative`: nu is at least this part of the first squared gradient norm. `solved`: a list that
@@ -40,6 +40,7 @@ def lpproj(
     w = np.zeros(len(P)) if w_start == "zero" else P @ start  # line 1
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
+    nus = [nu] * len(cohorts) if np.isscalar(nu) else nu
     for t, cohort in enumerate(cohorts):  # line 2
         local_w = []
         for k, (X, y) in enumerate(data):  # line 4
@@ -54,7 +55,7 @@ def lpproj(
                     pull = P.T @ derivative(w_k - P @ x[k], p)
                     g = model.gradient(x[k], X[I], y[I]) - lam * pull  # of (3)
                     spent[k] += 1
-                    enough = max(nu, relative * (g @ g)) if enough is None else enough
+                    enough = max(nus[t], relative * (g @ g)) if enough is None else enough
                     if not fresh and g @ g <= enough:
                         done = True
                         break

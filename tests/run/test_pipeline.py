@@ -12,7 +12,7 @@ from idiolect.cli.main import main
 
 STAGES = [
     (il.FedAvg(), 6),
-    (il.Ffgg(part="output"), 4),
+    (il.Ffgg(part="output", lr=0.5, private_lr=0.1, steps=20), 4),
     (il.FedAlt(part="output", steps=0, private_steps=30, who="everyone"), 3),
 ]
 

@@ -167,7 +167,7 @@ def test_the_shared_and_the_personal_model_of_ditto_have_an_optimiser_each(state
     expected, personal = one_by_one(
         federation, "AdamW", "", private=state == "private", personal=(0.3, 4)
     )
-    method = il.Ditto(lr=0.05, personal_lr=0.05, personal_steps=4, lam=0.3)
+    method = il.Ditto(lr=0.05, steps=5, personal_lr=0.05, personal_steps=4, lam=0.3)
     usual = {"rounds": 5, "batch": 4, "batching": "epochs"}
     result = run(
         method, federation, il.Task(net), **usual, optimizer="adamw", optimizer_state=state

@@ -47,6 +47,13 @@ def splits(argv: list[str]) -> None:
         default="fedavg",
         help="the method whose shared model is the start: fedavg:lr=0.05,steps=10 (default fedavg)",
     )
+    parser.add_argument(
+        "--private-start",
+        choices=("common", "random"),
+        default="common",
+        help="where the private part starts: common (as the start has it), or random, as in ffgg "
+        "unless it has start=common (default common)",
+    )
     parser.epilog = EXAMPLES
     flags, file = training_flags(parser, argv, None)
     parsed = flags.parse(argv)
@@ -63,6 +70,7 @@ def splits(argv: list[str]) -> None:
             rank=parsed.rank,
             adapter=parsed.adapters,
             start=parsed.start,
+            private_start=parsed.private_start,
             report=bar,
             tell=None if parsed.quiet else say,
             progress=False,

@@ -13,6 +13,10 @@ two are the same. FedProx's own setting is
 `clients=100, sizes="power", minimum=100`, of which Table 3 has the balanced form: 315 samples, 202
 to train, 50 to validate, 63 to test.
 
+alpha changes nothing: mu_k is one number for all entries of W_k and b_k, so it adds the same to the
+score of every class, and the argmax stays. Synthetic(alpha, beta) has the same labels for every
+alpha, here as in the public code.
+
 Beware of the name: Synthetic(0, 0) is not homogeneous (W_k and v_k are drawn per client), and a
 client's commonest class makes up about 80 % of its data, so a method is only as good as what it
 adds to that.

@@ -28,6 +28,9 @@ THEORY = "theory"  # the folder of what the papers prove or show on constructed 
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
     "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
+    "chen-alternative": Experiment(
+        "chen.alternative:write", "FedAvg or Local? AER and IER against R (Chen et al.)", THEORY
+    ),
     "golden": Experiment("golden:write", "every method at its defaults on four federations"),
     "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
@@ -36,7 +39,21 @@ EXPERIMENTS: dict[str, Experiment] = {
     "robustness-missing": Experiment(
         "robustness:write_missing", "the same, for methods not stored yet"
     ),
+    "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
+    "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-theorem9": Experiment(
+        "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
+    ),
+    "lp-proj-theorem13": Experiment(
+        "lpproj.theorem13:write", "smooth, constant steps: rates 1/√T and 1/T^(2/3)", THEORY
+    ),
+    "lp-proj-theorem14": Experiment(
+        "lpproj.theorem14:write", "schedules of η, ν, D: rates 1/T and 1/(βT)²; d_sub", THEORY
+    ),
+    "lp-proj-theorem15": Experiment(
+        "lpproj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)", THEORY
+    ),
     "lp-proj-figure1": Experiment(
         "lpproj.figure1:write", "test loss against λ under attack (lp-proj, Figure 1)", THEORY
     ),
@@ -60,4 +77,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "stragglers:write", "time to a target when some clients are slow", THEORY
     ),
     "ffgg-figure4": Experiment("ffgg.figure4:write", "FFGG with Byzantine clients", THEORY),
+    "feddeper-figure1": Experiment(
+        "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)", THEORY
+    ),
+    "feddeper-theorem2": Experiment(
+        "feddeper.theorem2:write", "personal models around the global one", THEORY
+    ),
 }

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..host.scores import interval
 from ..run.code import package_source
 from ..run.grid import finish
 
@@ -71,40 +68,3 @@ def finished(
         results = finish(jobs, kept, workers, report)
     kept.unlink(missing_ok=True)
     return results
-
-
-@dataclass(frozen=True)
-class Slope:
-    """The slope of a line through log y against log x: mean over repetitions and 95 % interval."""
-
-    value: float
-    half: float | None  # half the interval; None for one repetition
-
-    @classmethod
-    def of(cls, x: Sequence[float], rows: np.ndarray, low: float, high: float = math.inf) -> Slope:
-        """Fitted to each repetition (rows[repetitions, len(x)]) where low <= x <= high.
-
-        >>> x = [1.0, 10.0, 100.0]
-        >>> Slope.of(x, np.array([[1.0, 0.1, 0.01], [2.0, 0.2, 0.02]]), low=1).text()
-        '-1.00 ± 0.00'
-        """
-        at = np.asarray(x, dtype=float)
-        inside = (at >= low) & (at <= high)
-        fits = np.polyfit(np.log(at[inside]), np.log(np.asarray(rows)[:, inside]).T, 1)[0]
-        return cls(float(fits.mean()), interval(fits.tolist()))
-
-    def text(self) -> str:
-        return f"{self.value:.2f}" + ("" if self.half is None else f" ± {self.half:.2f}")
-
-    def near(self, expected: float, room: float) -> bool:
-        """Whether it is `expected` up to `room`, and known as well as that."""
-        return abs(self.value - expected) <= room and (self.half or 0.0) <= 2 * room
-
-
-def spaced(first: int, last: int, count: int) -> list[int]:
-    """About `count` rounds from `first` to `last`, evenly on a logarithmic axis.
-
-    >>> spaced(1, 100, 5)
-    [1, 3, 10, 32, 100]
-    """
-    return sorted({round(t) for t in np.geomspace(first, last, count).tolist()})

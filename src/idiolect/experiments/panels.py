@@ -11,6 +11,8 @@ from ..core.knobs import SettingError
 from ..report.curve_picture import COLOURS, GREY, INK, STYLES
 
 COLUMNS = 3  # panels side by side
+FEW = 6  # places of a logarithmic axis that have a mark each
+WIDE = 30  # a logarithmic axis over this range has room for its decades only
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,26 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
     return path
 
 
+def _mark(axes: Any, panel: Panel) -> None:
+    """A logarithmic axis: marks where something was measured, if these are few; else at decades."""
+    from matplotlib.ticker import NullFormatter
+
+    places = sorted({x for line in panel.lines if line.points for x in line.x})
+    every = [x for line in panel.lines for x in line.x if x > 0]
+    if 0 < len(places) <= FEW:
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+        axes.set_xticks([], minor=True)
+    elif every and max(every) > WIDE * min(every):
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def _panel(axes: Any, panel: Panel) -> None:
     axes.set_title(panel.title, fontsize=10, color=INK)
     axes.set_xlabel(panel.across, color=INK)
     axes.set_ylabel(panel.up, color=INK)
     if "x" in panel.log:
         axes.set_xscale("log")
+        _mark(axes, panel)
     if "y" in panel.log:
         axes.set_yscale("log")
     for place, line in enumerate(panel.lines):

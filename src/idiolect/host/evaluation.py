@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.tiles import TILE, tiles
 from ..core.trees import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import joined
 from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
-_PIECE = 4096  # samples that a forward pass of one model takes at once
-_LEAST = 64  # a shorter pass is filled up: matrix products of few rows round differently
+_PIECE = 341 * TILE  # samples that a forward pass of one model takes at once
+_LEAST = 6 * TILE  # a shorter pass is filled up: matrix products of few rows round differently
 _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 
@@ -68,8 +69,7 @@ class Evaluator:
     def shared(self, w: Tensor, tally: Counting | None = None) -> Sums:
         """One model w[d] for all clients."""
         sums = self.blank()
-        for a in range(self.low, self.high, _PIECE):
-            b = min(a + _PIECE, self.high)
+        for a, b in self._pieces():
             inputs = map_tree(lambda t, a=a, b=b: _filled(t[a:b]), self.data.inputs)
             outputs = self.task.outputs_of_one(w, inputs)
             outputs = map_tree(lambda t, n=b - a: t[:n], outputs)
@@ -81,6 +81,12 @@ class Evaluator:
             if tally is not None:
                 tally.add(owner, outputs, targets)
         return sums
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        """The split's samples in passes of whole tiles, and what is left."""
+        parts = tiles(self.high - self.low)
+        cuts = [(a, min(a + _PIECE, p.stop)) for p in parts for a in range(p.start, p.stop, _PIECE)]
+        return [(self.low + a, self.low + b) for a, b in cuts]
 
     def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Counting | None = None) -> None:
         """Models x[K, d] of these rows; their scores are written into `into`."""

@@ -29,6 +29,8 @@ class Ditto(FedAvg):
     models: ClassVar[tuple[str, ...]] = ("w", "v")
     optimizers: ClassVar[tuple[str, ...]] = ("w", "v")  # the shared model and the personal one
 
+    lr: float = knob(0.1, "step size of the shared model", above=0)
+    steps: int = knob(20, "SGD steps of the shared model per round", low=0)
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
     personal_steps: int = knob(20, "SGD steps of the personal model per round", low=0)

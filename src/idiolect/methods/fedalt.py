@@ -8,7 +8,7 @@ private part (stateful), or start it anew each round (stateless).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,11 +27,15 @@ class PartialSteps(Partial):
     """What FedAlt and FedSim share."""
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # Table 3 of the FFGG paper, EMNIST, where they are the baselines
+        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1}
+    }
     optimizers: ClassVar[tuple[str, ...]] = ("theta", "w")  # one for each part, as in the code
 
     lr: float = knob(0.1, "step size of the shared part", above=0)
     private_lr: float = knob(0.1, "step size of the private part", above=0)
-    steps: int = knob(5, "steps on the shared part per round", low=0)
+    steps: int = knob(20, "steps on the shared part per round", low=0)
     epochs: int = knob(
         0,
         "passes over the client's data per round for each part, in place of steps; 0 = use steps",
@@ -83,6 +87,9 @@ class FedAlt(PartialSteps):
 @dataclass(frozen=True)
 class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
+
+    lr: float = knob(0.3, "step size of the shared part", above=0)
+    private_lr: float = knob(0.3, "step size of the private part", above=0)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

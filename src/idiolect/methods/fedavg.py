@@ -30,7 +30,7 @@ class FedAvg(Method):
     optimizers: ClassVar[tuple[str, ...]] = ("w",)
     stacks: ClassVar[bool] = True
 
-    lr: float = knob(0.1, "step size of local SGD", above=0)
+    lr: float = knob(0.3, "step size of local SGD", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)
     epochs: int = knob(
         0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0

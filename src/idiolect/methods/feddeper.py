@@ -36,10 +36,10 @@ class FedDeper(Method):
         "is written for the step size η"
     )
 
-    lr: float = knob(0.05, "η, step size", above=0)
+    lr: float = knob(0.1, "η, step size", above=0)
     steps: int = knob(10, "τ, local steps per round", low=0)
     rho: float = knob(
-        0.003,
+        0.0003,
         "ϱ, penalty; 0 is FedAvg; 0.03 (the paper) diverges when clients are rarely sampled",
         low=0,
     )

@@ -9,7 +9,7 @@ keep; personal models come out, after a last stage of local training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +39,9 @@ class FedProx(FedAvg):
 class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"server_rate": 0.03}  # Algorithm 3: λ η, with the λ and η of the defaults
+    }
     stacks: ClassVar[bool] = True
     own_step: ClassVar[str] = (
         "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
@@ -46,7 +49,7 @@ class FedProxSoft(Method):
 
     lr: float = knob(0.1, "step size of local SGD", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
-    lam: float = knob(0.1, "λ, weight of the soft constraint", low=0)
+    lam: float = knob(0.3, "λ, weight of the soft constraint", low=0)
     server_rate: float = knob(
         1.0, "aggregation step size: η_t of Algorithm 2, λ η_t of Algorithm 3", above=0
     )

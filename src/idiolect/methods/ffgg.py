@@ -1,15 +1,15 @@
 """FFGG: fine-tuning followed by a global gradient, and Local FFGG.
 
-Algorithms 1 and 2 of its paper, and Algorithm 4. Choose it when the private part can fit each
-client's data and clients keep nothing between rounds (phones). Costs per round: the shared part
-each way for each sampled client; `steps` + 1 gradients. Stateless: clients solve for their private
-part anew, also before use.
+Algorithms 1 and 2 of its paper, and Algorithm 4; with a robust rule Algorithm 5. Choose it when the
+private part can fit each client's data and clients keep nothing between rounds (phones). Costs per
+round: the shared part each way for each sampled client; `steps` + 1 gradients. Stateless: clients
+solve for their private part anew, also before use.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -30,19 +30,23 @@ class Ffgg(Partial):
 
     rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
     changes: ClassVar[tuple[str, ...]] = ("theta",)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        # Table 3 of the FFGG paper, EMNIST
+        "paper": {"lr": 1.0, "private_lr": 0.01, "epochs": 1}
+    }
     own_step: ClassVar[str] = (
         "its private part has a `solver` of its own (adam among them), and its shared part "
         "is stepped by the server"
     )
 
-    lr: float = knob(0.5, "γ_θ, step size of the shared part (at the server)", above=0)
+    lr: float = knob(1.0, "γ_θ, step size of the shared part (at the server)", above=0)
     solver: str = knob(
         "sgd",
         "how the private part is solved for; newton and cg are exact for quadratic losses, exact "
         "takes Newton steps until it is solved",
         choices=finetuners.SOLVERS,
     )
-    private_lr: float = knob(0.1, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
+    private_lr: float = knob(0.5, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
     steps: int = knob(20, "τ, steps of the solver", low=0)
     epochs: int = knob(
         0,
@@ -97,12 +101,16 @@ class Ffgg(Partial):
 class LocalFfgg(Ffgg):
     """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds where drift is small."""
 
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1, "local_epochs": 1}
+    }
     own_step: ClassVar[str] = (
         "its private part has a `solver` of its own (adam among them), and lines 6 and 7 of its "
         "Algorithm 4 are plain steps"
     )
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
+    steps: int = knob(100, "τ, steps of the solver", low=0)
     local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
     local_epochs: int = knob(
         0,

@@ -40,7 +40,7 @@ class L2gd(Method):
         "its mean and gradient steps are one random gradient step, with one step size α"
     )
 
-    lam: float = knob(0.1, "λ, weight of the distance to the mean; 0 is Local", low=0)
+    lam: float = knob(0.5, "λ, weight of the distance to the mean; 0 is Local", low=0)
     lr: float = knob(0.05, "α/n, step size", above=0)
     p: float = knob(0.1, "chance of a mean step", above=0, below=1)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))

@@ -27,7 +27,7 @@ class LgFedAvg(SplitMethod):
     optimizers: ClassVar[tuple[str, ...]] = ("w",)
 
     lr: float = knob(0.1, "step size", above=0)
-    steps: int = knob(5, "SGD steps per round", low=0)
+    steps: int = knob(20, "SGD steps per round", low=0)
     epochs: int = knob(
         0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
     )

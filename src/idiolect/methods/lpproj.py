@@ -75,8 +75,8 @@ class LpProj(Method):
     )
     nu_relative: float = knob(
         0.0,
-        "ν as a part of the squared gradient norm at the start of each (3): solved is what is at "
-        "most the larger of both; give more steps with it, then accuracy decides",
+        "ν as a part of the first squared gradient norm of (3); the larger of both counts, and "
+        "with many steps it decides, not their number",
         low=0,
         below=1,
     )

@@ -32,7 +32,7 @@ class PerFedAvg(Method):
         "of this step"
     )
 
-    lr: float = knob(0.1, "β, step size of the shared model", above=0)
+    lr: float = knob(0.3, "β, step size of the shared model", above=0)
     steps: int = knob(5, "meta-gradient steps per round", low=0)
     weighting: str = knob("equal", "the server's mean", choices=WEIGHTINGS)
     personal_lr: float = knob(0.1, "α, the adaptation's step size", above=0)

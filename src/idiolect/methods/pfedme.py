@@ -58,8 +58,8 @@ class PFedMe(Method):
     )
     nu_relative: float = knob(
         0.0,
-        "ν as a part of the squared gradient norm at the start of each envelope: solved is what is at "
-        "most the larger of both; give more steps with it, then accuracy decides",
+        "ν as a part of an envelope's first squared gradient norm; the larger of both counts, and "
+        "with many steps it decides, not their number",
         low=0,
         below=1,
     )

@@ -34,7 +34,7 @@ class Rsa(Method):
 
     p: float = knob(1.0, "the norm of the penalty", low=1)
     lam: float = knob(0.01, "λ, weight of the penalty", low=0)
-    lr: float = knob(0.1, "step size of the shared model", above=0)
+    lr: float = knob(0.3, "step size of the shared model", above=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
     decay: float = knob(0.0, "f_0(w) = decay/2 ||w||², the server's own term", low=0)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..core import streams
+from ..core.tiles import TILE, tiles
 
 _PIECE = 1 << 22  # numbers generated at once: memory beyond P itself stays small
-_ROWS = 4  # for fewer rows BLAS has kernels of their own, which add in another order
 
 
 def rows(dim: int, d: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:  # -> [dim, d]
@@ -43,21 +43,24 @@ def orthonormal(matrix: Tensor) -> Tensor:
 
 
 # -- products of which a row has the same bits, alone or among any number of rows ------------------
-def padded(x: Tensor) -> Tensor:  # [K, n] -> [max(K, 4), n]
-    """Zeros below, up to four rows; four rows and more are returned as they are.
+def padded(x: Tensor) -> Tensor:  # [K, n] -> [a multiple of 12, n]
+    """Zeros below, up to a whole number of tiles.
 
-    >>> padded(torch.ones(1, 2)).shape
-    torch.Size([4, 2])
+    >>> padded(torch.ones(1, 2)).shape, padded(torch.ones(24, 2)).shape
+    (torch.Size([12, 2]), torch.Size([24, 2]))
     """
-    missing = _ROWS - len(x)
-    return torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing > 0 else x
+    missing = -len(x) % TILE
+    return torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing else x
 
 
 def down(block: Tensor, x: Tensor) -> Tensor:  # block[h, n], x[K, n] -> [K, h]
     """block x for every row x."""
     if len(block) == 1:  # BLAS multiplies by a single row with yet another kernel
         return (x * block).sum(1, keepdim=True)
-    return (block @ padded(x).T).T[: len(x)]  # a third faster than x @ block.T, for few rows
+    out = x.new_empty(len(x), len(block))
+    for part in tiles(len(x)):  # a third faster than x @ block.T, for few rows
+        out[part] = (block @ padded(x[part]).T).T[: part.stop - part.start]
+    return out
 
 
 def up(block: Tensor, u: Tensor) -> Tensor:  # block[h, n], u[K, h] -> [K, n]
@@ -67,6 +70,10 @@ def up(block: Tensor, u: Tensor) -> Tensor:  # block[h, n], u[K, h] -> [K, n]
 
 def add_up(g: Tensor, block: Tensor, u: Tensor) -> Tensor:  # g[K, n]
     """g + blockᵀ u for every row u, in place."""
-    if len(g) >= _ROWS:
-        return g.addmm_(u, block)
-    return g.copy_(padded(g).addmm_(padded(u), block)[: len(g)])
+    for part in tiles(len(g)):
+        rows = g[part]
+        if len(rows) % TILE:
+            rows.copy_(padded(rows).addmm_(padded(u[part]), block)[: len(rows)])
+        else:
+            rows.addmm_(u[part], block)
+    return g

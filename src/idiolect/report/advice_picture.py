@@ -24,6 +24,7 @@ def draw(advice: dict[str, Any], title: str, path: Path) -> Path | None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         return None
     text = [line for said in advice["words"] for line in textwrap.wrap(said, LINE)]
@@ -32,7 +33,8 @@ def draw(advice: dict[str, Any], title: str, path: Path) -> Path | None:
     panels += [_clients] if advice["clients"] else []
     panels += [_threshold] if advice["heterogeneity"] else []
     heights = {_candidates: 0.6 + 0.3 * len(rows), _clients: 3.2, _threshold: 0.9}
-    figure = Figure(figsize=PAGE, layout="constrained")
+    margins = ConstrainedLayoutEngine(rect=(0.03, 0.02, 0.94, 0.96))
+    figure = Figure(figsize=PAGE, layout=margins)
     FigureCanvasAgg(figure)
     sizes = [0.45 + 0.19 * len(text), *(heights[p] for p in panels)]
     rest = max(0.1, PAGE[1] - 1.5 - sum(sizes) - 0.5 * len(panels))
@@ -102,7 +104,15 @@ def _clients(axes: Any, advice: dict[str, Any]) -> None:
     axes.set_ylabel(f"gain ({advice['metric']})", fontsize=8, color=INK)
     title = f"Who gains and who loses by {label(advice['gains_of'], LONGEST)}"
     axes.set_title(title, fontsize=10, color=INK, loc="left")
-    axes.legend(fontsize=8, frameon=False, loc="upper right")
+    axes.legend(
+        fontsize=8,
+        frameon=False,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0.2,
+        ncols=len(VERDICTS),
+        handletextpad=0.2,
+    )
 
 
 def _threshold(axes: Any, advice: dict[str, Any]) -> None:

@@ -12,14 +12,14 @@ from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..method import Method
 from ..task.task import Task
-from .advice.advice import Advice
+from .advice.advice import Advice, refuse_advice
 from .advice.asking import ALWAYS, Asking, refuse
 from .advice.holdout import Holdout
 from .advice.progress import Steps, reporting
 from .advice.training import Candidate
 from .advice.work import Work
+from .check import warnings_once
 from .compare import Row
-from .comparison import refuse_taken
 from .given import AnyMethod, AnyModel, read_federation, read_task
 from .run import torch_threads
 from .settings import Settings
@@ -54,8 +54,8 @@ def advise(
     >>> federation = il.data.load("synthetic", clients=12, samples=60)
     >>> model = lambda: il.models.make("linear", (60,), 10)
     >>> advice = il.advise(federation, model, quick=True, gradients=20)
-    >>> advice.choice in ("local", "undecided"), advice.alternative
-    (True, 'local')
+    >>> advice.metric, [row["label"] for row in advice.table]
+    ('accuracy', ['local', 'fedavg', 'finetune', 'ditto', 'majority class'])
     """
     if isinstance(federation, Task | nn.Module) or isinstance(task, Federation):
         raise SettingError(
@@ -67,11 +67,11 @@ def advise(
     refuse(given)
     chosen = build(Settings, {"seeds": asking.seeds, **given}, "run")
     if directory is not None:
-        refuse_taken(Path(directory))
+        refuse_advice(Path(directory))
     rows = _rows(methods or asking.personal)
     metric = chosen.metric or ("accuracy" if federation.classes else "loss")
     holdout = Holdout.of(federation, asking.validation, chosen.seed)
-    with reporting(progress) as report, torch_threads(chosen.threads):
+    with reporting(progress) as report, torch_threads(chosen.threads), warnings_once():
         steps = Steps(report, len(rows), chosen.seeds, asking.splits)
         work = Work(federation, whole, asking, chosen, given, holdout, metric, steps)
         advice = work.advice(rows, [note] if note else [])

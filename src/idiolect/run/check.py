@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -31,9 +32,26 @@ from .check_timing import check_asynchronous
 from .session import People
 from .settings import DTYPES, Settings
 
+_said: ContextVar[set[str] | None] = ContextVar("warnings that were said", default=None)
+
+
+@contextmanager
+def warnings_once() -> Iterator[None]:
+    """Say each warning once, where many runs of one kind follow each other."""
+    before = _said.set(set())
+    try:
+        yield
+    finally:
+        _said.reset(before)
+
 
 def warn(text: str) -> None:
     """A warning for the user."""
+    said = _said.get()
+    if said is not None:
+        if text in said:
+            return
+        said.add(text)
     with suppress(OSError):  # a terminal that is gone must not cost a run
         print(f"warning: {shown(text)}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, check, knob
 from ..core.parts import Parts
 from ..models import adapt
 from ..models.adapters import KINDS
@@ -57,6 +57,7 @@ def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
     """
     if kind not in KINDS:
         raise SettingError(f"adapter: {kind!r} is not accepted; one of {', '.join(KINDS)}")
+    rank = check("rank", rank, knob(4, "the inner width of added adapters; 0 = none", low=0), int)
     parts = task.layout.parts
     texts = [text.strip() for text in given.split(";") if text.strip()] or _all(parts)
     found: dict[bytes, Candidate] = {}

@@ -23,8 +23,6 @@ from ..task.split import Split
 from ..task.task import Task
 from .settings import DTYPES, Settings
 
-SPLITS = ("train", "valid")  # never the test data
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -48,40 +46,46 @@ class Measure:
     settings: Settings
     seed: int
     steps: int
+    random: bool = False  # whether the private part starts anew at random, as FFGG's does
 
     def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> Measured:
         """The rate with the least validation loss; what the gradient is at its end."""
+        validation = Evaluator(task, self.data, "valid")
         best = math.inf
         for rate in rates:
-            found, models = self._finetune(task, split, start, rate)
-            loss = float(found["valid"].loss.sum().nan_to_num(math.inf))
+            models = self._finetune(task, split, start, rate)
+            sums = self._scores(task, validation, models)
+            loss = float(sums.loss.sum().nan_to_num(math.inf))
             if loss < best or rate == rates[0]:
-                best, lr, sums, x = loss, rate, found, models
-        chosen = self.clients
+                best, lr, x, valid = loss, rate, models, sums
+        train = self._scores(task, Evaluator(task, self.data, "train"), x)
         before, left, total = self._gradients(task, split, start, x)
+        chosen = self.clients
         return Measured(
             lr,
-            {s: found.loss[chosen] for s, found in sums.items()},
-            {s: found.hits[chosen] for s, found in sums.items()},
+            {"train": train.loss[chosen], "valid": valid.loss[chosen]},
+            {"train": train.hits[chosen], "valid": valid.hits[chosen]},
             before,
             left,
             float((total / len(chosen)).norm()),
         )
 
-    def _finetune(
-        self, task: Task, split: Split, start: Tensor, lr: float
-    ) -> tuple[dict[str, Sums], Tensor]:
-        """Scores of all clients, and their models x[K, d + m]."""
-        evaluators = {s: Evaluator(task, self.data, s) for s in SPLITS}
-        sums = {s: e.blank() for s, e in evaluators.items()}
+    def _finetune(self, task: Task, split: Split, start: Tensor, lr: float) -> Tensor:
+        """The models of all clients, x[K, d + m]."""
         models = start.repeat(len(self.clients), 1)
         for at in torch.arange(len(self.clients)).split(self._at_once(task)):
             here = self._here(at)
-            x = self._steps(task, split, models[at], here, lr)
-            for s, evaluator in evaluators.items():
-                evaluator.personal(x, self.clients[at], sums[s])
-            models[at] = x
-        return sums, models
+            x = models[at]
+            if self.random and len(split.w):
+                x[:, split.w] = task.draw(here.keys("private start"))[:, split.w]
+            models[at] = self._steps(task, split, x, here, lr)
+        return models
+
+    def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> Sums:
+        sums = evaluator.blank()
+        for at in torch.arange(len(self.clients)).split(self._at_once(task)):
+            evaluator.personal(models[at], self.clients[at], sums)
+        return sums
 
     def _steps(self, task: Task, split: Split, x: Tensor, here: Here, lr: float) -> Tensor:
         if x.shape[-1] > task.d:

@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 ROUNDS = 50  # of FedAvg, where the user does not say
 STEPS = 50  # of fine-tuning
-RATES = [0.03, 0.1, 0.3]  # the best of which each candidate has
+RATES = [0.03, 0.1, 0.3, 1.0]  # the best of which each candidate has
+DIVERGED = (
+    "start: the start has diverged, and no candidate has a finite validation loss; "
+    "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
+)
 # settings of a run that are about its evaluation, which this has no use for
 EVALUATION = (
     "eval_every",
@@ -85,6 +89,7 @@ def splits(
     rank: int = 4,
     adapter: str = "low-rank",
     start: AnyMethod = "fedavg",
+    private_start: str = "common",
     progress: bool | None = None,
     report: Any = None,
     tell: Callable[[str], None] | None = None,
@@ -94,10 +99,12 @@ def splits(
 
     `parts` names candidates, separated by semicolons ("input;head;adapter,norms"); without it there
     is one for each block or layer, for norms, for biases, and for adapters of inner width `rank`
-    (0: none) of kind `adapter`. `start` is the method whose shared model they start from. Settings
+    (0: none) of kind `adapter`. `start` is the method whose shared model they start from; with
+    `private_start="random"` the private part starts anew, as that of FFGG does by default. Settings
     are those of `run`: `rounds` of the start (50 without word, none with `weights`), `seeds`,
     `batch`, `sample`, ...; `finetune_steps` and `finetune_lr` are those of the private part (50
-    steps, and the best of 0.03, 0.1 and 0.3 on validation data).
+    steps, and the best of 0.03, 0.1, 0.3 and 1 on validation data). `report` and `tell` are for the
+    command line: what rounds and lines of progress go to.
 
     >>> import idiolect as il
     >>> federation = il.data.load("digits", clients=4)
@@ -113,6 +120,10 @@ def splits(
         raise SettingError(
             "data: no client has validation data, which decide between splits; "
             "give a validation share (valid=0.2)"
+        )
+    if private_start not in ("common", "random"):
+        raise SettingError(
+            f"private_start: {private_start!r} is not accepted; 'common' or 'random'"
         )
     method = read_method(start)
     bound = whole.under(chosen.numerics(chosen.seed))
@@ -143,7 +154,8 @@ def splits(
             people = people[federation.sizes("train")[people] > 0]
             keys = streams.name_keys(federation.names)[people.numpy()]
             data = unseen.to(chosen.device, DTYPES[chosen.dtype])
-            measure = Measure(data, people, keys, chosen, seed, steps)
+            random = private_start == "random"
+            measure = Measure(data, people, keys, chosen, seed, steps, random)
             one = [
                 _one(measure, session.contract.task, x0, c, rates, told, f"{i + 1} of {len(found)}")
                 for i, c in enumerate(found)
@@ -162,13 +174,14 @@ def splits(
         "clients": len(people),
         "d": whole.d,
         "start": {"method": label_of(method), "rounds": chosen.rounds},
-        "finetune": {"steps": steps, "rates": rates},
+        "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
         "seeds": list(range(chosen.seed, chosen.seed + chosen.seeds)),
         "heard": heard,
     }
     title = (
         f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; {chosen.rounds:,} rounds of "
         f"{label_of(method)}, then {steps} steps on the private part"
+        + (", from a random start" if private_start == "random" else "")
     )
     return Splits(rows, choice, reasons, title, facts)
 
@@ -264,10 +277,7 @@ def _against_best(
     each = losses[:, :, have]  # [seeds, candidates, clients], summed over samples
     able = [i for i, row in enumerate(rows) if row["shared"] and math.isfinite(row["valid_loss"])]
     if not able:
-        raise SettingError(
-            "start: no candidate has a finite validation loss; the start has diverged: "
-            "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
-        )
+        raise SettingError(DIVERGED)
     best = min(able, key=lambda i: rows[i]["valid_loss"])
     for i, row in enumerate(rows):
         gap = (each[:, i] - each[:, best]).mean(0)  # [clients]

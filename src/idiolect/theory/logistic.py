@@ -116,8 +116,8 @@ def rate(features: int, clients: int, total: int, radius: float) -> float:
     return min(features * clients / total, radius**2) + features / total
 
 
-def crossing(s: Logistic, truth: Tensor) -> float:
-    """The R at which FedAvg and Local are equally good, for many samples per client.
+def crossing(s: Logistic, truth: Tensor, samples: int) -> float:
+    """The R at which FedAvg and Local are equally good, for many `samples` n per client.
 
     To first order Local has d / (2n), and FedAvg d / (2N) + h R² / 2, h the curvature along the
     differences of the clients; so R² = (1 - 1/m) (d / h) m/N.
@@ -126,7 +126,7 @@ def crossing(s: Logistic, truth: Tensor) -> float:
     length = away.norm(dim=1).clamp(min=1e-300)
     H = curvature(truth.mean(0, keepdim=True), points(s))[0]
     h = float((((away @ H) * away).sum(1) / length**2).mean())
-    return ((1 - 1 / s.clients) * s.features / (h * s.samples)) ** 0.5
+    return ((1 - 1 / s.clients) * s.features / (h * samples)) ** 0.5
 
 
 def lam_for_aer(mu: float, radius: float, weights: Tensor, samples: Tensor) -> float:
@@ -250,9 +250,10 @@ class _Rows:
     def minimise(
         self, lam: float = 0.0, centre: Tensor | None = None, start: Tensor | None = None
     ) -> Tensor:
-        """argmin over W of f_k(x) + λ/2 ||x - centre||²; at the border of W by bisection.
+        """argmin over W of f_k(x) + λ/2 ||x - centre||².
 
-        There the minimiser is that of the same with ν/2 ||x||² added, and is of length `ball`.
+        At the border of W it is the minimiser of the same with ν/2 ||x||² added, for the ν at which
+        that has length `ball`: by Newton's method on 1/||x(ν)||, between bounds on ν.
         """
         zero = self.xi.new_zeros(len(self.xi), self.xi.shape[2])
         start = zero if start is None else start
@@ -260,21 +261,31 @@ class _Rows:
         pull = zero.new_zeros(len(zero), 1)
         if not self.ball:
             return self._newton(start, lam, centre, pull)
-        least = self._newton(start, lam, centre, pull + 1e-6)  # exists even where data separate
-        outside = least.norm(dim=1, keepdim=True) > self.ball
+        low = torch.full_like(pull, 1e-6)
+        x = self._newton(start, lam, centre, low)  # exists even where data separate
+        outside = x.norm(dim=1, keepdim=True) > self.ball
         if not bool(outside.any()):
-            return self._newton(least, lam, centre, pull)
-        low = torch.where(outside, 1e-6, 0.0).double()
-        high = torch.where(outside, 1e6, 0.0).double()
-        x = least
-        for _ in range(100):
-            middle = (low * high).sqrt()
-            x = self._newton(x, lam, centre, middle)
-            long = x.norm(dim=1, keepdim=True) > self.ball
-            low = torch.where(long, middle, low)
-            high = torch.where(long, high, middle)
-            if float((high - low).max()) <= 1e-14:
+            return self._newton(x, lam, centre, pull)
+        low = torch.where(outside, low, 0.0)
+        high = torch.where(outside, 1e6, 0.0)
+        pull = low
+        one = torch.eye(x.shape[1], dtype=x.dtype)
+        for _ in range(MOST_STEPS):
+            x = self._newton(x, lam, centre, pull)
+            length = x.norm(dim=1, keepdim=True)
+            long = length > self.ball
+            low = torch.where(outside & long, pull, low)
+            high = torch.where(outside & ~long, pull, high)
+            if bool(((length / self.ball - 1).abs() <= 1e-14)[outside].all()):
                 break
+            A = self.hessian(x) + (lam + pull).unsqueeze(2) * one
+            slope = (x * torch.linalg.solve(A, x.unsqueeze(-1)).squeeze(-1)).sum(1, keepdim=True)
+            new = pull + (length / self.ball - 1) * length**2 / slope
+            within = (new > low) & (new < high)
+            new = torch.where(within, new, (low * high).sqrt())
+            if bool((new == pull)[outside].all()):
+                break
+            pull = torch.where(outside, new, 0.0)
         return x
 
     def hessian(self, x: Tensor) -> Tensor:  # -> [K, d, d]

@@ -110,15 +110,13 @@ class StronglyConvex(Setting):
     def step(self, rounds: int, batch: int, nu: float, most: float | None = None) -> float:
         """η̃ for T rounds, at most η̂_1 or `most`.
 
-        The proof's has C_2 in the logarithm, which is 0 without client sampling: then the step is
-        that for which the first term of the bound is as small as the third.
+        The proof's has C_2 in the logarithm, which is 0 without client sampling. There it is the
+        step with which the first term of the bound falls as 1/T², as the third does.
         """
-        _, C2, C3 = self.constants(batch, nu)
+        _, C2, _ = self.constants(batch, nu)
         T, mu_F = rounds, self.mu_F
-        ratios = [mu_F**3 * self.start * (self.beta * T) ** 2 / (4 * C3)]
-        if C2:
-            ratios = [mu_F**2 * self.start * T / (2 * C2)]
-        wanted = max(2 * math.log(max(*ratios, 1.0)), 2.0) / (mu_F * T)
+        goal = mu_F**2 * self.start * T / (2 * C2) if C2 else float(T) ** 2
+        wanted = 2 * max(math.log(max(goal, 1.0)), 1.0) / (mu_F * T)
         return min(wanted, self.most if most is None else most)
 
     def bound9(self, rounds: int, step: float, batch: int, nu: float) -> float:

@@ -36,7 +36,7 @@ class Means(Knobs):
     d: int = knob(50, "dimension", low=1)
     low: float = knob(1.0, "smallest curvature h_k of a client (μ)", above=0)
     high: float = knob(3.0, "largest one (L)", above=0)
-    common: float = knob(1.0, "mean of every coordinate of the centres c_k")
+    common: float = knob(1.0, "every coordinate of the minimiser of the mean of the f_k")
     spread: float = knob(1.0, "standard deviation of a coordinate of c_k over clients", low=0)
     noise: float = knob(1.0, "standard deviation of a coordinate of a sample around c_k", low=0)
     seed: int = knob(0, "seed of the data", low=0)
@@ -47,9 +47,10 @@ class Means(Knobs):
 
     @cached_property
     def centres(self) -> Tensor:  # c[N, d]
-        """Exactly `spread` around exactly `common` per coordinate, on average over coordinates."""
+        """Around `common`, which is the minimiser of the mean of the f_k whatever `spread`."""
         away = torch.from_numpy(self._random(0).standard_normal((self.clients, self.d)))
-        away -= away.mean(0)
+        h = self.curvatures[:, None]
+        away -= (h * away).sum(0) / h.sum()
         size = away.square().mean().sqrt()
         return self.common + self.spread * away / torch.where(size > 0, size, 1)
 
@@ -64,9 +65,12 @@ class Means(Knobs):
 
     @property
     def minimiser(self) -> Tensor:  # [d]
-        """Of the mean of the f_k."""
-        h = self.curvatures[:, None]
-        return (h * self.centres).sum(0) / h.sum()
+        """x* of f, the mean of the f_k."""
+        return torch.full((self.d,), self.common, dtype=torch.float64)
+
+    def excess(self, x: Tensor) -> Tensor:  # x[..., d] -> [...]
+        """f(x) - f(x*)."""
+        return 0.5 * self.curvatures.mean() * (x - self.common).square().sum(-1)
 
     def _random(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])

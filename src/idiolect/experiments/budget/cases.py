@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...method import Method
-from ...methods import FedAvg, Local, LpProj
+from ...methods import FedAvg, Local, make_method
 from ...run.tune import Candidate
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
@@ -51,15 +51,15 @@ CHANNELS = {  # the published algorithms, at settings of the paper's grid where 
 
 def rows(dim: int) -> dict[str, list[Candidate]]:
     """Label -> the candidates among which validation data choose."""
-    fedavg: list[Method] = [FedAvg(lr=lr, weighting="equal") for lr in RATES]
+    fedavg: list[Method] = [FedAvg(lr=lr, steps=5, weighting="equal") for lr in RATES]
 
     def through(**settings: Any) -> list[Candidate]:
         return [(method, settings) for method in fedavg]
 
     table: dict[str, list[Candidate]] = {
-        "Local (sends nothing)": [(Local(steps=20), {})],
-        "lp-proj-1": [(LpProj(p=1.0, dim=dim), {})],
-        "lp-proj-2": [(LpProj(p=2.0, dim=dim), {})],
+        "Local (sends nothing)": [(Local(lr=0.1, steps=20), {})],
+        "lp-proj-1": [(make_method("lp-proj-1", dim=dim, preset="paper"), {})],
+        "lp-proj-2": [(make_method("lp-proj-2", dim=dim, preset="paper"), {})],
         "FedAvg": through(),
         f"FedAvg{FINETUNED}": through(**FINETUNE),
     }

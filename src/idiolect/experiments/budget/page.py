@@ -67,7 +67,7 @@ since a client that was not heard last time cannot use a coded change. ★: the 
 the budget, or the target is not reached; † the rounds ended before the budget was spent.
 Compressed methods are FedAvg through a channel; *fine-tuned*: personalised before use by two SGD
 steps, as the paper does for a fair comparison. Step sizes are chosen from {0.05, 0.1, 0.5} on
-validation data of seed 0; lp-proj runs at its defaults. Written by `idiolect reproduce budget`.
+validation data of seed 0; lp-proj has `preset=paper`. Written by `idiolect reproduce budget`.
 """
 TAIL = """\
 ## How to read it

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from ...host.scores import interval
 from ...methods import METHODS
 from .grids import Fields
 from .jobs import Run
@@ -85,12 +85,9 @@ def _spread(gradients: float, rounds: int) -> tuple[int, int]:
 
 
 def _row(mine: Sequence[dict], alone: Sequence[dict]) -> dict[str, Any]:
-    gaps = np.array([a["accuracy"] - b["accuracy"] for a, b in zip(mine, alone, strict=True)])
-    half = 0.0
-    if len(gaps) > 1:
-        spread = float(gaps.std(ddof=1)) / len(gaps) ** 0.5
-        half = float(stats.t.ppf(0.975, len(gaps) - 1)) * spread
-    gap = float(gaps.mean())
+    gaps = [a["accuracy"] - b["accuracy"] for a, b in zip(mine, alone, strict=True)]
+    half = interval(gaps) or 0.0
+    gap = float(np.mean(gaps))
     verdict = "better" if gap > half else "worse" if gap < -half else "within the interval"
     return {
         "accuracy": round(float(np.mean([m["accuracy"] for m in mine])), 4),

@@ -70,7 +70,8 @@ def _stored(
 
 def cell_name(title: str, variant: Fields) -> str:
     """A column of a grid: a federation, and the variant of the method where it has several."""
-    return title + "".join(f", {name} = {value:g}" for name, value in variant.items())
+    shown = {k: f"{v:g}" if isinstance(v, float | int) else v for k, v in variant.items()}
+    return ", ".join([title, *(f"{name} {value}" for name, value in shown.items())])
 
 
 def rows_of(cells: Mapping[str, Sequence[Row]]) -> list[list[Cell]]:

@@ -76,7 +76,6 @@ KINDS = {
     "digits, by form": Kind("natural: one form filled in by hand each", 5, digits_by_form),
     "Synthetic(0, 0)": _synthetic("models unlike", alpha=0.0, beta=0.0),
     "Synthetic(1, 1)": _synthetic("models and inputs unlike", alpha=1.0, beta=1.0),
-    "Synthetic, sizes": _synthetic("models unlike, sizes by a power law", sizes="power"),
 }
 
 

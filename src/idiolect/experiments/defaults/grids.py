@@ -51,6 +51,7 @@ def times(left: tuple[Fields, ...], right: tuple[Fields, ...]) -> tuple[Fields, 
 RATES = (0.1, 0.3, 1.0)
 FEW = (0.1, 0.3)
 STEPS = (5, 20)
+SHORT = {"lr": 0.3, "steps": 5}
 SOLVES = (  # FFGG's line 4
     {"private_lr": 0.1, "steps": 20},
     {"private_lr": 0.5, "steps": 20},
@@ -74,12 +75,23 @@ GRIDS = {
             "lp-proj",
             (
                 {"lam": 0.1, "lr": 0.1, "share": 1.0, "personal_lr": 0.1},
-                *every(lam=(0.1, 0.3, 1.0), lr=(0.0,), share=(1.0, 0.5), personal_lr=(0.1,)),
-                *every(lam=(0.1, 1.0), lr=(0.0,), share=(1.0,), personal_lr=(0.3,)),
+                *every(lam=(0.1, 1.0), lr=(0.0,), share=(1.0, 0.5), personal_lr=(0.1,)),
+                {"lam": 0.1, "lr": 0.0, "share": 1.0, "personal_lr": 0.3},
             ),
-            ({"p": 1.0}, {"p": 2.0}),
+            (  # few directions tied, as by default, and a good part of the model
+                {"p": 1.0},
+                {"p": 2.0},
+                {"p": 1.0, "dim": 600, "projection": "contiguous"},
+                {"p": 2.0, "dim": 600, "projection": "contiguous"},
+            ),
         ),
-        Grid("ditto", same(every(lam=(0.1, 1.0), lr=FEW, steps=STEPS), personal_lr="lr")),
+        Grid(
+            "ditto",
+            same(
+                times(every(lam=(0.1, 1.0)), (*every(lr=(0.1,), steps=STEPS), SHORT)),
+                personal_lr="lr",
+            ),
+        ),
         Grid(
             "pfedme",
             every(
@@ -90,30 +102,41 @@ GRIDS = {
                 personal_lr=FEW,
             ),
         ),
-        Grid("per-fedavg", every(lr=RATES, personal_lr=FEW, steps=STEPS)),
+        Grid("per-fedavg", every(lr=FEW, personal_lr=FEW, steps=STEPS)),
         Grid("lg-fedavg", every(lr=RATES, steps=STEPS)),
         Grid(
             "rsa",
             (
-                *every(lam=(0.01, 0.003, 0.03), lr=FEW, personal_lr=(0.1,)),
-                *every(lam=(0.01, 0.03), lr=(0.1,), personal_lr=(0.3,)),
+                *every(lam=(0.01, 0.003, 0.03), lr=(0.1,), personal_lr=(0.1,)),
+                {"lam": 0.01, "lr": 0.3, "personal_lr": 0.1},
+                {"lam": 0.01, "lr": 0.1, "personal_lr": 0.3},
             ),
         ),
         Grid(
             "l2gd",
-            (  # the models move by lr lam / p of the way to their mean: 5, 25, 50, 100 %
-                *every(lr=(0.05,), lam=(0.1, 0.5, 1.0, 2.0)),
-                *every(lr=(0.2,), lam=(0.025, 0.125, 0.25, 0.5)),
+            (  # the models move by lr lam / p of the way to their mean: 5, 25, 100 %
+                *every(lr=(0.05,), lam=(0.1, 0.5, 2.0)),
+                *every(lr=(0.2,), lam=(0.025, 0.125, 0.5)),
             ),
         ),
         Grid("scaffold", every(lr=RATES, steps=(5, 1, 20))),
-        Grid("scaffnew", every(lr=(0.05, 0.1, 0.3, 1.0), p=(0.2, 0.1))),
+        Grid("scaffnew", (*every(lr=(0.05, 0.1, 0.3, 1.0), p=(0.2,)), {"lr": 0.1, "p": 0.1})),
         Grid("feddeper", every(lr=(0.05, 0.1, 0.3), rho=(0.003, 0.0003, 0.03), steps=(10,))),
         Grid("ffgg", times(every(lr=(0.5, 1.0, 2.0)), SOLVES)),
-        Grid("local-ffgg", times(every(lr=FEW, local_steps=STEPS), SOLVES)),
+        Grid(
+            "local-ffgg",
+            (
+                *times(every(lr=FEW, local_steps=(5,)), SOLVES),
+                *times(every(lr=FEW, local_steps=(20,)), SOLVES[1:2]),
+            ),
+        ),
         Grid(
             "fedalt",
-            same(every(lr=RATES, steps=STEPS, private_steps=STEPS), private_lr="lr"),
+            (
+                *same(every(lr=RATES, steps=(5,), private_steps=(5,)), private_lr="lr"),
+                *same(every(lr=RATES, steps=(20,), private_steps=(20,)), private_lr="lr"),
+                *same(every(lr=FEW, steps=(20,), private_steps=(5,)), private_lr="lr"),
+            ),
         ),
         Grid("fedsim", same(every(lr=RATES, steps=STEPS), private_lr="lr")),
         Grid("finetune", every(lr=FEW, steps=STEPS, personal_lr=FEW)),

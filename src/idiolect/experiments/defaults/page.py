@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...methods import METHODS
@@ -10,7 +10,7 @@ from ..reproduced import table
 from .choose import rows_of
 from .explained import EXPLAINED
 from .federations import HIDDEN, KINDS
-from .tied import TITLE
+from .tied import ROWS, TITLE
 
 Stored = Mapping[str, Any]
 
@@ -37,39 +37,8 @@ def _head(settings: Stored) -> str:
         }
         for title, text in settings["federations"].items()
     ]
-    return "\n".join(
-        [
-            "# Where the defaults come from",
-            "",
-            "Written by `idiolect reproduce defaults`, with every cell in defaults.json; a test "
-            "holds the defaults",
-            "of the code to this page.",
-            "",
-            "**The rule.** Each method has a small grid of settings; the first one is its paper's, "
-            "or the nearest to",
-            f"it. Every setting runs {settings['rounds']} rounds on each federation below, with "
-            f"{settings['seeds']} seeds (of the data, the split and the",
-            "run). The *regret* of a setting on a federation is how far its accuracy on "
-            "**validation data** is below",
-            "that of the method's best setting there. The default is the setting whose worst regret "
-            "over all",
-            f"federations is least. Settings within {settings['tie']:g} of that count as equal, "
-            "since two seeds tell no more: of",
-            "them the one with the fewest gradients is taken, then the fewest bytes, then the "
-            "smaller regret, then",
-            "the first. Test data have no part in it.",
-            "",
-            *table(rows),
-            "",
-            "Methods for parts of a model have one with a hidden layer on all of them. Digits by "
-            "form: scikit-learn's",
-            "digits are stored as they were scanned, and their labels repeat a form of some 130 "
-            "digits that writers",
-            "filled in; each form is a client. A default is a start, not the best setting for your "
-            "data.",
-            "",
-        ]
-    )
+    draws = "one draw" if settings["seeds"] == 1 else f"{settings['seeds']} draws"
+    return HEAD.format(**settings, draws=draws, table="\n".join(table(rows)))
 
 
 def _chosen(grids: Stored) -> str:
@@ -87,30 +56,14 @@ def _chosen(grids: Stored) -> str:
                 "preset": ", ".join(METHODS.find(method)[0].presets) or "–",
             }
         )
-    lines = ["## What was chosen", "", *table(rows), ""]
-    lines += [
-        "*Worst regret*: on the federation that suits it least, the default is so far below the "
-        "method's best setting",
-        "there. `preset=paper` is the setting of the paper where it is another one "
-        "([fidelity.md](fidelity.md)).",
-        "",
-    ]
-    return "\n".join(lines)
+    return CHOSEN.format(table="\n".join(table(rows)))
 
 
 def _against_local(stored: Stored) -> str:
     local = stored["local"]
     if not local:
         return ""
-    lines = [
-        "## Better than alone, where collaboration helps?",
-        "",
-        "Collaboration clearly helps where FedAvg is better than Local, both with what was chosen, "
-        "beyond the 95 %",
-        f"interval of their difference ({stored['settings']['checked']} seeds, the same data for "
-        "both; test data):",
-        "",
-    ]
+    lines = [ALONE.format(**stored["settings"])]
     lines += table(
         [
             {
@@ -127,8 +80,8 @@ def _against_local(stored: Stored) -> str:
         if row["helps"]:
             lines += ["", f"### {title}: every method against Local with as many gradients", ""]
             lines += table([_line(name, figures) for name, figures in row["methods"].items()])
-    reasons = [f"- `{name}`: {reason}" for name, reason in EXPLAINED.items()]
-    lines += ["", "Worse than Local beyond the interval, and why:", "", *reasons, ""]
+    reasons = [f"- {name}: {reason}" for name, reason in EXPLAINED.items()]
+    lines += ["", "Not better than Local beyond the interval, and why:", "", *reasons, ""]
     return "\n".join(lines)
 
 
@@ -143,39 +96,28 @@ def _line(name: str, row: Stored) -> dict[str, Any]:
     }
 
 
-def _tied(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
+def tied_table(rows: Sequence[Stored]) -> str:
+    """Accuracy of lp-proj against the tied part."""
     shown = [
         {
-            "d_sub": row["dim"],
+            "d_sub": f"{row['dim']:,}",
             "d_sub / d": f"{row['share']:.3f}",
-            "lp-proj-1": _three(row["lp-proj-1"]),
-            "lp-proj-2": _three(row["lp-proj-2"]),
+            **{name: _three(row[name]) for name in ROWS},
         }
         for row in rows
     ]
-    return "\n".join(
-        [
-            "## lp-proj: how much of the model is tied",
-            "",
-            f"Test accuracy on {TITLE}, as above. Only d_sub directions of the model are tied to "
-            "those of the other",
-            "clients; in all others a client has its own data alone, and Local's loss. The gain "
-            "grows with d_sub / d.",
-            "(Projection `contiguous`; the last row is the identity.)",
-            "",
-            *table(shown),
-            "",
-        ]
-    )
+    return "\n".join(table(shown))
+
+
+def _tied(rows: Sequence[Stored]) -> str:
+    return TIED.format(title=TITLE, table=tied_table(rows)) if rows else ""
 
 
 def _grids(grids: Stored) -> str:
     lines = [
         "## All settings",
         "",
-        "Validation accuracy, the mean over seeds; the default is bold.",
+        "Validation accuracy, the mean over draws; the default is bold.",
     ]
     for method, grid in grids.items():
         names = list(grid["cells"])
@@ -206,3 +148,51 @@ def _three(value: float) -> str:
 
 def _difference(row: Stored) -> str:
     return f"{row['difference']:+.3f} ± {row['half']:.3f}"
+
+
+HEAD = """\
+# Where the defaults come from
+
+Written by `idiolect reproduce defaults`, with every cell in defaults.json; a test holds the
+defaults of the code to this page.
+
+**The rule.** Each method has a small grid of settings; the first one is its paper's, or the nearest
+to it. Every setting runs {rounds} rounds on {draws} of each federation below. The *regret* of a
+setting on a federation is how far its accuracy on **validation data** is below that of the method's
+best setting there. The default is the setting whose worst regret over all federations is least.
+Settings within {tie:g} of that count as equal, since so few draws tell no more: of them those with
+the fewest gradients are kept, then those with the fewest bytes (5 % more or less is the same), then
+the smaller regret decides, then the order of the grid. Test data have no part in it.
+
+{table}
+
+Methods for parts of a model have one with a hidden layer on all of them. *By form*: scikit-learn's
+digits are stored as they were scanned, and their labels repeat a form of some 130 digits that
+writers filled in; each form is a client. A default is a start, not the best setting for your data.
+"""
+CHOSEN = """\
+## What was chosen
+
+{table}
+
+*Worst regret*: on the federation that suits it least, a setting is so far below the method's best
+one there. `preset=paper` is the setting of the paper where it is another one
+([fidelity.md](fidelity.md)).
+"""
+ALONE = """\
+## Better than alone, where collaboration helps?
+
+Collaboration clearly helps where FedAvg is better than Local, both with what was chosen, beyond the
+95 % interval of their difference ({checked} seeds, the same data for both; test data):
+"""
+TIED = """\
+## lp-proj: how much of the model is tied
+
+Test accuracy on {title}, as above. Only d_sub directions of the model are tied to those of the
+other clients; in all others a client has its own data alone, and Local's loss. With p = 2 the gain
+grows with d_sub / d. With p = 1 the tie pulls with λ in every direction, however small the gap:
+with many directions λ must be smaller, and the step of the shared point larger, as RSA has them
+(the column between). (Projection `contiguous`; the last row is the identity.)
+
+{table}
+"""

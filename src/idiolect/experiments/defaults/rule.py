@@ -2,8 +2,8 @@
 
 The regret of a candidate on a federation is how far its validation accuracy is below that of the
 method's best candidate there. Candidates within `TIE` of the least worst regret count as equal: of
-them the one with the fewest gradients is taken, then the fewest bytes, then the smallest worst
-regret, then the first of the grid.
+them those with the fewest gradients are kept, of these those with the fewest bytes (within `SAME`
+of the fewest), then the one with the smallest worst regret, then the first of the grid.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TIE = 0.01  # of accuracy: differences below it are noise of two seeds
+TIE = 0.01  # of accuracy: smaller differences are noise
+SAME = 0.05  # costs that differ by less are the same
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ def chosen(rows: Sequence[Sequence[Cell]]) -> int:
     least = min(worst)
     ties = [i for i, regret in enumerate(worst) if regret <= least + TIE + 1e-9]
 
-    def order(i: int) -> tuple[float, float, float, int]:
-        gradients = sum(cell.gradients for cell in rows[i])
-        sent = sum(cell.bytes for cell in rows[i])
-        return round(gradients, 6), sent, round(worst[i], 6), i
-
-    return min(ties, key=order)
+    for cost in ("gradients", "bytes"):
+        spent = {i: sum(getattr(cell, cost) for cell in rows[i]) for i in ties}
+        ties = [i for i in ties if spent[i] <= (1 + SAME) * min(spent.values())]
+    return min(ties, key=lambda i: (round(worst[i], 6), i))

@@ -6,13 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...methods import Ffgg
 from ...theory.quadratic import Problem, Quadratic
-from ..panels import Panel
+from ..panels import Line, Panel
 from ..reproduced import Claim, Reproduced, Row
 from .runs import Curve, Runs, exact
 
@@ -26,10 +25,10 @@ class Size:
     drawn: Quadratic = Quadratic()  # n = 10000, d_θ = 100, d_w = 50, 32 clients
     taus: tuple[int, ...] = (1, 2, 3, 5, 10, 30, 40)
     rounds: int = 3000
-    other_taus: tuple[int, ...] = (1, 2, 5, 10, 30)  # with targets of each client's own
+    other_taus: tuple[int, ...] = (1, 2, 5, 10)  # with targets of each client's own
     other_rounds: int = 1500
     few: int = 100  # n for which the values of the paper come out
-    few_taus: tuple[int, ...] = (5, 10, 20, 30, 40)
+    few_taus: tuple[int, ...] = (5, 10, 20, 30)
     few_rounds: int = 1500
 
     @property
@@ -40,7 +39,7 @@ class Size:
 
 def write(folder: Path, size: Size | None = None) -> list[Path]:
     """Run everything and write the page."""
-    began = time.perf_counter()
+    began = time.process_time()
     size = size or Size()
     cases = {
         "common θ*": (size.common, size.taus, size.rounds),
@@ -73,10 +72,10 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             name: {c.label: c.line().y for c in curves.values()} for name, curves in found.items()
         },
         panels=[
-            Panel(name, "round", "‖F(θ)‖", [lines(c) for c in found[name].values()], log="y")
+            Panel(name, "round", "‖F(θ)‖", lines(found[name], size), log="y")
             for name in (first, own, few)
         ],
-        seconds=time.perf_counter() - began,
+        seconds=time.process_time() - began,
         order=10,
     )
     return page.write(folder)
@@ -99,8 +98,11 @@ def measure(
     return found | {EXACT: exact(EXACT, problem, lr, rounds)}
 
 
-def lines(curve: Curve) -> Any:
-    return curve.line(formula=curve.label == EXACT)
+def lines(curves: dict[str, Curve], size: Size) -> list[Line]:
+    """In every panel the same colour for the same τ."""
+    taus = sorted({*size.taus, *size.other_taus, *size.few_taus})
+    style = {f"τ = {tau}": place for place, tau in enumerate(taus)} | {EXACT: len(taus)}
+    return [c.line(formula=n == EXACT, style=style[n]) for n, c in curves.items()]
 
 
 def rows(curves: dict[str, Curve], rounds: int) -> list[Row]:
@@ -112,7 +114,7 @@ def rows(curves: dict[str, Curve], rounds: int) -> list[Row]:
 
 REFERENCE = {0: 12.80, 1: 1.285, 101: 0.656, 201: 0.337, 501: 4.57e-2, 1000: 1.65e-3}
 REFERENCE |= {2000: 2.1e-6, 3000: 2.8e-9}
-FLOORS = {1: 2.1e-2, 2: 1.4e-3, 3: 9.2e-5, 5: 6e-7, 10: 8e-12}  # for τ, after many rounds
+FLOORS = {1: 2.1e-2, 2: 1.4e-3, 3: 9.2e-5, 5: 6e-7}  # for τ, after many rounds
 
 
 def reference(curves: dict[str, Curve], size: Size) -> list[Row]:
@@ -152,7 +154,7 @@ def claims(curves: dict[str, Curve], few: dict[str, Curve], size: Size) -> list[
     falls = all(b <= 1.01 * a + rounding for a, b in pairwise(by_tau))
     arrives = best < 1.01 * end + rounding
     at_ten = ten < 1.5 * end
-    slow = f"with n = {size.few} rows the printed picture comes out: {few_ten:.1g} at τ = 10"
+    slow = f"with n = {size.few} rows the printed picture comes out, {few_ten:.1g} at τ = 10"
     return [
         Claim(
             "τ = 10 is sufficient to achieve an error as small as 1e-4",

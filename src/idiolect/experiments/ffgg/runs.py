@@ -20,7 +20,8 @@ from ...theory.quadratic import Constants, Problem
 from ..panels import Line
 
 POINTS = 160  # of a curve that are stored and drawn
-WINDOW = 200  # rounds without change after which a run stands still
+WINDOW = 200  # rounds over which a run that changes by less than this share stands still
+STILL = 1e-4
 AT_MOST = 1e12  # times the norm at the start: diverged
 
 
@@ -103,7 +104,7 @@ class Runs:
             norms.append(problem.norm(thetas[-1]))
             self.bar.update(self.task, advance=cost, description=f"{self.name}: {label}")
             still = stands_still and len(norms) > WINDOW
-            if still and abs(norms[-1] / norms[-WINDOW] - 1) < 1e-6:
+            if still and abs(norms[-1] / norms[-WINDOW] - 1) < STILL:
                 moment.stop()
             if not norms[-1] < AT_MOST * norms[0]:
                 moment.stop()

@@ -15,6 +15,7 @@ STEPS = 2  # gradients per client and round
 DIM = 750  # what Table 2 of the lp-proj paper implies, see page.py
 BLOCKS = 50
 BATCH = 8
+TIE: dict[str, Any] = {"lam": 0.1, "lr": 0.1}  # as in the lp-proj paper
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {  # model -> data, options, step size
     "resnet18": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
     "resnet34": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
@@ -26,11 +27,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], float]] = {  # model -> data, optio
 }
 METHODS: dict[str, Callable[[float], Method]] = {  # of the step size
     "fedavg": lambda lr: FedAvg(steps=STEPS, lr=lr),
-    "pfedme": lambda lr: PFedMe(steps=STEPS, personal_lr=lr),
+    "pfedme": lambda lr: PFedMe(**TIE, steps=STEPS, personal_lr=lr),
     "lp-proj-2, 50 blocks": lambda lr: LpProj(
-        p=2.0, projection="block", dim=DIM, blocks=BLOCKS, reuse=True, steps=STEPS, personal_lr=lr
+        **TIE,
+        p=2.0,
+        projection="block",
+        dim=DIM,
+        blocks=BLOCKS,
+        reuse=True,
+        steps=STEPS,
+        personal_lr=lr,
     ),
     "lp-proj-2, contiguous": lambda lr: LpProj(
-        p=2.0, projection="contiguous", dim=DIM, steps=STEPS, personal_lr=lr
+        **TIE, p=2.0, projection="contiguous", dim=DIM, steps=STEPS, personal_lr=lr
     ),
 }

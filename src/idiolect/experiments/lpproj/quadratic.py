@@ -66,7 +66,7 @@ class Quadratic:
             lam=self.lam,
             alternations=self.alternations,
             server_rate=self.beta,
-            personal_lr=1 / steepest,
+            personal_lr=2 / (self.problem.low + steepest),  # the best for gradient descent
             steps=CAP,
             **plan.method,
         )

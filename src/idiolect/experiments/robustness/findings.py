@@ -62,7 +62,7 @@ def above(tables: Tables, method: str = "Local", other: str = "lp-proj-1") -> st
     mean = sum(finite) / len(finite)
     return (
         f"**{method}, which sends nothing and hears nobody, is above {other}** in {higher} of "
-        f"{len(cells)} cells, by {mean:.3f} on average ({min(finite):.3f} to {max(finite):.3f}): "
+        f"{len(cells)} cells, by {mean:.4f} on average ({min(finite):.4f} to {max(finite):.4f}): "
         "on these data withstanding an attack is worth no more than staying away from it."
     )
 

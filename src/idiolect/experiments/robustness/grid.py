@@ -6,15 +6,18 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
+
+import numpy as np
 
 from ... import data, models
 from ...core.knobs import build
 from ...data.federation import Federation
 from ...method import Method
 from ...methods import make_method
+from ...run.result import Result
 from ...run.run import run
 from ...run.settings import Settings, fixed_on_resume
 from ...task.task import Task
@@ -33,6 +36,7 @@ class Competitor:
     method: str
     fields: dict[str, Any]
     rule: str = "mean"  # {f}: the number of malicious clients that the rule is told
+    sends: bool = True  # False: no attack reaches its benign clients, they are those of a clean run
 
     def make(self) -> Method:
         return make_method(self.method, **self.fields)
@@ -59,7 +63,8 @@ _LP_PROJ = {
     "nu": 1e-10,
 }
 METHODS = {
-    "Local": Competitor("local", {"lr": 0.1, "steps": 20}),  # as many gradients as lp-proj at most
+    # as many gradients as lp-proj at most
+    "Local": Competitor("local", {"lr": 0.1, "steps": 20}, sends=False),
     "Ditto": Competitor("ditto", _DITTO),
     "Global+Mean": Competitor("fedavg", _FEDAVG),
     "Global+Median": Competitor("fedavg", _FEDAVG, "median"),
@@ -141,9 +146,9 @@ class CellJob:
     def train(self) -> dict[str, Any]:
         """The final test accuracy of the benign clients."""
         began = time.process_time()
-        method = METHODS[self.method].make()
-        federation = _data(self.federation, self.clients)
-        result = run(method, _task(), federation, progress=False, **self.settings())
+        if self.share and not METHODS[self.method].sends:
+            return self._untouched() | {"cpu": round(time.process_time() - began, 2)}
+        result = self._run()
         summary = result.summary()
         clients = result.clients_table()
         out = {
@@ -157,8 +162,29 @@ class CellJob:
             out["by_client"] = [round(row["test_accuracy"], 4) for row in clients]
         return out
 
+    def _run(self, **changes: Any) -> Result:
+        method = METHODS[self.method].make()
+        federation = _data(self.federation, self.clients)
+        return run(method, _task(), federation, progress=False, **self.settings() | changes)
+
+    def _untouched(self) -> dict[str, Any]:
+        """The clients that are benign here, in the clean run."""
+        malicious = [row["malicious"] for row in self._run(rounds=0).clients_table()]
+        clients, collapsed = _clean(replace(self, attack="none", share=0.0))
+        rows = [row for row, lies in zip(clients, malicious, strict=True) if not lies]
+        each = np.array([row["test_accuracy"] for row in rows])
+        samples = [row["test_samples"] for row in rows]
+        return {
+            "accuracy": round(float(np.average(each, weights=samples)), 6),
+            "variance": round(float(each.var()), 6),
+            "collapsed": collapsed,
+            "malicious": [k for k, lies in enumerate(malicious) if lies],
+        }
+
     def cost(self) -> float:
         """In runs of FedAvg: a method that trains everyone takes about as long as eight of them."""
+        if self.share and not METHODS[self.method].sends:
+            return 0.1
         return 8 if METHODS[self.method].make().trains == "everyone" else 1
 
     def describe(self) -> str:
@@ -177,6 +203,13 @@ class CellJob:
 @lru_cache(maxsize=4)
 def _data(title: str, clients: int) -> Federation:
     return data.load("synthetic", **FEDERATIONS[title], clients=clients)
+
+
+@lru_cache(maxsize=4)
+def _clean(job: CellJob) -> tuple[list[dict[str, Any]], int | None]:
+    """Its clients at the end, and the round from which on it has collapsed."""
+    result = job._run()
+    return result.clients_table(), result.summary()["collapsed"][0]
 
 
 @lru_cache(maxsize=1)

@@ -52,7 +52,9 @@ def picture(tables: Tables, path: Path) -> Path:
             shares = (0.0, *ATTACKS[attack].shares)
             here = [m for m in methods if (federation, attack, m) in tables.rows]
             for n, method in enumerate(here):
-                shift = 0.11 * (n - (len(methods) - 1) / 2)  # stars of several methods side by side
+                shift = 0.095 * (
+                    n - (len(methods) - 1) / 2
+                )  # stars of several methods side by side
                 _line(grid[i][j], tables.rows[federation, attack, method], shares, method, shift)
             _frame(grid[i][j], shares)
     for j, attack in enumerate(attacks):
@@ -76,6 +78,7 @@ def _line(axes: Any, row: Row, shares: tuple[float, ...], method: str, shift: fl
         marker=mark,
         markersize=4,
         linewidth=3.0 if method == "lp-proj-1" else 1.3,  # lp-proj-2 often lies on lp-proj-1
+        zorder=3 if method == "Local" else 2,  # and lp-proj-1 on Local
         label=method,
     )
     stars = [x + shift for x, s in enumerate(shares) if row[s].collapsed]

@@ -29,7 +29,7 @@ SETTINGS = """\
   ones.
 - The paper tunes every method on validation data over a small grid and does not report the chosen
   values. lp-proj: dim 21, batch 64, ν = 1e-10 and one mini-batch per inner problem as stated;
-  λ = 0.1, both step sizes 0.1 and R = 1 are in the grid (and are our defaults); at most 20 inner
+  λ = 0.1, both step sizes 0.1 and R = 1 are in the grid (`preset=paper`); at most 20 inner
   steps, as in the public code. Ditto: λ = 0.1, both step sizes 0.1 and R = 5, from the grid, and
   20 personal steps. Local: 20 steps per round at step size 0.1, as many as lp-proj has at most.
   RSA: the server step of its own paper (a sum of signs), on the models after the clients' steps as

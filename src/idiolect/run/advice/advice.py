@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ class Advice:
     def save(self, directory: str | Path) -> Path:
         """Write advice.json, advice.txt and, with matplotlib, advice.png into a new folder."""
         path = Path(directory)
-        refuse_taken(path)
+        refuse_advice(path)
         private_folder(path)
         write_json(path / "advice.json", self.as_dict())
         write_atomic(path / "advice.txt", f"{self}\n".encode())
@@ -115,7 +116,7 @@ class Advice:
             Column("gain over local", 1, lambda r: self._gain(r, "gain")),
             Column("95 % interval", 2, self._interval),
             Column("bytes per round", 3, lambda r: "–" if r["bytes"] is None else _sent(r)),
-            Column("step size ×", 4, lambda r: ", ".join(f"{f:g}" for f in r["step_factors"])),
+            Column("step size ×", 4, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
             Column("rounds", 5, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 6, lambda r: count(r["gradients"])),
         ]
@@ -125,7 +126,7 @@ class Advice:
         return "–" if row[key] is None else f"{row[key]:+.4f}"
 
     def _interval(self, row: dict[str, Any]) -> str:
-        if row["low"] is None or row["high"] is None:
+        if row["low"] is None or not math.isfinite(row["low"]):
             return "–"
         return f"{row['low']:+.4f} to {row['high']:+.4f}"
 
@@ -168,6 +169,13 @@ class Advice:
 
     def __repr__(self) -> str:
         return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
+
+
+def refuse_advice(path: Path) -> None:
+    """Refuse a directory that holds an advice or a run."""
+    refuse_taken(path)
+    if (path / "advice.json").exists():
+        raise SettingError(f"directory: {path} already holds an advice; choose another")
 
 
 def _sent(row: dict[str, Any]) -> str:

@@ -46,10 +46,8 @@ class ClientGain:
         }
 
 
-def client_gains(
-    d: np.ndarray, held: Held, ids: tuple[ClientId, ...], counted: bool
-) -> list[ClientGain]:
-    """A line per client, in the order of the federation; `counted`: values are hits."""
+def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[ClientGain]:
+    """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
     from scipy.special import bdtr, stdtr, stdtrit
 
     seen = ~np.isnan(d).all(axis=0)
@@ -64,7 +62,7 @@ def client_gains(
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stdtr(freedom, -np.abs(mean) / error)
     p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
-    if counted:
+    if held.counted:
         better = np.bincount(owner[each > 0], minlength=held.clients)
         worse = np.bincount(owner[each < 0], minlength=held.clients)
         differ = better + worse

@@ -1,12 +1,13 @@
 """What to deploy: the rule, and how sure it is.
 
-Every candidate that federates is compared with Local. Their intervals hold together: each is at
-level 5 % over the number of such candidates (Bonferroni). With `tie`, a gain that is not worth a
-message:
+Every candidate that federates is compared with Local. `tie` is a gain that is not worth a message.
 
-1. One or more gain clearly (the interval lies above 0) and at least `tie`: federate. Of those whose
-   gain is within `tie` of the largest, the one that sends fewest bytes per round.
-2. None can gain as much as `tie` (every interval lies below it): learn alone.
+1. One or more gain clearly, and at least `tie`: federate. Of those whose gain is within `tie` of
+   the largest, the one that sends fewest bytes per round. Clearly means that the interval lies
+   above 0; the intervals of all candidates hold together, each at 5 % over their number
+   (Bonferroni), since the luckiest of several is looked at.
+2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by itself
+   a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does not help.
 3. Otherwise the data do not tell: undecided.
 
 Beside it stands the alternative of Chen, Zheng, Long and Su: FedAvg or Local, whichever is clearly
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .estimate import Gain
+from .estimate import LEVEL, Gain
 
 LOCAL = "local"
 UNDECIDED = "undecided"
@@ -54,11 +55,10 @@ def decide(compared: Sequence[Compared], tie: float) -> Decision:
             key=lambda c: (c.bytes, -c.gain.mean),
         )
         return Decision(chosen.label, min(1.0, 2 * tests * chosen.gain.above(0.0)))
-    hopes = tuple(c.label for c in compared if not c.gain.high < tie)
+    hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
     if hopes:
         return Decision(UNDECIDED, 1.0, hopes)
-    reach = (1 - c.gain.above(tie) for c in compared)
-    return Decision(LOCAL, min(1.0, 2 * tests * max(reach, default=0.0)))
+    return Decision(LOCAL, max((c.gain.below(tie) for c in compared), default=1.0))
 
 
 def alternative(fedavg: Gain) -> str:

@@ -10,7 +10,10 @@ over all held-out samples. Its variance has two parts:
   then about these clients only.
 - trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
 
-Degrees of freedom are Satterthwaite's for the sum of the two.
+Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
+variance is that with one more sample that the first candidate alone has right, and one that the
+other has: a few samples on which the two agree do not show that they always do. Fewer than LEAST
+held-out samples show nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MANY = 10  # clients from which on an interval is over clients
+LEAST = 20  # held-out samples below which no error is told
 LEVEL = 0.05  # of all intervals: 95 %
 
 
@@ -48,11 +52,18 @@ class Gain:
 
     def above(self, bound: float) -> float:
         """The one-sided p-value of "the gain is at most `bound`"."""
+        return self._refuted(bound - self.mean)
+
+    def below(self, bound: float) -> float:
+        """The one-sided p-value of "the gain is at least `bound`"."""
+        return self._refuted(self.mean - bound)
+
+    def _refuted(self, distance: float) -> float:
         if not self.freedom:
             return 1.0
         if not self.error:
-            return 0.0 if self.mean > bound else 1.0
-        return 1 - cumulative((self.mean - bound) / self.error, self.freedom)
+            return float(distance >= 0)
+        return cumulative(distance / self.error, self.freedom)
 
 
 @dataclass(frozen=True)
@@ -62,15 +73,16 @@ class Held:
     owner: np.ndarray  # int64[n]
     clients: int
     repeated: bool  # the same samples under every seed, or folds
+    counted: bool = False  # whether samples are right or wrong, or have a loss
 
     def gain(self, d: np.ndarray, level: float = LEVEL) -> Gain:  # d[seeds, n]
         """The mean of paired differences; NaN where a sample was not held out."""
         seen = ~np.isnan(d).all(axis=0)
         owner = self.owner[seen]
         each = _mean(d[:, seen])  # over seeds
-        if not len(each):
-            return Gain(math.nan, math.nan, 0, level)
-        mean = float(each.mean())
+        mean = float(each.mean()) if len(each) else math.nan
+        if len(each) < LEAST:
+            return Gain(mean, math.nan, 0, level)
         count, of_client, spread = by_client(each, owner, self.clients)
         present = count > 0
         weight = count[present] / count.sum()
@@ -83,7 +95,8 @@ class Held:
             clients = float((weight**2 * within[present] / count[present]).sum())
             freedom = int(count.sum()) - m
         trainings, repeats = self._trainings(d)
-        error = math.sqrt(clients + trainings)
+        floor = 2 / (len(each) + 2) ** 2 if self.counted else 0.0
+        error = math.sqrt(clients + trainings + floor)
         return Gain(mean, error, satterthwaite((clients, freedom), (trainings, repeats)), level)
 
     def _trainings(self, d: np.ndarray) -> tuple[float, int]:

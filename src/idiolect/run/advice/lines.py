@@ -18,7 +18,6 @@ Line = dict[str, Any]
 
 def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
     """A candidate: its figure, its gain over Local, what it costs, how it was trained."""
-    chosen = sorted(set(c.powers))
     return {
         "label": c.label,
         "method": c.name,
@@ -29,9 +28,9 @@ def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
         "bytes": {"up": c.bytes_up, "down": c.bytes_down},
         "rounds": c.rounds,
         "gradients": c.gradients,
-        "step_factors": [STEP**power for power in chosen],
-        "step_factors_tried": [STEP**power for power in c.tried],
-        "fields": [c.method(power).as_dict() for power in chosen],
+        "step_factor": STEP**c.power,  # times the step sizes of its defaults
+        "step_factors": [STEP**power for power in c.tried],  # that were tried
+        "fields": c.method(c.power).as_dict(),
         "trainings": len(c.found),
     }
 
@@ -55,9 +54,9 @@ def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line
         **blank,
         "rounds": 0,
         "gradients": 0,
+        "step_factor": None,
         "step_factors": [],
-        "step_factors_tried": [],
-        "fields": [],
+        "fields": {},
         "trainings": 0,
     }
 

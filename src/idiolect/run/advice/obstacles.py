@@ -9,6 +9,7 @@ from ...core.knobs import SettingError
 from ...data.federation import Federation
 from .clients import LEAST
 from .decision import LOCAL, UNDECIDED
+from .estimate import LEAST as ENOUGH
 from .holdout import GIVEN, Holdout
 
 
@@ -33,11 +34,12 @@ def settled(holdout: Holdout, seeds: int) -> tuple[str, str] | None:
 def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
     """What was assumed, and what cannot be told, a line each."""
     data = holdout.data
+    held = holdout.mask(seeds)
     notes = []
     tested = int(federation.sizes("test").sum())
     if tested:
         notes.append(f"the {tested:,} test samples were not looked at")
-    if holdout.kind != GIVEN:
+    if holdout.kind != GIVEN and held.any():
         has = bool(data.sizes("valid").any())
         which = "training and validation" if has else "training"
         why = "" if has else " (the federation has no validation samples)"
@@ -45,9 +47,15 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
             f"judged by folds of the {which} samples{why}: each seed holds out another fifth of "
             "each client's"
         )
-    seen = holdout.owner[holdout.mask(seeds).any(0)]
+    judged = int(held.any(0).sum())
+    if 0 < judged < ENOUGH:
+        notes.append(
+            f"{judged} samples can be held out, fewer than {ENOUGH}: no interval is told, and "
+            "nothing is decided"
+        )
+    seen = holdout.owner[held.any(0)]
     few = int((np.bincount(seen, minlength=data.clients) < LEAST).sum())
-    if few:
+    if few and judged:
         notes.append(
             f"{few:,} of {data.clients:,} clients have fewer than {LEAST} samples to be judged by: "
             "of each of them alone nothing can be told"

@@ -20,12 +20,12 @@ class Steps:
     def __init__(self, report: Report | None, candidates: int, seeds: int, halves: int):
         self.report = report
         self.count = 0
-        self.total = candidates * (len(FIRST) + seeds - 1) + halves
+        self.total = candidates * (len(FIRST) + 2 * (seeds - 1)) + halves
         self.later = seeds - 1
 
-    def chosen(self, tried: int, powers: int) -> None:
-        """The step sizes of a candidate are chosen: now it is known how many trainings it takes."""
-        self.total += tried - len(FIRST) + (powers - 1) * self.later
+    def kept(self, tried: int, kept: int) -> None:
+        """The step sizes of a candidate are found: now it is known how many trainings it takes."""
+        self.total += tried - len(FIRST) + (kept - 2) * self.later
 
     def done(self, what: str) -> None:
         """A training is done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from .holdout import Holdout
 STEP = 4.0  # between two step sizes of the grid
 FIRST = (0, -1, 1)  # the grid: the method's own step sizes times STEP to these powers
 MOST = 3  # how far the grid goes where its best is at its edge
+KEPT = 2  # step sizes of a candidate that are trained under every seed, at most
 
 
 @dataclass
@@ -32,7 +33,9 @@ class Candidate:
     rounds: int = 0  # that it can pay
     # what was trained: (power of STEP, seed from 0) -> a value per held-out sample, [hits, loss]
     found: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
-    powers: tuple[int, int] = (0, 0)  # the step sizes for halves A and B, chosen on the other one
+    kept: list[int] = field(default_factory=list)  # the step sizes trained under every seed
+    powers: tuple[int, int] = (0, 0)  # of halves A and B, each chosen on the other one
+    power: int = 0  # to deploy: chosen on both
     gradients: float = 0.0  # per client, in the last training
     bytes_up: float = 0.0  # per round, of all clients together
     bytes_down: float = 0.0
@@ -51,6 +54,11 @@ class Candidate:
         return self.bytes_up + self.bytes_down
 
     @property
+    def rates(self) -> list[str]:
+        """The fields that are step sizes; a method of the user's own may have none."""
+        return [name for name in self.row.method.rates if hasattr(self.row.method, name)]
+
+    @property
     def tried(self) -> list[int]:
         """The powers of STEP that were tried."""
         return sorted({power for power, _ in self.found})
@@ -58,10 +66,8 @@ class Candidate:
     def method(self, power: int) -> Method:
         """The method with all its step sizes times STEP to a power: their ratios stay."""
         method = self.row.method
-        if not power:
-            return method
-        rates = {name: getattr(method, name) * STEP**power for name in method.rates}
-        return replace(method, **rates)
+        rates = {name: getattr(method, name) * STEP**power for name in self.rates}
+        return replace(method, **rates) if power else method
 
     def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
         """Hits and loss of every sample under every seed; NaN where it was not held out.
@@ -72,7 +78,7 @@ class Candidate:
             np.stack([self.found[power, seed] for seed in range(seeds)], axis=1)
             for power in self.powers
         ]
-        return np.where(half, by_half[1], by_half[0])
+        return np.where(half, by_half[1], by_half[0]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ class Trainer:
             return
         result = self._run(candidate, candidate.method(power), seed, candidate.rounds)
         _, held = self.split(seed)
-        scores = np.full((2, self.holdout.samples), math.nan)
+        scores = np.full((2, self.holdout.samples), math.nan, dtype=np.float32)
         session = result.session()
         message = session.server.message(session.server.version)
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
@@ -139,40 +145,71 @@ class Trainer:
         return run(method, self.task, federation, progress=False, **given)
 
     # -- step sizes ------------------------------------------------------------------------------
-    def choose_steps(
+    def search_steps(
         self, candidate: Candidate, proceed: Callable[[], None] = lambda: None
     ) -> None:
-        """The step size for each half: the best on the other one, under the first seed.
+        """The step sizes that are worth training under every seed, by the first one.
 
-        The grid goes on beyond its edge while its best lies there. `proceed` is called before
-        every training, and may raise.
+        The grid goes on beyond its edge while its best lies there. What is then clearly worse than
+        the best, by more than two standard errors of the paired difference, is dropped. `proceed`
+        is called before every training, and may raise.
         """
-        for power in FIRST:
+        for power in FIRST if candidate.rates else FIRST[:1]:
             proceed()
             self.train(candidate, power, 0)
         while True:
-            best = [self._best(candidate, half) for half in (True, False)]
+            best = self._best(candidate, candidate.tried, 1)
             low, high = candidate.tried[0], candidate.tried[-1]
             proceed()
-            if low in best and low > -MOST:
+            if not candidate.rates:
+                break
+            if best == low > -MOST:
                 self.train(candidate, low - 1, 0)
-            elif high in best and high < MOST:
+            elif best == high < MOST:
                 self.train(candidate, high + 1, 0)
             else:
                 break
-        candidate.powers = (best[0], best[1])  # half A by half B, half B by half A
-
-    def _best(self, candidate: Candidate, half: bool) -> int:
-        """The step size that one half of the held-out samples prefers; of equal ones by loss."""
         _, held = self.split(0)
-        of_half = held[self.holdout.half[held] == half]
+        mine = self._values(candidate.found[best, 0][:, held])
+        behind = {}
+        for power in candidate.tried:
+            with np.errstate(invalid="ignore"):  # models that diverged
+                d = mine - self._values(candidate.found[power, 0][:, held])
+            if np.isfinite(d).all() and d.mean() <= 2 * d.std() / math.sqrt(len(d)):
+                behind[power] = float(d.mean())
+        candidate.kept = sorted(sorted(behind, key=lambda power: behind[power])[:KEPT]) or [best]
+
+    def choose_steps(self, candidate: Candidate, seeds: int) -> None:
+        """The step size for each half: the best on the other one, over all seeds.
+
+        And the one to deploy: the best on both.
+        """
+        half = self.holdout.half
+        by_b = self._best(candidate, candidate.kept, seeds, half)
+        by_a = self._best(candidate, candidate.kept, seeds, ~half)
+        candidate.powers = (by_b, by_a)  # of half A, of half B
+        candidate.power = self._best(candidate, candidate.kept, seeds)
+
+    def _best(
+        self,
+        candidate: Candidate,
+        powers: Sequence[int],
+        seeds: int,
+        samples: np.ndarray | None = None,  # bool[n]: only these
+    ) -> int:
+        """The step size that the held-out samples prefer; of equal ones by their loss."""
+        mask = self.holdout.mask(seeds) & (True if samples is None else samples)
 
         def key(power: int) -> tuple[float, float, int]:
-            found = candidate.found[power, 0][:, of_half]
-            if not len(of_half) or not np.isfinite(found[1]).all():
+            found = np.stack([candidate.found[power, s] for s in range(seeds)], axis=1)[:, mask]
+            if not mask.any() or not np.isfinite(found[1]).all():
                 return -math.inf, -math.inf, -abs(power)
-            accuracy, loss = (float(v.mean()) for v in found)
-            first = accuracy if self.metric == "accuracy" else -loss
-            return first, -loss, -abs(power)
+            loss = found[1].astype(np.float64).mean()
+            return float(self._values(found).mean()), -float(loss), -abs(power)
 
-        return max(candidate.tried, key=key)
+        return max(powers, key=key)
+
+    def _values(self, scores: np.ndarray) -> np.ndarray:  # [2, ...] -> [...]
+        """What counts of hits and losses, higher is better."""
+        hits, loss = scores.astype(np.float64)
+        return hits if self.metric == "accuracy" else -loss

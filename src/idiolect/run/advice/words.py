@@ -24,14 +24,16 @@ def figure(value: float, metric: str, signed: bool = True) -> str:
 
 
 def between(gain: Gain, metric: str) -> str:
-    """The interval of a gain.
+    """The interval of a gain, in parentheses; "" where there is none.
 
     >>> between(Gain(0.03, 0.0, 5), "accuracy")
-    '+3.0 to +3.0'
+    ' (95 % interval +3.0 to +3.0)'
     """
+    if not gain.freedom:
+        return ""
     if metric == "accuracy":
-        return f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}"
-    return f"{gain.low:+.4f} to {gain.high:+.4f}"
+        return f" (95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return f" (95 % interval {gain.low:+.4f} to {gain.high:+.4f})"
 
 
 def sureness(p: float) -> str:
@@ -43,13 +45,15 @@ def sureness(p: float) -> str:
     return next((word for bound, word in SURE if p <= bound), "not sure")
 
 
-def deploy(decision: Decision, gains: dict[str, Gain], metric: str, tie: float) -> list[str]:
-    """What to deploy, and how sure that is."""
+def deploy(
+    decision: Decision, gains: dict[str, Gain], metric: str, tie: float, folds: bool
+) -> list[str]:
+    """What to deploy, and how sure that is; `folds`: all samples are judged by already."""
     label = decision.choice if decision.choice in gains else _best(gains)
     gain = gains[label]
     against = (
-        f"{label} against learning alone: {figure(gain.mean, metric)} (95 % interval "
-        f"{between(gain, metric)}), on samples that it was not trained on."
+        f"{label} against learning alone: {figure(gain.mean, metric)}{between(gain, metric)}, on "
+        "samples that it was not trained on."
     )
     if decision.choice == UNDECIDED:
         leaning = label if gain.mean >= tie else "local, which sends nothing"
@@ -57,9 +61,8 @@ def deploy(decision: Decision, gains: dict[str, Gain], metric: str, tie: float) 
             f"Undecided: too close to call. {_listed(decision.hopes)} may gain "
             f"{figure(tie, metric, False)} over learning alone, or not.",
             against,
-            f"By this estimate alone it would be {leaning}. More samples to judge by would tell: "
-            "validation='folds' judges by all training samples in turn, more seeds by more "
-            "trainings.",
+            f"By this estimate alone it would be {leaning}. More samples to judge by would tell"
+            + ("." if folds else ": validation='folds' judges by all training samples in turn."),
         ]
     if decision.choice == LOCAL:
         first = "Let every client learn alone (local): nothing need be sent. " + (
@@ -69,7 +72,7 @@ def deploy(decision: Decision, gains: dict[str, Gain], metric: str, tie: float) 
         )
     else:
         first = f"Deploy {label}: it is clearly better than learning alone."
-    sure = f"This is {sureness(decision.p)} (p {shown_p(decision.p)}, all comparisons together)."
+    sure = f"This is {sureness(decision.p)} (p {shown_p(decision.p)})."
     return [first, against, sure]
 
 
@@ -82,25 +85,32 @@ def shown_p(p: float) -> str:
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
 
 
-def cost(label: str, up: float, down: float, clients: int) -> str:
-    """Bytes per round."""
-    each = f"{size(up / clients)} up and {size(down / clients)} down per client"
+def cost(label: str, up: float, down: float, heard: int, clients: int) -> str:
+    """Bytes per round.
+
+    >>> cost("ditto", 5000, 50_000, 5, 50)
+    'ditto sends 5.0 kB up and 50.0 kB down per round, 5 of 50 clients heard: 1.0 kB up from each.'
+    """
     return (
-        f"{label} sends {size(up)} up and {size(down)} down per round where all {clients:,} "
-        f"clients are heard: {each}."
+        f"{label} sends {_bytes(up)} up and {_bytes(down)} down per round, {heard:,} of "
+        f"{clients:,} clients heard: {_bytes(up / heard)} up from each."
     )
+
+
+def _bytes(n: float) -> str:
+    return size(n) if n >= 1000 else f"{n:.0f} B"
 
 
 def alternative(found: str, gain: Gain, metric: str) -> str:
     """One model for all, or everyone alone."""
     words = {
-        TOO_CLOSE: "is too close to call",
+        TOO_CLOSE: "too close to call",
         LOCAL: "everyone alone is clearly better",
         "fedavg": "one model for all is clearly better",
     }[found]
     return (
         f"One model for all (fedavg) or everyone alone (local): {words}; fedavg "
-        f"{figure(gain.mean, metric)} against local (95 % interval {between(gain, metric)})."
+        f"{figure(gain.mean, metric)} against local{between(gain, metric)}."
     )
 
 
@@ -127,9 +137,10 @@ def clients(gains: Sequence[ClientGain], label: str) -> str:
     gain = sum(g.verdict == GAINS for g in gains)
     lose = sum(g.verdict == LOSES for g in gains)
     rest = len(gains) - gain - lose
+    untold = f"and of {rest:,} it cannot be told" if rest else "and all can be told"
     return (
         f"By {label}, {gain:,} of {len(gains):,} clients clearly gain, {lose:,} clearly lose, "
-        f"and of {rest:,} it cannot be told."
+        f"{untold}."
     )
 
 

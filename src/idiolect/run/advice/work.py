@@ -54,9 +54,8 @@ class Work:
         self.notes = [*notes, *remarks(self.federation, self.holdout, self.chosen.seeds)]
         already = settled(self.holdout, self.chosen.seeds)
         if already:
-            return self._advice(
-                Decision(already[0], 0.0 if already[0] == LOCAL else 1.0), already[1]
-            )
+            choice, why = already
+            return self._advice(Decision(choice, float(choice == UNDECIDED)), why)
         candidates = self._trained(rows)
         values = {c.label: self._values(c) for c in candidates}
         for label in [label for label, v in values.items() if np.isinf(v).any()]:
@@ -96,13 +95,15 @@ class Work:
                         raise
                     self.notes.append(f"{candidate.label} is left out: {error}")
             for candidate in candidates:
-                trainer.choose_steps(candidate, proceed)
-                self.steps.chosen(len(candidate.tried), len(set(candidate.powers)))
+                trainer.search_steps(candidate, proceed)
+                self.steps.kept(len(candidate.tried), len(candidate.kept))
             for seed in range(1, self.chosen.seeds):
                 for candidate in candidates:
-                    for power in sorted(set(candidate.powers)):
+                    for power in candidate.kept:
                         proceed()
                         trainer.train(candidate, power, seed)
+            for candidate in candidates:
+                trainer.choose_steps(candidate, self.chosen.seeds)
         return candidates
 
     def _values(self, candidate: Candidate) -> np.ndarray:  # -> [seeds, n]
@@ -114,8 +115,9 @@ class Work:
     # -- judgement -------------------------------------------------------------------------------
     def _judged(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
         alone = values[LOCAL]
-        held = Held(self.holdout.owner, self.federation.clients, self.holdout.kind == GIVEN)
-        federated = {c.label: c for c in candidates if c.label != LOCAL}
+        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
+        held = Held(self.holdout.owner, self.federation.clients, repeated, counted)
+        federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
         level = LEVEL / max(1, len(federated))  # the intervals hold together
         gains = {label: held.gain(values[label] - alone, level) for label in federated}
         tie = self.asking.tie
@@ -126,24 +128,25 @@ class Work:
         )
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
-            said = "Cannot tell: no candidate that federates could be trained."
-            return self._advice(Decision(UNDECIDED, 1.0), said, tie=tie, table=table)
+            why = "Cannot tell: no candidate that federates could be trained."
+            return self._advice(Decision(UNDECIDED, 1.0), why, tie=tie, table=table)
         by = decision.choice
         if by not in federated:
             by = max(gains, key=lambda label: gains[label].mean)
-        said = words.deploy(decision, gains, self.metric, tie)
+        said = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
         trained = int((self.holdout.data.sizes("train") > 0).sum())
-        said.append(words.cost(by, federated[by].bytes_up, federated[by].bytes_down, trained))
+        heard = self.chosen.sample or trained
+        chosen = federated[by]
+        said.append(words.cost(by, chosen.bytes_up, chosen.bytes_down, heard, trained))
         found = ""
-        if "fedavg" in values:
+        if "fedavg" in federated:
             fedavg = held.gain(values["fedavg"] - alone)
             found = alternative(fedavg)
             said.append(words.alternative(found, fedavg, self.metric))
         spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
         if spread is not None:
             said.append(words.threshold(spread, found))
-        counted = self.metric == "accuracy"
-        clients = client_gains(values[by] - alone, held, self.federation.ids, counted)
+        clients = client_gains(values[by] - alone, held, self.federation.ids)
         said.append(words.clients(clients, by))
         return self._advice(
             decision,
@@ -187,7 +190,7 @@ class Work:
         apart = ("seed", "seeds", "sample", "threads")
         settings = {k: v for k, v in self.given.items() if k not in apart}
         bound = self.task.under(s.numerics(s.seed))
-        method = local.method(local.powers[0])
+        method = local.method(local.power)
         trained = []
         for number in range(self.asking.splits):
             halves = self.holdout.halves(s.seed + number)
