@@ -435,7 +435,7 @@ def test_a_run_of_another_format_is_refused_with_a_word(tmp_path):
     [
         ({"seed": 1}, "another run: seed was 0, is 1"),
         ({"batching": "full", "batch": 4}, "batch was 8, is 4, batching was 'replace', is 'full'"),
-        ({"method": il.FedProxSoft(lam=0.2)}, "another method: lam was 0.1, is 0.2"),
+        ({"method": il.FedProxSoft(lam=0.2)}, "another method: lam was 0.3, is 0.2"),
         ({"method": il.FedAvg()}, "another method: name was 'fedprox-soft', is 'fedavg'"),
         ({"task": il.Task(nn.Linear(8, 4))}, "another model: .*parameters was"),
         (

@@ -120,7 +120,7 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     server.channel_state = _on_device(server, under(tensors, "channel."))
     server.rule_state = _on_device(server, under(tensors, "rule."))
     server.roster = roster
-    server.ledger = Ledger.load(counts, facts["ledger"])
+    server.ledger = Ledger.load(counts, facts["ledger"], server.ledger.more)
 
 
 def most_bytes(server: Server) -> int:

@@ -152,10 +152,11 @@ class Ledger:
         }
 
     @classmethod
-    def load(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Ledger:
+    def load(
+        cls, tensors: dict[str, Tensor], facts: dict[str, Any], more: tuple[str, ...] = ()
+    ) -> Ledger:
         """The inverse of `save`."""
-        own = sorted(tensors.keys() - set(COUNTS))
-        counts = {name: tensors[name] for name in (*COUNTS, *own)}
+        counts = {name: tensors[name] for name in (*COUNTS, *more)}
         return cls(
             len(counts["gradients"]),
             counts,
@@ -165,5 +166,5 @@ class Ledger:
             missing=Counter(facts["missing"]),
             surplus=Counter(facts["surplus"]),
             bytes_admitted=int(counts["bytes_up"].sum()),
-            more=tuple(name for name in counts if name not in COUNTS),
+            more=more,
         )
