@@ -85,12 +85,18 @@ _MNIST = {"model": "mlp", "shape": (784,), "train": 434, "test": 109}
 _PASS = 7  # steps of one pass over 434 samples in batches of 64
 
 WORKLOADS = {
-    "mlp": Workload("FedAvg, MLP 784-100-10", FedAvg(epochs=1), **_MNIST),
-    "pfedme": Workload("pFedMe, MLP 784-100-10", PFedMe(), **_MNIST),
+    "mlp": Workload("FedAvg, MLP 784-100-10", FedAvg(lr=0.1, epochs=1), **_MNIST),
+    "pfedme": Workload("pFedMe, MLP 784-100-10", PFedMe(lr=0.1), **_MNIST),
     "ditto": Workload(
-        "Ditto, MLP 784-100-10", Ditto(epochs=1, personal_steps=_PASS, who="sampled"), **_MNIST
+        "Ditto, MLP 784-100-10",
+        Ditto(lr=0.1, epochs=1, personal_steps=_PASS, who="sampled"),
+        **_MNIST,
     ),
-    "lenet": Workload("FedAvg, LeNet 3x32x32", FedAvg(epochs=1), "lenet", (3, 32, 32), 200, 50),
-    "lpproj": Workload("lp-proj, logistic 60-10", LpProj(), "linear", (60,), 202, 63),
+    "lenet": Workload(
+        "FedAvg, LeNet 3x32x32", FedAvg(lr=0.1, epochs=1), "lenet", (3, 32, 32), 200, 50
+    ),
+    "lpproj": Workload(
+        "lp-proj, logistic 60-10", LpProj(lam=0.1, lr=0.1, steps=20), "linear", (60,), 202, 63
+    ),
 }
 PEERS = ("mlp", "lenet")  # FedAvg: the workloads that other packages have the method for

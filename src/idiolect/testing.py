@@ -10,10 +10,10 @@ says what does not hold:
     pure           no function changes its arguments; states and messages keep their form
     weigh          weights are a function of the sample numbers alone, finite, one per client
     linear         a method that calls itself linear needs no more than the mean of the messages
-    stacks         a method that says so takes a message down for each client
     deterministic  the same settings give the same bits
     chunks         clients one at a time or all together give the same result
     hosts          clients on one host or on three give the same bits
+    stacks         a method that says so takes a message down for each client
     kernels        every kernel gives the same result
     no_data        a client without training data changes nothing for the others
     private        only declared messages leave a host; test data and other clients shape none
@@ -304,7 +304,7 @@ def learns(method: Method, settings: Settings) -> None:
     after = _run(method, long).seeds[0].final["train"]
     for figure, better in (
         ("loss", after["loss"] < before["loss"]),
-        ("accuracy", after["accuracy"] > before["accuracy"]),
+        ("accuracy", after["accuracy"] > min(before["accuracy"], 1 - 1e-9)),  # or perfect as it was
     ):
         assert better, f"training {figure} {before[figure]:.3f} before, {after[figure]:.3f} after"
 
@@ -314,10 +314,10 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     pure,
     weigh,
     linear,
-    stacks,
     deterministic,
     chunks,
     hosts,
+    stacks,
     kernels,
     no_data,
     private,

@@ -203,7 +203,7 @@ def test_the_ratio_is_one_where_fedavg_and_local_cross(times, side):
         clients=40, samples=300, features=4, bound=2.0, design="signs", norm=0.5, radius=0.1,
         places="sphere", valid=0.0, test=0.0,
     )  # fmt: skip
-    radius = times**0.5 * logistic.crossing(s, s.draw()[1])
+    radius = times**0.5 * logistic.crossing(s, s.draw()[1], s.samples)
     federation = Logistic(**{**s.as_dict(), "radius": radius}).load()
     halves = halves_of(federation)
     task = logistic.task(s).under(dtype=torch.float64)

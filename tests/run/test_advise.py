@@ -125,7 +125,7 @@ def test_all_candidates_have_as_many_gradients_to_the_nearest_round():
         classification((24,) * 12), linear(), ["ditto", "lp-proj"], **SMALL | {"gradients": 100}
     )
     for row in advice.table[:-1]:
-        assert abs(row["gradients"] - 100) <= 13, row["label"]  # half a round of ditto
+        assert abs(row["gradients"] - 100) <= 20, row["label"]  # half a round of ditto
     assert advice.table[-1]["label"] == "majority class"
 
 

@@ -164,8 +164,8 @@ def test_a_line_of_the_ledger_tells_the_fate_of_every_selected_client(tmp_path):
     ledger = SimpleNamespace(last=entry, total=sent.get)
     with RunDirectory(tmp_path / "run", fresh=True) as folder:
         journal = Journal(folder, 0, clients=4)
-        journal.round_done(SimpleNamespace(ledger=ledger, version=1))
-        journal.round_done(SimpleNamespace(ledger=ledger, version=2))
+        journal.round_done(SimpleNamespace(ledger=ledger), 1, [])
+        journal.round_done(SimpleNamespace(ledger=ledger), 2, [])
         journal.close()
     with (tmp_path / "run" / "ledger-seed-0.csv").open() as file:
         first, second = csv.DictReader(file)
