@@ -42,10 +42,6 @@ class Curve:
         """After so many rounds; where a run stood still before, what it stood at."""
         return self.norms[min(round, len(self.norms) - 1)]
 
-    def at_place(self, place: float) -> float:
-        """At the last round that is at most so far on the other axis."""
-        return self.norms[int(np.searchsorted(self.rounds, place, side="right")) - 1]
-
     def first_below(self, level: float) -> int | None:
         """The first round after which ‖F(θ)‖ is below a level."""
         return next((r for r, norm in enumerate(self.norms) if norm < level), None)
