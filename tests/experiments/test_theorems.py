@@ -9,7 +9,7 @@ from idiolect.experiments.lpproj import theorem9, theorem13, theorem14, theorem1
 
 SIZES = {
     theorem9: theorem9.Size(
-        rounds=(8, 16, 32), own=(8, 16), nus=(1e-1, 1e-3), betas=(1.0, 4.0), repetitions=2
+        rounds=(8, 16, 32), own=(8, 16), nus=(1e-1, 1e-3), betas=(1.0, 4.0), repetitions=2, few=2
     ),
     theorem13: theorem13.Size(rounds=(16, 64), repetitions=2),
     theorem14: theorem14.Size(
