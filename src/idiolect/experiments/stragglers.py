@@ -53,7 +53,15 @@ class Size:
     accuracy: float = 0.9  # the target of fedavg on digits
     norm: float = 1e-3  # of ffgg on the quadratic: ‖F(θ)‖ over that at the start
     quadratic: tuple[int, int, int] = (400, 30, 10)  # n, d_θ, d_w
-    rates: tuple[float, ...] = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)  # among which each mode chooses one
+    rates: tuple[float, ...] = (
+        16.0,
+        8.0,
+        4.0,
+        2.0,
+        1.0,
+        0.5,
+        0.25,
+    )  # among which each mode chooses one
     workers: int = 2  # runs at once
 
 
