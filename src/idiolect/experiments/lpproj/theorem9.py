@@ -38,8 +38,8 @@ class Size:
     own: tuple[int, ...] = (256, 512, 1024)  # with the theorem's own largest step
     nus: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
     betas: tuple[float, ...] = (1.0, 4.0, 16.0)
-    repetitions: int = 16  # with client sampling
-    few: int = 6  # of the rest
+    repetitions: int = 16
+    few: int = 6  # with the theorem's own largest step
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Cases:
             b: {T: [Average(replace(exact, beta=b), T, nu=EXACT)] for T in size.rounds}
             for b in size.betas
         }
-        self.noisy = {T: [Average(noisy, T, repetition=i) for i in few] for T in size.rounds}
+        self.noisy = {T: [Average(noisy, T, repetition=i) for i in many] for T in size.rounds}
         last = size.rounds[-2]
         still = replace(exact, beta=size.betas[-1])  # where client drift is smallest
         self.floor = {nu: [Average(still, last, nu=nu)] for nu in size.nus}
@@ -332,6 +332,6 @@ coordinate (1 for "noise 1", 0 for "exact"): {case.problem.clients} clients, λ 
 R = {case.alternations}, d_sub = {case.dim}, κ_F = {theory.kappa_F:.2f}.
 η̂_1 = 1/(18 L_F (1 + 10 κ_F/β)) asks for T >= 2/(η̂_1 μ_F) = {least:,.0f} rounds for β = 1, and for
 {least_own:,.0f} for β = N R = {own:g}: the theorem's own steps are shown for β = N R; for β = 1
-steps are allowed up to 1/L_F. {size.repetitions} repetitions with the same P, {size.few} where
-all clients are heard or steps are at most η̂_1.
+steps are allowed up to 1/L_F. {size.repetitions} repetitions with the same P, {size.few} for the
+theorem's own steps.
 """
