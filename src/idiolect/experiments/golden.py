@@ -214,7 +214,7 @@ HEAD = f"""\
 last round. `global` is the accuracy of the one shared model where a method has one. The defaults
 are those that a written rule chooses on validation data of six federations
 ([defaults.md](defaults.md)), not those that are best on each: a table to notice changes by, not a
-ranking. Methods differ in gradients by a factor of forty; read that column. Written by
+ranking. Methods differ in gradients by a factor of eighty; read that column. Written by
 `idiolect reproduce golden`.
 """
 PARTS = """\

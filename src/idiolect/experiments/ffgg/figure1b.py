@@ -71,7 +71,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             title: {label: c.line().y for label, c in curves.items()}
             for title, curves in found.items()
         },
-        panels=panels(found, by_iteration, size),
+        panels=panels(found),
         seconds=time.process_time() - began,
         order=11,
     )
@@ -130,25 +130,14 @@ def lines(curves: dict[str, Curve]) -> list[Line]:
     return [c.line(formula=n == JOINT, style=STYLES[n]) for n, c in curves.items()]
 
 
-def panels(found: dict[str, dict[str, Curve]], l2gd: dict[str, Curve], size: Size) -> list[Panel]:
-    """Colours are told in the first panel; the last is the first with L2GD over iterations."""
+def panels(found: dict[str, dict[str, Curve]]) -> list[Panel]:
+    """Colours are told in the first panel."""
     shown: list[Panel] = []
     for title, curves in found.items():
         mine = lines(curves)
         mine = [replace(line, label="") for line in mine] if shown else mine
         shown.append(Panel(title, "communication round", "‖F(θ)‖", mine, log="y"))
-    title, curve = next(iter(l2gd.items()))
-    across = "iteration (L2GD), round (others)"
-    mine = by_iterations(found[title], curve, size.rounds)
-    return [*shown, Panel(f"{title}, by iteration", across, "‖F(θ)‖", mine, log="y")]
-
-
-def by_iterations(curves: dict[str, Curve], l2gd: Curve, rounds: int) -> list[Line]:
-    """The others over rounds, and L2GD over its iterations as far as these go."""
-    seen = int(np.searchsorted(l2gd.rounds, rounds, side="right")) + 1
-    short = replace(l2gd, norms=l2gd.norms[:seen], across=tuple(l2gd.rounds[:seen]))
-    shown = {n: short if n == L2GD else c for n, c in curves.items() if n != JOINT}
-    return [c.line(points=n == L2GD, style=STYLES[n]) for n, c in shown.items()]
+    return shown
 
 
 Places = dict[str, tuple[int, float]]  # iterations and ‖F(θ)‖ of L2GD, for each case
