@@ -18,6 +18,7 @@ SIZES = {
         without=60,
         rounds_of_dims=30,
         repetitions=2,
+        own_repetitions=2,
         dims=(2, 5),
         betas=(1.0, 4.0),
         points=15,

@@ -35,6 +35,7 @@ class Size:
     without: int = 300  # without client sampling
     rounds_of_dims: int = 500
     repetitions: int = 8
+    own_repetitions: int = 32  # with the theorem's own ζ, where slopes differ more
     dims: tuple[int, ...] = (2, 5, 10, 20)
     betas: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     points: int = 40
@@ -123,7 +124,10 @@ class Cases:
         most = float(base.problem.clients * base.alternations)  # β = N R
         self.size = size
         self.sampled = self._repeated(base, False, size.rounds)
-        self.own = self._repeated(replace(base, beta=most), True, size.own)
+        self.own = [
+            self._job(replace(base, beta=most), True, size.own, r)
+            for r in range(size.own_repetitions)
+        ]
         self.everyone = self._repeated(everyone, False, size.without)
         self.own_everyone = self._job(replace(exact, beta=most), True, size.own)
         self.betas = {b: self._job(replace(exact, beta=b), False, size.without) for b in size.betas}
@@ -232,7 +236,7 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
         checked(
             "with client sampling, E‖w_T − w*‖² = O(1/T)",
             f"slope {sampled.slope().text()} ({own.slope().text()} with the theorem's ζ)",
-            sampled.slope().near(-1, 0.15) and own.slope().holds(-1),
+            sampled.slope().near(-1, 0.15) and own.slope().near(-1, 0.15),
         ),
         checked(
             "and E‖x_k^T − x_k*‖² = O(1/T)",
@@ -356,8 +360,9 @@ s = {theory.s:.2f}), and w* is known in closed form. In the method's words: `nu`
 and η_0, and `schedule="lr=inverse:1/ζ:1 + nu=inverse:1/ζ:1 + batch=grow:1/ζ:1"`; the batch is
 rounded where the paper takes the next whole number, and D_0 = {size.batch} fixes D. Every (3) is
 solved to ν_t. ‖w_T − w*‖² is the mean over the rounds since the last point of a curve.
-{size.repetitions} repetitions that differ in all random numbers but P, as in the
-theorem's expectation.
+{size.repetitions} repetitions that differ in all random numbers but P, as in the theorem's
+expectation; {size.own_repetitions} with the theorem's own ζ, raised from 8 after its slope of w,
+−1.22 ± 0.47, was seen.
 
 ζ = 72 κ_F (1 + 7 κ_F/β) makes the first steps small: the rate shows only after some multiples of ζ
 rounds, and ζ is {theory.zeta:,.0f} for β = 1 here, {most.zeta:,.0f} for β = N R = {most.beta:g}. So
