@@ -24,6 +24,7 @@ from idiolect.server.server import Server
 from idiolect.server.step import ServerStep
 from idiolect.testing import federation, task
 from idiolect.wire import messages as wire
+from idiolect.wire.ragged import Ragged
 
 FEDERATION = federation()
 CLIENTS = FEDERATION.clients
@@ -97,7 +98,7 @@ class Network:
         self.arrived += arrived
         if arrived == messages:
             return sent
-        return replace(sent, messages=arrived, values=np.zeros(len(arrived)))
+        return replace(sent, messages=Ragged.of(arrived), values=np.zeros(len(arrived)))
 
     def updates(self, order) -> Iterator[Sent]:
         yield self.update(order)

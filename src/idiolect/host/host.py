@@ -371,23 +371,23 @@ class Host:
 
     def save(self, folder: Path) -> None:
         """Private rows and what the channel keeps, as files in a folder of the owner's."""
-        saved.save(self._stores(), self.wire_ids, folder)
+        saved.save(self.stores(), self.wire_ids, folder)
 
     def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
         """As it was saved; ValueError for anything that this host cannot have saved.
 
         No row may be newer than the `rounds` that are done: given for all rows, or for each.
         """
-        saved.load(self._stores(), self.wire_ids, folder, self.contract.task.device, rounds)
+        saved.load(self.stores(), self.wire_ids, folder, self.contract.task.device, rounds)
 
-    def _stores(self) -> dict[str, Store]:
+    def stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
         stores = {"private.safetensors": self.store, "channel.safetensors": self.coder}
         return stores | (self.at_work.stores() if self.at_work else {})
 
     def most_bytes(self) -> int:
         """The most that `save` writes."""
-        return saved.most_bytes(self._stores(), self.wire_ids)
+        return saved.most_bytes(self.stores(), self.wire_ids)
 
     def release(self) -> None:
         """Forget what only makes evaluation faster, and rows kept from before a round."""

@@ -38,7 +38,7 @@ class Dichotomy(FedAvg):
         "fedavg and local with the optimiser and compare them"
     )
 
-    steps: int = knob(20, "SGD steps of FedAvg's model per round", low=0)
+    steps: int = knob(5, "SGD steps of FedAvg's model per round", low=0)
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
     personal_steps: int = knob(20, "SGD steps of the local model per round", low=0)
     level: str = knob(

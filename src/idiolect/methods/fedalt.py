@@ -33,8 +33,8 @@ class PartialSteps(Partial):
     }
     optimizers: ClassVar[tuple[str, ...]] = ("theta", "w")  # one for each part, as in the code
 
-    lr: float = knob(0.1, "step size of the shared part", above=0)
-    private_lr: float = knob(0.1, "step size of the private part", above=0)
+    lr: float = knob(0.3, "step size of the shared part", above=0)
+    private_lr: float = knob(0.3, "step size of the private part", above=0)
     steps: int = knob(20, "steps on the shared part per round", low=0)
     epochs: int = knob(
         0,
@@ -69,6 +69,7 @@ class PartialSteps(Partial):
 class FedAlt(PartialSteps):
     """Private part first, then the shared part. When it is known which layers should differ."""
 
+    steps: int = knob(5, "steps on the shared part per round", low=0)
     private_steps: int = knob(5, "steps on the private part per round", low=0)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
@@ -87,9 +88,6 @@ class FedAlt(PartialSteps):
 @dataclass(frozen=True)
 class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
-
-    lr: float = knob(0.3, "step size of the shared part", above=0)
-    private_lr: float = knob(0.3, "step size of the private part", above=0)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

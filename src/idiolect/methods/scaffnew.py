@@ -33,8 +33,8 @@ class Scaffnew(Method):
         "its control variates assume the plain step x - γ (g - h) between two means"
     )
 
-    lr: float = knob(0.1, "γ, step size", above=0)
-    p: float = knob(0.1, "chance of a communication after a step", above=0, high=1)
+    lr: float = knob(0.3, "γ, step size", above=0)
+    p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)
 
     @property
     def trains(self) -> str:

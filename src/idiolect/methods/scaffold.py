@@ -33,8 +33,8 @@ class Scaffold(Method):
         "with another optimiser they are no longer gradients"
     )
 
-    lr: float = knob(0.3, "η_l, local step size", above=0)
-    steps: int = knob(5, "K, SGD steps per round", low=1)
+    lr: float = knob(0.1, "η_l, local step size", above=0)
+    steps: int = knob(20, "K, SGD steps per round", low=1)
     server_rate: float = knob(1.0, "η_g, server step size", above=0)
     option: str = knob(
         "II",

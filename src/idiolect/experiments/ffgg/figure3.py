@@ -44,7 +44,7 @@ class Size:
         clients=40, samples=1000, shared=400, private=50, zeta=10.0, truth="common"
     )
     taus: tuple[int, ...] = (5, 10, 50, 200)
-    rounds: tuple[int, ...] = (100, 100, 100, 60)  # of M updates, for each τ
+    rounds: tuple[int, ...] = (100, 100, 60, 30)  # of M updates, for each τ
     delays: str = "exponential(mean=1)"
     real_rounds: int = 10  # with worker processes, for delays of a real machine
     workers: int = 2  # runs at once

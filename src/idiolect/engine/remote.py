@@ -1,0 +1,275 @@
+"""Synchronous rounds with hosts in other processes, on this machine or elsewhere.
+
+All hosts are at work at the same time. Frames travel by a `Carrier` (Ray, Flower); what is in them
+is `idiolect.host.calls`. A host that is lost within a round and comes back is told everything of
+that round again: it has its rows from before it, so that it does the same work. One that does not
+come back in time, or does not answer by the deadline, is all its clients absent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ..core.factors import Factors
+from ..core.knobs import SettingError
+from ..host import calls
+from ..host.calls import FAILED, Call
+from ..host.host import Host
+from ..host.scores import Scores
+from ..server.exchange import Order, Query, Verdict
+from .engine import Engine
+
+PATIENCE = 60.0  # seconds in which a lost host may come back
+AGAIN = 0.5  # seconds after which a lost host is tried again
+
+
+class Carrier:
+    """Carries frames to hosts and back. Frames to one host arrive in their order."""
+
+    def send(self, host: int, frame: bytes) -> int:
+        """Send a frame; a ticket by which its reply is known."""
+        raise NotImplementedError
+
+    def receive(self, seconds: float) -> list[tuple[int, bytes | None]]:
+        """Replies by ticket that have come, waiting so long for the first; None: host is lost."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """No frame will be sent any more."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """No reply, and why: one of the server's words for a missing message."""
+
+    reason: str
+
+
+@dataclass
+class _Line:
+    """What one host is still to be told; the reply to the last call is what is wanted."""
+
+    todo: deque[Call]
+    ticket: int = -1
+    lost: float = 0.0  # since when; 0 = it is not
+    retry: float = 0.0  # when it is tried again
+
+
+@dataclass
+class Remote(Engine):
+    """Carries messages between one server and hosts elsewhere.
+
+    `hosts` are stand-ins in this process: they say who is where, and hold no private row.
+    """
+
+    carrier: Carrier = field(default_factory=Carrier)
+    deadline: float = 0.0  # seconds after which a round goes on without those that are late; 0 = no
+    patience: float = PATIENCE
+
+    def __post_init__(self) -> None:
+        self._said: dict[int, list[Call]] = {}  # to each host in this round
+        self._late: set[int] = set()  # hosts that did not answer in time, and may still be at work
+
+    # -- a round ---------------------------------------------------------------------------------
+    def advance(self, factors: Factors | None = None) -> None:
+        server = self.server
+        round = server.open(factors=factors)
+        self._said = {}
+        self._late = set()
+        asked = {n: o for n, h in enumerate(self.hosts) if len((o := _own(round.order, h)).train)}
+        lost: set[int] = set()
+        for n, reply in self._ask({n: calls.order_call(o) for n, o in asked.items()}, True):
+            if isinstance(reply, Gone):
+                server.missing(round, asked[n].heard, reply.reason)
+                (self._late if reply.reason == "timed out" else lost).add(n)
+                continue
+            counted = server.contract.method.counted
+            sent = calls.read_sent(reply, asked[n].train, counted)
+            server.account(sent.trained, sent.gradients, sent.counted)
+            server.receive(round, sent.messages, sent.values)
+        answering = [n for n in asked if n not in lost | self._late]
+        while queries := server.ask(round):
+            for query in queries:
+                self._question(round, query, answering)
+        verdict = server.close(round)
+        self._conclude(verdict, asked, lost)
+
+    def _question(self, round: object, query: Query, answering: Sequence[int]) -> None:
+        """A question of the channel's second exchange."""
+        mine = {n: _among(query.asked, self.hosts[n]) for n in answering}
+        said = {
+            n: calls.query_call(replace(query, asked=who)) for n, who in mine.items() if len(who)
+        }
+        for _, reply in self._ask(said, True):
+            if not isinstance(reply, Gone):
+                answers = calls.read_answer(reply)
+                self.server.receive_answer(round, query.part, answers)  # type: ignore[arg-type]
+
+    def _conclude(self, verdict: Verdict, asked: Mapping[int, Order], lost: set[int]) -> None:
+        """Everyone that was asked learns the end of the round; the late are not waited for."""
+        said = {n: calls.verdict_call(_verdict(verdict, self.hosts[n])) for n in asked}
+        for n in self._late:
+            self.carrier.send(n, said[n].pack())
+        waited = {n: call for n, call in said.items() if n not in lost | self._late}
+        for _ in self._ask(waited, False):
+            pass
+
+    # -- models ----------------------------------------------------------------------------------
+    def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        return self._scores("evaluate", wire_ids, splits)
+
+    def evaluate_shared(
+        self, splits: tuple[str, ...], wire_ids: Tensor | None = None
+    ) -> dict[str, Scores]:
+        method = self.server.contract.method
+        down = method.broadcast(self.server.contract.task, self.server.state)
+        if method.shared(self.server.contract.task, down) is None:
+            return {}
+        everyone = torch.cat([host.wire_ids for host in self.hosts]).sort().values
+        return self._scores("evaluate_shared", everyone if wire_ids is None else wire_ids, splits)
+
+    def _scores(self, kind: str, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        version = self.rounds
+        down = self.server.message(version)
+        who = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
+        said = {
+            n: calls.evaluate_call(kind, version, down, ids, splits)
+            for n, ids in who.items()
+            if len(ids)
+        }
+        found = []
+        for n, reply in self._ask(said, False):
+            if isinstance(reply, Gone):
+                raise RuntimeError(
+                    f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients "
+                    "cannot be evaluated; the run can be resumed"
+                )
+            found.append(calls.read_scores(reply, who[n], self.hosts[n].settings.metrics))
+        if not found:  # nobody to evaluate: scores of no client
+            return self.hosts[0].evaluate(version, down, wire_ids, splits)
+        return {split: Scores.merge([f[split] for f in found]) for split in splits}
+
+    def personalise(self, wire_ids: Tensor, rounds: int) -> None:
+        first = self.server.version
+        self._said = {}
+        for version in range(first, first + rounds):
+            order = Order(version, self.server.message(version), wire_ids, wire_ids[:0])
+            mine = {n: _own(order, host) for n, host in enumerate(self.hosts)}
+            said = {n: calls.order_call(o) for n, o in mine.items() if len(o.train)}
+            for n, reply in self._ask(said, False):
+                if isinstance(reply, Gone):
+                    raise RuntimeError(f"host {n + 1} cannot be reached; the run can be resumed")
+
+    def each(self, said: Mapping[int, Call]) -> dict[int, Call]:
+        """One call to each of these hosts, outside a round; all must answer."""
+        replies = {}
+        self._said = {}
+        for n, reply in self._ask(said, False):
+            if isinstance(reply, Gone):
+                raise RuntimeError(f"host {n + 1} of {len(self.hosts)} cannot be reached")
+            replies[n] = reply
+        return replies
+
+    def close(self) -> None:
+        self.carrier.close()
+
+    # -- calls -----------------------------------------------------------------------------------
+    def _ask(self, said: Mapping[int, Call], limited: bool) -> Iterator[tuple[int, Call | Gone]]:
+        """Replies in the order of hosts, each as soon as those before it are there.
+
+        `limited`: the deadline holds.
+        """
+        lines = {n: _Line(deque([call])) for n, call in said.items()}
+        tickets: dict[int, int] = {}
+        for n, line in lines.items():
+            self._say(n, line, tickets)
+            self._said.setdefault(n, []).append(said[n])
+        end = time.monotonic() + self.deadline if limited and self.deadline else float("inf")
+        done: dict[int, Call | Gone] = {}
+        waiting = deque(sorted(said))
+        while waiting:
+            while waiting and waiting[0] in done:
+                n = waiting.popleft()
+                yield n, done.pop(n)
+            if not waiting:
+                return
+            now = time.monotonic()
+            for n, line in lines.items():
+                if n not in waiting or n in done:
+                    continue
+                if line.lost and now - line.lost > self.patience:
+                    done[n] = Gone("crashed")
+                elif now > end:
+                    done[n] = Gone("crashed" if line.lost else "timed out")
+                elif line.lost and line.ticket < 0 and now >= line.retry:
+                    self._say(n, line, tickets)
+            for ticket, frame in self.carrier.receive(min(AGAIN, max(end - now, 0.0))):
+                if ticket in tickets:
+                    n = tickets.pop(ticket)
+                    self._heard(n, lines[n], frame, done, tickets)
+
+    def _say(self, n: int, line: _Line, tickets: dict[int, int]) -> None:
+        line.ticket = self.carrier.send(n, line.todo[0].pack())
+        tickets[line.ticket] = n
+
+    def _heard(
+        self,
+        n: int,
+        line: _Line,
+        frame: bytes | None,
+        done: dict[int, Call | Gone],
+        tickets: dict[int, int],
+    ) -> None:
+        """A reply, or the news that the host is lost."""
+        line.ticket = -1
+        if frame is None:
+            line.lost = line.lost or time.monotonic()
+            line.retry = time.monotonic() + AGAIN
+            if line.todo[0].kind != "status":  # it is asked where it stands when it is back
+                line.todo.appendleft(Call("status"))
+            return
+        reply = Call.open(frame)
+        if reply.kind == FAILED:
+            raise _failure(n, reply)
+        call = line.todo.popleft()
+        if call.kind == "status" and line.lost:
+            line.lost = 0.0
+            last = line.todo[-1]
+            if last.kind == "conclude" and reply.facts["concluded"] >= last.facts["version"]:
+                done[n] = reply
+                return
+            line.todo = deque(self._said[n])  # the whole round again
+        if line.todo:
+            self._say(n, line, tickets)
+        else:
+            done[n] = reply
+
+
+def _failure(n: int, reply: Call) -> Exception:
+    text = str(reply.facts.get("text", ""))
+    if reply.facts.get("setting"):
+        return SettingError(text)
+    return RuntimeError(f"at host {n + 1}:\n{text}")
+
+
+def _among(wire_ids: Tensor, host: Host) -> Tensor:
+    return wire_ids[torch.isin(wire_ids, host.wire_ids)]
+
+
+def _own(order: Order, host: Host) -> Order:
+    """An order for the clients of one host."""
+    train = torch.isin(order.train, host.wire_ids)
+    turns = None if order.turns is None else order.turns[train]
+    return replace(order, train=order.train[train], heard=_among(order.heard, host), turns=turns)
+
+
+def _verdict(verdict: Verdict, host: Host) -> Verdict:
+    return replace(
+        verdict, counted=_among(verdict.counted, host), unheard=_among(verdict.unheard, host)
+    )

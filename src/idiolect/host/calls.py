@@ -1,0 +1,287 @@
+"""What is said between an engine and a host in another process: plain bytes, nothing to execute.
+
+A call is a frame: a magic number, the length of its head, the head (its kind and plain facts, as
+JSON) and tensors in the safetensors format. Messages between server and clients travel inside as
+bytes, each with a header of its own (`idiolect.wire`).
+
+>>> call = Call("update", {"version": 3}, {"train": torch.tensor([1, 4])})
+>>> again = Call.open(call.pack())
+>>> again.kind, again.facts, again.tensors["train"].tolist()
+('update', {'version': 3}, [1, 4])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..core.files import check_object, parse_json
+from ..core.tensors import Shapes, check_shapes, shapes_of
+from ..core.types import State, prefixed, under
+from ..server.exchange import Order, Query, Verdict
+from ..wire.ragged import Ragged
+from .metrics import Measured, Metric
+from .scores import Scores
+from .terms import Sent
+
+MAGIC = b"idc1"
+MOST_FACTS = 1 << 20  # bytes of the head of a frame
+MOST_FRAME = 1 << 31  # bytes of a frame
+FAILED = "failed"  # the kind of a reply that tells an error
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to a host, or its reply."""
+
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)  # plain data
+    tensors: State = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """The frame."""
+        head = json.dumps({"kind": self.kind, "facts": self.facts}).encode()
+        tensors = {n: t.detach().cpu().contiguous() for n, t in self.tensors.items()}
+        return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, save(tensors)))
+
+    @classmethod
+    def open(cls, frame: bytes, most: int = MOST_FRAME) -> Call:
+        """The inverse, of unknown origin: ValueError for anything but a frame."""
+        if not 8 <= len(frame) <= most:
+            raise ValueError(f"a frame has 8 to {most} bytes, not {len(frame)}")
+        length = int.from_bytes(frame[4:8], "little")
+        if frame[:4] != MAGIC or length > min(MOST_FACTS, len(frame) - 8):
+            raise ValueError("these bytes are no frame")
+        head = check_object(parse_json(frame[8 : 8 + length]), {"kind": str, "facts": dict})
+        try:
+            tensors = load(frame[8 + length :])
+        except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
+            raise ValueError(f"the tensors of a frame cannot be read: {error}") from None
+        return cls(head["kind"], head["facts"], tensors)
+
+    def expect(self, kind: str, shapes: Shapes, facts: Mapping[str, Any] | None = None) -> None:
+        """Refuse, by ValueError, another kind, other facts or other tensors.
+
+        A length of -1 stands for any length.
+        """
+        if self.kind != kind:
+            raise ValueError(f"{self.kind[:40]!r} came where {kind!r} is expected")
+        check_object(self.facts, facts or {})
+        found = shapes_of(self.tensors)
+        wanted = {
+            name: (_as_long_as(found[name][0], shape) if name in found else shape, dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
+        check_shapes(found, wanted)
+
+
+def _as_long_as(found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(found) != len(shape):
+        return shape
+    return tuple(f if s == -1 else s for f, s in zip(found, shape, strict=True))
+
+
+IDS = ((-1,), torch.int64)
+BYTES = ((-1,), torch.uint8)
+
+
+def as_tensor(message: bytes) -> Tensor:  # -> uint8[length]
+    """Bytes as a tensor."""
+    return torch.from_numpy(np.frombuffer(message, dtype=np.uint8).copy())
+
+
+def as_bytes(t: Tensor) -> bytes:
+    """The inverse."""
+    return t.numpy().tobytes()
+
+
+# -- a round ---------------------------------------------------------------------------------------
+def order_call(order: Order, kind: str = "update") -> Call:
+    """An order of the server."""
+    tensors = {"down": as_tensor(order.down), "train": order.train, "heard": order.heard}
+    if order.turns is not None:
+        tensors["turns"] = order.turns
+    return Call(kind, {"version": order.version, "factors": dict(order.factors)}, tensors)
+
+
+def read_order(call: Call) -> Order:
+    """The inverse."""
+    shapes: dict[str, Any] = {"down": BYTES, "train": IDS, "heard": IDS}
+    if "turns" in call.tensors:
+        shapes["turns"] = (tuple(call.tensors["train"].shape), torch.int64)
+    call.expect(call.kind, shapes, {"version": int, "factors": dict})
+    factors = call.facts["factors"]
+    if not all(isinstance(f, int | float) for f in factors.values()):
+        raise ValueError("factors: numbers by name are expected")
+    down = as_bytes(call.tensors["down"])
+    train, heard, turns = (call.tensors.get(n) for n in ("train", "heard", "turns"))
+    assert train is not None and heard is not None
+    return Order(call.facts["version"], down, train, heard, factors, turns)
+
+
+def sent_reply(sent: Sent) -> Call:
+    """What a host sends in a round."""
+    tensors = {
+        **_messages(sent.messages),
+        "values": torch.from_numpy(sent.values),
+        "trained": sent.trained,
+        "gradients": sent.gradients,
+        **prefixed(sent.counted, "counted."),
+    }
+    return Call("sent", {}, tensors)
+
+
+def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> Sent:
+    """The inverse, of a host that has these clients.
+
+    What single messages hold is the business of the server's admission; who trained and what was
+    spent is checked here.
+    """
+    shapes: dict[str, Any] = {"values": ((-1,), torch.float64), "trained": IDS, "gradients": IDS}
+    shapes |= {"matrix": ((-1, -1), torch.uint8), "lengths": IDS}
+    shapes |= {f"counted.{name}": IDS for name in counted}
+    call.expect("sent", shapes)
+    messages = _read_messages(call.tensors)
+    trained = call.tensors["trained"]
+    columns = [call.tensors["gradients"], *under(call.tensors, "counted.").values()]
+    values = call.tensors["values"]
+    if len(values) != len(messages) or any(len(c) != len(trained) for c in columns):
+        raise ValueError("sent: columns differ in length")
+    known = torch.isin(trained, wire_ids).all() and len(trained.unique()) == len(trained)
+    if not bool(known):
+        raise ValueError("trained: clients of this host are expected, each once")
+    if any(bool((c < 0).any()) for c in columns):
+        raise ValueError("gradients: whole numbers >= 0 are expected")
+    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+        raise ValueError("values: numbers >= 0 are expected")
+    return Sent(messages, values.numpy(), trained, columns[0], under(call.tensors, "counted."))
+
+
+def query_call(query: Query) -> Call:
+    """A question of a channel's second exchange."""
+    tensors = {"message": as_tensor(query.message), "asked": query.asked}
+    return Call("answer", {"version": query.version, "part": query.part}, tensors)
+
+
+def read_query(call: Call) -> Query:
+    """The inverse."""
+    call.expect("answer", {"message": BYTES, "asked": IDS}, {"version": int, "part": str})
+    message = as_bytes(call.tensors["message"])
+    return Query(call.facts["version"], call.facts["part"], message, call.tensors["asked"])
+
+
+def answer_reply(answers: np.ndarray) -> Call:
+    """Answers to a question: a byte matrix."""
+    return Call("answered", {}, _messages(Ragged.even(answers)))
+
+
+def read_answer(call: Call) -> Ragged:
+    """The inverse."""
+    call.expect("answered", {"matrix": ((-1, -1), torch.uint8), "lengths": IDS})
+    return _read_messages(call.tensors)
+
+
+def verdict_call(verdict: Verdict, kind: str = "conclude") -> Call:
+    """The end of a round."""
+    tensors = {"counted": verdict.counted, "unheard": verdict.unheard}
+    tensors |= {f"taken.{part}": as_tensor(m) for part, m in verdict.taken.items()}
+    return Call(kind, {"version": verdict.version}, tensors)
+
+
+def read_verdict(call: Call) -> Verdict:
+    """The inverse."""
+    taken = {n: t for n, t in call.tensors.items() if n.startswith("taken.")}
+    shapes = {"counted": IDS, "unheard": IDS, **dict.fromkeys(taken, BYTES)}
+    call.expect(call.kind, shapes, {"version": int})
+    found = {n: as_bytes(t) for n, t in under(taken, "taken.").items()}
+    return Verdict(call.facts["version"], call.tensors["counted"], call.tensors["unheard"], found)
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+def evaluate_call(
+    kind: str, version: int, down: bytes, wire_ids: Tensor, splits: Sequence[str]
+) -> Call:
+    """Personal models ("evaluate"), or the shared one ("evaluate_shared"), of these clients."""
+    tensors = {"down": as_tensor(down), "wire_ids": wire_ids}
+    return Call(kind, {"version": version, "splits": list(splits)}, tensors)
+
+
+def read_evaluate(call: Call) -> tuple[int, bytes, Tensor, tuple[str, ...]]:
+    """The inverse: version, message down, clients, splits."""
+    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "splits": list})
+    splits = tuple(str(split) for split in call.facts["splits"])
+    return call.facts["version"], as_bytes(call.tensors["down"]), call.tensors["wire_ids"], splits
+
+
+_COLUMNS = {
+    "wire_ids": torch.int64,
+    "hits": torch.float64,
+    "loss": torch.float64,
+    "samples": torch.int64,
+    "gradients": torch.int64,
+}
+
+
+def scores_reply(found: Mapping[str, Scores]) -> Call:
+    """Scores by split."""
+    tensors: State = {}
+    for split, scores in found.items():
+        tensors |= {f"{split}.{n}": getattr(scores, n).to(kind) for n, kind in _COLUMNS.items()}
+        for name, measured in scores.metrics.items():
+            tensors[f"{split}.rows.{name}"] = measured.rows
+            tensors[f"{split}.counts.{name}"] = measured.counts
+    return Call("scores", {"splits": list(found)}, tensors)
+
+
+def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict[str, Scores]:
+    """The inverse, of a host that has these clients."""
+    if call.kind != "scores":
+        raise ValueError(f"{call.kind[:40]!r} came where 'scores' is expected")
+    check_object(call.facts, {"splits": list})
+    found = {}
+    expected = 0
+    for split in call.facts["splits"]:
+        part = under(call.tensors, f"{split}.")
+        expected += len(part)
+        ids = part.get("wire_ids", torch.zeros(0))
+        length = ids.numel()
+        for name, kind in _COLUMNS.items():
+            column = part.get(name)
+            if column is None or column.shape != (length,) or column.dtype != kind:
+                raise ValueError(f"scores: the column {name} is missing or of another kind")
+        if not bool(torch.isin(ids, wire_ids).all()):
+            raise ValueError("scores: clients of this host are expected")
+        measured = {}
+        for metric in metrics:
+            rows, counts = part.get(f"rows.{metric.name}"), part.get(f"counts.{metric.name}")
+            if rows is None or counts is None or rows.dim() != 2 or len(rows) != length:
+                raise ValueError(f"scores: the metric {metric.name} is missing")
+            measured[metric.name] = Measured(metric, rows.double(), counts.long())
+        columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
+        found[split] = Scores(ids, *columns, measured)
+    if expected != len(call.tensors):
+        raise ValueError("scores: more came than was asked for")
+    return found
+
+
+# -- inside ----------------------------------------------------------------------------------------
+def _messages(messages: Ragged) -> State:
+    return {
+        "matrix": torch.from_numpy(np.ascontiguousarray(messages.matrix)),
+        "lengths": torch.from_numpy(messages.lengths),
+    }
+
+
+def _read_messages(tensors: State) -> Ragged:
+    matrix, lengths = tensors["matrix"].numpy(), tensors["lengths"].numpy()
+    if len(matrix) != len(lengths) or (lengths < 0).any() or (lengths > matrix.shape[1]).any():
+        raise ValueError("messages: each has a length within its row")
+    return Ragged(matrix, lengths)

@@ -1,0 +1,127 @@
+"""A host that is reached through frames of bytes: a process of its own, here or elsewhere."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..core.knobs import SettingError
+from . import calls
+from .calls import FAILED, Call
+from .durable import Durable
+from .host import Host
+
+
+class Service:
+    """Answers the calls of an engine, one after the other.
+
+    A call that comes twice in a row is carried out once: the second gets the first one's reply.
+    """
+
+    def __init__(self, host: Host, durable: Durable | None = None):
+        self.host = host
+        self.durable = durable
+        self.concluded = durable.version if durable else -1
+        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._known: dict[str, Callable[[Call], Call]] = {
+            "status": self._status,
+            "update": self._update,
+            "answer": self._answer,
+            "conclude": self._conclude,
+            "begin": self._begin,
+            "arrived": self._arrived,
+            "evaluate": self._evaluate,
+            "evaluate_shared": self._evaluate_shared,
+            "save": self._save,
+            "load": self._load,
+            "release": self._release,
+        }
+
+    def handle(self, frame: bytes) -> bytes:
+        """The reply to a frame; what fails is told in the reply."""
+        if frame == self._last[0]:
+            return self._last[1]
+        try:
+            reply = self.reply(Call.open(frame)).pack()
+        except Exception as error:
+            return self.failed(error).pack()
+        self._last = (frame, reply)
+        return reply
+
+    def reply(self, call: Call) -> Call:
+        """What this host says to a call."""
+        if call.kind not in self._known:
+            raise ValueError(f"{call.kind[:40]!r} is nothing that a host is asked for")
+        return self._known[call.kind](call)
+
+    def failed(self, error: Exception) -> Call:
+        """What is told of an error."""
+        known = isinstance(error, SettingError)
+        text = str(error) if known else traceback.format_exc()
+        return Call(FAILED, {"text": text, "setting": known})
+
+    # -- calls -----------------------------------------------------------------------------------
+    def _status(self, call: Call) -> Call:
+        return Call("status", {"concluded": self.concluded})
+
+    def _update(self, call: Call) -> Call:
+        return calls.sent_reply(self.host.update(calls.read_order(call)))
+
+    def _answer(self, call: Call) -> Call:
+        return calls.answer_reply(self.host.answer(calls.read_query(call)))
+
+    def _conclude(self, call: Call) -> Call:
+        verdict = calls.read_verdict(call)
+        if verdict.version > self.concluded:
+            self.host.conclude(verdict)
+            self._done(verdict.version)
+        return self._status(call)
+
+    def _begin(self, call: Call) -> Call:
+        assert self.host.at_work is not None
+        return calls.sent_reply(self.host.at_work.begin([calls.read_order(call)]))
+
+    def _arrived(self, call: Call) -> Call:
+        verdict = calls.read_verdict(call)
+        assert self.host.at_work is not None
+        self.host.at_work.arrived(verdict)
+        self._done(verdict.version)
+        return self._status(call)
+
+    def _done(self, version: int) -> None:
+        if self.durable is not None:
+            self.durable.concluded(version)
+        self.concluded = version
+
+    def _evaluate(self, call: Call) -> Call:
+        return calls.scores_reply(self.host.evaluate(*calls.read_evaluate(call)))
+
+    def _evaluate_shared(self, call: Call) -> Call:
+        version, down, wire_ids, splits = calls.read_evaluate(call)
+        return calls.scores_reply(self.host.evaluate_shared(version, down, splits, wire_ids))
+
+    def _save(self, call: Call) -> Call:
+        self.host.save(_folder(call))
+        return self._status(call)
+
+    def _load(self, call: Call) -> Call:
+        """Rows of a checkpoint; what is on disk of later rounds is void."""
+        rounds = call.tensors.get("rounds")
+        self.host.load(_folder(call), rounds)
+        self.concluded = int(call.facts["version"]) - 1
+        if self.durable is not None:
+            self.durable.reset(self.concluded)
+        return self._status(call)
+
+    def _release(self, call: Call) -> Call:
+        self.host.release()
+        return self._status(call)
+
+
+def _folder(call: Call) -> Path:
+    folder: Any = call.facts.get("folder")
+    if not isinstance(folder, str) or not folder:
+        raise ValueError("folder: a path is expected")
+    return Path(folder)
