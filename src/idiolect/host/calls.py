@@ -49,7 +49,12 @@ class Call:
     def pack(self) -> bytes:
         """The frame."""
         head = json.dumps({"kind": self.kind, "facts": self.facts}).encode()
-        tensors = {n: t.detach().cpu().contiguous() for n, t in self.tensors.items()}
+        tensors: State = {}
+        seen: set[int] = set()  # the format takes no memory twice
+        for name, t in self.tensors.items():
+            t = t.detach().cpu().contiguous()
+            tensors[name] = t.clone() if t.data_ptr() in seen else t
+            seen.add(t.data_ptr())
         return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, save(tensors)))
 
     @classmethod

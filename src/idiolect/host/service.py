@@ -64,7 +64,8 @@ class Service:
 
     # -- calls -----------------------------------------------------------------------------------
     def _status(self, call: Call) -> Call:
-        return Call("status", {"concluded": self.concluded})
+        written = self.durable.version if self.durable else -1  # the last round that left rows
+        return Call("status", {"concluded": self.concluded, "written": written})
 
     def _update(self, call: Call) -> Call:
         return calls.sent_reply(self.host.update(calls.read_order(call)))

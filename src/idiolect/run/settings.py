@@ -192,8 +192,8 @@ class Communication(Knobs):
     )
 
 
-ENGINES = ("inprocess", "asynchronous")
-CLOCKS = ("simulated", "real")
+ENGINES = ("inprocess", "asynchronous", "ray")
+CLOCKS = ("simulated", "real", "ray")
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ class Timing(Knobs):
 
     engine: str = knob(
         "inprocess",
-        "synchronous rounds (inprocess), or each message used as it arrives (asynchronous); then "
-        "a round is `sample` arrivals",
+        "synchronous rounds in this process (inprocess) or with hosts on a Ray cluster (ray), or "
+        "each message used as it arrives (asynchronous); then a round is `sample` arrivals",
         choices=ENGINES,
     )
     delays: Delays | None = knob(
@@ -216,7 +216,8 @@ class Timing(Knobs):
     )
     clock: str = knob(
         "simulated",
-        "asynchronous: time by `delays`, or real time with worker processes",
+        "asynchronous: time by `delays`, or real time with worker processes (real) or hosts on a "
+        "Ray cluster (ray)",
         choices=CLOCKS,
     )
     workers: int = knob(2, "clock real: worker processes that share out the clients", low=1)
@@ -256,7 +257,42 @@ class Timing(Knobs):
     @property
     def real(self) -> bool:
         """Whether clients are at work in processes of their own."""
-        return self.asynchronous and self.clock == "real"
+        return self.asynchronous and self.clock != "simulated"
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether hosts are on a Ray cluster."""
+        return self.engine == "ray" or (self.asynchronous and self.clock == "ray")
+
+
+@dataclass(frozen=True)
+class Machines(Knobs):
+    """Hosts in other processes: where they run, and how long they are waited for."""
+
+    address: str = knob(
+        "",
+        "ray: HOST:PORT of a cluster, 'auto' on one of its machines; '' = start one here",
+        on_resume=MAY_CHANGE,
+    )
+    cpus_per_host: float = knob(
+        1.0, "ray: CPUs of each host, with as many threads", above=0, on_resume=MAY_CHANGE
+    )
+    gpus_per_host: float = knob(
+        0.0, "ray: GPUs of each host; below 1 several share one", low=0, on_resume=MAY_CHANGE
+    )
+    deadline: float = knob(
+        0.0,
+        "ray: seconds after which a round goes on without hosts that have not answered; their "
+        "clients count as missing; 0 = wait for all",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+    patience_for_hosts: float = knob(
+        60.0,
+        "ray: seconds in which a host that was lost may come back before the round goes on",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
 
 
 @dataclass(frozen=True)
@@ -352,7 +388,15 @@ class Resources(Knobs):
 
 @dataclass(frozen=True)
 class Settings(
-    Resources, Evaluation, Adversary, Timing, Communication, Optimisation, Selection, Run
+    Resources,
+    Evaluation,
+    Adversary,
+    Machines,
+    Timing,
+    Communication,
+    Optimisation,
+    Selection,
+    Run,
 ):
     """Everything about a run but its method, model and data."""
 
@@ -400,7 +444,7 @@ class Settings(
     def _check_timing(self) -> None:
         """Refuse settings of another engine or clock than the one chosen."""
         by_default = {f.name: f.default for f in dataclasses.fields(Timing)}
-        only = ["workers"] if not self.real else []
+        only = ["workers"] if not self.real or self.on_ray else []
         if not self.asynchronous:
             only += ["clock", "concurrency", "next_client", "staleness", "buffer", "change_from"]
         for name in only:
@@ -409,9 +453,28 @@ class Settings(
                 raise SettingError(
                     f"{name}: {self.as_dict()[name]!r} is not accepted here; it goes with {needed}"
                 )
+        if self.engine == "ray" and self.delays is not None:
+            raise SettingError(
+                f"delays: {delays_text(self.delays)!r} is not accepted with the engine 'ray', "
+                "whose time is real; leave it out"
+            )
+        machines = {f.name: f.default for f in dataclasses.fields(Machines)}
+        for name, default in machines.items():
+            if getattr(self, name) != default and not self.on_ray:
+                raise SettingError(
+                    f"{name}: {getattr(self, name)!r} is not accepted here; it goes with the "
+                    "engine 'ray' (or 'asynchronous' with the clock 'ray')"
+                )
+        if self.on_ray and self.attack is not None and self.attack.colludes:
+            raise SettingError(
+                f"attack: {attack_text(self.attack)!r} is not accepted with hosts on Ray: it knows "
+                "the honest messages of the round, which are in other processes; "
+                "engine 'inprocess'"
+            )
         if self.real and self.delays is not None:
             raise SettingError(
-                f"delays: {delays_text(self.delays)!r} is not accepted with the clock 'real', "
+                f"delays: {delays_text(self.delays)!r} is not accepted with the clock "
+                f"{self.clock!r}, "
                 "which measures them; leave it out"
             )
 
@@ -463,6 +526,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
     Optimisation,
     Communication,
     Timing,
+    Machines,
     Adversary,
     Evaluation,
     Resources,
