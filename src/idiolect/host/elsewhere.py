@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
+from ..core.trees import map_tree
+from ..data.federation import Federation
+from ..server.contract import Contract
 from .calls import Call
 from .host import Host
+from .terms import HostSettings
 
 Ask = Callable[[Call], Call]
 
@@ -24,7 +30,21 @@ class Elsewhere(Host):
     """A host of the same clients without their rows; what it is asked to do is done elsewhere."""
 
     ask: Ask | None = None  # how the real one is reached; None when it has gone
+    load_data: Callable[[], Federation] | None = None  # when its owner wants models here
     _left: tempfile.TemporaryDirectory[str] | None = None  # its rows, when it has gone
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        data: Callable[[], Federation],
+        wire_ids: Tensor,
+        settings: HostSettings,
+    ) -> Elsewhere:
+        """A stand-in that knows its clients, and has no sample of theirs."""
+        made = cls(contract, without_samples(data(), contract.task.dtype), wire_ids, settings)
+        made.load_data = data
+        return made
 
     def save(self, folder: Path) -> None:
         """The host writes its own files; see `Host.save`."""
@@ -87,7 +107,22 @@ class Elsewhere(Host):
             super().load(Path(self._left.name) / "rows")
             self._left.cleanup()
             self._left = None
+        if self.load_data is not None:  # some methods train before they predict
+            task = self.contract.task
+            self.data = self.load_data().to(task.device, task.dtype)
+            self.load_data = None
 
     def _forget_rows(self) -> None:
         for store in self.stores().values():
             store.forget()
+
+
+def without_samples(data: Federation, dtype: torch.dtype) -> Federation:
+    """The same clients with as many samples, all of them zeros that take no memory."""
+
+    def blank(t: Tensor) -> Tensor:
+        kind = dtype if t.is_floating_point() else t.dtype
+        return torch.zeros((), dtype=kind).expand(t.shape)
+
+    inputs, targets = map_tree(blank, data.inputs), map_tree(blank, data.targets)
+    return replace(data, inputs=inputs, targets=targets)

@@ -77,11 +77,11 @@ class OnRay:
     def hosts(self, shares: Sequence[Share]) -> Sequence[Host]:
         recipes = [self._recipe(number, share) for number, share in enumerate(shares)]
         self.carrier = RayCarrier(recipes, self.place)
-        return [Elsewhere(s.contract, s.data, s.wire_ids, s.settings) for s in shares]
+        return [Elsewhere.of(s.contract, s.data, s.wire_ids, s.settings) for s in shares]
 
     def _recipe(self, number: int, share: Share) -> Recipe:
         by_name = share.as_loaded and bool(self.origin.get("data"))
-        load = ByName(self.origin, share.wire_ids) if by_name else Given(share.data)
+        load = ByName(self.origin, share.wire_ids) if by_name else Given(share.data())
         folder = str(self.folder / f"host-{number}")
         parts = (share.made, share.contract, load, share.wire_ids, share.settings, share.options)
         return Recipe(*parts, folder, self.place.threads)

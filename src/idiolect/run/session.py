@@ -84,15 +84,19 @@ class Share:
 
     made: type[Host]
     contract: Contract
-    data: Federation
+    federation: Federation
     wire_ids: Tensor  # int64, increasing: which of the federation's clients they are
     settings: HostSettings
     options: dict[str, Any]
-    as_loaded: bool = True  # whether the data are those that the federation has of them
+    as_loaded: bool = True  # whether the federation is as it was loaded, and not poisoned
+
+    def data(self) -> Federation:
+        """The data of these clients alone."""
+        return self.federation.of(self.wire_ids)
 
     def host(self) -> Host:
         """The host in this process."""
-        return self.made(self.contract, self.data, self.wire_ids, self.settings, **self.options)
+        return self.made(self.contract, self.data(), self.wire_ids, self.settings, **self.options)
 
 
 class Elsewhere(Protocol):
@@ -369,16 +373,14 @@ def _shares(
         wire_ids = torch.from_numpy(share)
         made = WatchedHost if observer else Host
         options: dict[str, Any] = {"observer": observer} if observer else {}
-        data = federation.of(wire_ids)
-        found.append(Share(made, contract, data, wire_ids, host_settings, options))
+        found.append(Share(made, contract, federation, wire_ids, host_settings, options))
     if attack is not None:
         wire_ids = people.malicious
         poisoned = attack.poison(federation, wire_ids, contract.task.seed)
         options = {"attack": attack, "observer": observer}
-        data = poisoned.of(wire_ids)
         as_loaded = poisoned is federation
         found.append(
-            Share(MaliciousHost, contract, data, wire_ids, host_settings, options, as_loaded)
+            Share(MaliciousHost, contract, poisoned, wire_ids, host_settings, options, as_loaded)
         )
     return found
 
