@@ -192,7 +192,7 @@ def test_a_host_that_does_not_come_back_is_all_its_clients_absent(address, pids,
         return send(carrier, host, frame)
 
     monkeypatch.setattr(engine.RayCarrier, "send", killing)
-    given = settings(sample=0, hosts=2, eval_every=0, patience_for_hosts=0.5)
+    given = settings(sample=0, hosts=2, eval_every=1, patience_for_hosts=0.5)
     rounds = []
 
     def note(moment):

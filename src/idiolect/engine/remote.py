@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.factors import Factors
 from ..core.knobs import SettingError
+from ..core.notes import note
 from ..host import calls
 from ..host.calls import FAILED, Call
 from ..host.host import Host
@@ -125,12 +126,12 @@ class Remote(Engine):
             if isinstance(reply, Call):
                 self._written[n] = reply.facts["written"]
 
-    def _look_for_lost(self) -> None:
+    def _look_for_lost(self, seconds: float = 0.0) -> None:
         """A lost host that has answered since is one of us again, if it still has its rows."""
         if not self._away:
             return
         tickets = {ticket: n for n, ticket in self._away.items()}
-        for ticket, frame in self.carrier.receive(0.0):
+        for ticket, frame in self.carrier.receive(seconds):
             if ticket not in tickets:
                 continue
             n = tickets[ticket]
@@ -150,9 +151,10 @@ class Remote(Engine):
     def evaluate_shared(
         self, splits: tuple[str, ...], wire_ids: Tensor | None = None
     ) -> dict[str, Scores]:
-        method = self.server.contract.method
-        down = method.broadcast(self.server.contract.task, self.server.state)
-        if method.shared(self.server.contract.task, down) is None:
+        server = self.server
+        method, task = server.contract.method, server.contract.task
+        down = method.broadcast(task, server.step.method_state(server.state))
+        if method.shared(task, down) is None:
             return {}
         everyone = torch.cat([host.wire_ids for host in self.hosts]).sort().values
         return self._scores("evaluate_shared", everyone if wire_ids is None else wire_ids, splits)
@@ -170,14 +172,22 @@ class Remote(Engine):
         self._said = {}
         for n, reply in self._ask(said, False):
             if isinstance(reply, Gone):
-                raise RuntimeError(
-                    f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients "
-                    "cannot be evaluated; the run can be resumed"
-                )
+                continue
             found.append(calls.read_scores(reply, who[n], self.hosts[n].settings.metrics))
         if not found:  # nobody to evaluate: scores of no client
             return self.hosts[0].evaluate(version, down, wire_ids, splits)
         return {split: Scores.merge([f[split] for f in found]) for split in splits}
+
+    def check_complete(self) -> None:
+        end = time.monotonic() + self.patience
+        while self._away and time.monotonic() < end:
+            self._look_for_lost(AGAIN)
+        if self._away:
+            n = min(self._away)
+            raise RuntimeError(
+                f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients cannot "
+                "be evaluated; the run can be resumed"
+            )
 
     def personalise(self, wire_ids: Tensor, rounds: int) -> None:
         first = self.server.version
@@ -247,6 +257,11 @@ class Remote(Engine):
 
     def _give_up(self, n: int) -> Gone:
         """A lost host is gone until it answers."""
+        clients = len(self.hosts[n].wire_ids)
+        note(
+            f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations go on without its "
+            f"{clients:,} clients until it answers"
+        )
         self._away[n] = self.carrier.send(n, Call("status").pack())
         return Gone("crashed")
 

@@ -152,6 +152,9 @@ class RemoteArrivals(Asynchronous):
         self.crews.settle()
         return self.remote.evaluate_shared(splits, wire_ids)
 
+    def check_complete(self) -> None:
+        self.remote.check_complete()
+
     def personalise(self, wire_ids: Tensor, rounds: int) -> None:
         self.crews.settle()
         self.remote.personalise(wire_ids, rounds)

@@ -361,6 +361,7 @@ class Runner:
         people = session.people
         engine = session.engine
         record = one.record
+        engine.check_complete()
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
         record.final = {split: summarise(scores) for split, scores in parts["honest"].items()}
         one.note_collapse(record.final["test"])
