@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,9 @@ class OnRay:
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._temporary is not None:
             self._temporary.cleanup()
+            return
+        with suppress(OSError):  # another seed is at work
+            self.folder.parent.rmdir()
 
 
 def _asking(remote: Remote, number: int) -> Any:
