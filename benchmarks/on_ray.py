@@ -109,7 +109,7 @@ LENET = {
     "clients": 1000,
     "samples": 16,
     "shape": [3, 32, 32],
-    "model": "cnn",
+    "model": "lenet",
     "method": "fedavg:steps=5,lr=0.05",
     "sample": 100,
     "rounds": 6,

@@ -276,7 +276,7 @@ def connect(place: Place) -> Any:
         return ray
     quiet = {"log_to_driver": False, "configure_logging": True, "logging_level": "ERROR"}
     if not place.address:
-        ray.init(include_dashboard=False, **quiet)
+        ray.init(address="local", include_dashboard=False, **quiet)
         return ray
     try:
         _check_answers(place.address)
