@@ -273,4 +273,10 @@ labels are the largest score; each α has data seeds of its own here. The client
 instance lie on a sphere of radius R about their mean; its crossing is where FedAvg and Local have
 the same risk to first order, R² = (1 - 1/m) (d/h) m/N with the curvature h. In the picture dots are
 the truth, bands the advice with its 95 % intervals. R² 0.6 times its crossing was added when the
-other cases had been seen, so that a case lies near; without it the choice is right in 10 of 11."""
+other cases had been seen, so that a case lies near.
+
+The rule was changed once after an earlier run of this experiment on data seeds 10 and 11, in which
+the choice was right in 21 of 25 cases (84 %): intervals that hold together take the correlation of
+the candidates into account, in place of Bonferroni's bound, and of candidates that send the same,
+the one with the higher lower end is taken, not the one with the higher mean. The data seeds here
+are others, first looked at with the rule as it is now."""

@@ -3,9 +3,10 @@
 Every candidate that federates is compared with Local. `tie` is a gain that is not worth a message.
 
 1. One or more gain clearly, and at least `tie`: federate. Of those whose gain is within `tie` of
-   the largest, the one that sends fewest bytes per round. Clearly means that the interval lies
-   above 0; the intervals of all candidates hold together, each at 5 % over their number
-   (Bonferroni), since the luckiest of several is looked at.
+   the largest, the one that sends fewest bytes per round; of those that send the same, the one
+   whose gain is surest, by the lower end of its interval. Clearly means that the interval lies
+   above 0; the intervals of all candidates hold together (`Held.joint_level`), since the luckiest
+   of several is looked at.
 2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by itself
    a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does not help.
 3. Otherwise the data do not tell: undecided.
@@ -46,15 +47,15 @@ class Decision:
 
 def decide(compared: Sequence[Compared], tie: float) -> Decision:
     """The rule above; `tie` in the units of the gains."""
-    tests = max(1, len(compared))
     able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
     if able:
         most = max(c.gain.mean for c in able)
         chosen = min(
             (c for c in able if c.gain.mean >= most - tie),
-            key=lambda c: (c.bytes, -c.gain.mean),
+            key=lambda c: (c.bytes, -c.gain.low),
         )
-        return Decision(chosen.label, min(1.0, 2 * tests * chosen.gain.above(0.0)))
+        together = LEVEL / chosen.gain.level  # as if there were so many independent comparisons
+        return Decision(chosen.label, min(1.0, 2 * together * chosen.gain.above(0.0)))
     hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
     if hopes:
         return Decision(UNDECIDED, 1.0, hopes)

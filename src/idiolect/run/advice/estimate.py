@@ -19,6 +19,7 @@ held-out samples show nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,30 @@ class Held:
         error = math.sqrt(clients + trainings + floor)
         return Gain(mean, error, satterthwaite((clients, freedom), (trainings, repeats)), level)
 
+    def joint_level(self, differences: Sequence[np.ndarray]) -> float:
+        """The level of each candidate's interval with which all of them hold together at LEVEL.
+
+        All are compared with the same Local on the same samples, so that their gains move together,
+        and LEVEL over their number (Bonferroni) would allow for more than there is. The largest of
+        their t-values is drawn from a multivariate t with the correlations of the differences over
+        clients, or over samples where clients are few.
+        """
+        if len(differences) < 2:
+            return LEVEL
+        seen = ~np.any([np.isnan(d).all(axis=0) for d in differences], axis=0)
+        each = np.array([_mean(d[:, seen]) for d in differences])  # [candidates, n]
+        count, _, _ = by_client(each[0], self.owner[seen], self.clients)
+        m = int((count > 0).sum())
+        freedom = m - 1
+        if m >= MANY:
+            means = [by_client(row, self.owner[seen], self.clients)[1] for row in each]
+            each = np.array(means)[:, count > 0]
+        else:
+            freedom = int(count.sum()) - m
+        if freedom < 1 or not np.isfinite(each).all() or (each.std(axis=1) == 0).any():
+            return LEVEL / len(differences)
+        return _joint_level(np.corrcoef(each), freedom)
+
     def _trainings(self, d: np.ndarray) -> tuple[float, int]:
         """The variance of the gain from training to training, and its degrees of freedom."""
         means, samples = [], []
@@ -172,6 +197,20 @@ def _mean(d: np.ndarray) -> np.ndarray:
     """The mean over seeds, of those under which a sample was held out."""
     held = ~np.isnan(d)
     return np.where(held, d, 0).sum(0) / held.sum(0)
+
+
+def _joint_level(correlation: np.ndarray, freedom: int, draws: int = 200_000) -> float:
+    """Two-sided level of each of some correlated t-values at which one in 20 sets has any beyond.
+
+    >>> alone, alike = np.eye(3), np.ones((3, 3))
+    >>> round(_joint_level(alone, 1000), 2), round(_joint_level(alike, 1000), 2)
+    (0.02, 0.05)
+    """
+    rng = np.random.default_rng(0)
+    normal = rng.multivariate_normal(np.zeros(len(correlation)), correlation, draws)
+    t = np.abs(normal).max(1) / np.sqrt(rng.chisquare(freedom, draws) / freedom)
+    beyond = 2 * cumulative(-float(np.quantile(t, 1 - LEVEL)), freedom)
+    return min(LEVEL, max(beyond, LEVEL / len(correlation)))
 
 
 def quantile(p: float, freedom: float) -> float:

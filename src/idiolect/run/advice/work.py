@@ -23,7 +23,7 @@ from .advice import Advice
 from .asking import Asking
 from .clients import client_gains
 from .decision import LOCAL, UNDECIDED, Compared, Decision, alternative, decide
-from .estimate import LEVEL, Gain, Held
+from .estimate import Gain, Held
 from .heterogeneity import Heterogeneity, heterogeneity
 from .holdout import GIVEN, Holdout
 from .lines import Line, beaten_by_constant, candidate_line, constant_line
@@ -118,7 +118,7 @@ class Work:
         repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
         held = Held(self.holdout.owner, self.federation.clients, repeated, counted)
         federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
-        level = LEVEL / max(1, len(federated))  # the intervals hold together
+        level = held.joint_level([values[label] - alone for label in federated])
         gains = {label: held.gain(values[label] - alone, level) for label in federated}
         tie = self.asking.tie
         if self.metric == "loss":
