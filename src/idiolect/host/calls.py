@@ -36,6 +36,7 @@ MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
 MOST_FRAME = 1 << 31  # bytes of a frame
 FAILED = "failed"  # the kind of a reply that tells an error
+REFUSED = "refused"  # the kind of a reply that says why a call is not carried out
 
 
 @dataclass(frozen=True)
