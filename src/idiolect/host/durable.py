@@ -40,7 +40,7 @@ from .host import Host
 _BASE = re.compile(r"base-([0-9]{12,18})-([0-9a-f]{8,16})")
 _ROUND = re.compile(r"round-([0-9]{12,18})\.safetensors")
 _DOWN = re.compile(r"down-([0-9]{12,18})\.safetensors")
-_HALF_WRITTEN = re.compile(r"\.(base|round|down|gone)-.+")
+_HALF_WRITTEN = re.compile(r"\.((base|round|down|gone)-|host\.json\.).+")
 FACTS = "host.json"
 SUMS = "checksums.json"  # of the files of a base
 MOST_FILES = 256  # of rounds, before all rows are written anew

@@ -28,7 +28,7 @@ class Service:
         self.host = host
         self.durable = durable
         self.concluded = durable.version if durable else -1
-        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._last: tuple[bytes | None, bytes] = (None, b"")
         self._known: dict[str, Callable[[Call], Call]] = {
             "status": self._status,
             "update": self._update,

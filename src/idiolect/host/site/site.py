@@ -67,7 +67,7 @@ class Site:
         self.spent = Spent.load(folder.path)
         self.agreed: Agreed | None = None
         self.service: Service | None = None
-        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._last: tuple[bytes | None, bytes] = (None, b"")
         self._told = ""
 
     # -- lifecycle -------------------------------------------------------------------------------
