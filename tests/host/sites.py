@@ -39,7 +39,8 @@ class Process:
     def socket(self) -> str:
         return str(self.state / "host.sock")
 
-    def start(self, seconds: float = 60.0) -> Process:
+    def begin(self) -> None:
+        """Start it, without waiting."""
         command = [sys.executable, "-m", "idiolect.cli", "host", "start", "--threads", "1"]
         environment = {**os.environ, "PYTHONPATH": str(SRC), "MKL_CBWR": "AUTO"}
         self.process = subprocess.Popen(
@@ -49,6 +50,11 @@ class Process:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def start(self, seconds: float = 60.0) -> Process:
+        """Start it, if need be, and wait until it answers."""
+        if self.process is None or self.process.poll() is not None:
+            self.begin()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -60,6 +66,12 @@ class Process:
                 time.sleep(0.05)
         self.kill()
         raise RuntimeError("the site does not answer")
+
+    def end(self) -> tuple[int, str]:
+        """Start it where it ends by itself; its exit code, and what it said."""
+        self.begin()
+        said, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, said
 
     def ask(self, call: Call) -> Call:
         """A call and its reply."""
@@ -82,6 +94,8 @@ class Process:
 def started(sites: Sequence[Process]):
     """Sites that end with the test, however it ends."""
     try:
+        for site in sites:
+            site.begin()
         for site in sites:
             site.start()
         yield sites

@@ -301,6 +301,13 @@ class Durable:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def rounds_on_disk(folder: Path) -> int:
+    """How many rounds the rows in a folder are of, by the names of its files."""
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    found = [m for name in names for m in (_BASE.fullmatch(name), _ROUND.fullmatch(name)) if m]
+    return max((int(match[1]) for match in found), default=0)
+
+
 def _forget(store: Store) -> None:
     """As a store that has met nobody."""
     unmet = torch.full((store.clients,), -1, dtype=torch.int64)

@@ -13,7 +13,7 @@ from ...core.typed import expect_fields
 from ...data.federation import Federation
 from ...server.contract import Contract
 from ..terms import HostSettings
-from .folder import AGREEMENT, ENROLLED
+from .folder import AGREEMENT, ENROLLED, MEMBERS
 
 TABLE = "table"
 ARRAY = "array"
@@ -84,6 +84,26 @@ def read_form(data: Any) -> dict[str, Any]:
         if not sound or not all(type(n) is int and n >= 0 for n in inputs[1]):
             raise ValueError("data: inputs are [dtype, shape]")
     return dict(data)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which of the owner's clients take part, and what their data are like."""
+
+    ids: list[int | str]  # as the owner calls them
+    names: list[str]  # as the server does
+    data: dict[str, Any]  # classes, class_names, inputs and preparation: what predictions need
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / MEMBERS, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Members:
+        hints = {"ids": list[int | str], "names": list[str], "data": dict[str, Any]}
+        found = cls(**read_json_object(folder / MEMBERS, hints, limit=256 << 20))
+        if len(found.ids) != len(found.names) or not found.ids:
+            raise ValueError(f"{folder / MEMBERS}: a name for each client is expected")
+        return found
 
 
 @dataclass(frozen=True)

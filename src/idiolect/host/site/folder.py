@@ -28,6 +28,7 @@ SITE = "site.json"
 MESSAGES = "messages.csv"
 CURRENT = "current.json"
 AGREEMENT = "agreement.json"
+MEMBERS = "members.json"
 ENROLLED = "enrolled.json"
 ROWS = "rows"
 _RUN = re.compile(r"run-([0-9a-f]{8})")
@@ -125,8 +126,9 @@ class Folder:
             raise SettingError(f"state: {path} was written by another version of idiolect")
         return found
 
-    def write_site(self, site: str, data: dict[str, Any]) -> None:
-        write_json(self.path / SITE, {"format": FORMAT, "site": site, "data": data})
+    def write_site(self, site: str, data: dict[str, Any], rules: dict[str, Any]) -> None:
+        facts = {"format": FORMAT, "site": site, "data": data, "rules": rules}
+        write_json(self.path / SITE, facts)
 
     def run(self, run: int) -> Path:
         """The folder of a run; it need not exist."""
@@ -151,7 +153,7 @@ class Folder:
         write_json(self.path / CURRENT, {"run": run})
 
 
-_SITE = {"format": int, "site": str, "data": dict}
+_SITE = {"format": int, "site": str, "data": dict, "rules": dict}
 
 
 def _locked(file: Any, seconds: float = 0.0) -> bool:

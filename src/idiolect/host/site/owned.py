@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ... import data as data_sets
 from ...core.knobs import SettingError
@@ -22,7 +21,7 @@ from ...data.preparation.kinds import CATEGORY, coded
 from ...data.reading import Reading
 from ...data.tables import TableFile
 from ..service import Refused
-from .agreement import TABLE
+from .agreement import TABLE, Members
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,21 +188,35 @@ class Owned:
                 f"{len(classes)} agreed"
             )
 
-    # -- names on the wire -----------------------------------------------------------------------
-    def wire_names(self, found: Federation, own: bool) -> tuple[str, ...]:
-        """What the server calls the clients: the site's name, with numbers if they are several."""
-        if own:
-            return found.names
-        if found.clients == 1:
-            return (self.site,)
-        return tuple(f"{self.site}/{k + 1}" for k in range(found.clients))
+    # -- who takes part --------------------------------------------------------------------------
+    def members(self, found: Federation, least: int, own_names: bool) -> Members:
+        """The clients with so many training samples, and what the server calls them.
+
+        That is the site's name, with numbers if they are several, or their own ids.
+        """
+        chosen = (found.sizes("train") >= least).nonzero().flatten().tolist()
+        if not chosen:
+            raise Refused("min_samples: no client of this site has as many training samples")
+        names = found.names
+        if not own_names:
+            several = [f"{self.site}/{k + 1}" for k in range(found.clients)]
+            names = tuple(several) if found.clients > 1 else (self.site,)
+        ids = [found.ids[k] for k in chosen]
+        return Members(ids, [names[k] for k in chosen], _facts(found))
 
 
-def enough(found: Federation, least: int) -> torch.Tensor:
-    """The positions of the clients with so many training samples."""
-    return (found.sizes("train") >= least).nonzero().flatten()
+def joined(found: Federation, members: Members) -> Federation:
+    """The data of those who take part, by the names that their random numbers are keyed by."""
+    positions = [found.position(id) for id in members.ids]
+    return replace(found.of(positions), ids=tuple(members.names))
 
 
-def renamed(found: Federation, ids: Sequence[str]) -> Federation:
-    """The same data of clients with these names: their random numbers are keyed by them."""
-    return replace(found, ids=tuple(ids))
+def _facts(found: Federation) -> dict[str, Any]:
+    """What predictions need to know of the data, as a record of a run has it."""
+    return {
+        "name": found.name,
+        "classes": found.classes,
+        "class_names": list(found.class_names),
+        "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)],
+        "preparation": found.preparation.as_dict() if found.preparation else None,
+    }

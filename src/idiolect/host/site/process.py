@@ -34,7 +34,7 @@ def run_site(
     try:
         _same_site(folder, owned)
         tell(owned.check())
-        folder.write_site(owned.site, owned.as_dict())
+        folder.write_site(owned.site, owned.as_dict(), rules.as_dict())
         site = Site(owned, folder, rules, build, tell)
         try:
             site.resume()

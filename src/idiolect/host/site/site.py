@@ -21,11 +21,11 @@ from ..calls import FAILED, REFUSED, Call
 from ..durable import Durable
 from ..host import Host
 from ..service import Refused, Service
-from .agreement import Agreement, Build, Enrolled, Work
+from .agreement import Agreement, Build, Enrolled, Members, Work
 from .folder import ENROLLED, ROWS, Folder
 from .leaving import Content, check_caps, check_round, content, without_few
 from .log import Log, now
-from .owned import Owned, enough, renamed
+from .owned import Owned, joined
 from .rules import Rules
 from .spent import Spent
 from .sums import read_sums_call, sums_reply
@@ -39,7 +39,8 @@ class Agreed:
     """An agreement, and what it comes to here."""
 
     agreement: Agreement
-    federation: Federation  # of the clients that take part, by their names on the wire
+    members: Members
+    federation: Federation  # of those who take part, by their names on the wire
     work: Work
 
 
@@ -78,7 +79,7 @@ class Site:
             return
         place = self.folder.run(run)
         try:
-            self.agreed = self._agree(Agreement.load(place))
+            self.agreed = self._agree(Agreement.load(place), Members.load(place))
             enrolled = Enrolled.load(place, self.agreed.federation.clients)
             if enrolled is not None:
                 self._enrol(enrolled, begun=True)
@@ -206,6 +207,7 @@ class Site:
         if not same:
             found = self._agree(agreement)
             private_folder(place)
+            found.members.save(place)
             agreement.save(place)
             self.folder.enter(agreement.run)
             self.agreed = found
@@ -215,13 +217,13 @@ class Site:
         assert self.agreed is not None
         return self._census(self.agreed.federation)
 
-    def _agree(self, agreement: Agreement) -> Agreed:
+    def _agree(self, agreement: Agreement, members: Members | None = None) -> Agreed:
+        """What an agreement comes to; `members` are those who took part in it before."""
         found = self.owned.agreed(agreement.data)
-        chosen = enough(found, self.rules.min_samples)
-        names = self.owned.wire_names(found, self.rules.client_names == "own")
-        if not len(chosen):
-            raise Refused("min_samples: no client of this site has as many training samples")
-        data = renamed(found.of(chosen), [names[k] for k in chosen.tolist()])
+        if members is None:
+            own = self.rules.client_names == "own"
+            members = self.owned.members(found, self.rules.min_samples, own)
+        data = joined(found, members)
         try:
             work = self.build(agreement, data, self.rules.allow_code)
         except SettingError as error:
@@ -232,7 +234,7 @@ class Site:
                     f"metrics: {metric.name} is to be counted; this site's owner allows "
                     f"{', '.join(self.rules.metrics) or 'none'}"
                 )
-        return Agreed(agreement, data, work)
+        return Agreed(agreement, members, data, work)
 
     def _census(self, data: Federation) -> Call:
         sizes = {split: data.sizes(split).tolist() for split in SPLITS}
