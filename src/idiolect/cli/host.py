@@ -6,10 +6,11 @@ import json
 import re
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.files import write_atomic
-from ..core.knobs import SettingError, build, nearest
+from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.paths import given_folder, given_path
 from ..core.text import shown
 from ..data import DATASETS
@@ -27,10 +28,23 @@ from ..run.predict import predict
 from .flags import Flags, Parser, peek, words_among
 from .models import prediction_csv, prediction_json
 from .portable import FORMATS, write_one
+from .settings_file import read_toml
 
 START_EXAMPLES = """For example:
   idiolect host start --data visits.csv --target outcome --state ~/federation --site north
   idiolect host start --data visits.csv --client ward --state ~/federation --max-rounds 100"""
+
+
+SECTIONS = ("site", "data", "rules", "machine")
+
+
+@dataclass(frozen=True)
+class Place(Knobs):
+    """A site: its name, and where it keeps what it keeps."""
+
+    state: str = knob("", "your directory for rows, log and socket")
+    site: str = knob("", "what this site is called; empty: this machine's name")
+    share: str = knob("", "k/n: the k-th of n parts of a data set's clients, for trials")
 
 
 def host(argv: list[str]) -> None:
@@ -53,42 +67,50 @@ def _start(argv: list[str]) -> None:
         "host start", "Take part in a federation with your own data, which stay where they are."
     )
     parser.epilog = START_EXAMPLES
-    named = peek(argv, "--data") or ""
+    config = peek(argv, "--config")
+    file = read_toml(config, SECTIONS)
+    named = peek(argv, "--data") or file["data"].get("name", "")
     path = named if named.lower().endswith(SUFFIXES) else ""
+    parser.add_argument("--config", help="[site], [data], [rules], [machine] in TOML; flags win")
     parser.add_argument(
         "--data", help=f"your table (.csv, .tsv, .parquet), or a data set: {', '.join(DATASETS)}"
     )
-    parser.add_argument("--state", required=True, help="your directory for rows, log and socket")
-    parser.add_argument("--site", help="what this site is called (default: this machine's name)")
-    parser.add_argument(
-        "--share", default="", help="k/n: the k-th of n parts of a data set's clients, for trials"
-    )
     flags = Flags(parser)
+    flags.add("site", Place, "this site")
     flags.add("rules", Rules, "what may leave")
     flags.add("machine", Machine, "what it computes with")
     data = "table" if path or not named else named
     flags.add("data", DATASETS.find(data), f"data {data}")
     parsed = flags.parse(argv)
+    if config is not None:
+        flags.check_file(file, config)
+
+    def given(section: str) -> dict[str, Any]:
+        from_file = {k: v for k, v in file[section].items() if k != "name" or section == "site"}
+        return from_file | flags.values(parsed, section)
+
     if not named:
         raise SettingError("data: name your table: --data FILE, or a data set")
-    options = flags.values(parsed, "data")
+    options = given("data")
     if path:
         if "path" in options:
             raise SettingError("path: the table is named by --data already")
         options["path"] = path
     if options.get("path"):
         options["path"] = str(given_path(options["path"], "path").absolute())
-    site = _site_name(parsed.site)
-    rules = build(Rules, flags.values(parsed, "rules"), "rules")
-    machine = build(Machine, flags.values(parsed, "machine"), "machine")
+    place = build(Place, given("site"), "site")
+    if not place.state:
+        raise SettingError("state: name a directory for rows, log and socket: --state DIR")
+    rules = build(Rules, given("rules"), "rules")
+    machine = build(Machine, given("machine"), "machine")
     check_machine(machine)
-    state = given_folder(parsed.state, "state")
-    owned = Owned(site, data, options, parsed.share)
+    state = given_folder(place.state, "state")
+    owned = Owned(_site_name(place.site), data, options, place.share)
     run_site(owned, state, rules, Builder(machine), lambda line: say(shown(line)))
 
 
-def _site_name(given: str | None) -> str:
-    name = socket.gethostname().partition(".")[0] if given is None else given
+def _site_name(given: str) -> str:
+    name = given or socket.gethostname().partition(".")[0]
     if not re.fullmatch(r"[\w .+@-]{1,64}", name) or name != name.strip():
         raise SettingError(
             f"site: {name!r} is not accepted; up to 64 letters, digits and any of . + @ - _ : "

@@ -120,7 +120,10 @@ class Owned:
         self._check_classes(frame, form["target"], classes)
         prepared = None
         if form["preparation"] is not None:
-            prepared = Preparation.from_dict(form["preparation"])
+            try:
+                prepared = Preparation.from_dict(form["preparation"])
+            except SettingError as error:
+                raise Refused(str(error)) from None
             names = [column.name for column in prepared.columns]
             if names != form["features"]:
                 raise Refused("data: the preparation is of other columns than the features")

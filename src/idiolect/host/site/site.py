@@ -28,7 +28,7 @@ from .log import Log, now
 from .owned import Owned, joined
 from .rules import Rules
 from .spent import Spent
-from .sums import read_sums_call, sums_reply
+from .sums import check_same, read_sums_call, sums_reply
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
 SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
@@ -192,7 +192,10 @@ class Site:
     def _sums(self, call: Call) -> Call:
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
-        return sums_reply(self.owned, read_sums_call(call), self.rules.min_samples)
+        asked = read_sums_call(call)
+        reply = sums_reply(self.owned, asked, self.rules.min_samples)
+        check_same(self.folder.path, asked)
+        return reply
 
     def _take_agreement(self, call: Call) -> Call:
         try:

@@ -5,16 +5,20 @@
     sums {pass: 2, data: {target, features}, missing, means: {name: mean}}
         -> sums {columns: {name: {squares}}}
 
-All numbers are over the training rows of the site; no value of a single row leaves. What the
-server makes of them is `idiolect.data.preparation.federated`.
+All numbers are over the training rows of the site; no value of a single row leaves. A site answers
+about one target, one list of features and one treatment of missing values, ever: sums over rows
+that differ in one of them could be subtracted from each other. What the server makes of the answers
+is `idiolect.data.preparation.federated`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ...core.files import check_object
+from ...core.files import check_object, read_json_object, write_json
 from ...core.knobs import SettingError
 from ...core.typed import expect_fields
 from ...data.frames import training_rows
@@ -22,6 +26,8 @@ from ...data.preparation.federated import MISSING, first_sums, second_sums
 from ..calls import Call
 from ..service import Refused
 from .owned import UNREADABLE, Owned
+
+FILE = "sums.json"
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,23 @@ def read_sums_call(call: Call) -> Asked:
         features = found["data"]["features"]
         if not features or len(set(features)) < len(features):
             raise ValueError("features: one or more columns, each named once")
+        for name, mean in found.get("means", {}).items():
+            if name not in features or not math.isfinite(mean):
+                raise ValueError(f"means: {name[:80]!r}: a number for some of the features each")
     except ValueError as error:
         raise Refused(f"sums: {error}") from None
     means = found.get("means", {})
     return Asked(found["pass"], found["data"]["target"], features, found["missing"], means)
+
+
+def check_same(folder: Path, asked: Asked) -> None:
+    """Refuse sums of other columns or rows than those that were asked for first."""
+    path = folder / FILE
+    what = {"target": asked.target, "features": asked.features, "missing": asked.missing}
+    if not path.exists():
+        write_json(path, what)
+    elif read_json_object(path, limit=64 << 20) != what:
+        raise Refused("sums: others were asked for before, and two could be subtracted")
 
 
 def sums_reply(owned: Owned, asked: Asked, least: int) -> Call:
