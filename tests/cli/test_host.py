@@ -2,12 +2,13 @@
 
 import json
 import signal
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
-from host.site.common import form, server_for, synthetic, table, with_table
+from host.site.common import Direct, form, server_for, synthetic, table, with_table
 from host.sites import Process, Told, agreement, plan_of
 from idiolect.cli.main import main
 from idiolect.engine.remote import Remote
@@ -36,10 +37,6 @@ def trained(tmp_path_factory):
     ids = [0, 1, 2]
     facts = {"wire_ids": ids, "checksum": session.contract.checksum, "validation": True}
     assert at.ask(Call("enrol", facts)).kind == "status"
-    from types import SimpleNamespace
-
-    from host.site.common import Direct
-
     told = Told(torch.tensor(ids), SimpleNamespace(metrics=()))
     engine = Remote(session.server, [told], Direct([at]))
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -132,7 +133,5 @@ def server_for(at: At, plan=None, run: int = RUN) -> tuple[Session, Remote]:
     facts = {"wire_ids": ids, "checksum": session.contract.checksum, "validation": True}
     reply = at.ask(Call("enrol", facts))
     assert reply.kind == "status", reply.facts
-    from types import SimpleNamespace
-
     told = Told(torch.tensor(ids), SimpleNamespace(metrics=session.metrics))
     return session, Remote(session.server, [told], Direct([at]))

@@ -24,7 +24,7 @@ def test_a_folder_that_others_may_read_is_refused(tmp_path):
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    with pytest.raises(SettingError, match="can be read by others.*chmod 700"):
+    with pytest.raises(SettingError, match=r"can be read by others.*chmod 700"):
         Folder(folder).open()
 
 

@@ -193,7 +193,7 @@ def test_an_enrolment_that_does_not_fit_is_refused(tmp_path, federation, facts, 
 # -- restarts --------------------------------------------------------------------------------------
 def test_a_site_goes_on_after_a_restart_with_its_rows(tmp_path, federation):
     at = synthetic(tmp_path / "s")
-    session, engine = server_for(at)
+    _, engine = server_for(at)
     ours = in_process(session_of(plan_of("ditto"), federation))
     for _ in range(3):
         ours.advance()
