@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from engine.setting import with_header
+from engine.setting import EVERYONE, contract, server, with_header
+from engine.setting import host as engine_host
 from host.replay import Recorded, digest, service_on
 from idiolect.host import calls
 from idiolect.host.calls import Call
+from idiolect.host.durable import Durable
 from idiolect.host.service import Service
+from idiolect.server.exchange import Order, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_the_end_of_a_round_that_is_told_again_changes_nothing(service, recorded
     verdict = calls.read_verdict(Call.open(recorded.of(2)[-1]))
     service.handle(Call("status").pack())  # so that it is not the same call twice in a row
     again = calls.verdict_call(verdict).pack()
-    assert Call.open(service.handle(again)).facts == {"concluded": 2}
+    assert Call.open(service.handle(again)).facts["concluded"] == 2
     assert digest(service.host) == recorded.rows[2]
 
 
@@ -100,9 +103,12 @@ def test_bytes_that_are_no_frame_get_a_reply_that_says_so(service):
 
 
 def test_where_it_stands(service, recorded):
-    assert Call.open(service.handle(Call("status").pack())).facts == {"concluded": -1}
+    assert Call.open(service.handle(Call("status").pack())).facts == {
+        "concluded": -1,
+        "written": -1,
+    }
     recorded.replayed(service, 0, 2)
-    assert Call.open(service.handle(Call("status").pack())).facts == {"concluded": 1}
+    assert Call.open(service.handle(Call("status").pack())).facts["concluded"] == 1
 
 
 def test_rows_of_a_checkpoint_replace_those_on_disk(recorded, tmp_path):
@@ -113,6 +119,47 @@ def test_rows_of_a_checkpoint_replace_those_on_disk(recorded, tmp_path):
     recorded.replayed(service, 2, 4)
     rounds = torch.full((3,), 2)
     call = Call("load", {"folder": folder, "version": 2}, {"rounds": rounds})
-    assert Call.open(service.handle(call.pack())).facts == {"concluded": 1}
+    assert Call.open(service.handle(call.pack())).facts["concluded"] == 1
     again = service_on(recorded, tmp_path / "rows", begun=True)
     assert again.concluded == 1 and digest(again.host) == recorded.rows[1]
+
+
+def test_a_round_whose_end_was_never_told_is_as_one_that_was_not_heard(recorded, tmp_path):
+    """In memory and on disk: the next order finds the rows that it would find elsewhere."""
+    told, untold = (service_on(recorded, tmp_path / name) for name in ("told", "untold"))
+    for service in (told, untold):
+        recorded.replayed(service, 0, 2)
+        service.handle(recorded.of(2)[0])
+    order = calls.read_order(Call.open(recorded.of(2)[0]))
+    told.handle(calls.verdict_call(Verdict(2, order.heard[:0], order.heard, {})).pack())
+    for service in (told, untold):
+        assert Call.open(service.handle(recorded.of(3)[0])).kind == "sent"
+        assert service.concluded == 2
+    assert digest(told.host) == digest(untold.host) != recorded.rows[2]
+    for service in (told, untold):
+        for frame in recorded.of(3)[1:]:
+            service.handle(frame)
+        again = service_on(recorded, service.durable.folder)
+        assert digest(again.host) == digest(service.host)
+
+
+def test_clients_that_arrive_one_by_one_are_on_disk_as_they_arrive(tmp_path):
+    agreed = contract("ditto")
+    host = engine_host(agreed, EVERYONE, asynchronous=True)
+    durable = Durable(host, tmp_path)
+    durable.load()
+    service = Service(host, durable)
+    down = server(agreed).message(0)
+    for version, who in ((0, [0, 2, 5]), (3, [1]), (1, [4])):
+        ids = torch.tensor(who)
+        message = with_header(down, version=version)
+        order = Order(version, message, ids, ids, {}, torch.zeros_like(ids))
+        service.handle(calls.order_call(order, "begin").pack())
+        for one in ids.split(1):
+            verdict = Verdict(version, one, one[:0], {})
+            reply = Call.open(service.handle(calls.verdict_call(verdict, "arrived").pack()))
+            assert reply.kind == "status"
+            again = Durable(engine_host(agreed, EVERYONE, asynchronous=True), tmp_path)
+            again.load(begun=True)
+            assert again.host.digest() == host.digest()
+            assert torch.equal(again.host.store.version, host.store.version)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.files import (
     check_object,
@@ -31,7 +32,6 @@ from ..core.files import (
     sync,
     write_json,
 )
-from ..core.store import Store
 from ..core.tensors import Shapes, read_tensors, write_tensors
 from ..core.types import State, prefixed, under
 from .calls import as_bytes, as_tensor
@@ -92,14 +92,25 @@ class Durable:
         return self.version
 
     def concluded(self, version: int) -> None:
-        """Write what this round has left of the rows."""
+        """Write all rows that were changed since the last round on disk; this one is the last."""
         if version <= self.version:
             raise ValueError(f"round {version} is not later than {self.version}, which is on disk")
+        self._append(
+            version, {n: store.newer(self.version) for n, store in self.host.stores().items()}
+        )
+
+    def arrived(self, rows: Tensor) -> None:
+        """Write the rows of these clients, where each arrives by itself: the next in a sequence."""
+        self._append(self.version + 1, dict.fromkeys(self.host.stores(), rows))
+
+    def _append(self, version: int, changed: dict[str, Tensor]) -> None:
         tensors: State = {"before": torch.tensor([self.version])}
         for name, store in self.host.stores().items():
-            ids, rows = store.written(version)
-            if len(ids) and rows:
-                tensors |= prefixed({"ids": ids, **prefixed(rows, "rows.")}, f"{name}:")
+            ids = changed[name]
+            rows = store.read(ids) if len(ids) else {}
+            if rows:
+                part = {"ids": ids, "rounds": store.version[ids], **prefixed(rows, "rows.")}
+                tensors |= prefixed(part, f"{name}:")
         file = self._write(f"round-{version + 1:012d}.safetensors", tensors)
         self.version = version
         self._since += file.stat().st_size
@@ -190,7 +201,7 @@ class Durable:
             self.version = version
         else:
             for store in self.host.stores().values():
-                _forget(store)
+                store.forget()
         for version, file in self._found(_ROUND):
             if version > self.version and (before is None or version < before):
                 self._apply(version, file)
@@ -213,7 +224,7 @@ class Durable:
                 if ids.dtype != torch.int64 or ids.dim() != 1 or bool((ids.diff() <= 0).any()):
                     raise ValueError(f"{file.name}: ids: increasing whole numbers are expected")
                 try:
-                    store.put(ids, version, under(part, "rows."))
+                    store.put(ids, part.pop("rounds", ids[:0]), under(part, "rows."))
                 except ValueError as error:
                     raise ValueError(f"{file.name}: {error}") from None
         self.version = version
@@ -306,12 +317,6 @@ def rounds_on_disk(folder: Path) -> int:
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     found = [m for name in names for m in (_BASE.fullmatch(name), _ROUND.fullmatch(name)) if m]
     return max((int(match[1]) for match in found), default=0)
-
-
-def _forget(store: Store) -> None:
-    """As a store that has met nobody."""
-    unmet = torch.full((store.clients,), -1, dtype=torch.int64)
-    store.load({"version": unmet, "made": torch.zeros(store.clients, dtype=torch.bool)})
 
 
 def _number(path: Path) -> int:

@@ -186,7 +186,7 @@ def test_an_enrolment_that_does_not_fit_is_refused(tmp_path, federation, facts, 
     sound = {"wire_ids": [0, 1, 2, 3], "checksum": checksum, "validation": True}
     assert reason in at.refusal(Call("enrol", {**sound, **facts}))
     assert at.site.service is None
-    assert at.ask(Call("enrol", sound)).facts == {"concluded": -1}
+    assert at.ask(Call("enrol", sound)).facts == {"concluded": -1, "written": -1}
     assert "enrolled otherwise" in at.refusal(Call("enrol", {**sound, "wire_ids": [1, 2, 3, 4]}))
 
 
@@ -201,7 +201,10 @@ def test_a_site_goes_on_after_a_restart_with_its_rows(tmp_path, federation):
         before = digest(at.site.service.host)
         at.restarted()
         assert digest(at.site.service.host) == before
-        assert at.ask(Call("status")).facts == {"concluded": engine.rounds - 1}
+        assert at.ask(Call("status")).facts == {
+            "concluded": engine.rounds - 1,
+            "written": engine.rounds - 1,
+        }
     for name, t in engine.server.state.items():
         assert torch.equal(t, ours.server.state[name])
     assert any("going on with run 0000004d after 3 rounds" in line for line in at.told)
@@ -290,4 +293,4 @@ def test_an_order_of_another_contract_changes_nothing(tmp_path):
     other = session_of(plan_of("ditto", batch=9), at.owned.loaded)
     assert at.ask(calls.order_call(other.server.open(1).order)).kind == "failed"
     assert digest(at.site.service.host) == before
-    assert at.ask(Call("status")).facts == {"concluded": 0}
+    assert at.ask(Call("status")).facts == {"concluded": 0, "written": 0}

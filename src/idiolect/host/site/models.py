@@ -104,7 +104,9 @@ def _read(host: Host, members: Members, agreement: Agreement, rows: Path) -> Own
         try:
             durable.peek()
             return OwnModels(host, members, agreement, durable)
-        except FileNotFoundError:
+        except SettingError:
+            raise
+        except (FileNotFoundError, ValueError):
             if not left:
                 raise
             time.sleep(0.05)

@@ -31,6 +31,7 @@ from .spent import Spent
 from .sums import check_same, read_sums_call, sums_reply
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
+MOST_RUNS = 1000  # of a state directory
 SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
 
 
@@ -164,7 +165,7 @@ class Site:
             "sums": self._sums,
             "agree": self._take_agreement,
             "enrol": self._take_enrolment,
-            "status": lambda call: Call("status", {"concluded": self.concluded}),
+            "status": self._status,
         }
         if call.kind not in known:
             raise Refused(f"{call.kind[:40]!r} is nothing that a site is asked for")
@@ -189,6 +190,11 @@ class Site:
         run = self.agreed.agreement.run if self.agreed else None
         return Call("hello", {**facts, "run": run, "concluded": self.concluded})
 
+    def _status(self, call: Call) -> Call:
+        if self.service is None:
+            return Call("status", {"concluded": -1, "written": -1})
+        return self.service.reply(Call("status"))
+
     def _sums(self, call: Call) -> Call:
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
@@ -208,6 +214,8 @@ class Site:
         if (place / ENROLLED).exists() and Agreement.load(place) != agreement:
             raise Refused(f"run: {agreement.run} was agreed with other terms; use a new number")
         if not same:
+            if len(self.folder.runs()) >= MOST_RUNS and not place.exists():
+                raise Refused(f"run: this site has taken part in {MOST_RUNS} runs; no more")
             found = self._agree(agreement)
             private_folder(place)
             found.members.save(place)
@@ -261,7 +269,7 @@ class Site:
         if self.service is None:
             self._enrol(enrolled, begun=earlier is not None)
             enrolled.save(place)
-        return Call("status", {"concluded": self.concluded})
+        return self._status(call)
 
     def _enrol(self, enrolled: Enrolled, begun: bool) -> None:
         agreed = self._agreed()
