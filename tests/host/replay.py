@@ -63,3 +63,10 @@ def digest(host: Host) -> str:
         for part, t in sorted(store.read(everyone).items()):
             found.update(f"{name} {part}".encode() + bits(t).numpy().tobytes())
     return found.hexdigest()
+
+
+def said(reply: bytes) -> tuple:
+    """What a reply says, but for what is on disk."""
+    call = Call.open(reply)
+    facts = {n: v for n, v in call.facts.items() if n != "written"}
+    return call.kind, facts, {n: bits(t).tolist() for n, t in call.tensors.items()}

@@ -109,7 +109,7 @@ class Durable:
             ids = changed[name]
             rows = store.read(ids) if len(ids) else {}
             if rows:
-                part = {"ids": ids, "rounds": store.version[ids], **prefixed(rows, "rows.")}
+                part = {"ids": ids.clone(), "rounds": store.version[ids], **prefixed(rows, "rows.")}
                 tensors |= prefixed(part, f"{name}:")
         file = self._write(f"round-{version + 1:012d}.safetensors", tensors)
         self.version = version
