@@ -1,7 +1,10 @@
 """`idiolect host`: what the owner of the data types, and what it says."""
 
 import json
+import re
 import signal
+from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -13,6 +16,7 @@ from host.sites import Process, Told, agreement, plan_of
 from idiolect.cli.main import main
 from idiolect.engine.remote import Remote
 from idiolect.host.calls import Call
+from idiolect.host.site.rules import Rules
 from idiolect.run.exported import load_exported
 from idiolect.run.session import Session
 
@@ -218,3 +222,18 @@ def test_a_site_with_a_table_from_the_command_line(tmp_path):
     (tmp_path / "site.toml").write_text('[site]\nsite = "Aachen"\n[rules]\nmax_rounds = 3\n')
     code, text = Process(tmp_path / "s", *arguments[:4], "--config", tmp_path / "site.toml").end()
     assert code == 2 and "is of the site 'Bonn'" in text
+
+
+def test_the_page_for_owners_names_every_rule_and_no_flag_that_there_is_not(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
+    helps = ""
+    for command in ("start", "status", "export", "predict"):
+        arguments = ["--data", "table"] if command == "start" else []
+        with pytest.raises(SystemExit):
+            main(["host", command, *arguments, "--help", "all"])
+        helps += capsys.readouterr().out
+    of_data_sets = {"--clients", "--help"}
+    for flag in set(re.findall(r"--[a-z][a-z-]+", page)) - of_data_sets:
+        assert re.search(rf"{flag}\b", helps), flag
+    for f in fields(Rules):
+        assert f"| `--{f.name.replace('_', '-')}` |" in page

@@ -294,3 +294,16 @@ def test_an_order_of_another_contract_changes_nothing(tmp_path):
     assert at.ask(calls.order_call(other.server.open(1).order)).kind == "failed"
     assert digest(at.site.service.host) == before
     assert at.ask(Call("status")).facts == {"concluded": 0, "written": 0}
+
+
+def test_a_channel_with_a_second_exchange_works_over_a_site(tmp_path, federation):
+    plan = plan_of("fedavg", channel="sketch(columns=5, rows=3, k=2, exact=True)")
+    at = synthetic(tmp_path / "s")
+    _, engine = server_for(at, plan)
+    ours = in_process(session_of(plan, federation))
+    for _ in range(2):
+        ours.advance()
+        engine.advance()
+    assert torch.equal(engine.server.state["w"], ours.server.state["w"])
+    asked = [r for r in at.log() if r["kind"] == "answer" and r["direction"] == "out"]
+    assert asked and all(int(r["numbers"]) > 0 for r in asked)
