@@ -133,8 +133,8 @@ def _checked(told: Any, name: str) -> Mapping[str, Any]:
         elif kind == CATEGORY:
             hint = list[bool | int | float | str]
             expect_fields(told, {"kind": str, "categories": hint, "missing": bool})
-            if not told["categories"]:
-                raise ValueError("there are no categories")
+            if len(told["categories"]) > MOST_CATEGORIES:
+                raise ValueError(f"at most {MOST_CATEGORIES} categories are accepted")
         else:
             raise ValueError("a column of numbers or of categories is expected")
     except ValueError as error:
