@@ -38,6 +38,7 @@ from .run.advice.advice import Advice
 from .run.advise import advise
 from .run.compare import compare
 from .run.comparison import Comparison
+from .run.exported import load_exported
 from .run.load import load
 from .run.pipeline import pipeline
 from .run.predict import Prediction
@@ -102,6 +103,7 @@ __all__ = [
     "keep_memory",
     "knob",
     "load",
+    "load_exported",
     "models",
     "pipeline",
     "run",

@@ -159,7 +159,7 @@ class Flags:
                         check(key, value, *known[key])
                 except SettingError as error:
                     raise SettingError(f"config: {path}: [{section}] {error}") from None
-        loss = file["run"].get("loss", "")
+        loss = file.get("run", {}).get("loss", "")
         if not isinstance(loss, str):
             raise SettingError(f"config: {path}: [run] loss: {loss!r} is not accepted; text")
 

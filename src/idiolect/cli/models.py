@@ -98,7 +98,7 @@ def predict(argv: list[str]) -> None:
     found = result.predict(rows, owners, parsed.seed, best=parsed.best)
     named = owners if isinstance(owners, list) else None
     if parsed.json:
-        print(json.dumps(_json(found, named)))
+        print(json.dumps(prediction_json(found, named)))
     elif output is None:
         sys.stdout.write(prediction_csv(found, named, column))
     if output is not None:
@@ -124,7 +124,8 @@ def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
     return frame[column].tolist()
 
 
-def _json(found: Prediction, clients: list[Any] | None) -> dict[str, Any]:
+def prediction_json(found: Prediction, clients: list[Any] | None) -> dict[str, Any]:
+    """The same as plain data."""
     out: dict[str, Any] = {}
     if clients is not None:
         out["clients"] = [str(c) for c in clients]

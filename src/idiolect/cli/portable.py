@@ -21,6 +21,7 @@ from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.plain import plain
 from ..report.console import say
+from ..run.predict import preparation_of
 from ..run.result import Result
 
 Run = Callable[[Tensor], Tensor]  # a file's own way to compute
@@ -38,25 +39,38 @@ def export_one(
     best: bool = False,
 ) -> list[Path]:
     """The file of a client's model, and the file that describes it."""
-    module = result.personal(client, seed, best=best).eval()
+    roster = result.session(seed, best).server.roster
+    wire_id = roster.wire_id(client)
+    module = result.personal(client, seed, best=best)
+    about = {"client": roster.ids[wire_id], "method": result.label}
+    return write_one(module, result.record.data, form, folder, f"client-{wire_id:06d}", about)
+
+
+def write_one(
+    module: nn.Module,
+    data: dict[str, Any],
+    form: str,
+    folder: Path,
+    name: str,
+    about: dict[str, Any],
+) -> list[Path]:
+    """A model that was trained on such `data` (as a record tells them), and what describes it."""
+    module = module.eval()
     make, suffix = FORMATS[form]
-    sample = _sample(result, ROWS)
+    sample = _sample(data, ROWS)
     with _quiet():
         content, run = make(module, sample)
-    _check(module, run, _sample(result, CHECKED), form)
-    session = result.session(seed, best)
-    wire_id = session.server.roster.wire_id(client)
+    _check(module, run, _sample(data, CHECKED), form)
     target = private_folder(folder)
-    path = target / f"client-{wire_id:06d}{suffix}"
-    write_atomic(path, content)
-    about = target / f"client-{wire_id:06d}.json"
-    write_json(about, _about(result, session.server.roster.ids[wire_id], sample, form))
-    return [path, about]
+    paths = [target / f"{name}{suffix}", target / f"{name}.json"]
+    write_atomic(paths[0], content)
+    write_json(paths[1], plain(about | {"format": form} | _about(data, sample)))
+    return paths
 
 
-def _sample(result: Result, rows: int) -> Tensor:
+def _sample(data: dict[str, Any], rows: int) -> Tensor:
     """Inputs of the shape that the model was trained with."""
-    known = result.record.data.get("inputs") or []
+    known = data.get("inputs") or []
     if len(known) != 1:
         raise SettingError(
             "format: the inputs of this run are several tensors; only models of one can be written "
@@ -154,22 +168,16 @@ FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor], tuple[bytes, Run]], str]]
 }
 
 
-def _about(result: Result, client: Any, sample: Tensor, form: str) -> dict[str, Any]:
-    """What goes in and what comes out, as plain data."""
-    data = result.record.data
-    preparation = result.preparation
+def _about(data: dict[str, Any], sample: Tensor) -> dict[str, Any]:
+    """What goes in and what comes out."""
+    preparation = preparation_of(data)
     classes = data.get("class_names") or list(range(int(data.get("classes") or 0)))
-    return plain(
-        {
-            "client": client,
-            "method": result.label,
-            "format": form,
-            "inputs": {"dtype": str(sample.dtype), "shape": ["rows", *sample.shape[1:]]},
-            "features": list(preparation.feature_names) if preparation else None,
-            "preparation": preparation.as_dict() if preparation else None,
-            "outputs": "a number per class, of which softmax makes probabilities"
-            if classes
-            else "the value",
-            "classes": classes or None,
-        }
-    )
+    return {
+        "inputs": {"dtype": str(sample.dtype), "shape": ["rows", *sample.shape[1:]]},
+        "features": list(preparation.feature_names) if preparation else None,
+        "preparation": preparation.as_dict() if preparation else None,
+        "outputs": "a number per class, of which softmax makes probabilities"
+        if classes
+        else "the value",
+        "classes": classes or None,
+    }

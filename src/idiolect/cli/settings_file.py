@@ -12,12 +12,13 @@ SECTIONS = ("method", "run", "task", "data", "model")
 MOST = 1 << 20  # bytes; a file of all settings there are has a few thousand
 
 
-def read_toml(path: str | None) -> dict[str, Any]:
+def read_toml(path: str | None, known: tuple[str, ...] = SECTIONS) -> dict[str, Any]:
     """The sections of a settings file, and its list of methods; all empty without one."""
     content = {} if path is None else _content(path)
+    names = (*known, "methods") if known == SECTIONS else known
     for section, value in content.items():
-        if section not in (*SECTIONS, "methods"):
-            raise nearest(section, (*SECTIONS, "methods"), f"config section in {path}")
+        if section not in names:
+            raise nearest(section, names, f"config section in {path}")
         if section == "methods":
             if not isinstance(value, list) or not all(isinstance(m, str) for m in value):
                 raise SettingError(
@@ -32,7 +33,7 @@ def read_toml(path: str | None) -> dict[str, Any]:
             raise SettingError(
                 f"config: name in [{section}] of {path}: {value['name']!r} is not accepted; text"
             )
-    sections = {s: dict(content.get(s, {})) for s in SECTIONS}
+    sections = {s: dict(content.get(s, {})) for s in known}
     return sections | {"methods": content.get("methods", [])}
 
 

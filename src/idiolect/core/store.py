@@ -133,22 +133,25 @@ class Store:
         """The round is concluded: what was kept from before it is dropped."""
         self._drop([b for b in self._before if b.round <= round])
 
-    def written(self, round: int) -> tuple[Tensor, State]:
-        """The clients whose rows are those that this round wrote, and the rows."""
-        ids = (self.version == round).nonzero().flatten()
-        return ids, self._at(ids)
+    def newer(self, round: int) -> Tensor:
+        """The clients whose rows were written after this round."""
+        return (self.version > round).nonzero().flatten()
 
-    def put(self, ids: Tensor, round: int, rows: State) -> None:
-        """Rows as a round has left them, told by a file; ValueError for what is none of ours."""
+    def put(self, ids: Tensor, rounds: Tensor, rows: State) -> None:
+        """Rows as rounds have left them, told by a file; ValueError for what is none of ours."""
         like = shapes_of(self._like())
         check_shapes(shapes_of(rows), {n: ((len(ids), *s[1:]), d) for n, (s, d) in like.items()})
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.clients):
             raise ValueError("ids: a row of a client that is none")
+        if rounds.shape != ids.shape or rounds.dtype != self.version.dtype:
+            raise ValueError("rounds: one for each row is expected")
+        if bool((rounds < 0).any()):
+            raise ValueError("rounds: whole numbers >= 0 are expected")
         self._meet(ids)
         for n, t in rows.items():
             own = self.rows[n]
             own[ids.to(own.device)] = t.to(own.device)
-        self.version[ids] = round
+        self.version[ids] = rounds
 
     def forget(self) -> None:
         """As if nobody had ever been met."""

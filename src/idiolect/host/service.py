@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
+from ..server.exchange import Order, Verdict
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable
 from .host import Host
+
+
+class Refused(SettingError):
+    """A call that a host does not carry out; the text may be told to whoever made it."""
 
 
 class Service:
@@ -24,7 +29,8 @@ class Service:
         self.host = host
         self.durable = durable
         self.concluded = durable.version if durable else -1
-        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._begun: Order | None = None  # the round whose end is still to be told
+        self._last: tuple[bytes | None, bytes] = (None, b"")
         self._known: dict[str, Callable[[Call], Call]] = {
             "status": self._status,
             "update": self._update,
@@ -68,7 +74,34 @@ class Service:
         return Call("status", {"concluded": self.concluded, "written": written})
 
     def _update(self, call: Call) -> Call:
-        return calls.sent_reply(self.host.update(calls.read_order(call)))
+        order = calls.read_order(call)
+        if order.version <= self.concluded:
+            self.host.open_down(order)  # refuses what is no order before anything is taken back
+            self._go_back(order.version)
+        self._abandon(order.version)
+        sent = self.host.update(order)
+        self._begun = order
+        return calls.sent_reply(sent)
+
+    def _go_back(self, version: int) -> None:
+        """A round that was concluded is done again: the server was restarted from before it.
+
+        Only the last one: what rows were before an earlier one is not kept.
+        """
+        if version < self.concluded:
+            raise Refused(
+                f"version: {version} is not accepted; this host has concluded version "
+                f"{self.concluded} and can go back to before that one, no further"
+            )
+        try:
+            if self.durable is not None:
+                self.durable.back(version)
+            elif not self.host.settings.repeats:
+                raise ValueError("rows before it are not kept")
+        except ValueError as error:
+            raise Refused(f"version: {version} is not accepted; {error}") from None
+        self.concluded = version - 1
+        self._begun = None
 
     def _answer(self, call: Call) -> Call:
         return calls.answer_reply(self.host.answer(calls.read_query(call)))
@@ -76,9 +109,26 @@ class Service:
     def _conclude(self, call: Call) -> Call:
         verdict = calls.read_verdict(call)
         if verdict.version > self.concluded:
-            self.host.conclude(verdict)
-            self._done(verdict.version)
+            self._abandon(verdict.version)
+            self._end(verdict)
         return self._status(call)
+
+    def _end(self, verdict: Verdict) -> None:
+        self.host.conclude(verdict)
+        if self.durable is not None:
+            self.durable.concluded(verdict.version)
+        self.concluded = verdict.version
+        self._begun = None
+
+    def _abandon(self, version: int) -> None:
+        """A round whose end was never told ends when another one comes: nothing of it counted.
+
+        That is all a host can know: the server has lost it before it could be told.
+        """
+        begun = self._begun
+        if begun is not None and begun.version < version:
+            nobody = begun.heard[:0]
+            self._end(Verdict(begun.version, nobody, begun.heard, {}))
 
     def _begin(self, call: Call) -> Call:
         assert self.host.at_work is not None
@@ -88,13 +138,10 @@ class Service:
         verdict = calls.read_verdict(call)
         assert self.host.at_work is not None
         self.host.at_work.arrived(verdict)
-        self._done(verdict.version)
+        if self.durable is not None and len(rows := self.host.rows(verdict.counted)):
+            self.durable.arrived(rows)
+        self.concluded = verdict.version
         return self._status(call)
-
-    def _done(self, version: int) -> None:
-        if self.durable is not None:
-            self.durable.concluded(version)
-        self.concluded = version
 
     def _evaluate(self, call: Call) -> Call:
         return calls.scores_reply(self.host.evaluate(*calls.read_evaluate(call)))
@@ -111,6 +158,7 @@ class Service:
         """Rows of a checkpoint; what is on disk of later rounds is void."""
         rounds = call.tensors.get("rounds")
         self.host.load(_folder(call), rounds)
+        self._begun = None
         self.concluded = int(call.facts["version"]) - 1
         if self.durable is not None:
             self.durable.reset(self.concluded)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.knobs import SettingError
 from ..core.trees import Tree, arguments, first, leaves, map_tree
@@ -17,7 +17,6 @@ from ..core.types import Id
 from ..data.pixels import plan_pixels
 from ..data.preparation import Preparation
 from ..task.losses import Loss, logits
-from .session import Session
 
 AT_ONCE = 4096  # rows in one forward pass
 
@@ -56,7 +55,16 @@ class Prediction:
         return f"Prediction({len(self)} labels of {len(self.classes)} classes)"
 
 
-def predict(session: Session, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
+class Models(Protocol):
+    """What has models of clients: a session of a run, or a site's own."""
+
+    @property
+    def contract(self) -> Any: ...
+
+    def module(self, id: Id) -> nn.Module: ...
+
+
+def predict(session: Models, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
     """The models of `owners` (one for all rows, or one for each) on raw rows or inputs."""
     task = session.contract.task
     inputs = _inputs(rows, owners, data, task.dtype)
@@ -79,7 +87,7 @@ def predict(session: Session, rows: Any, owners: Id | list[Id], data: dict[str, 
     return _in_words(outputs, task.criterion, data)
 
 
-def _outputs(session: Session, id: Id, inputs: Tree) -> Tensor:
+def _outputs(session: Models, id: Id, inputs: Tree) -> Tensor:
     task = session.contract.task
     module = session.module(id)
     pieces = []

@@ -1,0 +1,230 @@
+"""`idiolect host`: the data owner's side of a deployed federation."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.files import write_atomic
+from ..core.knobs import Knobs, SettingError, build, knob, nearest
+from ..core.paths import given_folder, given_path
+from ..core.text import shown
+from ..data import DATASETS
+from ..data.tables import SUFFIXES, TableFile
+from ..host.site.folder import Folder
+from ..host.site.models import OwnModels
+from ..host.site.owned import Owned
+from ..host.site.process import run_site
+from ..host.site.rules import Rules
+from ..host.site.status import in_words, status
+from ..report.console import say
+from ..run.at_site import Builder, Machine, check_machine
+from ..run.exported import export
+from ..run.predict import predict
+from .flags import Flags, Parser, peek, words_among
+from .models import prediction_csv, prediction_json
+from .portable import FORMATS, write_one
+from .settings_file import read_toml
+
+START_EXAMPLES = """For example:
+  idiolect host start --data visits.csv --target outcome --state ~/federation --site north
+  idiolect host start --data visits.csv --client ward --state ~/federation --max-rounds 100"""
+
+
+SECTIONS = ("site", "data", "rules", "machine")
+
+
+@dataclass(frozen=True)
+class Place(Knobs):
+    """A site: its name, and where it keeps what it keeps."""
+
+    state: str = knob("", "your directory for rows, log and socket")
+    site: str = knob("", "what this site is called; empty: this machine's name")
+    share: str = knob("", "k/n: the k-th of n parts of a data set's clients, for trials")
+
+
+def host(argv: list[str]) -> None:
+    """Start, status, export or predict."""
+    words = [argv[i] for i in words_among(argv, Parser("host", ""))]
+    if not words:
+        parser = Parser("host", "The data owner's side of a deployed federation.")
+        parser.add_argument("action", help=", ".join(ACTIONS))
+        Flags(parser).parse(argv)
+    if words[0] not in ACTIONS:
+        raise nearest(words[0], ACTIONS, "host command")
+    rest = list(argv)
+    rest.remove(words[0])
+    ACTIONS[words[0]](rest)
+
+
+def _start(argv: list[str]) -> None:
+    """The long-lived process of the data owner."""
+    parser = Parser(
+        "host start", "Take part in a federation with your own data, which stay where they are."
+    )
+    parser.epilog = START_EXAMPLES
+    config = peek(argv, "--config")
+    file = read_toml(config, SECTIONS)
+    named = peek(argv, "--data") or file["data"].get("name", "")
+    path = named if named.lower().endswith(SUFFIXES) else ""
+    parser.add_argument("--config", help="[site], [data], [rules], [machine] in TOML; flags win")
+    parser.add_argument(
+        "--data", help=f"your table (.csv, .tsv, .parquet), or a data set: {', '.join(DATASETS)}"
+    )
+    flags = Flags(parser)
+    flags.add("site", Place, "this site")
+    flags.add("rules", Rules, "what may leave")
+    flags.add("machine", Machine, "what it computes with")
+    data = "table" if path or not named else named
+    flags.add("data", DATASETS.find(data), f"data {data}")
+    parsed = flags.parse(argv)
+    if config is not None:
+        flags.check_file(file, config)
+
+    def given(section: str) -> dict[str, Any]:
+        from_file = {k: v for k, v in file[section].items() if k != "name" or section == "site"}
+        return from_file | flags.values(parsed, section)
+
+    if not named:
+        raise SettingError("data: name your table: --data FILE, or a data set")
+    options = given("data")
+    if path:
+        if "path" in options:
+            raise SettingError("path: the table is named by --data already")
+        options["path"] = path
+    if options.get("path"):
+        options["path"] = str(given_path(options["path"], "path").absolute())
+    place = build(Place, given("site"), "site")
+    if not place.state:
+        raise SettingError("state: name a directory for rows, log and socket: --state DIR")
+    rules = build(Rules, given("rules"), "rules")
+    machine = build(Machine, given("machine"), "machine")
+    check_machine(machine)
+    state = given_folder(place.state, "state")
+    owned = Owned(_site_name(place.site), data, options, place.share)
+    run_site(owned, state, rules, Builder(machine), lambda line: say(shown(line)))
+
+
+def _site_name(given: str) -> str:
+    name = given or socket.gethostname().partition(".")[0]
+    if not re.fullmatch(r"[\w .+@-]{1,64}", name) or name != name.strip():
+        raise SettingError(
+            f"site: {name!r} is not accepted; up to 64 letters, digits and any of . + @ - _ : "
+            "--site NAME"
+        )
+    return name
+
+
+def _reader(command: str, description: str) -> Parser:
+    """What the commands on a state directory have in common."""
+    parser = Parser(f"host {command}", description)
+    parser.add_argument("--state", required=True, help="the state directory of your site")
+    parser.add_json()
+    return parser
+
+
+def _status(argv: list[str]) -> None:
+    """What has left so far, in plain words."""
+    parsed = Flags(_reader("status", "What has left your site so far, in plain words.")).parse(argv)
+    found = status(given_path(parsed.state, "state"))
+    if parsed.json:
+        print(json.dumps(found))
+        return
+    for line in in_words(found):
+        print(shown(line))
+
+
+def _models(parsed: Any) -> OwnModels:
+    run = None
+    if parsed.run is not None:
+        if not re.fullmatch("[0-9a-f]{1,8}", parsed.run):
+            raise SettingError(f"run: {parsed.run!r} is not accepted; as idiolect host status says")
+        run = int(parsed.run, 16)
+    machine = build(Machine, {}, "machine")
+    return OwnModels.open(given_path(parsed.state, "state"), Builder(machine), run)
+
+
+def _export(argv: list[str]) -> None:
+    """The owner's models as files."""
+    parser = _reader(
+        "export", "Your own models as safetensors, with what makes them ready nn.Modules."
+    )
+    parser.add_argument("--to", required=True, help="the folder for the files")
+    parser.add_argument("--run", help="an earlier run (default: the last)")
+    parser.add_argument(
+        "--format",
+        default="safetensors",
+        help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
+    )
+    parser.add_argument("--client", help="the client whose model, for the other formats")
+    parsed = Flags(parser).parse(argv)
+    if parsed.format not in ("safetensors", *FORMATS):
+        raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
+    if parsed.format == "safetensors" and parsed.client is not None:
+        raise SettingError("client: safetensors are of every client; the other formats of one")
+    target = given_folder(parsed.to, "to")
+    models = _models(parsed)
+    site = Folder(given_path(parsed.state, "state")).site()["site"]
+    if parsed.format == "safetensors":
+        paths = export(models, target, site)
+    else:
+        id = _owner(models, parsed.client)
+        about = {"client": id, "method": str(models.agreement.plan.get("method"))}
+        name = f"client-{[str(i) for i in models.ids].index(str(id)):06d}"
+        data = models.members.data
+        paths = write_one(models.module(id), data, parsed.format, target, name, about)
+    if parsed.json:
+        print(json.dumps([str(p) for p in paths]))
+        return
+    many = len(models.ids) if parsed.format == "safetensors" else 1
+    said = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
+    print(shown(f"{said}; {paths[-1].name} says what goes in"))
+
+
+def _predict(argv: list[str]) -> None:
+    """What the owner's own model says of the rows of a table."""
+    parser = _reader("predict", "What your own model says of the rows of a table.")
+    parser.add_argument("table", help="the rows: .csv, .tsv or .parquet")
+    parser.add_argument("--client", help="whose model predicts all rows, if you have several")
+    parser.add_argument("--run", help="an earlier run (default: the last)")
+    parser.add_argument("-o", "--output", help="the CSV file to write (default: on stdout)")
+    parsed = Flags(parser).parse(argv)
+    output = None if parsed.output is None else given_path(parsed.output, "output")
+    if output is not None and output.exists() and output.samefile(given_path(parsed.table, "data")):
+        raise SettingError("output: it is the file of the rows; choose another")
+    models = _models(parsed)
+    told = Folder(given_path(parsed.state, "state")).site()["data"]["options"]
+    column = told.get("client") or ""
+    frame = TableFile(path=parsed.table, client=column or "client").frame()
+    owners: Any
+    if column in frame.columns and parsed.client is None and len(models.ids) > 1:
+        owners = frame[column].tolist()
+    else:
+        owners = _owner(models, parsed.client)
+    rows = frame.drop(columns=[column]) if column in frame.columns else frame
+    found = predict(models, rows, owners, models.members.data)
+    named = owners if isinstance(owners, list) else None
+    if parsed.json:
+        print(json.dumps(prediction_json(found, named)))
+    elif output is None:
+        sys.stdout.write(prediction_csv(found, named, column))
+    if output is not None:
+        write_atomic(output, prediction_csv(found, named, column).encode())
+        say(f"{len(found):,} rows predicted: {output}")
+
+
+def _owner(models: OwnModels, given: str | None) -> Any:
+    """The client that is meant: the only one, or the one that is named."""
+    if given is None and len(models.ids) == 1:
+        return models.ids[0]
+    if given is None:
+        names = ", ".join(str(id) for id in models.ids[:5])
+        raise SettingError(f"client: say whose model: --client ID; there are {names}")
+    return next((id for id in models.ids if str(id) == given), given)
+
+
+ACTIONS = {"start": _start, "status": _status, "export": _export, "predict": _predict}
