@@ -15,7 +15,7 @@ from ...data.synthetic import Synthetic
 from ...task.task import Task
 from ...theory import logistic
 
-FIRST = 12  # data seed: none that was looked at while the advice was written
+FIRST = 14  # data seed: none that was looked at while the advice was written
 SYNTHETIC, LOGISTIC, DIGITS = "synthetic", "logistic", "digits"
 
 

@@ -6,7 +6,9 @@ Every candidate that federates is compared with Local. `tie` is a gain that is n
    the largest, the one that sends fewest bytes per round; of those that send the same, the one
    whose gain is surest, by the lower end of its interval. Clearly means that the interval lies
    above 0; the intervals of all candidates hold together (`Held.joint_level`), since the luckiest
-   of several is looked at.
+   of several is looked at. One model for all gives way to a personal one that gains clearly, sends
+   no more, and is not clearly worse: clients will train on the held-out samples too, which helps
+   models of their own more than a shared one.
 2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by itself
    a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does not help.
 3. Otherwise the data do not tell: undecided.
@@ -17,7 +19,7 @@ better at 5 %, or too close to call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .estimate import LEVEL, Gain
@@ -34,6 +36,7 @@ class Compared:
     label: str
     gain: Gain  # over Local; its interval holds together with those of the others
     bytes: float  # per round, both directions
+    personal: bool = True  # every client has a model of its own, or one for all
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,15 @@ class Decision:
     hopes: tuple[str, ...] = ()  # where undecided: the candidates that may gain
 
 
-def decide(compared: Sequence[Compared], tie: float) -> Decision:
-    """The rule above; `tie` in the units of the gains."""
+def decide(
+    compared: Sequence[Compared],
+    tie: float,
+    worse: Callable[[str, str], bool] = lambda one, other: False,
+) -> Decision:
+    """The rule above; `tie` in the units of the gains.
+
+    `worse`: whether one candidate is clearly worse than another, by their labels.
+    """
     able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
     if able:
         most = max(c.gain.mean for c in able)
@@ -54,6 +64,10 @@ def decide(compared: Sequence[Compared], tie: float) -> Decision:
             (c for c in able if c.gain.mean >= most - tie),
             key=lambda c: (c.bytes, -c.gain.low),
         )
+        if not chosen.personal:
+            own = [c for c in able if c.personal and c.bytes <= chosen.bytes]
+            own = [c for c in own if not worse(c.label, chosen.label)]
+            chosen = max(own, key=lambda c: c.gain.low, default=chosen)
         together = LEVEL / chosen.gain.level  # as if there were so many independent comparisons
         return Decision(chosen.label, min(1.0, 2 * together * chosen.gain.above(0.0)))
     hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)

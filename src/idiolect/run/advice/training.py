@@ -54,6 +54,11 @@ class Candidate:
         return self.bytes_up + self.bytes_down
 
     @property
+    def personal(self) -> bool:
+        """Whether clients have models of their own: not where they predict by the shared one."""
+        return type(self.row.method).personal is not Method.personal
+
+    @property
     def rates(self) -> list[str]:
         """The fields that are step sizes; a method of the user's own may have none."""
         return [name for name in self.row.method.rates if hasattr(self.row.method, name)]

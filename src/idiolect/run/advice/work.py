@@ -123,9 +123,14 @@ class Work:
         tie = self.asking.tie
         if self.metric == "loss":
             tie *= abs(float(np.nanmean(alone)))
-        decision = decide(
-            [Compared(c.label, gains[c.label], c.bytes) for c in federated.values()], tie
-        )
+
+        def worse(one: str, other: str) -> bool:
+            return held.gain(values[one] - values[other]).high < 0
+
+        compared = [
+            Compared(c.label, gains[c.label], c.bytes, c.personal) for c in federated.values()
+        ]
+        decision = decide(compared, tie, worse)
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
             why = "Cannot tell: no candidate that federates could be trained."
