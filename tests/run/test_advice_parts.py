@@ -219,3 +219,26 @@ def test_r2_needs_two_clients_with_four_samples():
     federation = il.data.load("logistic", clients=3, samples=3, features=3, valid=0.0, test=0.0)
     task = logistic.task(Logistic(features=3))
     assert heterogeneity([(torch.zeros(6, 3), halves_of(federation))], task, 0) is None
+
+
+def test_one_model_for_all_gives_way_to_a_personal_one_that_is_not_clearly_worse():
+    fedavg = Compared("fedavg", Gain(0.10, 0.01, 20), 10.0, personal=False)
+    tuned = Compared("finetune", Gain(0.07, 0.01, 20), 10.0)
+    assert decide([fedavg, tuned], 0.01).choice == "finetune"
+    assert decide([fedavg, tuned], 0.01, lambda one, other: one == "finetune").choice == "fedavg"
+    dear = Compared("ditto", Gain(0.10, 0.01, 20), 20.0)
+    assert decide([fedavg, dear], 0.01).choice == "fedavg"
+    unsure = Compared("finetune", Gain(0.07, 0.05, 20), 10.0)
+    assert decide([fedavg, unsure], 0.01).choice == "fedavg"
+
+
+def test_intervals_that_hold_together_are_narrower_where_candidates_move_together():
+    rng = np.random.default_rng(0)
+    owner = np.repeat(np.arange(30), 4)
+    held = Held(owner, 30, repeated=True)
+    common = rng.normal(size=(1, 120))
+    alike = [common + 0.1 * rng.normal(size=(1, 120)) for _ in range(3)]
+    apart = [rng.normal(size=(1, 120)) for _ in range(3)]
+    assert 0.03 < held.joint_level(alike) <= 0.05
+    assert 0.05 / 3 <= held.joint_level(apart) < 0.02
+    assert held.joint_level(apart[:1]) == 0.05
