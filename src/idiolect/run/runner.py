@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from ..core.knobs import SettingError
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
-from ..host.metrics import described, in_use
+from ..host.metrics import Metric, described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
@@ -33,7 +33,7 @@ from .record import Record, SeedRecord
 from .restore import restore
 from .result import Result
 from .seed import BY_CALLBACK, SENT, Seed, client_rows
-from .session import People, Session, Start
+from .session import Engage, People, Session, Start
 from .settings import Settings
 from .starts import differences, read_starts
 from .watch import Callbacks, Moment
@@ -57,6 +57,7 @@ class Runner:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
+    engage: Engage | None = None  # who makes the hosts, where their data are not here
 
     def continued(
         self, folder: RunDirectory, force: Callable[[str], None] | None
@@ -184,8 +185,14 @@ class Runner:
             starts=self.starts,
             heard={"clients": heard, "of": eligible},
             metrics=described(used),
-            baseline=per_client(self.federation, self.task.criterion, used, figure),
+            baseline=self._baseline(used, figure),
         )
+
+    def _baseline(self, used: Sequence[Metric], figure: str) -> list[float]:
+        """What each client's own constant answer reaches; [] where its data are not here."""
+        if self.engage is not None:
+            return []
+        return per_client(self.federation, self.task.criterion, used, figure)
 
     def session(self, seed: int, folder: RunDirectory | None) -> Session:
         """A seed's moving parts, as they are before the first round."""
@@ -198,6 +205,7 @@ class Runner:
             run_number(self.identity, seed),
             folder.path if folder else None,
             self.start.get(seed),
+            engage=self.engage,
         )
 
     def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
@@ -250,6 +258,7 @@ class Runner:
                 )
             with numbers_fit(s.dtype):
                 session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
+            one.journal.grow(len(server.roster))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,10 @@ class Start:
         return digest.hexdigest()
 
 
+# hosts that are made elsewhere, and what carries messages to them, for a server
+Engage = Callable[[Server, HostSettings], Engine]
+
+
 class Session:
     """A seed's moving parts. Nothing of it is in the record that a run leaves behind."""
 
@@ -92,6 +96,7 @@ class Session:
         scratch: Path | None = None,
         start: Start | None = None,
         started: bool = False,
+        engage: Engage | None = None,
     ):
         self.seed = seed
         self.people = People.of(federation, settings, seed)
@@ -148,12 +153,22 @@ class Session:
             metrics=self.metrics,
             asynchronous=settings.asynchronous,
         )
+        self.held_out_personalised = False
+        if engage is not None:
+            self.engine = engage(self.server, host_settings)
+            self.hosts = self.engine.hosts
+            return
         self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
         if start and start.earlier:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
         self.engine = _engine(self.server, self.hosts, settings, method)
-        self.held_out_personalised = False
+
+    def join(self, wire_ids: Tensor) -> None:
+        """Clients that have enrolled after the start take part from the next round on."""
+        eligible = torch.cat([self.people.eligible, wire_ids])
+        evaluated = torch.cat([self.people.evaluated, wire_ids])
+        self.people = replace(self.people, eligible=eligible, evaluated=evaluated)
 
     @property
     def rounds(self) -> int:

@@ -1,0 +1,221 @@
+"""The server's side of a deployed run: sites are gathered, and trained as in any other run.
+
+Directory, ledger, metrics, checkpoints and record are those of every engine. Beside them lies
+sites.json: who takes part under which wire ids. It is written before a site's first round, so that
+a server that was killed finds everyone again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.files import read_json, write_json
+from ..core.knobs import SettingError
+from ..data.census import Census
+from ..engine.assembly import Assembly, Network
+from ..engine.census import Site, census_of
+from ..engine.remote import PATIENCE
+from ..engine.sites import LOOK, Sites
+from ..host.metrics import form_of
+from ..host.terms import HostSettings
+from ..server.server import Server
+from ..task.task import Task
+from . import checkpoint
+from .check import check
+from .deployment import Deployment
+from .directory import RunDirectory, checkpoint_folder
+from .identity import identity_of, read_identity, run_number
+from .progress import Progress
+from .result import Result
+from .run import torch_threads
+from .runner import Runner
+from .session import Session
+from .settings import Settings
+from .watch import Callbacks
+
+SITES = "sites.json"
+NAME = "sites"  # of the data, in tables
+
+
+def serve(
+    network: Network,
+    deployment: Deployment,
+    directory: Path,
+    *,
+    resume: bool = False,
+    tell: Callable[[str], None] = print,
+    progress: Progress | None = None,
+) -> Result:
+    """Gather the sites, and train with them; every round is saved.
+
+    With `resume` a run goes on that was stopped: with the same sites, and any that have come since.
+    """
+    settings = deployment.plan.make_settings()
+    with RunDirectory(directory, fresh=not resume) as folder:
+        folder.clear()
+        id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
+        run = run_number({"id": id}, settings.seed)
+        assembly = Assembly(network, _agreement(deployment, run, settings), tell)
+        assembly.same_node = not deployment.terms.insecure
+        if resume:
+            sites = _remembered(directory, settings.seed)
+        else:
+            sites = gather(assembly, deployment)
+        server = Deployed(deployment, settings, assembly, sites, directory)
+        server.progress = progress
+        return server.run(folder, id, resume)
+
+
+def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
+    """What the sites are told that the federation is about."""
+    data = dict(deployment.data)
+    scale = data.pop("scale", None)
+    if data["kind"] == "table":
+        data["preparation"] = None
+    if scale == "federated":
+        raise SettingError("scale: 'federated' is not accepted yet; 'client'")
+    plan = deployment.plan.as_dict()
+    return {"plan": plan, "run": run, "seed": settings.seed, "data": data}
+
+
+def gather(assembly: Assembly, deployment: Deployment) -> list[Site]:
+    """As many sites as are wanted, with wire ids, by their names; SettingError if too few come."""
+    terms = deployment.terms
+    end = time.monotonic() + terms.wait
+    assembly.tell(f"waiting for {terms.sites} sites")
+    while len(assembly.agreed) < terms.sites:
+        if time.monotonic() > end:
+            names = ", ".join(sorted(assembly.agreed)) or "none"
+            raise SettingError(
+                f"sites: {len(assembly.agreed)} of {terms.sites} have agreed within "
+                f"{terms.wait:g} seconds ({names}); what the others said is above"
+            )
+        assembly.look(LOOK)
+        time.sleep(0.0 if assembly.talking else LOOK)
+    sites = [assembly.agreed.pop(name) for name in sorted(assembly.agreed)]
+    first = 0
+    for site in sites:
+        site.wire_ids = torch.arange(first, first + len(site.ids))
+        first += len(site.ids)
+    return sites
+
+
+def _remembered(directory: Path, seed: int) -> list[Site]:
+    """The sites of a run that goes on: those that its newest checkpoint knows."""
+    path = directory / SITES
+    try:
+        saved = read_json(path)
+        if not isinstance(saved, list) or not saved:
+            raise ValueError("a list of sites is expected")
+        sites = [Site.from_dict(one) for one in saved]
+    except (OSError, ValueError) as error:
+        raise SettingError(f"resume: cannot use {path}: {error}") from None
+    done = checkpoint.rounds_done(checkpoint_folder(directory, seed))
+    return [site for site in sites if not site.joined or site.joined < done]
+
+
+class Deployed:
+    """A run with these sites."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        settings: Settings,
+        assembly: Assembly,
+        sites: list[Site],
+        directory: Path,
+    ):
+        self.deployment = deployment
+        # every round is saved: a site can go back by one
+        self.settings = replace(settings, checkpoint_every=1)
+        self.assembly = assembly
+        self.sites = sites
+        self.directory = directory
+        self.progress: Progress | None = None
+        self.method = deployment.plan.make_method()
+        self.census: Census = census_of(sites, NAME)
+        self.task: Task = deployment.plan.make_task(self.census)
+        check(self.method, self.task, self.census, self.settings)
+        self._runner: Runner | None = None
+
+    def run(self, folder: RunDirectory, id: str, resume: bool) -> Result:
+        origin = self.deployment.plan.as_dict()
+        # a run is what it was at its start, whoever has joined since
+        founders = census_of([site for site in self.sites if not site.joined], NAME)
+        identity = identity_of(self.method, self.task, founders, self.settings, origin)
+        identity |= {"id": id}
+        parts = (self.method, self.task, self.census, self.settings)
+        runner = _Runner(*parts, identity, {}, Callbacks(), engage=self.engage)
+        runner.deployed = self
+        runner.progress = self.progress
+        threads = self.settings.threads
+        if resume:
+            identity = runner.continued(folder, None)
+            threads = threads or runner.starts[-1]["threads"]
+            self.assembly.known = {site.name: site for site in self.sites}
+            for site in self.sites:
+                site.here = False
+        with torch_threads(threads):
+            runner.begin(folder, identity)
+            self.remember()
+            return runner.run(folder, resume)
+
+    def engage(self, server: Server, host_settings: HostSettings) -> Sites:
+        """The engine of a session."""
+        terms = self.deployment.terms
+        self.assembly.network.nodes.clear()
+        self.assembly.terms = {
+            "checksum": server.contract.checksum,
+            "validation": host_settings.validation,
+        }
+        engine = Sites(
+            server,
+            [],
+            self.assembly.network,  # type: ignore[arg-type]  # a Carrier too
+            deadline=terms.deadline,
+            patience=min(PATIENCE, terms.deadline),
+            assembly=self.assembly,
+            host_settings=host_settings,
+            form=form_of(self.census, self.task.criterion),
+            least=terms.least,
+            wait=terms.wait,
+            sample_of=self.sampled,
+        )
+        for site in self.sites:
+            engine.add(site)
+        return engine
+
+    def sampled(self, eligible: int) -> int:
+        """Clients heard per round, of so many."""
+        asked = min(self.settings.sample, eligible)
+        return replace(self.settings, sample=asked).sampled(eligible, self.method.hears_all)
+
+    def remember(self) -> None:
+        """Who takes part, on disk."""
+        write_json(self.directory / SITES, [site.as_dict() for site in self.sites])
+
+
+class _Runner(Runner):
+    """A runner whose sessions may grow."""
+
+    deployed: Deployed
+
+    def session(self, seed: int, folder: RunDirectory | None) -> Session:
+        made = super().session(seed, folder)
+        engine = made.engine
+        assert isinstance(engine, Sites)
+
+        def joined(site: Site) -> None:
+            self.deployed.sites.append(site)
+            self.deployed.remember()
+            made.join(site.wire_ids)
+
+        engine.joined = joined
+        return made
