@@ -1,8 +1,8 @@
 """Flower: frames between a server and sites that keep their data, by way of a SuperLink.
 
 Flower carries bytes, authenticates nodes and survives the loss of either side; who is asked, until
-when and what is accepted is decided here. A node is one site: its relay (`idiolect_relay`) passes
-frames to the process of the data owner.
+when and what is accepted is decided here. A node is one site: its relay (`idiolect_flower.relay`)
+passes frames to the process of the data owner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..core.knobs import SettingError
 from .remote import Carrier
 
-RECORD = "frame"  # as idiolect_relay has it: the one record in a message, and its one entry
+RECORD = "frame"  # as idiolect_flower.relay has it: the one record in a message, and its one entry
 POLL = 0.05  # seconds between two looks for replies; Flower's own loop waits for 3
 MOST_SAID = 500  # characters that are kept of why a node gave no reply
 
