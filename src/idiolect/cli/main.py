@@ -63,6 +63,11 @@ COMMANDS = {
     "personalise": Command(
         "models:personalise", "RUN --data FILE", "models for clients that come after training"
     ),
+    "host": Command(
+        "host:host",
+        "start | status | export | predict",
+        "take part in a federation with your own data: what leaves, your model, its predictions",
+    ),
     "methods": Command("lists:methods", "", "what there is, when to use it, what it costs"),
     "channels": Command(
         "lists:channels",

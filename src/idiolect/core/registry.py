@@ -12,7 +12,7 @@ import importlib
 import keyword
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import entry_points
@@ -55,7 +55,7 @@ class Table(Mapping[str, T], Generic[T]):
         """The entry of a name; an unknown one suggests the nearest."""
         if name in self.built_in:
             return self.built_in[name]
-        if name not in self._found:
+        if name not in self._found or _ALLOWED.get() is not None:
             self._found[name] = self._accepted(name, self._load(name))
         return self._found[name]
 
@@ -97,6 +97,12 @@ class Table(Mapping[str, T], Generic[T]):
         return self.name_of(type(part)) + options
 
     def _load(self, name: str) -> Any:
+        allowed = _ALLOWED.get()
+        if allowed is not None and name not in allowed:
+            raise SettingError(
+                f"{self.kind}: {name!r} is no built-in {self.kind}, and the owner of this process "
+                "has not allowed it"
+            )
         for point in entry_points(group=self.group, name=name):
             return point.load()
         module, colon, attribute = name.partition(":")
@@ -144,6 +150,7 @@ def _literal(value: Any) -> str:
 
 
 _NAMED_BY: ContextVar[str] = ContextVar("named by", default="")
+_ALLOWED: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
 
 @contextmanager
@@ -158,6 +165,25 @@ def names_in(directory: object, trusted: bool) -> Iterator[None]:
         yield
     finally:
         _NAMED_BY.reset(token)
+
+
+@contextmanager
+def only_names(allowed: Collection[str]) -> Iterator[None]:
+    """While names from somebody else's message are looked up.
+
+    Built-in things are found, and of all others (`module:Name`, or things of installed packages)
+    those that the owner of this process has allowed, by exactly these names.
+
+    >>> fruit = Table("fruit", "idiolect.example", {"apple": 1})
+    >>> with only_names(["math:pi"]):
+    ...     fruit.find("apple"), fruit.find("math:pi")
+    (1, 3.141592653589793)
+    """
+    token = _ALLOWED.set(frozenset(allowed))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def _imported(kind: str, name: str, module: str, attribute: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -211,3 +212,11 @@ def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samp
     if not kept.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return kept
+
+
+def training_rows(given: Any, how: Reading, features: Sequence[str], missing: str) -> pd.DataFrame:
+    """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
+    frame = read_frame(given)
+    _check_roles(frame, how)
+    kept = _without_missing(_split(frame, how), list(features), missing)
+    return kept.frame[kept.train]

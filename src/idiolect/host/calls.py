@@ -13,6 +13,7 @@ bytes, each with a header of its own (`idiolect.wire`).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 from ..core.files import check_object, parse_json
 from ..core.tensors import Shapes, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
+from ..data.splits import SPLITS
 from ..server.exchange import Order, Query, Verdict
 from ..wire.ragged import Ragged
 from .metrics import Measured, Metric
@@ -51,8 +53,7 @@ class Call:
     def pack(self) -> bytes:
         """The frame."""
         head = json.dumps({"kind": self.kind, "facts": self.facts}).encode()
-        tensors = {n: t.detach().cpu().contiguous() for n, t in self.tensors.items()}
-        return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, save(tensors)))
+        return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, save(_apart(self.tensors))))
 
     @classmethod
     def open(cls, frame: bytes, most: int = MOST_FRAME) -> Call:
@@ -83,6 +84,18 @@ class Call:
             for name, (shape, dtype) in shapes.items()
         }
         check_shapes(found, wanted)
+
+
+def _apart(tensors: State) -> State:
+    """Tensors each with memory of its own: safetensors takes no others."""
+    found: State = {}
+    places: set[int] = set()
+    for name, t in tensors.items():
+        t = t.detach().cpu().contiguous()
+        place = t.untyped_storage().data_ptr()
+        found[name] = t.clone() if place in places else t
+        places.add(place)
+    return found
 
 
 def _as_long_as(found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -118,15 +131,20 @@ def read_order(call: Call) -> Order:
     """The inverse."""
     shapes: dict[str, Any] = {"down": BYTES, "train": IDS, "heard": IDS}
     if "turns" in call.tensors:
-        shapes["turns"] = (tuple(call.tensors["train"].shape), torch.int64)
-    call.expect(call.kind, shapes, {"version": int, "factors": dict})
+        shapes["turns"] = IDS
+    call.expect(call.kind, shapes, {"version": int, "factors": dict[str, float]})
+    train, heard = call.tensors["train"], call.tensors["heard"]
+    turns = call.tensors.get("turns")
+    if turns is not None and len(turns) != len(train):
+        raise ValueError("turns: one for each client that trains is expected")
+    for ids in (train, heard):
+        if len(ids.unique()) < len(ids):
+            raise ValueError("train, heard: each client is named once")
     factors = call.facts["factors"]
-    if not all(isinstance(f, int | float) for f in factors.values()):
-        raise ValueError("factors: numbers by name are expected")
-    down = as_bytes(call.tensors["down"])
-    train, heard, turns = (call.tensors.get(n) for n in ("train", "heard", "turns"))
-    assert train is not None and heard is not None
-    return Order(call.facts["version"], down, train, heard, factors, turns)
+    if not all(0 <= f < math.inf for f in factors.values()):
+        raise ValueError("factors: numbers >= 0 by name are expected")
+    version = _version(call)
+    return Order(version, as_bytes(call.tensors["down"]), train, heard, factors, turns)
 
 
 def sent_reply(sent: Sent) -> Call:
@@ -177,7 +195,7 @@ def read_query(call: Call) -> Query:
     """The inverse."""
     call.expect("answer", {"message": BYTES, "asked": IDS}, {"version": int, "part": str})
     message = as_bytes(call.tensors["message"])
-    return Query(call.facts["version"], call.facts["part"], message, call.tensors["asked"])
+    return Query(_version(call), call.facts["part"], message, call.tensors["asked"])
 
 
 def answer_reply(answers: np.ndarray) -> Call:
@@ -204,7 +222,7 @@ def read_verdict(call: Call) -> Verdict:
     shapes = {"counted": IDS, "unheard": IDS, **dict.fromkeys(taken, BYTES)}
     call.expect(call.kind, shapes, {"version": int})
     found = {n: as_bytes(t) for n, t in under(taken, "taken.").items()}
-    return Verdict(call.facts["version"], call.tensors["counted"], call.tensors["unheard"], found)
+    return Verdict(_version(call), call.tensors["counted"], call.tensors["unheard"], found)
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -218,9 +236,9 @@ def evaluate_call(
 
 def read_evaluate(call: Call) -> tuple[int, bytes, Tensor, tuple[str, ...]]:
     """The inverse: version, message down, clients, splits."""
-    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "splits": list})
-    splits = tuple(str(split) for split in call.facts["splits"])
-    return call.facts["version"], as_bytes(call.tensors["down"]), call.tensors["wire_ids"], splits
+    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "splits": list[str]})
+    splits = _splits(call)
+    return _version(call), as_bytes(call.tensors["down"]), call.tensors["wire_ids"], splits
 
 
 _COLUMNS = {
@@ -247,10 +265,10 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
     """The inverse, of a host that has these clients."""
     if call.kind != "scores":
         raise ValueError(f"{call.kind[:40]!r} came where 'scores' is expected")
-    check_object(call.facts, {"splits": list})
+    check_object(call.facts, {"splits": list[str]})
     found = {}
     expected = 0
-    for split in call.facts["splits"]:
+    for split in _splits(call):
         part = under(call.tensors, f"{split}.")
         expected += len(part)
         ids = part.get("wire_ids", torch.zeros(0))
@@ -259,14 +277,18 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
             column = part.get(name)
             if column is None or column.shape != (length,) or column.dtype != kind:
                 raise ValueError(f"scores: the column {name} is missing or of another kind")
-        if not bool(torch.isin(ids, wire_ids).all()):
-            raise ValueError("scores: clients of this host are expected")
+        if not bool(torch.isin(ids, wire_ids).all()) or bool((ids.diff() <= 0).any()):
+            raise ValueError("scores: clients of this host are expected, in order")
+        if any(bool((part[name] < 0).any()) for name in ("samples", "gradients")):
+            raise ValueError("scores: samples and gradients are whole numbers >= 0")
         measured = {}
         for metric in metrics:
             rows, counts = part.get(f"rows.{metric.name}"), part.get(f"counts.{metric.name}")
             if rows is None or counts is None or rows.dim() != 2 or len(rows) != length:
                 raise ValueError(f"scores: the metric {metric.name} is missing")
-            measured[metric.name] = Measured(metric, rows.double(), counts.long())
+            if rows.dtype != torch.float64 or counts.dtype != torch.int64:
+                raise ValueError(f"scores: the metric {metric.name} is of another kind")
+            measured[metric.name] = Measured(metric, rows, counts)
         columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
         found[split] = Scores(ids, *columns, measured)
     if expected != len(call.tensors):
@@ -275,6 +297,20 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
 
 
 # -- inside ----------------------------------------------------------------------------------------
+def _version(call: Call) -> int:
+    version: int = call.facts["version"]
+    if not 0 <= version < MOST_VERSION:
+        raise ValueError("version: a whole number of 32 bits is expected")
+    return version
+
+
+def _splits(call: Call) -> tuple[str, ...]:
+    splits = tuple(call.facts["splits"])
+    if not set(splits) <= set(SPLITS) or len(set(splits)) < len(splits):
+        raise ValueError(f"splits: some of {', '.join(SPLITS)} are expected, each once")
+    return splits
+
+
 def _messages(messages: Ragged) -> State:
     return {
         "matrix": torch.from_numpy(np.ascontiguousarray(messages.matrix)),

@@ -1,12 +1,14 @@
 """A host's rows on disk, round by round: a process that was killed goes on from them.
 
-    base-000000000012-5f0c93a1/private.safetensors, ...   all rows after so many rounds
+    base-000000000012-00000003/private.safetensors, ...   all rows after so many rounds
     round-000000000013.safetensors                        the rows that the 13th has changed
+    down-000000000013.safetensors                         the message that it began with
     host.json                                             whose rows they are
 
 What a round has changed is written when the round is concluded, as a file of its own that is whole
-or not there. When such files have grown larger than the rows themselves, all rows are written anew
-and the files go.
+or not there. When such files have grown larger than the rows themselves, all rows are written anew.
+What that replaces is kept until they are written anew again, so that the last round can always be
+taken back. Every file has a checksum of its content, and every round names the one before it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.files import (
     check_object,
@@ -30,13 +31,18 @@ from ..core.files import (
     sync,
     write_json,
 )
-from ..core.tensors import Shapes, check_shapes, read_tensors, write_tensors
+from ..core.store import Store
+from ..core.tensors import Shapes, read_tensors, write_tensors
 from ..core.types import State, prefixed, under
+from .calls import as_bytes, as_tensor
 from .host import Host
 
-_BASE = re.compile(r"base-([0-9]{12,18})-([0-9a-f]{8})")
+_BASE = re.compile(r"base-([0-9]{12,18})-([0-9a-f]{8,16})")
 _ROUND = re.compile(r"round-([0-9]{12,18})\.safetensors")
+_DOWN = re.compile(r"down-([0-9]{12,18})\.safetensors")
+_HALF_WRITTEN = re.compile(r"\.((base|round|down|gone)-|host\.json\.).+")
 FACTS = "host.json"
+SUMS = "checksums.json"  # of the files of a base
 MOST_FILES = 256  # of rounds, before all rows are written anew
 LEAST_BYTES = 8 << 20  # of rounds, before they are
 
@@ -63,88 +69,200 @@ class Durable:
         unnoticed.
         """
         private_folder(self.folder)
-        facts = self._facts()
-        path = self.folder / FACTS
-        if path.exists():
-            fields = dict.fromkeys(facts, int)
-            if check_object(parse_json(read_bytes(path, 1 << 20)), fields) != facts:
-                raise ValueError(f"{self.folder}: these are the rows of another run or clients")
-        elif begun:
-            raise ValueError(f"{self.folder}: the rows of this host are not here, and they existed")
+        if begun or (self.folder / FACTS).exists():
+            self._check_facts()
+        elif self._found(_BASE) or self._found(_ROUND):
+            raise ValueError(f"{self.folder}: there are rows here, and {FACTS} is missing")
         else:
-            write_json(path, facts)
+            write_json(self.folder / FACTS, self._facts())
+        self._remove_half_written()
+        self._restore(None)
         bases = self._found(_BASE)
-        for version, base in bases[-1:]:
-            self.host.load(base)
-            self.version = version
-        for version, file in self._found(_ROUND):
-            if version > self.version:
-                self._apply(version, file)
-                self._since += file.stat().st_size
-                self._files += 1
-        self._clear(bases[-1][0] if bases else -1, bases[-1:] and bases[-1][1])
+        if len(bases) > 2:
+            self._clear(bases[-2][0])
+        return self.version
+
+    def peek(self) -> int:
+        """As `load(begun=True)`, of rows that another process may be at work with.
+
+        Nothing on disk is changed. What that process replaces meanwhile is a FileNotFoundError.
+        """
+        self._check_facts()
+        self._restore(None)
         return self.version
 
     def concluded(self, version: int) -> None:
         """Write what this round has left of the rows."""
-        tensors: State = {}
+        if version <= self.version:
+            raise ValueError(f"round {version} is not later than {self.version}, which is on disk")
+        tensors: State = {"before": torch.tensor([self.version])}
         for name, store in self.host.stores().items():
             ids, rows = store.written(version)
             if len(ids) and rows:
                 tensors |= prefixed({"ids": ids, **prefixed(rows, "rows.")}, f"{name}:")
-        if not tensors:
-            return
-        file = self.folder / f"round-{version + 1:012d}.safetensors"
-        temporary = self.folder / f".{file.name}.{secrets.token_hex(4)}"
-        write_tensors(temporary, tensors)
-        if self.flush:
-            sync(temporary)
-        os.replace(temporary, file)
-        if self.flush:
-            sync(self.folder)
+        file = self._write(f"round-{version + 1:012d}.safetensors", tensors)
         self.version = version
         self._since += file.stat().st_size
         self._files += 1
         if self._files > MOST_FILES or self._since > max(LEAST_BYTES, 2 * self.host.most_bytes()):
             self.rewrite(version)
 
+    def back(self, version: int) -> None:
+        """Rows as they were before this round, which is the last one on disk; it is forgotten."""
+        if version != self.version:
+            raise ValueError(
+                f"round {version} cannot be taken back; {self.version} is the last on disk"
+            )
+        last = [path for at, path in self._found(_ROUND) if at == version]
+        if not last:
+            raise ValueError(f"round {version} cannot be taken back; rows before it are not kept")
+        told = int(self._read(last[0], ("before", *self.host.stores()))["before"])
+        self._restore(version)
+        if self.version != told:
+            self._restore(None)
+            raise ValueError(f"round {version} cannot be taken back; rows before it are not kept")
+        # all rows as of this round go before what it changed: whenever this ends, and however,
+        # what is left is the one or the other
+        for pattern in (_BASE, _ROUND):
+            for at, path in reversed(self._found(pattern)):
+                if at >= version:
+                    self._remove(path)
+
     def rewrite(self, version: int) -> None:
-        """All rows anew; what was written of single rounds goes."""
-        final = self.folder / f"base-{version + 1:012d}-{secrets.token_hex(4)}"
-        temporary = self.folder / f".{final.name}"
+        """All rows anew; what single rounds have written before the last such time goes."""
+        earlier = self._found(_BASE)
+        number = 1 + max((_number(path) for _, path in earlier), default=0)
+        final = self.folder / f"base-{version + 1:012d}-{number:08x}"
+        temporary = self.folder / f".{final.name}.{secrets.token_hex(4)}"
         self.host.save(temporary)
-        for path in sorted(temporary.iterdir()):
+        files = sorted(temporary.iterdir())
+        write_json(temporary / SUMS, {path.name: _crc_of(path) for path in files})
+        for path in files:
             sync(path)
+        sync(temporary)
         os.replace(temporary, final)
         sync(self.folder)
-        self._clear(version, final)
         self.version = version
         self._since = self._files = 0
+        if earlier:
+            self._clear(earlier[-1][0])
 
     def reset(self, version: int) -> None:
-        """The host was put back to its rows after this round: later ones are void."""
-        for at, path in [*self._found(_BASE), *self._found(_ROUND)]:
-            if at > version:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        """The host was put back to its rows after this round: all others are void."""
+        for pattern in (_BASE, _ROUND):
+            for at, path in reversed(self._found(pattern)):
+                if at > version:
+                    self._remove(path)
         self.rewrite(version)
+        newest = self._found(_BASE)[-1][1]
+        for pattern in (_BASE, _ROUND, _DOWN):
+            for _, path in reversed(self._found(pattern)):
+                if path != newest:
+                    self._remove(path)
+
+    # -- the last message down -------------------------------------------------------------------
+    def keep_down(self, version: int, message: bytes) -> None:
+        """The message that a round, or an evaluation, begins with: personal models need it."""
+        name = f"down-{version + 1:012d}.safetensors"
+        self._write(name, {"down": as_tensor(message)})
+        for at, path in self._found(_DOWN):
+            if at != version and at != version - 1:
+                self._remove(path)
+
+    def last_down(self) -> tuple[int, bytes] | None:
+        """The newest one that goes with the rows, and its version; None before the first."""
+        fits = [(at, path) for at, path in self._found(_DOWN) if at <= self.version + 1]
+        if not fits:
+            return None
+        version, path = fits[-1]
+        return version, as_bytes(self._read(path, ("down",))["down"])
 
     # -- inside ----------------------------------------------------------------------------------
+    def _restore(self, before: int | None) -> None:
+        """Rows as they are on disk, or as they were before a round."""
+        bases = [b for b in self._found(_BASE) if before is None or b[0] < before]
+        self.version = -1
+        self._since = self._files = 0
+        if bases:
+            version, base = bases[-1]
+            self._check_base(base)
+            self.host.load(base)
+            self.version = version
+        else:
+            for store in self.host.stores().values():
+                _forget(store)
+        for version, file in self._found(_ROUND):
+            if version > self.version and (before is None or version < before):
+                self._apply(version, file)
+                self._since += file.stat().st_size
+                self._files += 1
+
     def _apply(self, version: int, file: Path) -> None:
         stores = self.host.stores()
-
-        def check(shapes: Shapes) -> None:
-            for name in shapes:
-                if name.partition(":")[0] not in stores:
-                    raise ValueError(f"{file.name}: {name[:80]!r} is no part of this host's rows")
-
-        tensors = read_tensors(file, check)
+        tensors = self._read(file, ("before", *stores))
+        came_after = int(tensors["before"]) if tensors["before"].numel() == 1 else -2
+        if came_after != self.version:
+            raise ValueError(
+                f"{file.name}: it goes on from round {came_after}, and the rows here are of "
+                f"{self.version}: a file is missing"
+            )
         for name, store in stores.items():
             part = under(tensors, f"{name}:")
             if part:
                 ids = part.pop("ids", torch.zeros(0))
-                check_shapes({"ids": (tuple(ids.shape), ids.dtype)}, {"ids": _ids(ids)})
-                store.put(ids, version, under(part, "rows."))
+                if ids.dtype != torch.int64 or ids.dim() != 1 or bool((ids.diff() <= 0).any()):
+                    raise ValueError(f"{file.name}: ids: increasing whole numbers are expected")
+                try:
+                    store.put(ids, version, under(part, "rows."))
+                except ValueError as error:
+                    raise ValueError(f"{file.name}: {error}") from None
         self.version = version
+
+    def _write(self, name: str, tensors: State) -> Path:
+        """A file with a checksum of its content, whole or not there."""
+        file = self.folder / name
+        temporary = self.folder / f".{name}.{secrets.token_hex(4)}"
+        write_tensors(temporary, {**tensors, "checksum": torch.tensor([_crc(tensors)])})
+        if self.flush:
+            sync(temporary)
+        os.replace(temporary, file)
+        if self.flush:
+            sync(self.folder)
+        return file
+
+    def _read(self, file: Path, known: tuple[str, ...]) -> State:
+        """The inverse: only parts of these names."""
+
+        def check(shapes: Shapes) -> None:
+            for name in shapes:
+                if name.partition(":")[0] not in (*known, "checksum"):
+                    raise ValueError(f"{name[:80]!r} is no part of this host's rows")
+            for name in {"checksum", known[0]} - shapes.keys():
+                raise ValueError(f"{name!r} is missing")
+
+        tensors = read_tensors(file, check)
+        told = tensors.pop("checksum")
+        if told.numel() != 1 or int(told) != _crc(tensors):
+            raise ValueError(f"{file.name}: it is damaged: its content is not what was written")
+        return tensors
+
+    def _check_base(self, base: Path) -> None:
+        told = check_object(parse_json(read_bytes(base / SUMS, 1 << 20)))
+        for name in self.host.stores():
+            if told.get(name) != _crc_of(base / name):
+                raise ValueError(f"{base.name}/{name}: it is damaged, or not what was written")
+
+    def _check_facts(self) -> None:
+        facts = self._facts()
+        path = self.folder / FACTS
+        if not path.exists():
+            raise ValueError(f"{self.folder}: the rows of this host are not here, and they existed")
+        try:
+            found = check_object(parse_json(read_bytes(path, 1 << 20)), dict.fromkeys(facts, int))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        if found != facts:
+            raise ValueError(f"{self.folder}: these are the rows of another run or clients")
 
     def _facts(self) -> dict[str, Any]:
         contract = self.host.contract
@@ -154,19 +272,60 @@ class Durable:
         return {**found, "clients": len(self.host.wire_ids), "wire_ids": ids, "names": names}
 
     def _found(self, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
-        """Files or folders of this form, by the version of their round."""
+        """Files or folders of this form, by the version of their round; the newest is the last."""
         named = [(pattern.fullmatch(p.name), p) for p in self.folder.iterdir()]
-        return sorted((int(match[1]) - 1, path) for match, path in named if match)
+        found = [(int(match[1]) - 1, path) for match, path in named if match]
+        return sorted(found, key=lambda f: (f[0], _number(f[1])))
 
-    def _clear(self, version: int, base: Path | Any) -> None:
-        """Remove what is older than these rows, and what was never finished."""
-        for at, path in [*self._found(_BASE), *self._found(_ROUND)]:
-            if path != base and at <= version:
+    def _clear(self, base: int) -> None:
+        """Remove what is older than the rows of this base; it stays itself."""
+        for at, path in self._found(_BASE):
+            if at < base:
+                self._remove(path)
+        for at, path in self._found(_ROUND):
+            if at <= base:
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """A folder is gone at once, too: it has no name any more while its files go."""
+        if path.is_dir():
+            gone = self.folder / f".gone-{path.name}.{secrets.token_hex(4)}"
+            os.replace(path, gone)
+            shutil.rmtree(gone)
+        else:
+            path.unlink()
+
+    def _remove_half_written(self) -> None:
+        for path in self.folder.iterdir():
+            if _HALF_WRITTEN.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in self.folder.glob(".*"):
-            if path.name.startswith((".base-", ".round-")):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _ids(ids: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
-    return (ids.numel(),), torch.int64
+def _forget(store: Store) -> None:
+    """As a store that has met nobody."""
+    unmet = torch.full((store.clients,), -1, dtype=torch.int64)
+    store.load({"version": unmet, "made": torch.zeros(store.clients, dtype=torch.bool)})
+
+
+def _number(path: Path) -> int:
+    """Which of several bases of one version is the newest."""
+    match = _BASE.fullmatch(path.name)
+    return int(match[2], 16) if match else 0
+
+
+def _crc(tensors: State) -> int:
+    """A checksum of names and values."""
+    crc = 0
+    for name, t in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {t.dtype} {tuple(t.shape)}".encode(), crc)
+        crc = zlib.crc32(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data, crc)
+    return crc
+
+
+def _crc_of(path: Path) -> int:
+    """The same of a file."""
+    crc = 0
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            crc = zlib.crc32(piece, crc)
+    return crc

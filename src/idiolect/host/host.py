@@ -97,7 +97,7 @@ class Host:
         train = self.rows(order.train)
         heard = self.rows(order.heard)
         down = self.open_down(order)
-        self._undo(order.version)
+        self.undo(order.version)
         method = contract.method.scaled(order.factors)
         batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
         waiting: list[tuple[Tensor, State]] = []
@@ -122,7 +122,7 @@ class Host:
                 messages, values = self._send(order.version, down, waiting)
             yield Sent(messages, values, self.wire_ids[rows], spent, counted)
 
-    def _undo(self, version: int) -> None:
+    def undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.
 
         Opened again it may name others, where clients have joined or left.

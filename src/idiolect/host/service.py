@@ -14,6 +14,10 @@ from .durable import Durable
 from .host import Host
 
 
+class Refused(SettingError):
+    """A call that a host does not carry out; the text may be told to whoever made it."""
+
+
 class Service:
     """Answers the calls of an engine, one after the other.
 
@@ -24,7 +28,7 @@ class Service:
         self.host = host
         self.durable = durable
         self.concluded = durable.version if durable else -1
-        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._last: tuple[bytes | None, bytes] = (None, b"")
         self._known: dict[str, Callable[[Call], Call]] = {
             "status": self._status,
             "update": self._update,
@@ -67,7 +71,30 @@ class Service:
         return Call("status", {"concluded": self.concluded})
 
     def _update(self, call: Call) -> Call:
-        return calls.sent_reply(self.host.update(calls.read_order(call)))
+        order = calls.read_order(call)
+        if order.version <= self.concluded:
+            self.host.open_down(order)  # refuses what is no order before anything is taken back
+            self._go_back(order.version)
+        return calls.sent_reply(self.host.update(order))
+
+    def _go_back(self, version: int) -> None:
+        """A round that was concluded is done again: the server was restarted from before it.
+
+        Only the last one: what rows were before an earlier one is not kept.
+        """
+        if version < self.concluded:
+            raise Refused(
+                f"version: {version} is not accepted; this host has concluded version "
+                f"{self.concluded} and can go back to before that one, no further"
+            )
+        try:
+            if self.durable is not None:
+                self.durable.back(version)
+            elif not self.host.settings.repeats:
+                raise ValueError("rows before it are not kept")
+        except ValueError as error:
+            raise Refused(f"version: {version} is not accepted; {error}") from None
+        self.concluded = version - 1
 
     def _answer(self, call: Call) -> Call:
         return calls.answer_reply(self.host.answer(calls.read_query(call)))

@@ -50,5 +50,5 @@ def _check_column(column: Column, made: Preparation) -> None:
         values = getattr(column, name)
         if len(values) != length or not all(map(math.isfinite, values)):
             raise ValueError(f"{place}: {name} is {length} finite numbers")
-    if min(column.spread) <= 0:
+    if min(column.spread, default=1.0) <= 0:
         raise ValueError(f"{place}: spread is > 0")
