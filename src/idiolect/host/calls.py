@@ -38,7 +38,7 @@ MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
 MOST_FRAME = 1 << 31  # bytes of a frame
 MOST_VERSION = 1 << 32  # of a round: the header of a message has so many bits
-MOST_COUNTED = 1 << 32  # gradients, or numbers sent, of a client in a round
+MOST_COUNTED = 1 << 40  # gradients, or numbers sent, of a client in a round
 FAILED = "failed"  # the kind of a reply that tells an error
 REFUSED = "refused"  # the kind of a reply to what the owner's rules forbid
 
