@@ -14,11 +14,11 @@ import sys
 import time
 from typing import Any
 
-from .clients import read, runtime
+from .clients import look_sooner, read, runtime
 from .relay import relay
 
 IDLE = 3.0  # seconds between two questions of a SuperNode that has nothing to do
-BUSY = 0.2  # the same while a run goes on
+BUSY = (0.1, 1.0)  # the same while a run goes on: at first, and at most
 STAYS_BUSY = 120.0  # seconds after the last message in which it is taken to go on
 LOOKS = 0.1  # seconds between two looks for a message at the SuperNode
 
@@ -28,6 +28,7 @@ def answer(address: str, root: bytes | None, secret: bytes) -> None:
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 
+    look_sooner()
     client = runtime(address, root, secret=secret)
     while True:
         asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
@@ -72,14 +73,17 @@ class Pauses:
 
     def __init__(self) -> None:
         self._answered = -STAYS_BUSY
+        self._pause = BUSY[0]
 
     def sleep(self, seconds: float) -> None:
         if seconds < IDLE:
             self._answered = time.monotonic()
+            self._pause = BUSY[0]
             time.sleep(min(seconds, LOOKS))
             return
         busy = time.monotonic() - self._answered < STAYS_BUSY
-        time.sleep(min(seconds, BUSY) if busy else seconds)
+        time.sleep(min(seconds, self._pause) if busy else seconds)
+        self._pause = min(1.5 * self._pause, BUSY[1])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -90,6 +94,7 @@ def connect(arguments: list[str]) -> None:
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli import flower_supernode
 
+    look_sooner()
     vars(loop)["time"] = Pauses()
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()

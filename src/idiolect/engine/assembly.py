@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..host.calls import FAILED, REFUSED, Call
 from .census import MOST_NAME, Site, read_census
 
-AGAIN = 20.0  # seconds after which a node that did not take part is greeted again
+AGAIN = 5.0  # seconds after which a node that did not take part is greeted again
 MOST_SAID = 500  # characters that are kept of what a site says
 
 

@@ -14,7 +14,9 @@ from ..core.knobs import SettingError
 from .remote import Carrier
 
 RECORD = "frame"  # as idiolect_flower.relay has it: the one record in a message, and its one entry
-POLL = 0.05  # seconds between two looks for replies; Flower's own loop waits for 3
+# seconds between two looks for replies: the first, and after a while; Flower's own loop waits for 3
+POLL = 0.05
+SLOWEST = 0.5
 MOST_SAID = 500  # characters that are kept of why a node gave no reply
 
 
@@ -28,6 +30,7 @@ class FlowerCarrier(Carrier):
         require()
         self.grid = grid
         self.poll = poll
+        self._pause = poll  # until the next look
         self.nodes: list[int] = []  # of each host; a host that comes back may have another
         self.why: dict[int, str] = {}  # node -> why its last frame has no reply
         self._waiting: dict[str, tuple[int, int]] = {}  # message id -> ticket, node
@@ -46,6 +49,7 @@ class FlowerCarrier(Carrier):
         from flwr.app import ConfigRecord, Message, RecordDict
 
         self._tickets += 1
+        self._pause = self.poll
         content = RecordDict({RECORD: ConfigRecord({RECORD: frame})})
         message = Message(content, dst_node_id=node, message_type="query")
         sent = list(self.grid.push_messages([message]))
@@ -66,9 +70,11 @@ class FlowerCarrier(Carrier):
                 ticket, node = self._waiting.pop(reply.metadata.reply_to_message_id, (-1, -1))
                 if ticket >= 0:
                     found.append((ticket, self._frame(reply, node)))
-            if found or time.monotonic() >= end:
+            left = end - time.monotonic()
+            if found or left <= 0:
                 return found
-            time.sleep(min(self.poll, max(end - time.monotonic(), 0.0)))
+            time.sleep(min(self._pause, left))
+            self._pause = min(1.3 * self._pause, max(SLOWEST, self.poll))
 
     def _frame(self, reply: Any, node: int) -> bytes | None:
         """The frame in a reply; None: there is none, and `why` says why."""
