@@ -198,9 +198,7 @@ FORGED = {
     "too many rows": lambda t: t.update({"private.safetensors:ids": torch.arange(9)}),
     "ids out of order": lambda t: t["private.safetensors:ids"].copy_(torch.tensor([1, 1, 1])),
     "another part": lambda t: t.update({"secret": torch.zeros(1)}),
-    "another precision": lambda t: t.update(
-        {n: x.double() for n, x in t.items() if ":rows." in n}
-    ),
+    "another precision": lambda t: t.update({n: x.double() for n, x in t.items() if ":rows." in n}),
     "no predecessor": lambda t: t.pop("before"),
     "two predecessors": lambda t: t.update({"before": torch.tensor([0, 1])}),
 }

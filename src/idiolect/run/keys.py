@@ -18,8 +18,12 @@ from ..engine.flower import require
 DAYS = 365
 
 
-def make_authority(folder: Path, names: list[str], days: int = DAYS) -> None:
+def make_authority(
+    folder: Path, names: list[str], days: float = DAYS, since: datetime | None = None
+) -> None:
     """ca.crt, and server.crt with server.key for a server that is reached under these names.
+
+    Valid for so many days, from now on or `since`.
 
     The authority's own key is not kept: nobody can make further certificates in its name.
     """
@@ -29,7 +33,7 @@ def make_authority(folder: Path, names: list[str], days: int = DAYS) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    now = datetime.now(UTC) - timedelta(minutes=5)
+    now = since or datetime.now(UTC) - timedelta(minutes=5)  # clocks may differ a little
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
 
     def certificate(subject: str, key: Any) -> Any:
