@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -10,8 +11,14 @@ import torch
 import idiolect as il
 from engine.stand_in import StandIn, Wires, three
 from idiolect.core.knobs import SettingError
+from idiolect.data.preparation import Preparation
 from idiolect.engine.sites import TooFewSites
 from idiolect.host.calls import Call
+from idiolect.host.site.folder import Folder
+from idiolect.host.site.owned import Owned
+from idiolect.host.site.rules import Rules
+from idiolect.host.site.site import Site
+from idiolect.run.at_site import Builder
 from idiolect.run.deployed import serve
 from idiolect.run.deployment import Deployment, Terms
 from idiolect.run.plan import Plan
@@ -309,3 +316,82 @@ def test_a_site_that_is_late_is_not_waited_for_again(tmp_path):
     assert [e["reasons"] for e in entries(tmp_path)] == ["", "missing: timed out 2", ""]
     assert [e["selected"] for e in entries(tmp_path)] == [6, 6, 4]
     assert result.summary()["missing_by_reason"] == {"timed out": 2}
+
+
+# -- tables, at sites with their owners' rules -----------------------------------------------------
+def owners(tmp_path, columns=("age", "pressure")) -> dict[int, Site]:
+    """Three hospitals with a table each, whose patients differ."""
+    sites = {}
+    for k, name in enumerate(("east", "north", "south")):
+        draw = np.random.default_rng(k)
+        values = {c: draw.normal(50 + 10 * k, 5, 60).round(2) for c in columns}
+        table = pandas.DataFrame(values)
+        table["outcome"] = np.where(
+            table.iloc[:, 0] + draw.normal(0, 3, 60) > 50 + 10 * k, "y", "n"
+        )
+        path = tmp_path / f"{name}.csv"
+        table.to_csv(path, index=False)
+        folder = Folder(tmp_path / name)
+        folder.open()
+        owned = Owned(name, "table", {"path": str(path)})
+        sites[100 + k] = Site(owned, folder, Rules(), Builder(), quiet)
+    return sites
+
+
+def hospital_deployment(scale="federated", **terms) -> Deployment:
+    plan = Plan("ditto", {}, "", settings=SETTINGS)
+    form = {"kind": "table", "target": "outcome", "classes": ["n", "y"], "scale": scale}
+    form["features"] = ["age", "pressure"]
+    return Deployment(plan, form, Terms(sites=3, wait=5.0, deadline=20.0, **terms))
+
+
+def test_hospitals_scale_by_the_means_of_all_of_them(tmp_path):
+    result = serve(Wires(owners(tmp_path)), hospital_deployment(), tmp_path / "run", tell=quiet)
+    assert [row["client"] for row in result.clients_table()] == ["east", "north", "south"]
+    assert result.summary()["accuracy"]["mean"] > 0.6
+    agreed = json.loads((tmp_path / "run" / "agreement.json").read_text())
+    age = Preparation.from_dict(agreed["preparation"]).columns[0]
+    assert 55 < age.centre[0] < 65  # of all three, whose own are near 50, 60 and 70
+    assert age.spread[0] > 7  # wider than the 5 of each
+
+
+def test_a_site_cannot_spoil_the_means_by_words_that_are_no_sums(tmp_path):
+    wires = Wires(owners(tmp_path))
+    bad = {"columns": {"age": {"kind": "number", "count": -1, "sum": 0.0, "missing": False}}}
+    wires.tamper = from_south("sums", lambda said: Call("sums", bad).pack())
+    told = []
+    with pytest.raises(SettingError, match=r"2 of 3 have agreed.*\(east, north\)"):
+        chosen = hospital_deployment()
+        chosen = replace(chosen, terms=replace(chosen.terms, wait=1.0))
+        serve(wires, chosen, tmp_path / "run", tell=told.append)
+    assert any("south is left out: sums: of other columns" in text for text in told)
+
+
+def test_a_resumed_run_of_tables_is_agreed_as_before(tmp_path):
+    everyone = owners(tmp_path)
+    wires = Changing(dict(everyone), {2: lambda: wires.sites.clear()})
+    chosen = hospital_deployment()
+    chosen = replace(chosen, terms=replace(chosen.terms, wait=1.0))
+    with pytest.raises(TooFewSites):
+        serve(wires, chosen, tmp_path / "run", tell=quiet)
+    result = serve(Wires(everyone), chosen, tmp_path / "run", resume=True, tell=quiet)
+    others = Wires(owners(_new(tmp_path / "again")))
+    again = serve(others, chosen, tmp_path / "other", tell=quiet)
+    for mine, its in zip(result.clients_table(), again.clients_table(), strict=True):
+        assert mine["test_loss"] == pytest.approx(its["test_loss"], rel=1e-6)
+
+
+def test_a_hospital_without_a_column_is_left_out_and_says_which(tmp_path):
+    sites = owners(tmp_path)
+    sites[102] = owners(_new(tmp_path / "less"), columns=("age", "weight"))[102]
+    told = []
+    chosen = hospital_deployment("client")
+    chosen = replace(chosen, terms=replace(chosen.terms, sites=2))
+    result = serve(Wires(sites), chosen, tmp_path / "run", tell=told.append)
+    assert len(result.clients_table()) == 2
+    assert any("column 'pressure' is not in this site's table" in text for text in told)
+
+
+def _new(folder):
+    folder.mkdir()
+    return folder

@@ -52,6 +52,10 @@ class Assembly:
     terms: dict[str, Any] = field(default_factory=dict)
     known: dict[str, Site] = field(default_factory=dict)  # by name: those that are enrolled
     agreed: dict[str, Site] = field(default_factory=dict)  # by name: those that could be
+    # the facts of the calls "sums" that come before an agreement can be made; None: it is made
+    sums: dict[str, Any] | None = None
+    told: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # name -> node, sums
+    check_sums: Callable[[str, dict[str, Any]], None] = lambda name, columns: None  # or ValueError
     _talks: dict[int, _Talk] = field(default_factory=dict)  # by node
     _left_out: dict[int, float] = field(default_factory=dict)  # node -> when it is tried again
     _enrolled: set[str] = field(default_factory=set)  # names of those that were here before
@@ -73,6 +77,7 @@ class Assembly:
         now = time.monotonic()
         busy = {site.node for site in self.known.values() if site.here}
         busy |= {site.node for site in self.agreed.values()} | set(self._talks)
+        busy |= {node for node, _ in self.told.values()}
         for node in sorted(online - busy):
             if now >= self._left_out.get(node, 0.0):
                 self._ask(node, _Talk(-1, "hello"), Call("hello"))
@@ -129,7 +134,25 @@ class Assembly:
         if site is not None and name in self._enrolled and reply.facts["run"] == self.run:
             self._welcome(site)
             return
+        if self.sums is not None:
+            self._ask(node, _Talk(-1, "sums", name), Call("sums", self.sums))
+        else:
+            self.propose(node, name)
+
+    def propose(self, node: int, name: str) -> None:
+        """Tell a site what the federation is about."""
         self._ask(node, _Talk(-1, "agree", name), Call("agree", self.agreement))
+
+    def ask_sums(self, facts: dict[str, Any]) -> None:
+        """Ask those who have told sums for others."""
+        self.sums, asked, self.told = facts, self.told, {}
+        for name, (node, _) in asked.items():
+            self._ask(node, _Talk(-1, "sums", name), Call("sums", facts))
+
+    def _sums(self, node: int, talk: _Talk, reply: Call) -> None:
+        reply.expect("sums", {}, {"columns": dict[str, Any]})
+        self.check_sums(talk.name, reply.facts["columns"])
+        self.told[talk.name] = (node, reply.facts["columns"])
 
     def _agree(self, node: int, talk: _Talk, reply: Call) -> None:
         site = read_census(reply, talk.name, node)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core.files import read_json, write_json
+from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
 from ..data.census import Census
+from ..data.preparation.federated import combine, means
 from ..engine.assembly import Assembly, Network
 from ..engine.census import Site, census_of
 from ..engine.remote import PATIENCE
@@ -29,7 +30,7 @@ from ..server.server import Server
 from ..task.task import Task
 from . import checkpoint
 from .check import check
-from .deployment import Deployment
+from .deployment import Deployment, Terms
 from .directory import RunDirectory, checkpoint_folder
 from .identity import identity_of, read_identity, run_number
 from .progress import Progress
@@ -41,6 +42,8 @@ from .settings import Settings
 from .watch import Callbacks
 
 SITES = "sites.json"
+AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
+MISSING = "mean"  # what stands for a number that is missing, where all sites read alike
 NAME = "sites"  # of the data, in tables
 
 
@@ -66,6 +69,7 @@ def serve(
         assembly.same_node = not deployment.terms.insecure
         if resume:
             sites = _remembered(directory, settings.seed)
+            assembly.agreement["data"] = check_object(read_json(directory / AGREEMENT))
         else:
             sites = gather(assembly, deployment)
         server = Deployed(deployment, settings, assembly, sites, directory)
@@ -76,11 +80,9 @@ def serve(
 def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
     """What the sites are told that the federation is about."""
     data = dict(deployment.data)
-    scale = data.pop("scale", None)
     if data["kind"] == "table":
+        del data["scale"]
         data["preparation"] = None
-    if scale == "federated":
-        raise SettingError("scale: 'federated' is not accepted yet; 'client'")
     plan = deployment.plan.as_dict()
     return {"plan": plan, "run": run, "seed": settings.seed, "data": data}
 
@@ -88,23 +90,65 @@ def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str
 def gather(assembly: Assembly, deployment: Deployment) -> list[Site]:
     """As many sites as are wanted, with wire ids, by their names; SettingError if too few come."""
     terms = deployment.terms
-    end = time.monotonic() + terms.wait
     assembly.tell(f"waiting for {terms.sites} sites")
-    while len(assembly.agreed) < terms.sites:
-        if time.monotonic() > end:
-            names = ", ".join(sorted(assembly.agreed)) or "none"
-            raise SettingError(
-                f"sites: {len(assembly.agreed)} of {terms.sites} have agreed within "
-                f"{terms.wait:g} seconds ({names}); what the others said is above"
-            )
-        assembly.look(LOOK)
-        time.sleep(0.0 if assembly.talking else LOOK)
+    if deployment.data.get("scale") == "federated":
+        _prepare(assembly, deployment)
+    _until(assembly, lambda: assembly.agreed, terms)
     sites = [assembly.agreed.pop(name) for name in sorted(assembly.agreed)]
     first = 0
     for site in sites:
         site.wire_ids = torch.arange(first, first + len(site.ids))
         first += len(site.ids)
     return sites
+
+
+def _until(assembly: Assembly, found: Callable[[], Collection[str]], terms: Terms) -> None:
+    """Look until so many sites are found as are wanted."""
+    end = time.monotonic() + terms.wait
+    while len(found()) < terms.sites:
+        if time.monotonic() > end:
+            names = ", ".join(sorted(found())) or "none"
+            raise SettingError(
+                f"sites: {len(found())} of {terms.sites} have agreed within {terms.wait:g} seconds "
+                f"({names}); what the others said is above"
+            )
+        assembly.look(LOOK)
+        time.sleep(0.0 if assembly.talking else LOOK)
+
+
+def _prepare(assembly: Assembly, deployment: Deployment) -> None:
+    """Agree on how all sites read their tables: by the means of all, from sums in two passes."""
+    data, terms = deployment.data, deployment.terms
+    features = data["features"]
+    form = {"target": data["target"], "features": features}
+    asked: dict[str, Any] = {"pass": 1, "data": form, "missing": MISSING}
+    first: dict[str, Any] = {}
+
+    def check(name: str, columns: dict[str, Any]) -> None:
+        """Refuse what a site alone could not have told; one that comes in between has to wait."""
+        if set(columns) != (set(features) if not first else set(told)):
+            raise ValueError("sums: of other columns than were asked for")
+        if not first:
+            means([columns])
+        elif name in first:
+            combine(features, [first[name]], [columns], MISSING)
+        else:
+            raise ValueError("sums: it comes between two passes, and is asked again")
+
+    assembly.check_sums = check
+    assembly.sums = asked
+    _until(assembly, lambda: assembly.told, terms)
+    told = means([columns for _, columns in assembly.told.values()])
+    first = {name: columns for name, (_, columns) in assembly.told.items()}
+    assembly.ask_sums({**asked, "pass": 2, "means": told})
+    _until(assembly, lambda: assembly.told, replace(terms, sites=len(first)))
+    second = [assembly.told[name][1] for name in first]
+    made = combine(features, list(first.values()), second, MISSING).as_dict()
+    assembly.sums = None
+    assembly.agreement["data"]["preparation"] = made
+    greeted, assembly.told = assembly.told, {}
+    for name, (node, _) in greeted.items():
+        assembly.propose(node, name)
 
 
 def _remembered(directory: Path, seed: int) -> list[Site]:
@@ -164,6 +208,7 @@ class Deployed:
                 site.here = False
         with torch_threads(threads):
             runner.begin(folder, identity)
+            write_json(self.directory / AGREEMENT, self.assembly.agreement["data"])
             self.remember()
             return runner.run(folder, resume)
 
