@@ -50,9 +50,13 @@ class Proxy:
         while True:
             try:
                 here, _ = self.listener.accept()
-                there = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
+            try:
+                there = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # the server is not there yet
+                here.close()
+                continue
             for name, a, b in (("up", here, there), ("down", there, here)):
                 threading.Thread(target=self._pump, args=(name, a, b), daemon=True).start()
 

@@ -33,8 +33,9 @@ MEANINGS = {
     "certificate verify failed": "the server's certificate is not accepted: it has expired, is "
     "for another address, or was not made by the authority of certificates/ca.crt; trying again",
     "address already in use": "the port is in use by another process; trying again",
-    "Exit Code: 305": "the server refuses this site: its key is not registered there, or the "
-    "connection from before a crash has not been given up yet (45 seconds); trying again",
+    "Exit Code: 305": "the server is not there, or it refuses this site: its key is not registered "
+    "there, or the connection from before a crash has not been given up yet (45 seconds); "
+    "trying again",
     "Connection refused": "the server is not there yet; trying again",
     "All connection attempts failed": "the server is not there yet; trying again",
 }

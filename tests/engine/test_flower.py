@@ -310,7 +310,7 @@ def test_a_process_that_ends_is_started_again_and_its_words_are_explained(tmp_pa
     _wait(lambda: (tmp_path / "supernode.txt").read_text().count("305") >= 2)
     supervisor.terminate()
     said, _ = supervisor.communicate(timeout=20)
-    assert "the server refuses this site: its key is not registered" in said
+    assert "it refuses this site: its key is not registered" in said
     assert "supernode has ended (49); it is started again" in said
     assert said.count("refuses this site") == 1
 
