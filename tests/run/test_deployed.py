@@ -10,6 +10,7 @@ import torch
 
 import idiolect as il
 from engine.stand_in import StandIn, Wires, three
+from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.data.preparation import Preparation
 from idiolect.engine.sites import TooFewSites
@@ -395,3 +396,9 @@ def test_a_hospital_without_a_column_is_left_out_and_says_which(tmp_path):
 def _new(folder):
     folder.mkdir()
     return folder
+
+
+def test_a_deployed_run_is_resumed_with_its_sites_only(tmp_path, capsys):
+    serve(Wires(three(DATA)), deployment(), tmp_path / "run", tell=quiet)
+    assert main(["resume", str(tmp_path / "run")]) == 2
+    assert "idiolect deploy run FOLDER --resume" in capsys.readouterr().err
