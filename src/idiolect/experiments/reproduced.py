@@ -47,6 +47,7 @@ class Reproduced:
     panels: Sequence[Panel] = ()
     seconds: float = 0.0  # how long it took
     order: int = 0  # its place in theory.md
+    claimed: str = "the paper"  # by whom
 
     def write(self, folder: Path) -> list[Path]:
         """Page, figures and picture; and the page of all experiments of this folder anew."""
@@ -61,6 +62,7 @@ class Reproduced:
             "picture": picture.name if picture else "",
             "seconds": round(self.seconds),
             "order": self.order,
+            "claimed": self.claimed,
         }
         figures = folder / f"{self.name}.json"
         figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
@@ -104,7 +106,7 @@ def _claims(stored: Row) -> list[str]:
         return []
     rows = [
         {
-            "the paper": c["paper"],
+            stored.get("claimed", "the paper"): c["paper"],
             "here": c["ours"],
             "": f"**{c['verdict']}**" + (f": {c['reason']}" if c["reason"] else ""),
         }

@@ -8,6 +8,7 @@ the State of the Union addresses are fetched if they are not there. Test data ar
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,7 @@ def measure(case: Case, told: Any = None) -> dict[str, Any]:
             loss = _ffgg(case, one, row["lr"], how, begun, unseen, task)
             out["ffgg"][how][row["name"]] = loss
             if told is not None:
-                told(f"ffgg, {how} start, {row['name']}: validation loss {loss:.4f}")
+                told(f"ffgg, {how} start, {row['name']}: validation loss {number(loss)}")
     return out
 
 
@@ -126,8 +127,12 @@ def _ffgg(
     begun: Any,
     unseen: Federation,
     task: Task,
-) -> float:
-    """The validation loss that FFGG reaches from the same start, mean over seeds."""
+) -> float | None:
+    """The validation loss that FFGG reaches from the same start, mean over seeds.
+
+    None where it has diverged: the step size of the private part is the advisor's, which took it
+    for one fine-tuning with the shared part still.
+    """
     losses = []
     for seed, lr in enumerate(rates):
         session = begun.session(seed)
@@ -147,7 +152,7 @@ def _ffgg(
             progress=False,
         )
         losses.append(result.summary()["valid"]["loss"]["mean"])
-    return sum(losses) / len(losses)
+    return None if None in losses else sum(losses) / len(losses)
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -212,18 +217,23 @@ def _section(title: str, case: Case, result: dict[str, Any]) -> list[str]:
             cells += [
                 f"**{loss}**" if mine["part"] == advisor["choice"] else loss,
                 f"{mine['gap_error']:.2g}" if mine["gap_error"] else "–",
-                number(result["ffgg"][how].get(row["name"])),
+                _trained(result["ffgg"][how], row["name"]),
             ]
         lines.append(f"| {' | '.join(cells)} |")
     said = [verdict(how, by_start[how], result["ffgg"][how]) for how in STARTS]
     return [*lines, "", *said, ""]
 
 
+def _trained(losses: dict[str, float | None], name: str) -> str:
+    return "diverged" if name in losses and losses[name] is None else number(losses.get(name))
+
+
 FROM = {"common": "from the pre-trained private part", "random": "from a random private part"}
 
 
-def _gap(advisor: dict[str, Any], trained: dict[str, float]) -> tuple[str, float, float]:
+def _gap(advisor: dict[str, Any], losses: dict[str, float | None]) -> tuple[str, float, float]:
     """The part that FFGG is best with, by how much, and what the advisor's error allows."""
+    trained = {name: math.inf if loss is None else loss for name, loss in losses.items()}
     row = next(r for r in advisor["candidates"] if r["part"] == advisor["choice"])
     errors = {r["name"]: r["gap_error"] for r in advisor["candidates"]}
     best = min(trained, key=lambda name: trained[name])
@@ -232,12 +242,12 @@ def _gap(advisor: dict[str, Any], trained: dict[str, float]) -> tuple[str, float
     return best, trained[row["name"]] - trained[best], max(errors[best], errors[row["name"]])
 
 
-def _agrees(advisor: dict[str, Any], trained: dict[str, float]) -> bool:
+def _agrees(advisor: dict[str, Any], trained: dict[str, float | None]) -> bool:
     _, gap, error = _gap(advisor, trained)
     return gap <= error
 
 
-def verdict(how: str, advisor: dict[str, Any], trained: dict[str, float]) -> str:
+def verdict(how: str, advisor: dict[str, Any], trained: dict[str, float | None]) -> str:
     """Whether FFGG prefers the recommended part too, in words."""
     best, gap, error = _gap(advisor, trained)
     if gap == 0:
@@ -261,5 +271,6 @@ from the same start with each part private, and its validation loss stands besid
 part started each round where the pre-trained model has it (`common`), and anew at random, as the
 paper does (`random`; the advisor with `--private-start random`). The recommended part is in bold
 type; ± is the standard error of the advisor's difference to its best; ‖F‖ is that of `common`.
+"Diverged": FFGG with the step size that the advisor found best for one fine-tuning of that part.
 Validation data throughout, no test data. Written by `idiolect reproduce splits`.
 """

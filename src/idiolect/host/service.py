@@ -68,7 +68,8 @@ class Service:
 
     # -- calls -----------------------------------------------------------------------------------
     def _status(self, call: Call) -> Call:
-        return Call("status", {"concluded": self.concluded})
+        written = self.durable.version if self.durable else -1  # the last round that left rows
+        return Call("status", {"concluded": self.concluded, "written": written})
 
     def _update(self, call: Call) -> Call:
         order = calls.read_order(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ from ..engine.assembly import Assembly, Network
 from ..engine.census import Site, census_of
 from ..engine.remote import PATIENCE
 from ..engine.sites import LOOK, Sites
+from ..host.host import Host
 from ..host.metrics import form_of
 from ..host.terms import HostSettings
+from ..method import Method
 from ..server.server import Server
 from ..task.task import Task
 from . import checkpoint
@@ -37,7 +39,7 @@ from .progress import Progress
 from .result import Result
 from .run import torch_threads
 from .runner import Runner
-from .session import Session
+from .session import Session, Share
 from .settings import Settings
 from .watch import Callbacks
 
@@ -187,7 +189,7 @@ class Deployed:
         self.census: Census = census_of(sites, NAME)
         self.task: Task = deployment.plan.make_task(self.census)
         check(self.method, self.task, self.census, self.settings)
-        self._runner: Runner | None = None
+        self.host_settings = HostSettings()
 
     def run(self, folder: RunDirectory, id: str, resume: bool) -> Result:
         origin = self.deployment.plan.as_dict()
@@ -196,7 +198,7 @@ class Deployed:
         identity = identity_of(self.method, self.task, founders, self.settings, origin)
         identity |= {"id": id}
         parts = (self.method, self.task, self.census, self.settings)
-        runner = _Runner(*parts, identity, {}, Callbacks(), engage=self.engage)
+        runner = _Runner(*parts, identity, {}, Callbacks(), elsewhere=self)
         runner.deployed = self
         runner.progress = self.progress
         threads = self.settings.threads
@@ -212,22 +214,28 @@ class Deployed:
             self.remember()
             return runner.run(folder, resume)
 
-    def engage(self, server: Server, host_settings: HostSettings) -> Sites:
-        """The engine of a session."""
+    # -- hosts elsewhere, as a session wants them --------------------------------------------------
+    def hosts(self, shares: Sequence[Share]) -> list[Host]:
+        """Stand-ins of the sites, filled by the engine: sites may join."""
+        self.host_settings = shares[0].settings
+        return []
+
+    def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Sites:
+        """What carries messages to the sites."""
         terms = self.deployment.terms
         self.assembly.network.nodes.clear()
         self.assembly.terms = {
             "checksum": server.contract.checksum,
-            "validation": host_settings.validation,
+            "validation": self.host_settings.validation,
         }
         engine = Sites(
             server,
-            [],
+            hosts,
             self.assembly.network,  # type: ignore[arg-type]  # a Carrier too
             deadline=terms.deadline,
             patience=min(PATIENCE, terms.deadline),
             assembly=self.assembly,
-            host_settings=host_settings,
+            host_settings=self.host_settings,
             form=form_of(self.census, self.task.criterion),
             least=terms.least,
             wait=terms.wait,
@@ -236,6 +244,12 @@ class Deployed:
         for site in self.sites:
             engine.add(site)
         return engine
+
+    def leave(self, hosts: Sequence[Host]) -> None:
+        """Rows are with their owners."""
+
+    def close(self) -> None:
+        """Sites are their owners'."""
 
     def sampled(self, eligible: int) -> int:
         """Clients heard per round, of so many."""
@@ -252,8 +266,8 @@ class _Runner(Runner):
 
     deployed: Deployed
 
-    def session(self, seed: int, folder: RunDirectory | None) -> Session:
-        made = super().session(seed, folder)
+    def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
+        made = super().session(seed, folder, here)
         engine = made.engine
         assert isinstance(engine, Sites)
 

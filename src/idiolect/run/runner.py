@@ -28,12 +28,13 @@ from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
 from .journal import Journal
 from .on_disk import on_disk
+from .on_ray import OnRay
 from .progress import Progress
 from .record import Record, SeedRecord
 from .restore import restore
 from .result import Result
 from .seed import BY_CALLBACK, SENT, Seed, client_rows
-from .session import Engage, People, Session, Start
+from .session import Elsewhere, People, Session, Start
 from .settings import Settings
 from .starts import differences, read_starts
 from .watch import Callbacks, Moment
@@ -57,7 +58,7 @@ class Runner:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
-    engage: Engage | None = None  # who makes the hosts, where their data are not here
+    elsewhere: Elsewhere | None = None  # the sites that have the data, where they are not here
 
     def continued(
         self, folder: RunDirectory, force: Callable[[str], None] | None
@@ -138,9 +139,10 @@ class Runner:
                 last = seed + 1 == s.seed + s.seeds
                 try:
                     self._train(one, folder, interrupted, last)
+                    self._finish(one)
+                    session.leave(keep=not one.on_disk)
                 finally:
-                    session.engine.close()
-                self._finish(one)
+                    session.close()
                 record.kernel = one.session.contract.task.kernel
                 one.session.release()
                 journal.close()
@@ -190,12 +192,12 @@ class Runner:
 
     def _baseline(self, used: Sequence[Metric], figure: str) -> list[float]:
         """What each client's own constant answer reaches; [] where its data are not here."""
-        if self.engage is not None:
+        if self.elsewhere is not None:
             return []
         return per_client(self.federation, self.task.criterion, used, figure)
 
-    def session(self, seed: int, folder: RunDirectory | None) -> Session:
-        """A seed's moving parts, as they are before the first round."""
+    def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
+        """A seed's moving parts, as they are before the first round; `here`: in this process."""
         return Session(
             self.method,
             self.task,
@@ -205,8 +207,14 @@ class Runner:
             run_number(self.identity, seed),
             folder.path if folder else None,
             self.start.get(seed),
-            engage=self.engage,
+            elsewhere=self.elsewhere or (None if here else self._elsewhere(seed, folder)),
         )
+
+    def _elsewhere(self, seed: int, folder: RunDirectory | None) -> Elsewhere | None:
+        """How hosts are made in other processes, where the engine has them there."""
+        if not self.settings.on_ray:
+            return None
+        return OnRay(self.settings, self.identity["origin"], seed, folder.path if folder else None)
 
     def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
         """How a finished seed's models are found again: from its checkpoint."""
@@ -215,7 +223,7 @@ class Runner:
             return None
 
         def load(seed: int, best: bool) -> Session:
-            session = self.session(seed, None)
+            session = self.session(seed, None, here=True)
             place = checkpoint_folder(path, seed, best)
             restore(session, place, self.identity, self.settings, warn)
             session.personalise_held_out(self.settings.held_out_rounds)
@@ -361,6 +369,7 @@ class Runner:
         people = session.people
         engine = session.engine
         record = one.record
+        engine.check_complete()
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
         record.final = {split: summarise(scores) for split, scores in parts["honest"].items()}
         one.note_collapse(record.final["test"])

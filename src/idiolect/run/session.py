@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -78,8 +78,41 @@ class Start:
         return digest.hexdigest()
 
 
-# hosts that are made elsewhere, and what carries messages to them, for a server
-Engage = Callable[[Server, HostSettings], Engine]
+@dataclass(frozen=True)
+class Share:
+    """Some of the clients, and what their host is made of."""
+
+    made: type[Host]
+    contract: Contract
+    federation: Federation
+    wire_ids: Tensor  # int64, increasing: which of the federation's clients they are
+    settings: HostSettings
+    options: dict[str, Any]
+    as_loaded: bool = True  # whether the federation is as it was loaded, and not poisoned
+
+    def data(self) -> Federation:
+        """The data of these clients alone."""
+        return self.federation.of(self.wire_ids)
+
+    def host(self) -> Host:
+        """The host in this process."""
+        return self.made(self.contract, self.data(), self.wire_ids, self.settings, **self.options)
+
+
+class Elsewhere(Protocol):
+    """Hosts in other processes: how they are made and reached."""
+
+    def hosts(self, shares: Sequence[Share]) -> Sequence[Host]:
+        """A stand-in for the host of each share."""
+
+    def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Engine:
+        """What carries messages to them."""
+
+    def leave(self, hosts: Sequence[Host]) -> None:
+        """The hosts are about to end: rows go where their owner finds them."""
+
+    def close(self) -> None:
+        """They end."""
 
 
 class Session:
@@ -96,7 +129,7 @@ class Session:
         scratch: Path | None = None,
         start: Start | None = None,
         started: bool = False,
-        engage: Engage | None = None,
+        elsewhere: Elsewhere | None = None,
     ):
         self.seed = seed
         self.people = People.of(federation, settings, seed)
@@ -153,16 +186,18 @@ class Session:
             metrics=self.metrics,
             asynchronous=settings.asynchronous,
         )
-        self.held_out_personalised = False
-        if engage is not None:
-            self.engine = engage(self.server, host_settings)
-            self.hosts = self.engine.hosts
-            return
-        self.hosts = _hosts(self.contract, federation, settings, self.people, host_settings)
+        shares = _shares(self.contract, federation, settings, self.people, host_settings)
+        self.elsewhere = elsewhere
+        if elsewhere is None:
+            self.hosts: Sequence[Host] = [share.host() for share in shares]
+            self.engine = _engine(self.server, self.hosts, settings, method)
+        else:
+            self.hosts = elsewhere.hosts(shares)
+            self.engine = elsewhere.engine(self.server, self.hosts, method)
         if start and start.earlier:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
-        self.engine = _engine(self.server, self.hosts, settings, method)
+        self.held_out_personalised = False
 
     def join(self, wire_ids: Tensor) -> None:
         """Clients that have enrolled after the start take part from the next round on."""
@@ -267,6 +302,17 @@ class Session:
             self.engine.personalise(self.people.held_out, rounds)
             self.held_out_personalised = True
 
+    def leave(self, keep: bool) -> None:
+        """Training and evaluation are over; `keep`: rows must outlive hosts in other processes."""
+        if self.elsewhere is not None and keep:
+            self.elsewhere.leave(self.hosts)
+
+    def close(self) -> None:
+        """What was started for this seed ends."""
+        self.engine.close()
+        if self.elsewhere is not None:
+            self.elsewhere.close()
+
     def release(self) -> None:
         """Free what only training and evaluation need."""
         for host in self.hosts:
@@ -313,39 +359,36 @@ def host_folder(number: int) -> str:
     return f"host-{number}"
 
 
-def _hosts(
+def _shares(
     contract: Contract,
     federation: Federation,
     settings: Settings,
     people: People,
     host_settings: HostSettings,
-) -> Sequence[Host]:
-    """Hosts of the honest clients, then one of the malicious: it is asked after the others."""
+) -> list[Share]:
+    """Shares of the honest clients, then one of the malicious: it is asked after the others."""
     attack = settings.attack
     everyone = torch.arange(federation.clients)
     honest = everyone[~torch.isin(everyone, people.malicious)]
-    count = settings.workers if settings.real else settings.hosts
+    processes = settings.real and not settings.on_ray
+    count = settings.workers if processes else settings.hosts
     shares = np.array_split(honest.numpy(), min(count, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
-    hosts: list[Host] = []
+    found: list[Share] = []
     for share in shares:
         wire_ids = torch.from_numpy(share)
-        arguments = (contract, federation.of(wire_ids), wire_ids, host_settings)
-        hosts.append(WatchedHost(*arguments, observer=observer) if observer else Host(*arguments))
+        made = WatchedHost if observer else Host
+        options: dict[str, Any] = {"observer": observer} if observer else {}
+        found.append(Share(made, contract, federation, wire_ids, host_settings, options))
     if attack is not None:
         wire_ids = people.malicious
         poisoned = attack.poison(federation, wire_ids, contract.task.seed)
-        hosts.append(
-            MaliciousHost(
-                contract,
-                poisoned.of(wire_ids),
-                wire_ids,
-                host_settings,
-                attack=attack,
-                observer=observer,
-            )
+        options = {"attack": attack, "observer": observer}
+        as_loaded = poisoned is federation
+        found.append(
+            Share(MaliciousHost, contract, poisoned, wire_ids, host_settings, options, as_loaded)
         )
-    return hosts
+    return found
 
 
 def _bytes(t: Tensor) -> bytes:

@@ -61,6 +61,11 @@ class RunSettings(TypedDict, total=False):
     staleness: Staleness | str
     buffer: int
     change_from: str
+    address: str
+    cpus_per_host: float
+    gpus_per_host: float
+    deadline: float
+    patience_for_hosts: float
     attack: Attack | str | None
     malicious: float
     eval_every: int

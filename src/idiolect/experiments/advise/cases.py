@@ -71,7 +71,7 @@ class Sizes:
     clients: int = 30
     digits_clients: int = 20
     test: int = 400
-    repeats: int = 1  # data seeds
+    repeats: int = 2  # data seeds
     gradients: int = 300
     seeds: int = 5
 

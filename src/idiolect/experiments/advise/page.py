@@ -125,6 +125,7 @@ def reproduced(
         panels=[panel for family in HEADINGS for panel in _panels(cases, family)],
         seconds=seconds,
         order=50,
+        claimed="asked for",
     )
 
 

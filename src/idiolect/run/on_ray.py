@@ -1,0 +1,124 @@
+"""Hosts of a run as actors on a Ray cluster."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..data.federation import Federation
+from ..engine.asynchronous import Pace
+from ..engine.engine import Engine
+from ..engine.ray import Place, RayCarrier, Recipe
+from ..engine.remote import Remote
+from ..engine.remote_arrivals import RemoteArrivals
+from ..host.calls import Call
+from ..host.elsewhere import Elsewhere
+from ..host.host import Host
+from ..method import Method
+from ..server.arrivals import Arrivals
+from ..server.server import Server
+from .check_timing import concurrency
+from .plan import Plan
+from .session import Share
+from .settings import Settings
+
+HOSTS = ".hosts"  # in a run directory: rows of hosts that are at work
+
+
+@dataclass(frozen=True)
+class Given:
+    """Data that travel to their host."""
+
+    data: Federation
+
+    def __call__(self) -> Federation:
+        return self.data
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Data that their host loads itself."""
+
+    plan: dict[str, Any]
+    wire_ids: Tensor
+
+    def __call__(self) -> Federation:
+        return Plan.read(self.plan, "origin").make_data().of(self.wire_ids)
+
+
+class OnRay:
+    """How hosts are made on Ray and reached there."""
+
+    def __init__(
+        self, settings: Settings, origin: dict[str, Any], seed: int, directory: Path | None
+    ):
+        self.settings = settings
+        self.origin = origin
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="idiolect-hosts-")
+            self.folder = Path(self._temporary.name)
+        else:
+            self.folder = directory.absolute() / HOSTS / f"seed-{seed}"
+            shutil.rmtree(self.folder, ignore_errors=True)  # checkpoints have what is resumed from
+        self.carrier: RayCarrier | None = None
+
+    @property
+    def place(self) -> Place:
+        s = self.settings
+        return Place(s.address, s.cpus_per_host, s.gpus_per_host)
+
+    def hosts(self, shares: Sequence[Share]) -> Sequence[Host]:
+        recipes = [self._recipe(number, share) for number, share in enumerate(shares)]
+        self.carrier = RayCarrier(recipes, self.place)
+        return [Elsewhere.of(s.contract, s.data, s.wire_ids, s.settings) for s in shares]
+
+    def _recipe(self, number: int, share: Share) -> Recipe:
+        by_name = share.as_loaded and bool(self.origin.get("data"))
+        load = ByName(self.origin, share.wire_ids) if by_name else Given(share.data())
+        folder = str(self.folder / f"host-{number}")
+        parts = (share.made, share.contract, load, share.wire_ids, share.settings, share.options)
+        return Recipe(*parts, folder, self.place.threads)
+
+    def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Engine:
+        assert self.carrier is not None
+        s = self.settings
+        remote = Remote(server, hosts, self.carrier, s.deadline, s.patience_for_hosts)
+        for number, host in enumerate(hosts):
+            assert isinstance(host, Elsewhere)
+            host.ask = _asking(remote, number)
+        if not s.asynchronous:
+            return remote
+        eligible = int(server.roster.eligible.sum())
+        busy = concurrency(method, s, eligible, server.sample)
+        arrivals = Arrivals(server, s.staleness, s.buffer, s.change_from)
+        return RemoteArrivals(remote, arrivals, Pace(busy, s.next_client))
+
+    def leave(self, hosts: Sequence[Host]) -> None:
+        for host in hosts:
+            assert isinstance(host, Elsewhere)
+            host.leave()
+
+    def close(self) -> None:
+        if self.carrier is not None:
+            self.carrier.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            return
+        with suppress(OSError):  # another seed is at work
+            self.folder.parent.rmdir()
+
+
+def _asking(remote: Remote, number: int) -> Any:
+    def ask(call: Call) -> Call:
+        return remote.each({number: call})[number]
+
+    return ask

@@ -1,0 +1,380 @@
+"""Hosts as actors on a cluster of two nodes, started here: the same runs, whatever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import idiolect as il
+from idiolect.core.knobs import SettingError
+from idiolect.methods import METHODS, make_method
+from idiolect.testing import federation, gradients_of, state_of, task
+
+os.environ["RAY_AUTH_MODE"] = "token"  # Ray reads it when it is imported
+os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+ray = pytest.importorskip("ray")
+
+from idiolect.engine import ray as engine  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of this machine, two CPUs each."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=node)
+    made.add_node(num_cpus=2, object_store_memory=80 << 20)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def address(cluster):
+    return cluster.address
+
+
+def settings(**more):
+    return {"rounds": 4, "batch": 8, "dtype": "float64", "eval_every": 2, "progress": False} | more
+
+
+def both(method, address, directory=None, **more):
+    """The same run in this process and on the cluster."""
+    sample = 0 if make_method(method).hears_all else 3
+    given = settings(sample=sample, hosts=2, **more)
+    here = il.run(method, task(), federation(), **given)
+    there = il.run(
+        method, task(), federation(), engine="ray", address=address, directory=directory, **given
+    )
+    return here, there
+
+
+def same(here, there):
+    """Server, private rows, gradients and figures are alike, bit for bit."""
+    for name, t in state_of(here).items():
+        assert torch.equal(t, state_of(there)[name]), name
+    assert torch.equal(gradients_of(here), gradients_of(there))
+    ours, theirs = here.session().hosts, there.session().hosts
+    assert [h.digest() for h in ours] == [h.digest() for h in theirs]
+    assert torch.equal(here.session().personal_rows(), there.session().personal_rows())
+    one, other = here.summary(), there.summary()
+    for name in ("accuracy", "loss", "bytes", "values", "gradients_per_client", "rejected"):
+        assert one[name] == other[name], name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_the_same_as_in_one_process_after_20_rounds(method, address):
+    same(*both(method, address, rounds=20, eval_every=10))
+
+
+def test_hosts_are_on_both_nodes(address):
+    place = engine.Place(address)
+    found = engine.connect(place)
+    actors = engine._take(found, 2, place)
+    nodes = found.get([a.node.remote() for a in actors])
+    assert len(set(nodes)) == 2
+    for actor in actors:
+        found.kill(actor)
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_the_number_of_hosts_changes_nothing(address, hosts):
+    given = settings(sample=3)
+    here = il.run("scaffold", task(), federation(), **given)
+    there = il.run(
+        "scaffold",
+        task(),
+        federation(),
+        engine="ray",
+        address=address,
+        hosts=hosts,
+        **given,
+    )
+    for name, t in state_of(here).items():
+        assert torch.allclose(t, state_of(there)[name], rtol=0, atol=1e-12), name
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"channel": "feedback + topk(share=0.3) + half"},
+        {"channel": "sketch(columns=5, rows=3, k=2, exact=True)"},
+        {"attack": "sign-flip", "malicious": 2, "rule": "median"},
+        {"held_out": 2, "metrics": "auc,f1", "keep_best": True},
+        {"optimizer": "adam", "optimizer_state": "private", "schedule": "cosine"},
+    ],
+    ids=["channel", "second exchange", "attack", "held out, metrics", "optimiser"],
+)
+def test_everything_else_of_a_run_works_there_too(address, more):
+    same(*both("ditto" if "optimizer" in more else "fedavg", address, **more))
+
+
+def test_models_can_be_read_from_a_run_directory(address, tmp_path):
+    here, there = both("ditto", address, directory=tmp_path / "run")
+    same(here, there)
+    again = il.load(tmp_path / "run", task=task(), federation=federation())
+    assert torch.equal(here.session().personal_rows(), again.session().personal_rows())
+    assert not (tmp_path / "run" / ".hosts").exists()
+
+
+def test_data_by_name_are_loaded_by_their_hosts(address):
+    from idiolect.run.on_ray import ByName
+    from idiolect.run.plan import Plan
+
+    plan = Plan("fedavg", data="synthetic", data_options={"clients": 6, "samples": 40})
+    load = ByName(plan.as_dict(), torch.tensor([1, 4]))
+    whole = plan.make_data()
+    assert load().ids == (whole.ids[1], whole.ids[4])
+    given = settings(sample=3, hosts=2, rounds=3)
+    runs = [
+        il.run("ditto", plan.make_task(whole), whole, origin=plan.as_dict(), **given, **more)
+        for more in ({}, {"engine": "ray", "address": address})
+    ]
+    same(*runs)
+
+
+# -- what dies -------------------------------------------------------------------------------------
+@pytest.fixture
+def pids(monkeypatch):
+    """The process of the second host of every carrier that is made."""
+    found: dict[engine.RayCarrier, int] = {}
+    wait = engine.RayCarrier._wait_for_all
+
+    def waiting(carrier):
+        wait(carrier)
+        found[carrier] = carrier.ray.get(carrier.actors[1].pid.remote())
+
+    monkeypatch.setattr(engine.RayCarrier, "_wait_for_all", waiting)
+    return found
+
+
+@pytest.mark.parametrize("method", ["ditto", "scaffold", "lp-proj"])
+@pytest.mark.parametrize("kind", ["update", "conclude", "evaluate"])
+def test_a_killed_host_comes_back_with_its_rows_and_repeats_the_round(
+    address, pids, monkeypatch, method, kind
+):
+    """Nothing is lost, and nothing is counted twice."""
+    struck: list[int] = []
+    send = engine.RayCarrier.send
+
+    def striking(carrier, host, frame):
+        told = b'"version": 2' in frame[8:200] or b'"version": 3' in frame[8:200]
+        if host == 1 and not struck and f'"{kind}"'.encode() in frame[8:60] and told:
+            os.kill(pids[carrier], signal.SIGKILL)
+            struck.append(pids[carrier])
+        return send(carrier, host, frame)
+
+    monkeypatch.setattr(engine.RayCarrier, "send", striking)
+    here, there = both(method, address, eval_every=1)
+    assert len(struck) == 1
+    same(here, there)
+    assert there.summary()["rejected"] == 0
+
+
+def test_a_host_that_does_not_come_back_is_all_its_clients_absent(address, pids, monkeypatch):
+    """Its clients have crashed, in every round until the end; the others go on."""
+    send = engine.RayCarrier.send
+    gone: list[engine.RayCarrier] = []
+
+    def killing(carrier, host, frame):
+        if host == 1 and b'"update"' in frame[8:60] and b'"version": 1,' in frame[8:200]:
+            carrier.ray.kill(carrier.actors[1], no_restart=True)
+            gone.append(carrier)
+        return send(carrier, host, frame)
+
+    monkeypatch.setattr(engine.RayCarrier, "send", killing)
+    given = settings(sample=0, hosts=2, eval_every=1, patience_for_hosts=0.5)
+    rounds = []
+
+    def note(moment):
+        rounds.append(dict(moment.ledger["missing"]))
+
+    with pytest.raises(RuntimeError, match="host 2 of 2 cannot be reached"):
+        il.run(
+            "ditto",
+            task(),
+            federation(),
+            engine="ray",
+            address=address,
+            on_round=note,
+            **given,
+        )
+    assert gone and rounds == [{}, {"crashed": 3}, {"crashed": 3}, {"crashed": 3}]
+
+
+def test_a_host_whose_rows_are_gone_does_not_start_anew(address, pids, monkeypatch):
+    send = engine.RayCarrier.send
+    struck: list[int] = []
+
+    def striking(carrier, host, frame):
+        if host == 1 and not struck and b'"version": 2,' in frame[8:200]:
+            struck.append(pids[carrier])
+            recipe = carrier.ray.get(carrier.recipes[1])
+            for file in Path(recipe.folder).iterdir():
+                if file.is_file():
+                    file.unlink()
+            os.kill(pids[carrier], signal.SIGKILL)
+        return send(carrier, host, frame)
+
+    monkeypatch.setattr(engine.RayCarrier, "send", striking)
+    missing = []
+    given = settings(sample=0, hosts=2, eval_every=0, patience_for_hosts=5)
+    with pytest.raises(RuntimeError, match="cannot be reached"):
+        il.run(
+            "ditto",
+            task(),
+            federation(),
+            engine="ray",
+            address=address,
+            on_round=lambda moment: missing.append(dict(moment.ledger["missing"])),
+            **given,
+        )
+    assert struck and missing == [{}, {}, {"crashed": 3}, {"crashed": 3}]
+
+
+def test_a_round_goes_on_without_a_host_that_is_late(address, monkeypatch):
+    carriers = []
+    wait = engine.RayCarrier._wait_for_all
+
+    def waiting(carrier):
+        wait(carrier)
+        carriers.append(carrier)
+
+    monkeypatch.setattr(engine.RayCarrier, "_wait_for_all", waiting)
+    missing = []
+
+    def note(moment):
+        missing.append(dict(moment.ledger["missing"]))
+        if len(missing) == 1:  # the second host is stopped for a while
+            pid = carriers[0].ray.get(carriers[0].actors[1].pid.remote())
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(4.0, os.kill, (pid, signal.SIGCONT)).start()
+
+    given = settings(sample=0, hosts=2, eval_every=0, deadline=1.0)
+    result = il.run(
+        "ditto", task(), federation(), engine="ray", address=address, on_round=note, **given
+    )
+    assert missing[0] == {} and missing[1] == {"timed out": 3}
+    assert result.summary()["rounds"] == 4
+
+
+RUN = """
+import sys
+import idiolect as il
+from idiolect.testing import federation, task
+
+def kill(moment):
+    if moment.round == 3 and sys.argv[3] == "die":
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+
+il.run("ditto", task(), federation(), engine="ray", address=sys.argv[1],
+       directory=sys.argv[2], rounds=5, sample=3, hosts=2, batch=8, dtype="float64", eval_every=1,
+       checkpoint_every=2, resume=sys.argv[3] == "resume", progress=False, on_round=kill)
+"""
+
+
+def test_a_run_resumes_after_its_driver_was_killed(address, tmp_path):
+    engine.dismiss()  # idle actors of this process hold CPUs
+    for turn, expected in (("die", -signal.SIGKILL), ("resume", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, address, tmp_path / "run", turn],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == expected, done.stderr[-3000:]
+    there = il.load(tmp_path / "run", task=task(), federation=federation())
+    here = il.run(
+        "ditto",
+        task(),
+        federation(),
+        **settings(rounds=5, sample=3, hosts=2, eval_every=1),
+    )
+    assert torch.equal(here.session().personal_rows(), there.session().personal_rows())
+    assert here.summary()["bytes"] == there.summary()["bytes"]
+
+
+# -- asynchronous ----------------------------------------------------------------------------------
+def test_messages_are_used_as_they_come(address):
+    lines = []
+    result = il.run(
+        "fedavg",
+        task(),
+        federation(),
+        engine="asynchronous",
+        clock="ray",
+        address=address,
+        on_round=lambda moment: lines.extend(moment.delays),
+        **settings(sample=3, hosts=2, rounds=6, eval_every=3),
+    )
+    assert len(lines) == 18 and all(line["counted"] for line in lines)
+    assert all(line["delay"] > 0 for line in lines)
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert result.summary()["accuracy"]["mean"] > 0.5
+
+
+# -- bad input -------------------------------------------------------------------------------------
+def refusal(match, **more):
+    with pytest.raises(SettingError, match=match):
+        il.run("fedavg", task(), federation(), **settings(**more))
+
+
+def test_more_hosts_than_the_cluster_has_room_for(address):
+    refusal(
+        r"hosts: 3 with 2 CPUs each need 6",
+        engine="ray",
+        address=address,
+        hosts=3,
+        cpus_per_host=2.0,
+    )
+
+
+def test_a_colluding_attack_is_refused():
+    refusal("attack: 'alie'", engine="ray", attack="alie", malicious=2)
+
+
+def test_settings_of_ray_without_ray():
+    refusal("deadline: 3.0 is not accepted here", deadline=3.0)
+    refusal("address: 'auto' is not accepted here", address="auto")
+
+
+def test_machines_with_another_version_are_refused(address, monkeypatch):
+    monkeypatch.setattr(engine, "about", lambda: {"idiolect": "0.0.1", "torch": "1", "numpy": "1"})
+    refusal(
+        "host 1 has idiolect .*, and this process 0.0.1", engine="ray", address=address, hosts=2
+    )
+
+
+@pytest.mark.parametrize("code", ["no cluster", "no package"])
+def test_what_is_missing_is_named(tmp_path, code):
+    """In a process of its own: Ray is connected to once per process."""
+    hide = "sys.modules['ray'] = None\n" if code == "no package" else ""
+    script = f"""
+import sys
+{hide}
+import idiolect as il, torch
+from idiolect.testing import federation
+try:
+    il.run("fedavg", torch.nn.Linear(5, 3), federation(), engine="ray", address="127.0.0.1:1",
+           rounds=1, progress=False)
+except il.SettingError as error:
+    print(error)
+"""
+    environment = {**os.environ, "RAY_raylet_start_wait_time_s": "5"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+    )
+    expected = "pip install 'idiolect[ray]'" if hide else "no Ray cluster answers at '127.0.0.1:1'"
+    assert expected in done.stdout, done.stdout + done.stderr
