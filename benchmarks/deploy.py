@@ -203,7 +203,7 @@ def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
 
 def faults(folder: Path) -> None:
     """Kills in the middle of a run, one after the other."""
-    chosen = deployment("scaffold", 3, 24, deadline=10.0)
+    chosen = deployment("scaffold", 3, 18, deadline=20.0)
     with Federation(folder / "fed", chosen) as made:
         for n in (1, 2, 3):
             made.site(n, *digits(n, 3))
@@ -211,13 +211,13 @@ def faults(folder: Path) -> None:
         events: dict[int, tuple[str, Callable[[], None]]] = {
             2: ("kill -9 of the process of site 3", lambda: made.running["host-3"].kill()),
             4: ("it is started again", lambda: made.start_host(3, *digits(3, 3))),
-            8: (
+            6: (
                 "kill -9 of SuperNode, relay and supervisor of site 2",
                 lambda: made.kill("sites/2/p"),
             ),
-            11: ("they are started again", lambda: made.connect(2)),
-            15: ("kill -9 of the SuperLink", lambda: made.kill("idiolect_flower.link")),
-            19: ("kill -9 of the server", lambda: made.kill("flower_server")),
+            9: ("they are started again", lambda: made.connect(2)),
+            12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect_flower.link")),
+            15: ("kill -9 of the server", lambda: made.kill("flower_server")),
         }
         began = time.monotonic()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import data
 from ..core.files import check_object, read_json, write_json
-from ..core.knobs import SettingError, build, nearest
+from ..core.knobs import SettingError, build, kinds_of, nearest
 from ..core.paths import given_folder, given_path
 from ..core.trees import leaves
 from ..data import DATASETS
@@ -83,8 +83,9 @@ def _init(argv: list[str]) -> None:
     if has_preset(cls):
         flags.add("method", Preset, f"fields of {name} that belong together")
     flags.add("deployment", Terms, "how the server deals with its sites")
+    ours = dict.fromkeys(kinds_of(Terms))  # address and deadline are those of the deployment
     for section in SECTIONS:
-        flags.add("run", section, f"run: {section.__name__.lower()}")
+        flags.add("run", section, f"run: {section.__name__.lower()}", ours)
     flags.add("task", Initial, "how the model starts")
     if model := peek(argv, "--model"):
         flags.add("model", options_of(MODELS.find(model)), f"model {model}")

@@ -59,7 +59,9 @@ class Sites(Remote):
         super().advance(factors)
 
     def present(self, host: int) -> bool:
-        return self.sites[host].here
+        """Not one that has just given no answer: the deadline has been waited for once."""
+        gone = self.unanswered.get(host)
+        return self.sites[host].here and (gone is None or gone.reason == "malformed")
 
     def unexpected(self, ticket: int, frame: bytes | None) -> None:
         self.assembly.heard(ticket, frame)

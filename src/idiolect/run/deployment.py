@@ -22,6 +22,7 @@ from .settings import Settings
 FILE = "deployment.toml"
 MOST = 1 << 20  # bytes of it
 SCALES = ("client", "federated")
+ENGINES = ("inprocess", "flower")  # that a plan may name: here they mean the same
 FORMS: dict[str, dict[str, Any]] = {
     "table": {
         "kind": str,
@@ -170,7 +171,7 @@ def check_settings(settings: Settings) -> None:
         "client_weights": (bool(str(settings.client_weights)), "sites count by their samples"),
         "held_out": (settings.held_out > 0, "every client that has agreed takes part"),
         "keep_best": (settings.keep_best, "models are with their owners, who keep the last ones"),
-        "engine": (settings.asynchronous, "rounds are synchronous here"),
+        "engine": (settings.engine not in ENGINES, "Flower carries its messages, in rounds"),
     }
     for name, (given, why) in refused.items():
         if given:
