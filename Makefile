@@ -1,5 +1,5 @@
-# make demo | lint | test | test-all | faults | soak | mutation | bench: each sets up what it needs
-# in .venv; bench in .venv-bench, beside the packages it compares with
+# make demo | deploy-demo | lint | test | test-all | faults | soak | mutation | bench: each sets up
+# what it needs in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 # the same bits wherever a number lies in memory, as the command has it
 export MKL_CBWR ?= AUTO
@@ -9,10 +9,14 @@ BENCH := .venv-bench
 FEDJAX := .venv-fedjax
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo lint test test-all faults soak mutation bench bench-peers clean
+.PHONY: demo deploy-demo lint test test-all faults soak mutation bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
+
+# three hospitals and a server on this machine, with TLS and keys: trains, shows the table, stops
+deploy-demo: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.deploy demo
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -68,6 +68,11 @@ COMMANDS = {
         "start | status | export | predict",
         "take part in a federation with your own data: what leaves, your model, its predictions",
     ),
+    "deploy": Command(
+        "deploy:deploy",
+        "init | server | site | run | stop DIR",
+        "a federation of real sites that keep their data, carried by Flower",
+    ),
     "methods": Command("lists:methods", "", "what there is, when to use it, what it costs"),
     "channels": Command(
         "lists:channels",

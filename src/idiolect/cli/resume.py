@@ -78,6 +78,11 @@ def _resume(path: Path, parsed: Any) -> None:
     if not origin:
         raise _made_in_python(path, "run")
     plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
+    if not plan.data:
+        raise SettingError(
+            f"resume: the data of {path} are with its sites; "
+            "go on with them: idiolect deploy run FOLDER --resume"
+        )
     run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
 
 

@@ -4,13 +4,17 @@ All hosts are at work at the same time. Frames travel by a `Carrier` (Ray, Flowe
 is `idiolect.host.calls`. A host that is lost within a round and comes back is told everything of
 that round again: it has its rows from before it, so that it does the same work. One that does not
 come back in time, or does not answer by the deadline, is all its clients absent.
+
+Hosts of one owner are trusted to be of the same code: what fails there ends the run (`strict`).
+Hosts of other owners are not: what is refused, fails or cannot be read is a missing message with
+its reason, and the run goes on.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,14 +24,18 @@ from ..core.factors import Factors
 from ..core.knobs import SettingError
 from ..core.notes import note
 from ..host import calls
-from ..host.calls import FAILED, Call
+from ..host.calls import FAILED, REFUSED, Call
+from ..host.foreign import Foreign
 from ..host.host import Host
 from ..host.scores import Scores
+from ..host.terms import Sent
 from ..server.exchange import Order, Query, Verdict
+from ..server.round import Round
 from .engine import Engine
 
 PATIENCE = 60.0  # seconds in which a lost host may come back
 AGAIN = 0.5  # seconds after which a lost host is tried again
+MOST_SAID = 500  # characters that are kept of what a host says of an error
 
 
 class Carrier:
@@ -50,6 +58,7 @@ class Gone:
     """No reply, and why: one of the server's words for a missing message."""
 
     reason: str
+    text: str = ""  # what the host has said, or what is wrong with what it said
 
 
 @dataclass
@@ -72,8 +81,12 @@ class Remote(Engine):
     carrier: Carrier = field(default_factory=Carrier)
     deadline: float = 0.0  # seconds after which a round goes on without those that are late; 0 = no
     patience: float = PATIENCE
+    again: float = AGAIN
+    strict: bool = True  # hosts are of this run's own code: what fails there ends the run
+    tell: Callable[[int, Gone], None] = lambda host, gone: None  # of a host that gave no answer
 
     def __post_init__(self) -> None:
+        self.unanswered: dict[int, Gone] = {}  # hosts that gave no answer in the last exchange
         self._said: dict[int, list[Call]] = {}  # to each host in this round
         self._late: set[int] = set()  # hosts that did not answer in time, and may still be at work
         self._away: dict[int, int] = {}  # lost hosts, each with the ticket of its last status call
@@ -85,36 +98,59 @@ class Remote(Engine):
         round = server.open(factors=factors)
         self._said = {}
         self._late = set()
+        self.unanswered = {}
         self._look_for_lost()
         asked = {n: o for n, h in enumerate(self.hosts) if len((o := _own(round.order, h)).train)}
         lost: set[int] = set()
         said = {n: calls.order_call(order) for n, order in asked.items()}
         for n, reply in self._ask(said, True):
-            if isinstance(reply, Gone):
-                server.missing(round, asked[n].heard, reply.reason)
-                (self._late if reply.reason == "timed out" else lost).add(n)
+            sent = self._read_sent(reply, asked[n])
+            if isinstance(sent, Gone):
+                self._note(n, sent)
+                server.missing(round, asked[n].heard, sent.reason)
+                (self._late if sent.reason == "timed out" else lost).add(n)
                 continue
-            counted = server.contract.method.counted
-            sent = calls.read_sent(reply, asked[n].train, counted)
             server.account(sent.trained, sent.gradients, sent.counted)
-            server.receive(round, sent.messages, sent.values)
-        answering = [n for n in asked if n not in lost | self._late]
+            server.receive(round, sent.messages, sent.values, self.hosts[n].wire_ids)
+        answering = [n for n in asked if n not in self.unanswered]
         while queries := server.ask(round):
             for query in queries:
                 self._question(round, query, answering)
         verdict = server.close(round)
         self._conclude(verdict, asked, lost)
 
-    def _question(self, round: object, query: Query, answering: Sequence[int]) -> None:
+    def _read_sent(self, reply: Call | Gone, order: Order) -> Sent | Gone:
+        if isinstance(reply, Gone):
+            return reply
+        try:
+            return calls.read_sent(reply, order.train, self.server.contract.method.counted)
+        except ValueError as error:
+            if self.strict:
+                raise
+            return Gone("malformed", str(error))
+
+    def _note(self, n: int, gone: Gone) -> None:
+        self.unanswered[n] = gone
+        self.tell(n, gone)
+
+    def _question(self, round: Round, query: Query, answering: Sequence[int]) -> None:
         """A question of the channel's second exchange."""
         mine = {n: _among(query.asked, self.hosts[n]) for n in answering}
         said = {
             n: calls.query_call(replace(query, asked=who)) for n, who in mine.items() if len(who)
         }
-        for _, reply in self._ask(said, True):
-            if not isinstance(reply, Gone):
+        for n, reply in self._ask(said, True):
+            if isinstance(reply, Gone):
+                self._note(n, reply)
+                continue
+            try:
                 answers = calls.read_answer(reply)
-                self.server.receive_answer(round, query.part, answers)  # type: ignore[arg-type]
+            except ValueError as error:
+                if self.strict:
+                    raise
+                self._note(n, Gone("malformed", str(error)))
+                continue
+            self.server.receive_answer(round, query.part, answers, self.hosts[n].wire_ids)
 
     def _conclude(self, verdict: Verdict, asked: Mapping[int, Order], lost: set[int]) -> None:
         """Everyone that was asked learns the end of the round; the late are not waited for."""
@@ -122,8 +158,10 @@ class Remote(Engine):
         for n in self._late:
             self.carrier.send(n, said[n].pack())
         waited = {n: call for n, call in said.items() if n not in lost | self._late}
-        for n, reply in self._ask(waited, False):
-            if isinstance(reply, Call):
+        for n, reply in self._ask(waited, not self.strict):
+            if isinstance(reply, Gone):
+                self._note(n, reply)
+            elif self.strict:
                 self._written[n] = reply.facts["written"]
 
     def _look_for_lost(self, seconds: float = 0.0) -> None:
@@ -141,7 +179,12 @@ class Remote(Engine):
                 self._away[n] = self.carrier.send(n, Call("status").pack())
 
     def _has_its_rows(self, n: int, status: Call) -> bool:
-        """A host without its rows stays away: nobody starts anew unnoticed."""
+        """A host without its rows stays away: nobody starts anew unnoticed.
+
+        Hosts of other owners answer for their rows themselves.
+        """
+        if not self.strict:
+            return True
         return status.kind == "status" and status.facts["written"] >= self._written[n]
 
     # -- models ----------------------------------------------------------------------------------
@@ -166,17 +209,45 @@ class Remote(Engine):
         said = {
             n: calls.evaluate_call(kind, version, down, ids, splits)
             for n, ids in who.items()
-            if len(ids)
+            if len(ids) and self.present(n)
         }
-        found = []
+        found = [
+            self.hosts[n].evaluate(version, down, ids, splits)  # of hosts that are not there
+            for n, ids in who.items()
+            if len(ids) and n not in said
+        ]
         self._said = {}
-        for n, reply in self._ask(said, False):
-            if isinstance(reply, Gone):
+        for n, reply in self._ask(said, not self.strict):
+            if isinstance(reply, Gone) and self.strict:
                 continue
-            found.append(calls.read_scores(reply, who[n], self.hosts[n].settings.metrics))
+            scores = self._read_scores(reply, n, who[n], splits)
+            if isinstance(scores, Gone):
+                self._note(n, scores)
+                scores = self.hosts[n].evaluate(version, down, who[n], splits)
+            found.append(scores)
         if not found:  # nobody to evaluate: scores of no client
             return self.hosts[0].evaluate(version, down, wire_ids, splits)
         return {split: Scores.merge([f[split] for f in found]) for split in splits}
+
+    def present(self, host: int) -> bool:
+        """Whether a host is asked at all."""
+        return True
+
+    def _read_scores(
+        self, reply: Call | Gone, n: int, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> dict[str, Scores] | Gone:
+        if isinstance(reply, Gone):
+            return reply
+        host = self.hosts[n]
+        try:
+            scores = calls.read_scores(reply, wire_ids, host.settings.metrics)
+            if isinstance(host, Foreign):
+                host.check_scores(scores, wire_ids, splits)
+            return scores
+        except ValueError as error:
+            if self.strict:
+                raise
+            return Gone("malformed", str(error))
 
     def check_complete(self) -> None:
         end = time.monotonic() + self.patience
@@ -198,11 +269,13 @@ class Remote(Engine):
             orders = {n: calls.order_call(o) for n, o in mine.items() if len(o.train)}
             nobody = Verdict(version, wire_ids[:0], wire_ids[:0], {})
             for said in (orders, dict.fromkeys(orders, calls.verdict_call(nobody))):
-                for n, reply in self._ask(said, False):
+                for n, reply in self._ask(said, not self.strict):
                     if isinstance(reply, Gone):
-                        raise RuntimeError(
-                            f"host {n + 1} cannot be reached; the run can be resumed"
-                        )
+                        if self.strict:
+                            raise RuntimeError(
+                                f"host {n + 1} cannot be reached; the run can be resumed"
+                            )
+                        self._note(n, reply)
 
     def each(self, said: Mapping[int, Call]) -> dict[int, Call]:
         """One call to each of these hosts, outside a round; all must answer."""
@@ -250,13 +323,20 @@ class Remote(Engine):
                     done[n] = Gone("timed out")
                 elif line.lost and line.ticket < 0 and now >= line.retry:
                     self._say(n, line, tickets)
-            for ticket, frame in self.carrier.receive(min(AGAIN, max(end - now, 0.0))):
+            for ticket, frame in self.carrier.receive(min(self.again, max(end - now, 0.0))):
                 if ticket in tickets:
                     n = tickets.pop(ticket)
                     self._heard(n, lines[n], frame, done, tickets)
+                else:
+                    self.unexpected(ticket, frame)
+
+    def unexpected(self, ticket: int, frame: bytes | None) -> None:
+        """A reply that nobody waits for any more: it is too late for its round."""
 
     def _give_up(self, n: int) -> Gone:
-        """A lost host is gone until it answers."""
+        """A lost host is gone until it answers; one of another owner until it is greeted again."""
+        if not self.strict:
+            return Gone("crashed")
         clients = len(self.hosts[n].wire_ids)
         note(
             f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations go on without its "
@@ -281,13 +361,14 @@ class Remote(Engine):
         line.ticket = -1
         if frame is None:
             line.lost = line.lost or time.monotonic()
-            line.retry = time.monotonic() + AGAIN
+            line.retry = time.monotonic() + self.again
             if line.todo[0].kind != "status":  # it is asked where it stands when it is back
                 line.todo.appendleft(Call("status"))
             return
-        reply = Call.open(frame)
-        if reply.kind == FAILED:
-            raise failure(n, reply)
+        reply = self._opened(n, frame)
+        if isinstance(reply, Gone):
+            done[n] = reply
+            return
         call = line.todo.popleft()
         if call.kind == "status" and line.lost:
             if not self._has_its_rows(n, reply):
@@ -295,7 +376,11 @@ class Remote(Engine):
                 return
             line.lost = 0.0
             last = line.todo[-1]
-            if last.kind == "conclude" and reply.facts["concluded"] >= last.facts["version"]:
+            concluded = reply.facts.get("concluded")
+            if not isinstance(concluded, int):
+                done[n] = Gone("malformed", "status: 'concluded' is a whole number")
+                return
+            if last.kind == "conclude" and concluded >= last.facts["version"]:
                 done[n] = reply
                 return
             line.todo = deque(self._said[n])  # the whole round again
@@ -304,9 +389,26 @@ class Remote(Engine):
         else:
             done[n] = reply
 
+    def _opened(self, n: int, frame: bytes) -> Call | Gone:
+        """A reply; where hosts are of other owners, what cannot be one is none."""
+        try:
+            reply = Call.open(frame)
+        except ValueError as error:
+            if self.strict:
+                raise
+            return Gone("malformed", str(error))
+        if reply.kind not in (FAILED, REFUSED):
+            return reply
+        if self.strict:
+            raise failure(n, reply)
+        said = reply.facts.get("reason" if reply.kind == REFUSED else "text")
+        return Gone(reply.kind, str(said)[:MOST_SAID])
+
 
 def failure(n: int, reply: Call) -> Exception:
     """What a host says of an error, as an error here."""
+    if reply.kind == REFUSED:
+        return SettingError(f"host {n + 1} refuses: {reply.facts.get('reason', '')}")
     text = str(reply.facts.get("text", ""))
     if reply.facts.get("setting"):
         return SettingError(text)

@@ -38,8 +38,9 @@ MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
 MOST_FRAME = 1 << 31  # bytes of a frame
 MOST_VERSION = 1 << 32  # of a round: the header of a message has so many bits
+MOST_COUNTED = 1 << 40  # gradients, or numbers sent, of a client in a round
 FAILED = "failed"  # the kind of a reply that tells an error
-REFUSED = "refused"  # the kind of a reply that says why a call is not carried out
+REFUSED = "refused"  # the kind of a reply to what the owner's rules forbid
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,10 @@ def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> Sent:
     known = torch.isin(trained, wire_ids).all() and len(trained.unique()) == len(trained)
     if not bool(known):
         raise ValueError("trained: clients of this host are expected, each once")
-    if any(bool((c < 0).any()) for c in columns):
-        raise ValueError("gradients: whole numbers >= 0 are expected")
-    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
-        raise ValueError("values: numbers >= 0 are expected")
+    if any(bool(((c < 0) | (c > MOST_COUNTED)).any()) for c in columns):
+        raise ValueError(f"gradients: whole numbers from 0 to {MOST_COUNTED} are expected")
+    if not bool(((values >= 0) & (values <= MOST_COUNTED)).all()):
+        raise ValueError(f"values: numbers from 0 to {MOST_COUNTED} are expected")
     return Sent(messages, values.numpy(), trained, columns[0], under(call.tensors, "counted."))
 
 

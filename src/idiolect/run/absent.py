@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.knobs import SettingError
 from ..core.typed import expect, expect_fields
 from ..core.types import Id
+from ..data.census import Census
 from ..data.federation import SPLITS, Federation
 from .record import Record
 from .session import Session
@@ -30,18 +31,9 @@ def absent(record: Record) -> Federation:
         sizes = {s: torch.tensor([row[f"{s}_samples"] for row in rows]) for s in SPLITS}
     except (KeyError, ValueError, RuntimeError, OverflowError) as error:
         raise SettingError(f"record: it does not tell who took part: {error}") from None
-    offsets = {}
-    start = 0
-    for split in SPLITS:
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
-        offsets[split] = start + ends
-        start += int(ends[-1])
-    ids = tuple(row["client"] for row in rows)
+    ids = [row["client"] for row in rows]
     classes = int(record.data.get("classes", 0))
-    dtype = torch.int64 if classes else torch.float32
-    name = str(record.data["name"])
-    targets = torch.zeros((), dtype=dtype).expand(start)
-    return Federation(torch.zeros(start, 0), targets, offsets, ids, classes, name)
+    return Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
 
 
 def in_form(empty: Federation, data: dict[str, Any]) -> Federation:

@@ -122,6 +122,19 @@ class Journal:
                     f"{file.path} has lost rounds or was changed; it begins anew with the next one"
                 )
 
+    def grow(self, clients: int) -> None:
+        """More clients have joined: in the rounds before they have no accuracy."""
+        if clients == self.clients:
+            return
+        before = self.files["accuracy"]
+        rows = before.array(self.clients)
+        new = np.full((len(rows), clients - self.clients), np.nan, dtype=np.float32)
+        wider = np.ascontiguousarray(np.concatenate([rows, new], axis=1))
+        self.clients = clients
+        if before.mark.size:
+            before.cut(before.mark.size)
+            self._append(before, "the accuracies of clients", wider.tobytes())
+
     def forget_last(self) -> None:
         """The accuracies without those of the last evaluated round."""
         self.files["accuracy"].cut(4 * self.clients)

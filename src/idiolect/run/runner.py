@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from ..core.knobs import SettingError
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
-from ..host.metrics import described, in_use
+from ..host.metrics import Metric, described, in_use
 from ..host.scores import summarise
 from ..method import Method
 from ..methods import label_of, name_of, statistics
@@ -58,6 +58,7 @@ class Runner:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
+    elsewhere: Elsewhere | None = None  # the sites that have the data, where they are not here
 
     def continued(
         self, folder: RunDirectory, force: Callable[[str], None] | None
@@ -186,8 +187,14 @@ class Runner:
             starts=self.starts,
             heard={"clients": heard, "of": eligible},
             metrics=described(used),
-            baseline=per_client(self.federation, self.task.criterion, used, figure),
+            baseline=self._baseline(used, figure),
         )
+
+    def _baseline(self, used: Sequence[Metric], figure: str) -> list[float]:
+        """What each client's own constant answer reaches; [] where its data are not here."""
+        if self.elsewhere is not None:
+            return []
+        return per_client(self.federation, self.task.criterion, used, figure)
 
     def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
         """A seed's moving parts, as they are before the first round; `here`: in this process."""
@@ -200,7 +207,7 @@ class Runner:
             run_number(self.identity, seed),
             folder.path if folder else None,
             self.start.get(seed),
-            elsewhere=None if here else self._elsewhere(seed, folder),
+            elsewhere=self.elsewhere or (None if here else self._elsewhere(seed, folder)),
         )
 
     def _elsewhere(self, seed: int, folder: RunDirectory | None) -> Elsewhere | None:
@@ -259,6 +266,7 @@ class Runner:
                 )
             with numbers_fit(s.dtype):
                 session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
+            one.journal.grow(len(server.roster))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
             )

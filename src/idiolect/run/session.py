@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -198,6 +198,12 @@ class Session:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
         self.held_out_personalised = False
+
+    def join(self, wire_ids: Tensor) -> None:
+        """Clients that have enrolled after the start take part from the next round on."""
+        eligible = torch.cat([self.people.eligible, wire_ids])
+        evaluated = torch.cat([self.people.evaluated, wire_ids])
+        self.people = replace(self.people, eligible=eligible, evaluated=evaluated)
 
     @property
     def rounds(self) -> int:

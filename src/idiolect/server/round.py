@@ -19,7 +19,8 @@ from .rules import Rule
 from .rules.message import combine_message
 from .stream import Stream
 
-MISSING = ("silent", "timed out", "crashed")  # why no message came, as far as the engine knows
+# why no message came, as far as the engine knows; the last three of hosts of other owners
+MISSING = ("silent", "timed out", "crashed", "refused", "failed", "malformed")
 
 
 @dataclass(frozen=True)

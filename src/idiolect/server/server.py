@@ -128,13 +128,20 @@ class Server:
         round.inbox.sink = add
         round.inbox.largest = largest_number(self.contract.task.dtype)
 
-    def receive(self, round: Round, messages: Messages, values: np.ndarray | None = None) -> None:
+    def receive(
+        self,
+        round: Round,
+        messages: Messages,
+        values: np.ndarray | None = None,
+        sender: Tensor | None = None,
+    ) -> None:
         """Messages of a round: any number of them, at any time before it is closed, in any order.
 
-        `values`: what each counts as in the lp-proj paper's 32-bit words.
+        `values`: what each counts as in the lp-proj paper's 32-bit words. `sender`: the wire ids
+        of the host that they come from, which speaks for no others.
         """
         if self.contract.up.parts:
-            round.inbox.receive(messages, values)
+            round.inbox.receive(messages, values, sender)
 
     def missing(self, round: Round, wire_ids: Tensor, reason: str) -> None:
         """What the engine knows of messages that will not come; otherwise they are "silent"."""
@@ -232,10 +239,12 @@ class Server:
             )
         return queries
 
-    def receive_answer(self, round: Round, part: str, messages: Messages) -> None:
+    def receive_answer(
+        self, round: Round, part: str, messages: Messages, sender: Tensor | None = None
+    ) -> None:
         """Answers to a query, as `receive`."""
         if round.second is not None:
-            round.second.answers[part].receive(messages)
+            round.second.answers[part].receive(messages, sender=sender)
 
     def close(self, round: Round) -> Verdict:
         """End a round: combine what arrived and step, or leave everything as it was.

@@ -133,11 +133,17 @@ class Inbox:
         self._lengths = np.zeros(clients, dtype=np.int64)
         self._values = np.zeros(clients)
 
-    def receive(self, messages: Messages, values: np.ndarray | None = None) -> None:
+    def receive(
+        self,
+        messages: Messages,
+        values: np.ndarray | None = None,
+        sender: Tensor | None = None,
+    ) -> None:
         """Check messages and hold those that count; each other one is counted under its reason.
 
         `values`: float64 per message, 32-bit words as the lp-proj paper counts; None = the number
-        of values of the schema.
+        of values of the schema. `sender`: the wire ids that they may come from, where the engine
+        knows who has sent them; a message in the name of anybody else is a stranger's.
         """
         arrived = Arrivals(messages)
         if values is None:
@@ -147,6 +153,8 @@ class Inbox:
             raise ValueError(f"{len(values)} values for {len(arrived)} messages")
         head = arrived.headers()
         place, known = self._places(head["client"].astype(np.int64))
+        if sender is not None:
+            known &= np.isin(head["client"].astype(np.int64), sender.numpy())
         fates, deciding = self._judged(arrived.lengths, head, known)
 
         waiting = np.flatnonzero(fates == ADMITTED)  # messages whose bodies could be opened

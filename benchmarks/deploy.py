@@ -1,0 +1,285 @@
+"""A deployed federation on this machine: its demo, and the figures of docs/deploy.md.
+
+    python -m benchmarks.deploy demo        three hospitals and a server (make deploy-demo)
+    python -m benchmarks.deploy bytes       on the wire per site and round, by a counting proxy
+    python -m benchmarks.deploy seconds --sites 10
+    python -m benchmarks.deploy faults      kills, and what becomes of the run
+
+Everything that is started is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from idiolect.run.deploy import create
+from idiolect.run.deployment import Deployment, Terms
+from idiolect.run.layout import Layout, free_port
+from idiolect.run.load import load
+from idiolect.run.plan import Plan
+
+COMMAND = [sys.executable, "-m", "idiolect_command"]
+DIGITS = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
+
+
+class Proxy:
+    """Passes bytes between sites and a server, and counts them."""
+
+    def __init__(self, port: int):
+        self.up = self.down = 0
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                there = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # the server is not there yet
+                here.close()
+                continue
+            for name, a, b in (("up", here, there), ("down", there, here)):
+                threading.Thread(target=self._pump, args=(name, a, b), daemon=True).start()
+
+    def _pump(self, name: str, a: socket.socket, b: socket.socket) -> None:
+        try:
+            while piece := a.recv(1 << 16):
+                setattr(self, name, getattr(self, name) + len(piece))
+                b.sendall(piece)
+        except OSError:
+            pass
+        for line in (a, b):
+            line.close()
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+class Federation:
+    """A server and sites, as their owners start them."""
+
+    def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
+        self.terms = deployment.terms
+        self.layout: Layout = create(folder, deployment)
+        self.running: dict[str, subprocess.Popen] = {}
+        self.proxies = [Proxy(self.terms.port) for _ in range(self.terms.sites if proxies else 0)]
+
+    def __enter__(self) -> Federation:
+        self.begin("server", *COMMAND, "deploy", "server", str(self.layout.folder))
+        self.wait(lambda: (self.layout.server / "pid").exists())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.running.values():
+            child.send_signal(signal.SIGTERM)
+        for child in self.running.values():
+            child.wait()
+        for proxy in self.proxies:
+            proxy.close()
+
+    def site(self, n: int, *words: str) -> None:
+        """A site with its data."""
+        self.start_host(n, *words)
+        self.connect(n)
+
+    def start_host(self, n: int, *words: str) -> None:
+        state = str(self.layout.site(n) / "state")
+        self.begin(f"host-{n}", *COMMAND, "host", "start", *words, "--state", state)
+
+    def connect(self, n: int) -> None:
+        address = f"127.0.0.1:{self.proxies[n - 1].port}" if self.proxies else self.terms.address
+        file = self.layout.site_processes(n, replace(self.terms, address=address))
+        self.begin(f"site-{n}", sys.executable, "-m", "idiolect_flower.supervise", str(file))
+
+    def begin(self, name: str, *command: str) -> None:
+        with open(self.layout.folder / f"{name}.txt", "ab") as log:
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def train(
+        self, directory: Path, *words: str, watch: Callable[[int], None] | None = None
+    ) -> None:
+        """`idiolect deploy run`; `watch` is called after each round."""
+        command = [*COMMAND, "deploy", "run", str(self.layout.folder)]
+        child = subprocess.Popen(
+            [*command, "--directory", str(directory), *words], stderr=subprocess.PIPE, text=True
+        )
+        assert child.stderr is not None
+        for line in child.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            if watch and (found := re.search(r"round (\d+) is done", line)):
+                watch(int(found[1]))
+        if child.wait():
+            raise SystemExit(f"the run has failed; see {self.layout.folder}")
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise SystemExit(f"it takes too long; see {self.layout.folder}")
+            time.sleep(0.2)
+
+    def kill(self, pattern: str) -> None:
+        """kill -9 of the processes of this federation whose commands have a word."""
+        mark = str(self.layout.folder).encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes()
+            except OSError:
+                continue
+            if mark in command and pattern.encode() in command:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def deployment(
+    method: str, sites: int, rounds: int, deadline: float = 120.0, **fields
+) -> Deployment:
+    """An MLP on the digits: d = 7,510."""
+    settings = {"rounds": rounds, "threads": 1}
+    plan = Plan(method, fields, "", model="mlp", settings=settings)
+    address = f"127.0.0.1:{free_port()}"
+    terms = Terms(sites=sites, least=1, wait=300.0, deadline=deadline, address=address)
+    return Deployment(plan, DIGITS, terms)
+
+
+def digits(n: int, sites: int) -> list[str]:
+    words = ["--data", "digits", "--clients", str(sites), "--share", f"{n}/{sites}"]
+    return [*words, "--site", f"site-{n}", "--threads", "1"]
+
+
+# -- what is measured ------------------------------------------------------------------------------
+def bytes_on_the_wire(folder: Path, rounds: int = 8) -> None:
+    """Per site and round, evaluation among it."""
+    for method, fields in (("lp-proj", {"dim": 50}), ("fedavg", {})):
+        chosen = deployment(method, 2, rounds, **fields)
+        with Federation(folder / method, chosen, proxies=True) as made:
+            for n in (1, 2):
+                made.site(n, *digits(n, 2))
+            seen: dict[int, tuple[int, int]] = {}
+
+            def note(round: int, made: Federation = made, seen: dict = seen) -> None:
+                seen[round] = (sum(p.up for p in made.proxies), sum(p.down for p in made.proxies))
+
+            made.train(folder / f"run-{method}", watch=note)
+            result = load(folder / f"run-{method}")
+        first, last = min(seen), max(seen)
+        per = [(b - a) / (last - first) / 2 for a, b in zip(seen[first], seen[last], strict=True)]
+        sent = result.summary()["bytes"]
+        ours = {way: sent[way] / rounds / 2 for way in ("up", "down")}
+        found = {"method": method, "ours": ours, "wire": {"up": per[0], "down": per[1]}}
+        print(json.dumps(found), flush=True)
+
+
+def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
+    """Time of rounds with evaluation, from the second on."""
+    with Federation(folder / "fed", deployment("lp-proj", sites, rounds, dim=50)) as made:
+        for n in range(1, sites + 1):
+            made.site(n, *digits(n, sites))
+        began = time.monotonic()
+        times: list[float] = []
+        made.train(folder / "run", watch=lambda round: times.append(time.monotonic()))
+    steps = [b - a for a, b in pairwise(times)]
+    found = {"sites": sites, "first_round_after": times[0] - began, "rounds": steps}
+    print(json.dumps({**found, "load": os.getloadavg()}), flush=True)
+
+
+def faults(folder: Path) -> None:
+    """Kills in the middle of a run, one after the other."""
+    chosen = deployment("scaffold", 3, 18, deadline=20.0)
+    with Federation(folder / "fed", chosen) as made:
+        for n in (1, 2, 3):
+            made.site(n, *digits(n, 3))
+
+        events: dict[int, tuple[str, Callable[[], None]]] = {
+            2: ("kill -9 of the process of site 3", lambda: made.running["host-3"].kill()),
+            4: ("it is started again", lambda: made.start_host(3, *digits(3, 3))),
+            6: (
+                "kill -9 of SuperNode, relay and supervisor of site 2",
+                lambda: made.kill("sites/2/p"),
+            ),
+            9: ("they are started again", lambda: made.connect(2)),
+            12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect_flower.link")),
+            15: ("kill -9 of the server", lambda: made.kill("flower_server")),
+        }
+        began = time.monotonic()
+
+        def act(round: int) -> None:
+            print(f"-- {time.monotonic() - began:.1f} s", flush=True)
+            if round in events:
+                text, action = events.pop(round)
+                print(f"-- after round {round}: {text}", flush=True)
+                action()
+
+        made.train(folder / "run", watch=act)
+        print((folder / "run" / "ledger-seed-0.csv").read_text())
+
+
+# -- the demo --------------------------------------------------------------------------------------
+def hospitals(folder: Path) -> list[Path]:
+    """Breast tumours of 569 patients, dealt to three hospitals that see unlike patients."""
+    import numpy as np
+    from sklearn.datasets import load_breast_cancer
+
+    frame = load_breast_cancer(as_frame=True).frame
+    frame = frame[[*[c for c in frame.columns if c.startswith("mean ")], "target"]]
+    frame["target"] = np.where(frame["target"] == 1, "benign", "malignant")
+    draw = np.random.default_rng(0)
+    by_size = (frame["mean radius"].rank(pct=True) + draw.normal(0, 0.3, len(frame))).argsort()
+    paths = []
+    for name, rows in zip(("east", "north", "south"), np.array_split(by_size, 3), strict=True):
+        paths.append(folder / f"{name}.csv")
+        frame.iloc[rows].to_csv(paths[-1], index=False)
+    return paths
+
+
+def demo(folder: Path) -> None:
+    """Three hospitals and a server with TLS: train, show the table, stop everything."""
+    tables = hospitals(folder)
+    features = tables[0].read_text().splitlines()[0].split(",")[:-1]
+    form = {"kind": "table", "target": "target", "features": features, "scale": "federated"}
+    form["classes"] = ["benign", "malignant"]
+    plan = Plan("ditto", {}, "", settings={"rounds": 10, "batch": 32, "threads": 1})
+    terms = Terms(sites=3, wait=300.0, deadline=120.0, address=f"127.0.0.1:{free_port()}")
+    with Federation(folder / "federation", Deployment(plan, form, terms)) as made:
+        for n, table in enumerate(tables, 1):
+            words = ["--data", str(table), "--target", "target", "--site", table.stem]
+            made.site(n, *words, "--threads", "1")
+        made.train(folder / "run")
+        for n in (1, 2, 3):
+            state = made.layout.site(n) / "state"
+            subprocess.run([*COMMAND, "host", "status", "--state", str(state)], check=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deploy")
+    parser.add_argument("what", choices=["demo", "bytes", "seconds", "faults"])
+    parser.add_argument("--sites", type=int, default=2)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="idiolect-") as place:
+        folder = Path(place)
+        if given.what == "seconds":
+            seconds_per_round(folder, given.sites)
+        else:
+            {"demo": demo, "bytes": bytes_on_the_wire, "faults": faults}[given.what](folder)
+
+
+if __name__ == "__main__":
+    main()

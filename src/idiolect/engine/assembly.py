@@ -1,0 +1,206 @@
+"""Who is there: sites are greeted, told what the federation is about, and enrolled.
+
+Each site is talked to by itself, step by step, and none is waited for: hello, agree, enrol. One
+that refuses, fails or answers nonsense is left out with a word about it, and tried again later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..host.calls import FAILED, REFUSED, Call
+from .census import MOST_NAME, Site, read_census
+
+AGAIN = 5.0  # seconds after which a node that did not take part is greeted again
+MOST_SAID = 500  # characters that are kept of what a site says
+
+
+class Network(Protocol):
+    """What carries frames to nodes that come and go."""
+
+    nodes: list[int]  # of each host
+    why: dict[int, str]  # node -> why its last frame has no reply
+
+    def online(self) -> set[int]: ...
+    def send_to(self, node: int, frame: bytes) -> int: ...
+    def receive(self, seconds: float) -> list[tuple[int, bytes | None]]: ...
+
+
+@dataclass
+class _Talk:
+    """A conversation with a node."""
+
+    ticket: int
+    stage: str  # the call that is to be answered
+    name: str = ""  # what the site calls itself
+    site: Site | None = None  # once it has agreed
+
+
+@dataclass
+class Assembly:
+    """The sites of a federation."""
+
+    network: Network
+    agreement: dict[str, Any]  # what the federation is about: the facts of the call "agree"
+    tell: Callable[[str], None]
+    same_node: bool = True  # nodes are authenticated: a site keeps its node
+    # what enrolment is about, beside wire ids: checksum of the contract, whether any client of the
+    # run has validation data
+    terms: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Site] = field(default_factory=dict)  # by name: those that are enrolled
+    agreed: dict[str, Site] = field(default_factory=dict)  # by name: those that could be
+    # the facts of the calls "sums" that come before an agreement can be made; None: it is made
+    sums: dict[str, Any] | None = None
+    told: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # name -> node, sums
+    check_sums: Callable[[str, dict[str, Any]], None] = lambda name, columns: None  # or ValueError
+    _talks: dict[int, _Talk] = field(default_factory=dict)  # by node
+    _left_out: dict[int, float] = field(default_factory=dict)  # node -> when it is tried again
+    _enrolled: set[str] = field(default_factory=set)  # names of those that were here before
+    _said: set[str] = field(default_factory=set)
+
+    @property
+    def run(self) -> int:
+        return int(self.agreement["run"])
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Greet who is new, and hear who has answered, waiting so long for the first of them."""
+        online = self.network.online()
+        for site in self.known.values():
+            if site.here and site.node not in online:
+                site.here = False
+                self._once(f"{site.name} has left")
+        for node in set(self._talks) - online:
+            del self._talks[node]
+        now = time.monotonic()
+        busy = {site.node for site in self.known.values() if site.here}
+        busy |= {site.node for site in self.agreed.values()} | set(self._talks)
+        busy |= {node for node, _ in self.told.values()}
+        for node in sorted(online - busy):
+            if now >= self._left_out.get(node, 0.0):
+                self._ask(node, _Talk(-1, "hello"), Call("hello"))
+        for ticket, frame in self.network.receive(seconds):
+            self.heard(ticket, frame)
+
+    @property
+    def talking(self) -> bool:
+        """Whether an answer is waited for."""
+        return bool(self._talks)
+
+    def heard(self, ticket: int, frame: bytes | None) -> None:
+        """A reply; one that nobody waits for is dropped."""
+        node = next((n for n, talk in self._talks.items() if talk.ticket == ticket), None)
+        if node is None:
+            return
+        talk = self._talks.pop(node)
+        who = talk.name or f"node {node}"
+        if frame is None:
+            self._leave_out(node, f"{who} gives no answer: {self.network.why.get(node, '')}")
+            return
+        try:
+            reply = Call.open(frame)
+            if reply.kind in (REFUSED, FAILED):
+                said = str(reply.facts.get("reason") or reply.facts.get("text") or "")
+                raise ValueError(f"it {reply.kind}: {said[:MOST_SAID]}")
+            getattr(self, f"_{talk.stage}")(node, talk, reply)
+        except ValueError as error:
+            self._leave_out(node, f"{who} is left out: {error}")
+
+    def enrol(self, site: Site) -> None:
+        """Ask a site that has agreed to take part under its wire ids; `here` when it does.
+
+        One that comes back later is asked the same by itself.
+        """
+        self.agreed.pop(site.name, None)
+        self.known[site.name] = site
+        site.here = False
+        self._enrol_call(site)
+
+    # -- steps -----------------------------------------------------------------------------------
+    def _hello(self, node: int, talk: _Talk, reply: Call) -> None:
+        facts = {"idiolect": str, "site": str, "run": int | None, "concluded": int}
+        reply.expect("hello", {}, facts)
+        name = reply.facts["site"]
+        if not 0 < len(name) <= MOST_NAME or not name.isprintable():
+            raise ValueError(f"site: a short name is expected, not {name[:40]!r}")
+        site = self.known.get(name) or self.agreed.get(name)
+        if site is not None and site.node != node:
+            if self.same_node or site.node in self.network.online():
+                raise ValueError(f"{name!r} is the name of another site (node {site.node})")
+            site.node = node
+        talk.name = name
+        if site is not None and name in self._enrolled and reply.facts["run"] == self.run:
+            self._welcome(site)
+            return
+        if self.sums is not None:
+            self._ask(node, _Talk(-1, "sums", name), Call("sums", self.sums))
+        else:
+            self.propose(node, name)
+
+    def propose(self, node: int, name: str) -> None:
+        """Tell a site what the federation is about."""
+        self._ask(node, _Talk(-1, "agree", name), Call("agree", self.agreement))
+
+    def ask_sums(self, facts: dict[str, Any]) -> None:
+        """Ask those who have told sums for others."""
+        self.sums, asked, self.told = facts, self.told, {}
+        for name, (node, _) in asked.items():
+            self._ask(node, _Talk(-1, "sums", name), Call("sums", facts))
+
+    def _sums(self, node: int, talk: _Talk, reply: Call) -> None:
+        reply.expect("sums", {}, {"columns": dict[str, Any]})
+        self.check_sums(talk.name, reply.facts["columns"])
+        self.told[talk.name] = (node, reply.facts["columns"])
+
+    def _agree(self, node: int, talk: _Talk, reply: Call) -> None:
+        site = read_census(reply, talk.name, node)
+        before = self.known.get(site.name)
+        if before is not None:
+            if not before.same(site):
+                raise ValueError("it has other clients or numbers of samples than before")
+            before.node = node
+            self._enrol_call(before)
+            return
+        taken = {str(id): s.name for s in self._all() for id in s.ids if s.name != site.name}
+        for id in site.ids:
+            if str(id) in taken:
+                raise ValueError(f"its client {str(id)!r} is called as one of {taken[str(id)]}")
+        form = next((s.form for s in self._all() if s.name != site.name), site.form)
+        if form != site.form:
+            raise ValueError(f"its samples are {site.form}, those of the others {form}")
+        self.agreed[site.name] = site
+
+    def _enrol(self, node: int, talk: _Talk, reply: Call) -> None:
+        if reply.kind != "status":
+            raise ValueError(f"{reply.kind[:40]!r} came where 'status' is expected")
+        self._welcome(self.known[talk.name])
+
+    def _welcome(self, site: Site) -> None:
+        site.here = True
+        self._enrolled.add(site.name)
+        self._said -= {text for text in self._said if text.startswith(site.name)}
+        self.tell(f"{site.name} takes part with {len(site.ids)} client(s)")
+
+    def _enrol_call(self, site: Site) -> None:
+        facts = {"wire_ids": site.wire_ids.tolist(), **self.terms}
+        self._ask(site.node, _Talk(-1, "enrol", site.name, site), Call("enrol", facts))
+
+    # -- inside ----------------------------------------------------------------------------------
+    def _all(self) -> Sequence[Site]:
+        return (*self.known.values(), *self.agreed.values())
+
+    def _ask(self, node: int, talk: _Talk, call: Call) -> None:
+        talk.ticket = self.network.send_to(node, call.pack())
+        self._talks[node] = talk
+
+    def _leave_out(self, node: int, text: str) -> None:
+        self._left_out[node] = time.monotonic() + AGAIN
+        self._once(text)
+
+    def _once(self, text: str) -> None:
+        """Say it, unless it was the last thing that was said of this."""
+        if text not in self._said:
+            self._said.add(text)
+            self.tell(text)

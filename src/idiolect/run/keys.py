@@ -1,0 +1,175 @@
+"""Certificates and keys of a test federation: an authority, the server's certificate, site keys.
+
+For a federation that lasts, take the certificates of your organisation, and let each site make its
+own key (`ssh-keygen -t ecdsa -b 384`), of which the server needs the public half only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ..core.files import private_folder, private_opener, write_atomic
+from ..core.knobs import SettingError
+from ..engine.flower import require
+
+DAYS = 365
+
+
+def make_authority(
+    folder: Path, names: list[str], days: float = DAYS, since: datetime | None = None
+) -> None:
+    """ca.crt, and server.crt with server.key for a server that is reached under these names.
+
+    Valid for so many days, from now on or `since`.
+
+    The authority's own key is not kept: nobody can make further certificates in its name.
+    """
+    require()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    now = since or datetime.now(UTC) - timedelta(minutes=5)  # clocks may differ a little
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+
+    def certificate(subject: str, key: Any) -> Any:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "idiolect test authority")])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False
+            )
+        )
+
+    signs = dict.fromkeys(
+        (
+            "digital_signature",
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    root = (
+        certificate("idiolect test authority", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **signs), True)
+        .sign(authority, hashes.SHA256())
+    )
+    made = (
+        certificate(names[0], server)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .sign(authority, hashes.SHA256())
+    )
+    private_folder(folder)
+    write_atomic(folder / "ca.crt", _pem(root))
+    write_atomic(folder / "server.crt", _pem(made))
+    _write_private(folder / "server.key", server, ssh=False)
+
+
+def make_site_key(path: Path) -> bytes:
+    """A site's own key at `path`; its public half, which the server registers."""
+    require()
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_private(path, key, ssh=True)
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+
+
+def public_key(path: Path) -> bytes:
+    """A public key as Flower registers it; SettingError where the file is none."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
+
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+        if not uses_nist_ec_curve(key):  # type: ignore[arg-type]
+            raise ValueError("another kind of key")
+        return public_key_to_bytes(key)  # type: ignore[arg-type]
+    except Exception as error:  # of several libraries
+        raise SettingError(
+            f"keys: {path} is no public key of a site ({error}); "
+            "one that `ssh-keygen -t ecdsa -b 384` makes is accepted"
+        ) from None
+
+
+def check_certificate(certificate: Path, authority: Path, host: str) -> None:
+    """Refuse, by SettingError, a certificate that the sites would refuse."""
+    require()
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        root = x509.load_pem_x509_certificate(authority.read_bytes())
+    except FileNotFoundError as error:
+        raise SettingError(f"certificates: {error.filename} is missing") from None
+    except ValueError as error:
+        raise SettingError(f"certificates: {certificate} cannot be read: {error}") from None
+    now = datetime.now(UTC)
+    for path, one in ((certificate, found), (authority, root)):
+        if not one.not_valid_before_utc <= now <= one.not_valid_after_utc:
+            raise SettingError(
+                f"certificates: {path} is valid from {one.not_valid_before_utc:%Y-%m-%d} to "
+                f"{one.not_valid_after_utc:%Y-%m-%d}, and today is {now:%Y-%m-%d}; "
+                "make new ones: idiolect deploy certificates"
+            )
+    try:
+        found.verify_directly_issued_by(root)
+    except Exception:  # another issuer, or another signature
+        raise SettingError(
+            f"certificates: {certificate} was not made by the authority in {authority}"
+        ) from None
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if _name(host) not in list(names):
+        known = ", ".join(str(name.value) for name in names)
+        raise SettingError(
+            f"certificates: {certificate} is for {known}, and the sites connect to {host}; "
+            "make new ones: idiolect deploy certificates"
+        )
+
+
+def _name(text: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _pem(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _write_private(path: Path, key: Any, ssh: bool) -> None:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    form = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
+    private_folder(path.parent)
+    with open(path, "wb", opener=private_opener) as file:
+        file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))

@@ -1,0 +1,56 @@
+"""Flower's SuperLink, closed to all but sites and the server.
+
+    python -m idiolect_flower.link --key FILE ...    and the arguments of flower-superlink
+
+By itself a SuperLink lets everyone who reaches its port start runs and register nodes. Here that
+needs the operator's key. Sites use the Fleet API, where each proves its own key; the server uses
+the Runtime API, where tasks have tokens and are given out for a secret.
+"""
+
+from __future__ import annotations
+
+import hmac
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from .clients import KEY
+
+OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Guard:
+    """Refuses what needs the key and comes without it."""
+
+    def __init__(self, app: Any, key: bytes):
+        self.app = app
+        self.key = key.hex().encode()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith(OPEN):
+            given = dict(scope["headers"]).get(KEY.encode(), b"")
+            if not hmac.compare_digest(given, self.key):
+                await send({"type": "http.response.start", "status": 403, "headers": []})
+                await send({"type": "http.response.body", "body": b"this needs the operator's key"})
+                return
+        await self.app(scope, receive, send)
+
+
+def main(arguments: list[str]) -> None:
+    from flwr.superlink import extensions
+    from flwr.superlink.cli import flower_superlink
+    from starlette.middleware import Middleware
+
+    if arguments[:1] != ["--key"] or len(arguments) < 2:
+        raise SystemExit("python -m idiolect_flower.link --key FILE ...")
+    key = Path(arguments[1]).read_bytes()
+    vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key),)
+    sys.argv = ["flower-superlink", *arguments[2:]]
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

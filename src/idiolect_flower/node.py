@@ -1,0 +1,116 @@
+"""What connects a site: Flower's SuperNode, and the relay that answers its messages.
+
+python -m idiolect_flower.node connect ...   Flower's SuperNode, which asks for messages more
+                                             often while a run goes on
+python -m idiolect_flower.node answer ...    takes messages from it, in place of Flower's
+                                             SuperExec: the code that comes with a run is never
+                                             installed or imported, whatever it is
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from .clients import look_sooner, read, runtime
+from .relay import relay
+
+IDLE = 3.0  # seconds between two questions of a SuperNode that has nothing to do
+BUSY = (0.1, 1.0)  # the same while a run goes on: at first, and at most
+STAYS_BUSY = 120.0  # seconds after the last message in which it is taken to go on
+LOOKS = 0.1  # seconds between two looks for a message at the SuperNode
+
+
+def answer(address: str, root: bytes | None, secret: bytes) -> None:
+    """Answer the messages of a SuperNode, one after the other, until the process is stopped."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+
+    look_sooner()
+    client = runtime(address, root, secret=secret)
+    while True:
+        asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        got = client.AcquireTask(asked)
+        if got.HasField("task") and got.token:
+            _carry_out(address, root, got.token)
+        else:
+            time.sleep(LOOKS)
+
+
+def _carry_out(address: str, root: bytes | None, token: str) -> None:
+    """One message: what Flower's own ClientApp process does, without the app of the run."""
+    from flwr.common.constant import SubStatus
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supernode.runtime.run_clientapp import (
+        pull_task_input,
+        push_message,
+        push_task_output,
+    )
+
+    client = runtime(address, root, token=token)
+    alive = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    alive.start()
+    try:
+        message, context, _, _ = pull_task_input(client)
+        push_message(client, relay(message, context), context)
+        push_task_output(client, context, SubStatus.COMPLETED, "")
+    except Exception as error:  # of Flower; the next message may do better
+        print(f"a message could not be answered: {error!r}", file=sys.stderr, flush=True)
+        push_task_output(client, None, SubStatus.FAILED, repr(error)[:200])
+    finally:
+        alive.stop()
+        client.close()
+
+
+class Pauses:
+    """How long a SuperNode waits: Flower's own three seconds only while no run goes on.
+
+    Stands in for the module `time` in Flower's main loop, which sleeps 3 seconds when there is no
+    message and half a second while one is being answered.
+    """
+
+    def __init__(self) -> None:
+        self._answered = -STAYS_BUSY
+        self._pause = BUSY[0]
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < IDLE:
+            self._answered = time.monotonic()
+            self._pause = BUSY[0]
+            time.sleep(min(seconds, LOOKS))
+            return
+        busy = time.monotonic() - self._answered < STAYS_BUSY
+        time.sleep(min(seconds, self._pause) if busy else seconds)
+        self._pause = min(1.5 * self._pause, BUSY[1])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def connect(arguments: list[str]) -> None:
+    """Flower's SuperNode with these arguments."""
+    from flwr.supernode import start_client_internal as loop
+    from flwr.supernode.cli import flower_supernode
+
+    look_sooner()
+    vars(loop)["time"] = Pauses()
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["connect"]:
+        connect(arguments[1:])
+        return
+    parser = argparse.ArgumentParser(prog="python -m idiolect_flower.node")
+    parser.add_argument("role", choices=["connect", "answer"])
+    parser.add_argument("--address", required=True, help="of the SuperNode on this machine")
+    parser.add_argument("--secret", required=True, help="file: what opens it")
+    given = parser.parse_args(arguments)
+    answer(given.address, None, read(given.secret) or b"")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,89 @@
+"""A Flower message to the site's process and its reply back: passed on, and nothing executed.
+
+The site's process listens on a Unix socket, whose path its owner gives to the SuperNode:
+`--node-config 'socket="/path/host.sock"'`. A request is 8 bytes of length, little-endian, and a
+frame (`idiolect.host.calls`); so is the reply.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+RECORD = "frame"  # the name of the one record in a message, and of the one entry in it
+MOST_FRAME = 1 << 31  # bytes
+SECONDS_TO_CONNECT = 10.0
+
+
+class SiteDown(ConnectionError):
+    """The site's process does not answer; the text says why."""
+
+
+def pass_on(frame: bytes, path: str) -> bytes:
+    """A frame to the process that listens at a socket; its reply. `SiteDown` where it gives none.
+
+    However long it takes: a deadline is the server's business.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(SECONDS_TO_CONNECT)
+            line.connect(path)
+            line.settimeout(None)
+            line.sendall(len(frame).to_bytes(8, "little") + frame)
+            length = int.from_bytes(_exactly(line, 8), "little")
+            if length > MOST_FRAME:
+                raise SiteDown(f"the site's process sends {length} bytes; at most {MOST_FRAME}")
+            return _exactly(line, length)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise SiteDown(
+            f"the site's process is not running: nobody listens at {path}; idiolect host start"
+        ) from None
+    except SiteDown:
+        raise
+    except OSError as error:
+        raise SiteDown(f"the site's process cannot be reached at {path}: {error}") from None
+
+
+def _exactly(line: socket.socket, length: int) -> bytes:
+    found = bytearray()
+    while len(found) < length:
+        piece = line.recv(min(length - len(found), 1 << 20))
+        if not piece:
+            raise SiteDown("the site's process ended before it had answered")
+        found += piece
+    return bytes(found)
+
+
+def relay(message: Any, context: Any) -> Any:
+    """The reply of the site's process to a Flower message; an error reply where it gives none."""
+    from flwr.app import ConfigRecord, Error, Message, RecordDict
+    from flwr.common.constant import ErrorCode
+
+    def failed(text: str) -> Any:
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text), reply_to=message)
+
+    path = context.node_config.get("socket")
+    if not isinstance(path, str) or not path:
+        return failed("the SuperNode has no --node-config 'socket=\"...\"' of the site's process")
+    try:
+        frame = message.content[RECORD][RECORD]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        frame = None
+    if not isinstance(frame, bytes):
+        return failed("the message holds no frame")
+    try:
+        reply = pass_on(frame, path)
+    except SiteDown as down:
+        return failed(str(down))
+    return Message(RecordDict({RECORD: ConfigRecord({RECORD: reply})}), reply_to=message)
+
+
+def __getattr__(name: str) -> Any:
+    """`app`: the relay as a Flower ClientApp, made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flwr.clientapp import ClientApp
+
+    made = ClientApp()
+    made.query()(relay)
+    return made

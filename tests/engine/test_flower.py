@@ -1,0 +1,328 @@
+"""Frames over Flower: a carrier against a Grid, a relay against a socket. No Flower is started."""
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from idiolect.engine.flower import FlowerCarrier
+from idiolect_flower import node
+from idiolect_flower.clients import KEY, look_sooner
+from idiolect_flower.link import Guard
+from idiolect_flower.relay import RECORD, SiteDown, pass_on, relay
+from idiolect_flower.supervise import Process
+
+
+@pytest.fixture(autouse=True)
+def in_a_run():
+    """Messages are made inside a run of Flower."""
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    yield
+    TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None
+
+
+class FakeGrid:
+    """Takes messages; gives the replies that a test has prepared."""
+
+    def __init__(self):
+        self.sent: list[Message] = []
+        self.replies: list[Message] = []
+        self.takes = True
+
+    def get_node_ids(self):
+        return [11, 12]
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            self.sent.append(message)
+        return [m.metadata.message_id if self.takes else None for m in messages]
+
+    def pull_messages(self, ids):
+        found = [r for r in self.replies if r.metadata.reply_to_message_id in ids]
+        self.replies = [r for r in self.replies if r not in found]
+        return found
+
+    def reply(self, number: int, content) -> None:
+        self.replies.append(Message(content, reply_to=self.sent[number]))
+
+
+def framed(frame) -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({RECORD: frame})})
+
+
+@pytest.fixture
+def grid():
+    return FakeGrid()
+
+
+@pytest.fixture
+def carrier(grid):
+    made = FlowerCarrier(grid, poll=0.001)
+    made.nodes = [11, 12]
+    return made
+
+
+# -- the carrier -----------------------------------------------------------------------------------
+def test_a_frame_goes_to_the_node_of_its_host_and_its_reply_comes_back(grid, carrier):
+    ticket = carrier.send(1, b"question")
+    (sent,) = grid.sent
+    assert sent.metadata.dst_node_id == 12
+    assert sent.content[RECORD][RECORD] == b"question"
+    assert carrier.receive(0.0) == []
+    grid.reply(0, framed(b"answer"))
+    assert carrier.receive(1.0) == [(ticket, b"answer")]
+    assert carrier.receive(0.0) == []
+
+
+def test_replies_are_known_by_their_messages_in_whichever_order(grid, carrier):
+    first, second = carrier.send(0, b"a"), carrier.send(0, b"b")
+    grid.reply(1, framed(b"B"))
+    grid.reply(0, framed(b"A"))
+    assert dict(carrier.receive(0.0)) == {second: b"B", first: b"A"}
+
+
+def test_an_error_reply_is_a_lost_host_and_says_why(grid, carrier):
+    ticket = carrier.send(0, b"question")
+    grid.reply(0, Error(5, "Node Unavailable"))
+    assert carrier.receive(0.0) == [(ticket, None)]
+    assert carrier.why[11] == "Node Unavailable"
+    carrier.send(0, b"again")
+    grid.reply(1, framed(b"here"))
+    carrier.receive(0.0)
+    assert 11 not in carrier.why
+
+
+def test_a_message_that_flower_does_not_take_is_a_lost_host(grid, carrier):
+    grid.takes = False
+    ticket = carrier.send(0, b"question")
+    assert carrier.receive(0.0) == [(ticket, None)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [RecordDict(), RecordDict({"other": ConfigRecord({"x": 1})}), framed("text"), framed(3)],
+)
+def test_a_reply_without_a_frame_is_no_frame(grid, carrier, content):
+    ticket = carrier.send(0, b"question")
+    grid.reply(0, content)
+    assert carrier.receive(0.0) == [(ticket, b"")]
+
+
+def test_a_reply_that_nobody_waits_for_is_dropped(grid, carrier):
+    carrier.send(0, b"question")
+    carrier.close()
+    grid.reply(0, framed(b"late"))
+    assert carrier.receive(0.0) == []
+
+
+def test_the_nodes_of_the_grid_are_online(carrier):
+    assert carrier.online() == {11, 12}
+
+
+# -- the relay -------------------------------------------------------------------------------------
+@pytest.fixture
+def site(tmp_path):
+    """A process that listens at a socket: it answers with the request backwards."""
+    path = str(tmp_path / "host.sock")
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(path)
+        line.listen()
+
+        def serve():
+            while True:
+                try:
+                    peer, _ = line.accept()
+                except OSError:
+                    return
+                with peer:
+                    length = int.from_bytes(peer.recv(8, socket.MSG_WAITALL), "little")
+                    frame = peer.recv(length, socket.MSG_WAITALL)
+                    if frame != b"die":
+                        peer.sendall(length.to_bytes(8, "little") + frame[::-1])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield path
+        line.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def asked(frame, path):
+    message = Message(framed(frame), dst_node_id=1, message_type="query")
+    message.metadata.__dict__["_message_id"] = "m"
+    return relay(message, SimpleNamespace(node_config={} if path is None else {"socket": path}))
+
+
+def test_the_relay_passes_a_frame_on_and_its_reply_back(site):
+    assert asked(b"abc", site).content[RECORD][RECORD] == b"cba"
+    large = bytes(range(256)) * 10_000
+    assert pass_on(large, site) == large[::-1]
+
+
+def test_a_site_that_is_not_running_is_said_to_be_so(tmp_path):
+    reply = asked(b"abc", str(tmp_path / "nobody.sock"))
+    assert reply.has_error()
+    assert "the site's process is not running" in reply.error.reason
+    assert "idiolect host start" in reply.error.reason
+
+
+def test_a_site_that_ends_before_it_answers(site):
+    with pytest.raises(SiteDown, match="ended before it had answered"):
+        pass_on(b"die", site)
+
+
+def test_messages_that_hold_no_frame_are_not_passed_on(site):
+    assert "holds no frame" in asked("text", site).error.reason
+    assert "node-config" in asked(b"abc", None).error.reason
+
+
+def test_the_relay_is_a_client_app_too():
+    from flwr.clientapp import ClientApp
+
+    from idiolect_flower.relay import app
+
+    assert isinstance(app, ClientApp)
+
+
+@pytest.mark.parametrize("module", ["relay", "node", "link", "supervise"])
+def test_what_runs_beside_a_site_imports_no_torch(module):
+    code = f"import idiolect_flower.{module}, sys; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- Flower's processes ----------------------------------------------------------------------------
+def test_a_node_that_is_busy_asks_more_often(monkeypatch):
+    slept = []
+    monkeypatch.setattr(node.time, "sleep", slept.append)
+    pauses = node.Pauses()
+    pauses.sleep(3)
+    assert slept == [3]  # nothing has happened yet
+    pauses.sleep(0.5)  # a message is being answered
+    for _ in range(20):
+        pauses.sleep(3)
+    assert slept[1:4] == [node.LOOKS, pytest.approx(0.1), pytest.approx(0.15)]
+    assert slept[-1] == node.BUSY[1]
+    assert pauses.monotonic() > 0
+
+
+def test_parts_of_messages_are_asked_for_again_soon():
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects
+
+    look_sooner()
+    assert pull_objects.__kwdefaults__["initial_backoff"] < 0.1
+
+
+def _call(guard, path, headers=()):
+    import asyncio
+
+    said = []
+
+    async def send(message):
+        said.append(message)
+
+    scope = {"type": "http", "path": path, "headers": list(headers)}
+    asyncio.run(guard(scope, None, send))
+    return said
+
+
+def test_only_the_operator_starts_runs_and_registers_nodes():
+    reached = []
+
+    async def app(scope, receive, send):
+        reached.append(scope["path"])
+
+    guard = Guard(app, key=b"secret")
+    right = [(KEY.encode(), b"secret".hex().encode())]
+    for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs"):
+        assert _call(guard, path)[0]["status"] == 403
+        assert _call(guard, path, [(KEY.encode(), b"guess")])[0]["status"] == 403
+    assert not reached
+    _call(guard, "/v1/control/start-run", right)
+    _call(guard, "/v1/fleet/pull-messages")
+    _call(guard, "/v1/runtime/pull-messages")
+    assert len(reached) == 3
+
+
+# -- the supervisor --------------------------------------------------------------------------------
+SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+def _supervisor(tmp_path: Path, commands: dict[str, list[str]]) -> subprocess.Popen:
+    import json
+
+    processes = [
+        {"name": name, "command": command, "log": str(tmp_path / f"{name}.txt")}
+        for name, command in commands.items()
+    ]
+    file = tmp_path / "processes.json"
+    file.write_text(json.dumps({"pid": str(tmp_path / "pid"), "processes": processes}))
+    return subprocess.Popen(
+        [sys.executable, "-m", "idiolect_flower.supervise", str(file)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait(condition, seconds=20.0):
+    import time
+
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_processes_end_with_their_supervisor(tmp_path, how):
+    supervisor = _supervisor(tmp_path, {"one": SLEEPER, "two": SLEEPER})
+    _wait(lambda: all((tmp_path / f"{n}.txt").exists() for n in ("one", "two")))
+    children = _children(supervisor.pid)
+    assert len(children) == 2
+    getattr(supervisor, how)()
+    supervisor.wait(20)
+    _wait(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    assert (tmp_path / "pid").exists() == (how == "kill")
+    supervisor.stdout.close()
+
+
+def test_a_process_that_ends_is_started_again_and_its_words_are_explained(tmp_path):
+    refused = [sys.executable, "-c", "print('Exit Code: 305'); raise SystemExit(49)"]
+    supervisor = _supervisor(tmp_path, {"supernode": refused})
+    _wait(lambda: (tmp_path / "supernode.txt").exists())
+    _wait(lambda: (tmp_path / "supernode.txt").read_text().count("305") >= 2)
+    supervisor.terminate()
+    said, _ = supervisor.communicate(timeout=20)
+    assert "it refuses this site: its key is not registered" in said
+    assert "supernode has ended (49); it is started again" in said
+    assert said.count("refuses this site") == 1
+
+
+def test_a_process_waits_longer_each_time_it_ends_at_once():
+    process = Process("x", [], "x.txt")
+    waits = []
+    for _ in range(5):
+        import time
+
+        process.child = SimpleNamespace(poll=lambda: 1, returncode=1)
+        process.started = time.monotonic()
+        assert process.over()
+        waits.append(round(process.due - time.monotonic()))
+    assert waits == [2, 5, 10, 10, 10]
