@@ -160,10 +160,13 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 def _prepare_worker() -> None:
     """One thread per worker; signals are the parent's business, and its end is the worker's."""
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     torch.set_num_threads(1)
+    threadpool_limits(1)  # NumPy's BLAS: threads of several workers would wait for each other
 
 
 def _train_in_thread(job: Job) -> Outcome:

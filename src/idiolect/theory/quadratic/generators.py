@@ -63,7 +63,10 @@ class Quadratic(Knobs):
 
     def draw(self) -> Problem:
         """The problem: every client's matrices as a few rows."""
-        return Problem.of([stacked_rows(c.H, c.b, c.A, c.B, c.y) for c in self.raw()])
+        from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+        with threadpool_limits(1):  # the same bits on any machine; threads would only wait
+            return Problem.of([stacked_rows(c.H, c.b, c.A, c.B, c.y) for c in self.raw()])
 
     def raw(self) -> Iterator[Raw]:
         """The clients as drawn, one after the other: 20 MB each at the sizes of Figure 1."""
