@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 SOON = 0.05  # seconds
+GIVEN_UP = 60.0  # seconds
 KEY = "x-idiolect-key"  # the header that opens what `link` keeps closed
 
 
@@ -67,7 +68,8 @@ def look_sooner() -> None:
     """Parts of a message that have not arrived yet are asked for again soon.
 
     Flower waits a second, and a message is always announced before its parts: every exchange
-    would take two seconds more.
+    would take two seconds more. And they are given up: a server that was killed between the two
+    would keep its sites waiting for minutes.
     """
     from flwr.supercore.inflatable import inflatable_utils
 
@@ -76,7 +78,7 @@ def look_sooner() -> None:
         inflatable_utils.pull_and_inflate_object_from_tree,
     ):
         assert function.__kwdefaults__ is not None
-        function.__kwdefaults__["initial_backoff"] = SOON
+        function.__kwdefaults__ |= {"initial_backoff": SOON, "max_time": GIVEN_UP}
 
 
 def read(path: str | None) -> bytes | None:

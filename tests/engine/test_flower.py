@@ -222,6 +222,7 @@ def test_parts_of_messages_are_asked_for_again_soon():
 
     look_sooner()
     assert pull_objects.__kwdefaults__["initial_backoff"] < 0.1
+    assert pull_objects.__kwdefaults__["max_time"] <= 60
 
 
 def _call(guard, path, headers=()):

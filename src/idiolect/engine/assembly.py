@@ -36,7 +36,7 @@ class _Talk:
     ticket: int
     stage: str  # the call that is to be answered
     name: str = ""  # what the site calls itself
-    site: Site | None = None  # once it has agreed
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -88,6 +88,11 @@ class Assembly:
     def talking(self) -> bool:
         """Whether an answer is waited for."""
         return bool(self._talks)
+
+    def expecting(self, seconds: float) -> bool:
+        """Whether one that was asked less than so long ago has not answered yet."""
+        now = time.monotonic()
+        return any(now - talk.since < seconds for talk in self._talks.values())
 
     def heard(self, ticket: int, frame: bytes | None) -> None:
         """A reply; one that nobody waits for is dropped."""
@@ -185,7 +190,7 @@ class Assembly:
 
     def _enrol_call(self, site: Site) -> None:
         facts = {"wire_ids": site.wire_ids.tolist(), **self.terms}
-        self._ask(site.node, _Talk(-1, "enrol", site.name, site), Call("enrol", facts))
+        self._ask(site.node, _Talk(-1, "enrol", site.name), Call("enrol", facts))
 
     # -- inside ----------------------------------------------------------------------------------
     def _all(self) -> Sequence[Site]:

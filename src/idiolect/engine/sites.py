@@ -77,8 +77,7 @@ class Sites(Remote):
                 self.assembly.enrol(site)
         end = time.monotonic() + self.wait
         self.assembly.look()
-        greeted = time.monotonic() + GREETING
-        while self.assembly.talking and time.monotonic() < greeted:
+        while self.assembly.expecting(GREETING):
             self.assembly.look(LOOK)
             self._settle()
         self._settle()
