@@ -140,6 +140,16 @@ def test_data_by_name_are_loaded_by_their_hosts(address):
     same(*runs)
 
 
+def test_a_stage_takes_over_the_rows_of_the_one_before(address):
+    shared = {k: v for k, v in settings(sample=3, hosts=2).items() if k != "rounds"}
+    stages = [("ditto", 2), ("ditto:lr=0.05", 2)]
+    rows = []
+    for more in ({}, {"engine": "ray", "address": address}):
+        results = il.pipeline(stages, task(), federation(), **shared, **more)
+        rows.append(results[-1].session().personal_rows())
+    assert torch.equal(*rows)
+
+
 # -- what dies -------------------------------------------------------------------------------------
 @pytest.fixture
 def pids(monkeypatch):

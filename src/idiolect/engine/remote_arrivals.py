@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.tensors import Shapes, check_shapes
 from ..core.types import State
 from ..host import calls
 from ..host.calls import FAILED, Call
@@ -23,13 +22,12 @@ from ..server.arrivals import Arrivals
 from ..server.exchange import Order, Verdict
 from .asynchronous import Asynchronous, Pace
 from .flights import Flight, Landed
+from .real_time import RealTime
 from .remote import Remote, failure
 
 
-class Crews:
+class Crews(RealTime):
     """The real clock of hosts elsewhere: see `Workers`."""
-
-    keeps = False  # work that is under way is not in a checkpoint: it is begun anew
 
     def __init__(self, remote: Remote):
         self.remote = remote
@@ -38,14 +36,6 @@ class Crews:
         self._quiet: set[int] = set()  # tickets of verdicts, whose replies say nothing
         self._arrived: deque[Landed] = deque()
         self._at = {int(k): n for n, host in enumerate(remote.hosts) for k in host.wire_ids}
-        self._before = 0.0
-        self._began: float | None = None
-
-    @property
-    def now(self) -> float:
-        """Seconds of training, evaluations among them."""
-        since = 0.0 if self._began is None else time.monotonic() - self._began
-        return self._before + since
 
     def start(self, order: Order) -> None:
         """These clients start now."""
@@ -65,17 +55,10 @@ class Crews:
             self._read()
         return self._arrived.popleft()
 
-    def another_now(self) -> bool:
-        """No two messages arrive at the same instant."""
-        return False
-
     def conclude(self, wire_id: int, verdict: Verdict) -> None:
         """The client learns whether its message counted."""
         frame = calls.verdict_call(verdict, "arrived").pack()
         self._quiet.add(self.remote.carrier.send(self._at[wire_id], frame))
-
-    def pause(self) -> None:
-        """The end of a round: work goes on."""
 
     def bring_home(self) -> None:
         """Rows stay where they are. What is under way arrives first: hosts answer in order."""
@@ -116,22 +99,6 @@ class Crews:
                 {n: int(t.sum()) for n, t in sent.counted.items()},
             )
         )
-
-    # -- checkpoints -----------------------------------------------------------------------------
-    def save(self) -> State:
-        """Nothing: whoever is at work starts anew when the run is resumed."""
-        return {}
-
-    def check(self, shapes: Shapes, most: int) -> None:
-        """Nothing is expected."""
-        check_shapes(shapes, {})
-
-    def load(self, tensors: State, now: float) -> None:
-        """The time goes on from where it was."""
-        self._before = now
-
-    def most_bytes(self, most: int) -> int:
-        return 0
 
 
 class RemoteArrivals(Asynchronous):

@@ -23,42 +23,31 @@ from typing import Any
 import numpy as np
 
 from ..core.knobs import SettingError
-from ..core.tensors import Shapes, check_shapes
-from ..core.types import State
 from ..host.host import Host
 from ..server.exchange import Order, Verdict
 from ..server.server import Server
 from .flights import Flight, Landed
+from .real_time import RealTime
 from .worker import receive, send, work
 
 SECONDS_TO_END = 10.0  # that a process gets to end by itself
 
 
 @dataclass
-class Workers:
+class Workers(RealTime):
     """The real clock: as `Flights`, with processes in place of a queue."""
 
     server: Server
     hosts: Sequence[Host]
     threads: int = 1  # of each process
 
-    keeps = False  # work that is under way is not in a checkpoint: it is begun anew
-
     def __post_init__(self) -> None:
         self.under_way: dict[int, Flight] = {}
-        self._before = 0.0  # seconds before this start of the run
-        self._began: float | None = None
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._arrived: deque[Landed] = deque()
         self._at = {int(k): n for n, host in enumerate(self.hosts) for k in host.wire_ids}
         self._here = True  # whether the rows of the hosts in this process are the newest
-
-    @property
-    def now(self) -> float:
-        """Seconds of training, evaluations among them."""
-        since = 0.0 if self._began is None else time.monotonic() - self._began
-        return self._before + since
 
     def start(self, order: Order) -> None:
         """These clients start now."""
@@ -82,10 +71,6 @@ class Workers:
             self._read_all()
         return self._arrived.popleft()
 
-    def another_now(self) -> bool:
-        """No two messages arrive at the same instant."""
-        return False
-
     def conclude(self, wire_id: int, verdict: Verdict) -> None:
         """The client learns whether its message counted."""
         head = {
@@ -96,9 +81,6 @@ class Workers:
         }
         send(self._pipes[self._at[wire_id]], head)
         self._here = False
-
-    def pause(self) -> None:
-        """The end of a round: work goes on."""
 
     def bring_home(self) -> None:
         """The newest rows of all clients, to the hosts in this process."""
@@ -196,19 +178,3 @@ class Workers:
                     head["counted"],
                 )
             )
-
-    # -- checkpoints -----------------------------------------------------------------------------
-    def save(self) -> State:
-        """Nothing: whoever is at work starts anew when the run is resumed."""
-        return {}
-
-    def check(self, shapes: Shapes, most: int) -> None:
-        """Nothing is expected."""
-        check_shapes(shapes, {})
-
-    def load(self, tensors: State, now: float) -> None:
-        """The time goes on from where it was."""
-        self._before = now
-
-    def most_bytes(self, most: int) -> int:
-        return 0

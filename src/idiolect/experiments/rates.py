@@ -40,10 +40,6 @@ class Slope:
         """Whether it is `expected` up to `room`, and known as well as that."""
         return abs(self.value - expected) <= room and (self.half or 0.0) <= 2 * room
 
-    def holds(self, expected: float) -> bool:
-        """Whether `expected` is in the interval."""
-        return abs(self.value - expected) <= (self.half or 0.0)
-
 
 def spaced(first: int, last: int, count: int) -> list[int]:
     """About `count` rounds from `first` to `last`, evenly on a logarithmic axis.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..core.trees import map_tree
+from ..core.types import State
 from ..data.federation import Federation
 from ..server.contract import Contract
 from .calls import Call
@@ -92,9 +93,9 @@ class Elsewhere(Host):
         self._take_over()
         return super().personal_rows(version, message, wire_ids)
 
-    def digest(self) -> str:
+    def all_rows(self) -> State:
         self._take_over()
-        return super().digest()
+        return super().all_rows()
 
     def release(self) -> None:
         if self.ask is None:

@@ -357,14 +357,16 @@ class Host:
     # -- private rows of the owner ---------------------------------------------------------------
     def adopt(self, earlier: Host) -> None:
         """Start from the private rows of an earlier stage of the same clients, where they fit."""
-        everyone = torch.arange(self.data.clients)
-        rows = earlier.store.read(everyone)  # rows of clients never met are made now
-        self.store.adopt({n: t.clone() for n, t in rows.items()})
+        self.store.adopt({n: t.clone() for n, t in earlier.all_rows().items()})
+
+    def all_rows(self) -> State:
+        """The private rows of all clients here, for their owner; those never met are made now."""
+        return self.store.read(torch.arange(self.data.clients))
 
     def digest(self) -> str:
         """SHA-256 of the private rows: it tells whether two are the same, and nothing else."""
         digest = hashlib.sha256()
-        for name, t in sorted(self.store.read(torch.arange(self.data.clients)).items()):
+        for name, t in sorted(self.all_rows().items()):
             flat = t.detach().cpu().contiguous().view(-1)
             digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()

@@ -37,7 +37,7 @@ def write(
     dims: Sequence[int] = TIED,
     workers: int = 2,
 ) -> list[Path]:
-    """Run what is not stored yet and write the page and its figures: some ten minutes."""
+    """Run what is not stored yet and write the page and its figures: some twelve minutes."""
     runs = Runs(Path(folder) / RUNS, workers)
     grids = choose(runs, [GRIDS[m] for m in methods], federations, seeds, rounds)
     fields = {name: grid["candidates"][grid["chosen"]] for name, grid in grids.items()}
