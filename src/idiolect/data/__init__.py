@@ -18,6 +18,7 @@ from .entries import data_set, make
 from .federation import Federation
 from .fetch import get, where
 from .folders import Folder
+from .heart import Heart
 from .images import Cifar10, FashionMnist, Mnist
 from .picture import picture, table
 from .regression import Linear, Logistic
@@ -38,6 +39,7 @@ DATASETS: Table[type[Knobs]] = Table(
         "cifar10": Cifar10,
         "sotu": Sotu,
         "chitchat": Chitchat,
+        "heart": Heart,
         "table": TableFile,
         "folder": Folder,
     },

