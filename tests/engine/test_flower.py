@@ -13,7 +13,10 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from engine.engine_suite import EngineSuite
 from idiolect.engine.flower import FlowerCarrier
+from idiolect.engine.remote import Remote
+from idiolect.host.service import Service
 from idiolect_flower import node
 from idiolect_flower.clients import KEY, look_sooner
 from idiolect_flower.link import Guard
@@ -70,6 +73,58 @@ def carrier(grid):
     made = FlowerCarrier(grid, poll=0.001)
     made.nodes = [11, 12]
     return made
+
+
+# -- what every engine must do ---------------------------------------------------------------------
+class SiteGrid:
+    """A Grid whose nodes are hosts: messages are answered by their services, as sites do."""
+
+    def __init__(self, services):
+        self.services = services
+        self.waiting: dict[str, Message] = {}
+        self.count = 0
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            self.count += 1
+            message.metadata.__dict__["_message_id"] = f"m{self.count}"
+            self.waiting[f"m{self.count}"] = message
+            ids.append(f"m{self.count}")
+        return ids
+
+    def pull_messages(self, ids):
+        found = []
+        for id in ids:
+            message = self.waiting.pop(id)
+            frame = message.content[RECORD][RECORD]
+            reply = self.services[message.metadata.dst_node_id].handle(frame)
+            found.append(Message(framed(reply), reply_to=message))
+        return found
+
+
+def over_flower(server, hosts, **options) -> Remote:
+    """An engine whose hosts are nodes of a Grid."""
+    carrier = FlowerCarrier(SiteGrid({11 + k: Service(h) for k, h in enumerate(hosts)}))
+    carrier.nodes = [11 + k for k in range(len(hosts))]
+    return Remote(server, hosts, carrier, **options)
+
+
+class TestFlower(EngineSuite):
+    test_several_hosts_are_one = None  # below: a minute
+
+    @pytest.fixture
+    def build(self):
+        return over_flower
+
+
+@pytest.mark.slow
+class TestEveryMethodOverFlower:
+    test_several_hosts_are_one = EngineSuite.test_several_hosts_are_one
+
+    @pytest.fixture
+    def build(self):
+        return over_flower
 
 
 # -- the carrier -----------------------------------------------------------------------------------

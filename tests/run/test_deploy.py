@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import ssl
 import stat
@@ -17,6 +18,7 @@ pytest.importorskip("flwr")
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
+from idiolect.methods import make_method
 from idiolect.run.deploy import create
 from idiolect.run.deployment import Deployment, Terms
 from idiolect.run.keys import check_certificate, make_authority, make_site_key, public_key
@@ -44,7 +46,7 @@ def test_a_folder_says_what_it_was_told(tmp_path):
     layout = made(tmp_path / "fed", TABLE, address="server.example:9092", deadline=30.0)
     read = Deployment.read(layout.folder)
     assert read.plan.method == "lp-proj" and read.plan.method_fields == {"dim": 50}
-    assert read.plan.run_settings == {"rounds": 3, "batch": 8}
+    assert read.plan.run_settings == {"rounds": 3, "batch": 8, "engine": "flower"}
     assert read.data == TABLE
     assert read.terms == Terms(sites=2, address="server.example:9092", deadline=30.0)
 
@@ -154,7 +156,7 @@ def test_init_takes_the_form_of_the_data_from_a_table(tmp_path, capsys):
     read = Deployment.read(tmp_path / "fed")
     assert read.data == {**TABLE, "features": ["age", "pressure"]}
     assert read.plan.method_fields == {"p": 1, "dim": 7}
-    assert read.plan.run_settings == {"rounds": 4}
+    assert read.plan.run_settings == {"rounds": 4, "engine": "flower"}
     assert read.terms.sites == 3
     text = "".join(p.read_text() for p in (tmp_path / "fed").rglob("*.toml"))
     assert "120" not in text  # no row of the table
@@ -174,6 +176,46 @@ def test_init_asks_for_what_it_needs(tmp_path, capsys):
     assert "--like FILE" in capsys.readouterr().err
     assert main(["deploy", "serve", "x"]) == 2
     assert "did you mean 'server'" in capsys.readouterr().err
+
+
+# -- the engine of a run ---------------------------------------------------------------------------
+def test_a_run_by_flower_says_how_to_have_sites_and_the_command_does(tmp_path, capsys):
+    table = tmp_path / "visits.csv"
+    table.write_text("site,age,outcome\na,40,yes\nb,50,no\n")
+    words = ["run", "lp-proj:p=1", "--dim", "7", "--rounds", "4", "--channel", "qsgd(levels=4)"]
+    words += [
+        "--keep-best",
+        "false",
+        "--server-optimizer",
+        "sgd",
+        "--server-options",
+        "momentum=0.9",
+        "--engine",
+        "flower",
+        "--model",
+        "mlp",
+    ]
+    words += ["--data", "table", "--path", str(table), "--client", "site", "--target", "outcome"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "engine: 'flower' is not accepted here; it trains with real sites" in said
+    command = shlex.split(said[said.index("idiolect deploy init") :])
+    assert command[:6] == ["idiolect", "deploy", "init", "FOLDER", "--sites", "N"]
+    command[3], command[5] = str(tmp_path / "fed"), "3"
+    assert main(command[1:]) == 0
+    read = Deployment.read(tmp_path / "fed")
+    assert read.plan.make_method() == make_method("lp-proj", p=1, dim=7)
+    settings = read.plan.make_settings()
+    assert settings.engine == "flower" and settings.rounds == 4
+    assert settings.server_options == "momentum=0.9"
+    assert str(settings.as_dict()["channel"]) == "qsgd(levels=4)"
+    assert read.plan.model == "mlp" and read.data["features"] == ["site", "age"]
+
+
+def test_in_python_too(capsys):
+    whole = il.data.load("synthetic", clients=3, samples=20)
+    with pytest.raises(SettingError, match=r"deploy init FOLDER .*--method ditto --rounds 7"):
+        il.run("ditto", il.models.make("linear", (60,), 10), whole, engine="flower", rounds=7)
 
 
 # -- certificates and keys -------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from ..run.plan import Plan, method_spec, row_spec
 from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
+from ..run.sites_needed import refuse_without_sites
 from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
 from .pictures import add_against, add_also, add_clients_table, panels
@@ -113,6 +114,7 @@ def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
 def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = False) -> None:
     method = plan.make_method()
     settings = plan.make_settings()
+    refuse_without_sites(method, settings, plan)
     federation = plan.make_data()
     task = plan.make_task(federation)
     with progress_bar(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):

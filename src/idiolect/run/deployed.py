@@ -62,7 +62,7 @@ def serve(
 
     With `resume` a run goes on that was stopped: with the same sites, and any that have come since.
     """
-    settings = deployment.plan.make_settings()
+    settings = deployment.run_plan.make_settings()
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
         id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
@@ -85,7 +85,7 @@ def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str
     if data["kind"] == "table":
         del data["scale"]
         data["preparation"] = None
-    plan = deployment.plan.as_dict()
+    plan = deployment.run_plan.as_dict()
     return {"plan": plan, "run": run, "seed": settings.seed, "data": data}
 
 
@@ -192,7 +192,7 @@ class Deployed:
         self.host_settings = HostSettings()
 
     def run(self, folder: RunDirectory, id: str, resume: bool) -> Result:
-        origin = self.deployment.plan.as_dict()
+        origin = self.deployment.run_plan.as_dict()
         # a run is what it was at its start, whoever has joined since
         founders = census_of([site for site in self.sites if not site.joined], NAME)
         identity = identity_of(self.method, self.task, founders, self.settings, origin)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from ..core.knobs import Knobs, SettingError, build, knob
 from ..core.typed import expect_fields
 from .plan import Plan
 from .settings import Settings
+from .sites_needed import FLOWER
 
 FILE = "deployment.toml"
 MOST = 1 << 20  # bytes of it
 SCALES = ("client", "federated")
-ENGINES = ("inprocess", "flower")  # that a plan may name: here they mean the same
+ENGINES = ("inprocess", FLOWER)  # that a plan may name: here they mean the same
 FORMS: dict[str, dict[str, Any]] = {
     "table": {
         "kind": str,
@@ -81,6 +82,11 @@ class Deployment:
         if self.plan.task_options.get("weights"):
             raise SettingError("weights: a file of the server is not at the sites; leave it out")
 
+    @property
+    def run_plan(self) -> Plan:
+        """The plan of its runs, as server and sites have it."""
+        return replace(self.plan, settings={**self.plan.settings, "engine": FLOWER})
+
     @classmethod
     def read(cls, folder: Path) -> Deployment:
         """SettingError where there is none, or it is not one."""
@@ -124,7 +130,7 @@ class Deployment:
             "data": self.data,
             "method": {"name": plan.method, **plan.method_fields},
             "model": {**({"name": plan.model} if plan.model else {}), **plan.model_options},
-            "run": {**plan.run_settings, **loss},
+            "run": {**self.run_plan.run_settings, **loss},
             "task": plan.task_options,
         }
         lines = ["# a federation of several sites; see docs/deploy.md"]

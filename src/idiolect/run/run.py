@@ -23,6 +23,7 @@ from .result import Result
 from .runner import Runner
 from .session import Start
 from .settings import Settings
+from .sites_needed import refuse_without_sites
 from .typed_settings import RunSettings
 from .watch import Callback, Callbacks
 
@@ -73,6 +74,7 @@ def run(
     made = read_method(method)
     whole, note = read_task(task, federation)
     chosen = build(Settings, dict(settings), "run")
+    refuse_without_sites(made, chosen)
     check(made, whole, federation, chosen)
     check_validation(chosen, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)

@@ -190,7 +190,7 @@ class Communication(Knobs):
     )
 
 
-ENGINES = ("inprocess", "asynchronous", "ray")
+ENGINES = ("inprocess", "asynchronous", "ray", "flower")
 CLOCKS = ("simulated", "real", "ray")
 
 
@@ -200,8 +200,9 @@ class Timing(Knobs):
 
     engine: str = knob(
         "inprocess",
-        "synchronous rounds in this process (inprocess) or with hosts on a Ray cluster (ray), or "
-        "each message used as it arrives (asynchronous); then a round is `sample` arrivals",
+        "synchronous rounds in this process (inprocess), with hosts on a Ray cluster (ray) or with "
+        "real sites (flower; see: deploy init), or each message used as it arrives (asynchronous); "
+        "then a round is `sample` arrivals",
         choices=ENGINES,
     )
     delays: Delays | None = knob(
