@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .clients import KEY
+from .reasons import CONNECTED, UNKNOWN_KEY
 
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
 
@@ -39,6 +40,24 @@ class Guard:
         await self.app(scope, receive, send)
 
 
+def say_why() -> None:
+    """A node that is not let in is told why: Flower says to all of them that it failed."""
+    from flwr.supercore.error import FlowerError
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    activate = fleet_handlers.activate_node
+
+    def activate_node(request: Any, state: Any) -> Any:
+        try:
+            return activate(request=request, state=state)
+        except FlowerError as error:
+            known = state.get_node_id_by_public_key(request.public_key) is not None
+            error.public_details = CONNECTED if known else UNKNOWN_KEY
+            raise
+
+    vars(fleet_handlers)["activate_node"] = activate_node
+
+
 def main(arguments: list[str]) -> None:
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
@@ -47,6 +66,7 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] != ["--key"] or len(arguments) < 2:
         raise SystemExit("python -m idiolect_flower.link --key FILE ...")
     key = Path(arguments[1]).read_bytes()
+    say_why()
     vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key),)
     sys.argv = ["flower-superlink", *arguments[2:]]
     flower_superlink()

@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from .reasons import CONNECTED, UNKNOWN_KEY
+
+SUPERNODE = "supernode"  # the process that connects a site
 PAUSES = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again, longer each time
 STEADY = 60.0  # seconds after which a process that ends is taken to have worked
 SECONDS_TO_STOP = 30.0
@@ -28,17 +31,29 @@ SAID_AGAIN = 60.0  # seconds after which the same is said again
 
 # what a line of Flower means, for whoever looks at this process; the first that is found counts
 MEANINGS = {
+    "certificate has expired": "the server's certificate has expired: its operator makes new ones "
+    "(idiolect deploy certificates), and every site needs the new ca.crt; trying again",
+    "certificate is not valid for": "the server's certificate is for another name than the address "
+    "in deployment.toml; trying again",
+    "unable to get local issuer certificate": "the server's certificate was not made by the "
+    "authority of certificates/ca.crt: this is another server, or ca.crt is an old one; "
+    "trying again",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not accepted: it has expired, is "
     "for another address, or was not made by the authority of certificates/ca.crt; trying again",
-    "certificate verify failed": "the server's certificate is not accepted: it has expired, is "
-    "for another address, or was not made by the authority of certificates/ca.crt; trying again",
+    UNKNOWN_KEY: "the server refuses this site: its key is not registered there. Give the public "
+    "half to the server's operator, who puts it into keys/; trying again",
+    CONNECTED: "the server refuses this site for now: a connection with its key is there already, "
+    "of another process, or from before a crash (given up after 45 seconds); trying again",
+    "[code: 1001]": "the server has another version of flwr; install the same; trying again",
+    # said by a SuperLink
+    "No SuperNode found with the given public key": "a site was refused, for its key is not "
+    "registered: its public half belongs into keys/, and the server is to be started again",
     "address already in use": "the port is in use by another process; trying again",
-    "Exit Code: 305": "the server is not there, or it refuses this site: its key is not registered "
-    "there, or the connection from before a crash has not been given up yet (45 seconds); "
-    "trying again",
-    "Connection refused": "the server is not there yet; trying again",
-    "All connection attempts failed": "the server is not there yet; trying again",
 }
+NO_ANSWER = "Connection attempt failed, retrying"  # of a relay: its SuperNode starts just now
+AWAY = "the server does not answer at its address; trying again"
+UNCLEAR = "could not establish a connection"  # comes after a line that says why, or does not
+NOT_CONNECTED = "the server is there, and no connection comes about; the log says why; trying again"
 
 
 @dataclass
@@ -54,9 +69,11 @@ class Process:
     ended: int = 0  # how often, soon after its start
     due: float = 0.0  # when it is started
     said: dict[str, float] = field(default_factory=dict)
+    explained: bool = False  # whether it has said why, since it was started
 
     def start(self) -> None:
         self.started = time.monotonic()
+        self.explained = False
         self.child = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -77,13 +94,18 @@ class Process:
                 self._explain(line.decode(errors="replace"))
 
     def _explain(self, line: str) -> None:
-        for pattern, meaning in MEANINGS.items():
-            if pattern in line:
-                now = time.monotonic()
-                if now - self.said.get(meaning, -SAID_AGAIN) >= SAID_AGAIN:
-                    self.said[meaning] = now
-                    say(f"{self.name}: {meaning}")
-                return
+        meaning = next((words for pattern, words in MEANINGS.items() if pattern in line), "")
+        if NO_ANSWER in line and self.name == SUPERNODE:
+            meaning = AWAY
+        if UNCLEAR in line and not self.explained:
+            meaning = NOT_CONNECTED
+        if not meaning:
+            return
+        self.explained = True
+        now = time.monotonic()
+        if now - self.said.get(meaning, -SAID_AGAIN) >= SAID_AGAIN:
+            self.said[meaning] = now
+            say(f"{self.name}: {meaning}")
 
     def over(self) -> bool:
         """Whether it has ended; then it is due again after a pause."""

@@ -19,7 +19,8 @@ from idiolect.engine.remote import Remote
 from idiolect.host.service import Service
 from idiolect_flower import node
 from idiolect_flower.clients import KEY, look_sooner
-from idiolect_flower.link import Guard
+from idiolect_flower.link import Guard, say_why
+from idiolect_flower.reasons import CONNECTED, UNKNOWN_KEY
 from idiolect_flower.relay import RECORD, SiteDown, pass_on, relay
 from idiolect_flower.supervise import Process
 
@@ -360,15 +361,69 @@ def test_processes_end_with_their_supervisor(tmp_path, how):
 
 
 def test_a_process_that_ends_is_started_again_and_its_words_are_explained(tmp_path):
-    refused = [sys.executable, "-c", "print('Exit Code: 305'); raise SystemExit(49)"]
+    refused = [sys.executable, "-c", f"print({UNKNOWN_KEY!r}); raise SystemExit(49)"]
     supervisor = _supervisor(tmp_path, {"supernode": refused})
     _wait(lambda: (tmp_path / "supernode.txt").exists())
-    _wait(lambda: (tmp_path / "supernode.txt").read_text().count("305") >= 2)
+    _wait(lambda: (tmp_path / "supernode.txt").read_text().count(UNKNOWN_KEY) >= 2)
     supervisor.terminate()
     said, _ = supervisor.communicate(timeout=20)
-    assert "it refuses this site: its key is not registered" in said
+    assert "the server refuses this site: its key is not registered there" in said
     assert "supernode has ended (49); it is started again" in said
     assert said.count("refuses this site") == 1
+
+
+SSL = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+LINES = {  # as Flower writes them
+    SSL + "certificate has expired (_ssl.c:1006)": "the server's certificate has expired",
+    SSL + "unable to get local issuer certificate (_ssl.c:1006)": "was not made by the authority",
+    SSL + "IP address mismatch, certificate is not valid for '127.0.0.2'. (_ssl.c:1006)": (
+        "is for another name than the address"
+    ),
+    SSL + "something new (_ssl.c:1006)": "the server's certificate is not accepted",
+    UNKNOWN_KEY: "its key is not registered there",
+    CONNECTED: "a connection with its key is there already",
+    "[code: 1001] Flower version is incompatible.": "another version of flwr",
+    "WARNING : Connection attempt failed, retrying in 0.82 seconds": "does not answer",
+    "[ApiError:2004] ..., exception: No SuperNode found with the given public key.": (
+        "its public half belongs into keys/"
+    ),
+    "ERROR: [Errno 98] address already in use": "the port is in use",
+    "The SuperNode could not establish a connection to the SuperLink.": "the log says why",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_flower_says_is_put_in_plain_words(line, capsys):
+    process = Process("supernode", [], "x.txt")
+    for _ in range(3):  # it is said once a minute
+        process._explain(line)
+    process._explain("The SuperNode could not establish a connection to the SuperLink.")
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1 and said[0].startswith("supernode: ") and LINES[line] in said[0]
+
+
+def test_a_relay_that_waits_for_its_supernode_says_nothing(capsys):
+    Process("relay", [], "x.txt")._explain("Connection attempt failed, retrying in 0.82 seconds")
+    assert not capsys.readouterr().out
+
+
+def test_a_node_that_is_not_let_in_is_told_why(monkeypatch):
+    from flwr.supercore.error import FlowerError
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    monkeypatch.setattr(fleet_handlers, "activate_node", fleet_handlers.activate_node)
+    say_why()
+    request = SimpleNamespace(public_key=b"key", heartbeat_interval=30.0)
+    for node, reason in ((None, UNKNOWN_KEY), (7, CONNECTED)):
+        state = SimpleNamespace(
+            get_node_id_by_public_key=lambda key, node=node: node,
+            activate_node=lambda node, seconds: False,
+        )
+        with pytest.raises(FlowerError) as refused:
+            fleet_handlers.activate_node(request=request, state=state)
+        assert refused.value.to_json("Failed")["extra"] == reason
+    state.activate_node = lambda node, seconds: True
+    assert fleet_handlers.activate_node(request=request, state=state).node_id == 7
 
 
 def test_a_process_waits_longer_each_time_it_ends_at_once():

@@ -102,7 +102,11 @@ def _pictures(root: Path) -> list[Path]:
     """The pictures below a folder, relative to it, in order of their names."""
     found: list[Path] = []
     others: list[Path] = []
-    for folder, inner, files in os.walk(root):
+
+    def refuse(error: OSError) -> None:
+        raise SettingError(f"path: {error.filename!r} cannot be read: {error.strerror}")
+
+    for folder, inner, files in os.walk(root, onerror=refuse):
         inner[:] = sorted(d for d in inner if not d.startswith("."))
         for file in sorted(files):
             path = Path(folder, file).relative_to(root)

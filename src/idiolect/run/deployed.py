@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str
         del data["scale"]
         data["preparation"] = None
     plan = deployment.run_plan.as_dict()
-    return {"plan": plan, "run": run, "seed": settings.seed, "data": data}
+    facts = {"plan": plan, "run": run, "seed": settings.seed, "data": data}
+    return {**facts, "idiolect": version("idiolect")}
 
 
 def gather(assembly: Assembly, deployment: Deployment) -> list[Site]:

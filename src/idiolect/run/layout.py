@@ -97,6 +97,8 @@ class Layout:
             for file in (self.authority, place / "node.key"):
                 if not file.is_file():
                     raise SettingError(f"directory: {file} is missing; it comes with the site")
+                if not os.access(file, os.R_OK):
+                    raise SettingError(f"directory: {file} cannot be read by this user")
         line = path or place / "state" / "host.sock"
         if len(os.fsencode(line)) > MOST_SOCKET:
             raise SettingError(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import version
 
 import pandas as pd
 import pytest
@@ -307,3 +308,12 @@ def test_a_channel_with_a_second_exchange_works_over_a_site(tmp_path, federation
     assert torch.equal(engine.server.state["w"], ours.server.state["w"])
     asked = [r for r in at.log() if r["kind"] == "answer" and r["direction"] == "out"]
     assert asked and all(int(r["numbers"]) > 0 for r in asked)
+
+
+def test_a_server_of_another_version_is_refused_by_name(tmp_path):
+    at = synthetic(tmp_path / "s")
+    call = agreement(plan_of("ditto"), array_form(at.site.owned.loaded))
+    ours = version("idiolect")
+    said = at.refusal(Call("agree", {**call.facts, "idiolect": "99.1"}))
+    assert f"version: the server has idiolect 99.1, this site {ours}" in said
+    assert at.ask(Call("agree", {**call.facts, "idiolect": ours})).kind == "census"

@@ -204,8 +204,10 @@ class Site:
         return reply
 
     def _take_agreement(self, call: Call) -> Call:
+        facts = dict(call.facts)
+        _check_version(facts.pop("idiolect", None))
         try:
-            agreement = Agreement.read(call.facts)
+            agreement = Agreement.read(facts)
         except ValueError as error:
             raise Refused(f"agree: {error}") from None
         place = self.folder.run(agreement.run)
@@ -354,6 +356,16 @@ _KINDS = {
     "evaluate_shared": "asks for figures of the shared model",
 }
 _INSIDE = ("save", "load", "begin", "arrived", "release")  # of a host in the engine's own hands
+
+
+def _check_version(theirs: Any) -> None:
+    """Refuse a server of another version; one that does not say it is judged by its contract."""
+    ours = version_of("idiolect")
+    if theirs is not None and theirs != ours:
+        raise Refused(
+            f"version: the server has idiolect {str(theirs)[:40]}, this site {ours}; "
+            "the same is needed on both"
+        )
 
 
 def _fields(call: Call, fields: dict[str, Any]) -> None:
