@@ -19,6 +19,7 @@ from idiolect.host.site.folder import Folder
 from idiolect.host.site.owned import Owned
 from idiolect.host.site.rules import Rules
 from idiolect.host.site.site import Site
+from idiolect.methods import METHODS
 from idiolect.run.at_site import Builder
 from idiolect.run.deployed import serve
 from idiolect.run.deployment import Deployment, Terms
@@ -27,7 +28,6 @@ from idiolect.testing import federation
 
 DATA = federation()
 SETTINGS = {"rounds": 3, "batch": 8, "seed": 3}
-METHODS = ("fedavg", "ditto", "lp-proj", "scaffold", "ffgg")
 
 
 def deployment(method="fedavg", terms=None, **settings) -> Deployment:
