@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from idiolect.data.federation import SPLITS, Federation
-from idiolect.engine.remote import Carrier
+from idiolect.engine.lines import Carrier
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host
@@ -95,6 +95,8 @@ class Wires(Carrier):
         # (node, request, reply) -> the reply as it arrives; None: it is lost
         self.tamper: Callable[[int, bytes, bytes], bytes | None] = lambda node, asked, said: said
         self.silent: set[int] = set()  # nodes that take frames and never answer
+        # (node, request) -> whether it gets lost, and nobody ever hears of it
+        self.swallow: Callable[[int, Call], bool] = lambda node, asked: False
 
     def online(self) -> set[int]:
         return set(self.sites)
@@ -112,6 +114,8 @@ class Wires(Carrier):
         waiting = list(self.sent)
         self.sent.clear()
         for ticket, node, frame in waiting:
+            if self.swallow(node, Call.open(frame)):
+                continue
             if node in self.silent:
                 self.sent.append((ticket, node, frame))
             elif node not in self.sites:

@@ -40,7 +40,7 @@ class Federation:
     def deployment(self, method: str, **settings) -> Deployment:
         inputs = [str(self.whole.inputs.dtype), list(self.whole.shape)]
         form = {"kind": "array", "inputs": inputs, "classes": self.whole.classes}
-        terms = Terms(sites=self.sites, least=1, wait=120.0, deadline=60.0, address=self.address)
+        terms = Terms(sites=self.sites, least=1, wait=240.0, deadline=120.0, address=self.address)
         return Deployment(plan(method, **settings), form, terms)
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class Federation:
         command = [*COMMAND, "deploy", "run", str(self.layout.folder), "--json", *words]
         self.ready()
         return subprocess.run(
-            [*command, "--directory", str(directory)], capture_output=True, text=True, timeout=300
+            [*command, "--directory", str(directory)], capture_output=True, text=True, timeout=600
         )
 
     def ready(self) -> None:

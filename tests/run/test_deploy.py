@@ -365,6 +365,7 @@ def test_real_sites_reach_what_one_process_reaches(federation, tmp_path, method)
     done = federation.run(method, tmp_path / "run")
     assert done.returncode == 0, f"{done.stderr}\n{federation.words()}"
     ours = json.loads(done.stdout)
+    assert "gives no message" not in done.stderr, f"{done.stderr}\n{federation.words()}"
     chosen = federation.deployment(method).plan
     alone = il.run(
         chosen.make_method(),

@@ -19,6 +19,7 @@ from idiolect.host.site.folder import Folder
 from idiolect.host.site.owned import Owned
 from idiolect.host.site.rules import Rules
 from idiolect.host.site.site import Site
+from idiolect.methods import METHODS
 from idiolect.run.at_site import Builder
 from idiolect.run.deployed import serve
 from idiolect.run.deployment import Deployment, Terms
@@ -27,7 +28,6 @@ from idiolect.testing import federation
 
 DATA = federation()
 SETTINGS = {"rounds": 3, "batch": 8, "seed": 3}
-METHODS = ("fedavg", "ditto", "lp-proj", "scaffold", "ffgg")
 
 
 def deployment(method="fedavg", terms=None, **settings) -> Deployment:
@@ -81,6 +81,84 @@ def test_models_and_trivial_baselines_stay_with_the_owners(tmp_path):
         result.personal(DATA.ids[0])
     saved = tmp_path / "run" / "checkpoints"
     assert not list(saved.rglob("private.safetensors"))
+
+
+# -- what gets lost on the way ---------------------------------------------------------------------
+def once(node, kind, version=None, times=1):
+    """Whether a call to a node gets lost: the first of its kind."""
+    left = [times]
+
+    def lost(to, call):
+        if to != node or call.kind != kind or version not in (None, call.facts.get("version")):
+            return False
+        left[0] -= 1
+        return left[0] >= 0
+
+    return lost
+
+
+@pytest.mark.parametrize("kind", ["update", "conclude", "evaluate"])
+@pytest.mark.parametrize("method", ["scaffold", "ditto"])
+def test_a_question_that_is_lost_is_asked_again(method, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("idiolect.engine.sites.SILENCE", 0.1)
+    sites = three(DATA)
+    wires = Wires(sites)
+    wires.swallow = once(101, kind, version=None if kind == "evaluate" else 1)
+    result = serve(wires, deployment(method), tmp_path / "run", tell=quiet)
+    same(result, inprocess(method))
+    assert "status" in sites[101].calls and "status" not in sites[100].calls
+
+
+@pytest.mark.parametrize("kind", ["update", "conclude", "evaluate"])
+@pytest.mark.parametrize("method", ["scaffold", "ditto"])
+def test_a_reply_that_is_lost_is_asked_for_again(method, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("idiolect.engine.sites.SILENCE", 0.1)
+    lost = once(101, kind, version=None if kind == "evaluate" else 1)
+
+    class Deaf(Wires):
+        def receive(self, seconds):
+            kinds = {ticket: (node, Call.open(frame)) for ticket, node, frame in self.sent}
+            return [(t, said) for t, said in super().receive(seconds) if not lost(*kinds[t])]
+
+    result = serve(Deaf(three(DATA)), deployment(method), tmp_path / "run", tell=quiet)
+    same(result, inprocess(method))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ditto", "lp-proj"])
+def test_a_site_that_did_not_hear_the_end_of_a_round_is_told_before_the_next(method, tmp_path):
+    sites = three(DATA)
+    wires = Wires(sites)
+    wires.swallow = once(101, "conclude", version=1)
+    given = deployment(method, {"deadline": 0.5})
+    told = []
+    result = serve(wires, given, tmp_path / "run", tell=told.append)
+    assert "north gives no message (timed out)" in told
+    same(result, inprocess(method))
+    calls = [c for c in sites[101].calls if c in ("status", "update", "conclude")]
+    # the second round as a whole again, for it may have been killed since, then the third
+    whole = ["update", "conclude"]
+    assert calls == [*whole, "update", "status", *whole, *whole]
+
+
+def test_the_last_figures_are_asked_for_again(tmp_path):
+    wires = Wires(three(DATA))
+    lost = [once(node, "conclude", version=2) for node in wires.sites]
+    wires.swallow = lambda node, call: any(one(node, call) for one in lost)
+    told = []
+    given = deployment("ditto", {"deadline": 0.5})
+    result = serve(wires, given, tmp_path / "run", tell=told.append)
+    assert "north gives no message (timed out)" in told
+    same(result, inprocess("ditto"))
+
+
+@pytest.mark.parametrize("kind", ["hello", "agree", "enrol"])
+def test_a_site_that_was_not_reached_is_greeted_again(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("idiolect.engine.assembly.LOST", 0.2)
+    sites = three(DATA)
+    wires = Wires(sites)
+    wires.swallow = once(101, kind)
+    result = serve(wires, deployment(), tmp_path / "run", tell=quiet)
+    same(result, inprocess())
 
 
 # -- sites come and go -----------------------------------------------------------------------------

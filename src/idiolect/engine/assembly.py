@@ -15,6 +15,7 @@ from ..host.calls import FAILED, REFUSED, Call
 from .census import MOST_NAME, Site, read_census
 
 AGAIN = 5.0  # seconds after which a node that did not take part is greeted again
+LOST = 30.0  # seconds after which one that says nothing is greeted again: what was said got lost
 MOST_SAID = 500  # characters that are kept of what a site says
 
 
@@ -72,9 +73,10 @@ class Assembly:
             if site.here and site.node not in online:
                 site.here = False
                 self._once(f"{site.name} has left")
-        for node in set(self._talks) - online:
-            del self._talks[node]
         now = time.monotonic()
+        for node, talk in list(self._talks.items()):
+            if node not in online or now - talk.since > LOST:
+                del self._talks[node]
         busy = {site.node for site in self.known.values() if site.here}
         busy |= {site.node for site in self.agreed.values()} | set(self._talks)
         busy |= {node for node, _ in self.told.values()}

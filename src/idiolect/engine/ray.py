@@ -27,7 +27,7 @@ from ..data.federation import Federation
 from ..host.durable import Durable
 from ..host.host import Host
 from ..host.service import Service
-from .remote import Carrier
+from .lines import Carrier
 
 SECONDS_TO_START = 300.0  # for all actors together: they import torch and load their data
 SECONDS_IDLE = 15.0  # that actors without a host wait for the next run

@@ -22,8 +22,9 @@ from ..server.arrivals import Arrivals
 from ..server.exchange import Order, Verdict
 from .asynchronous import Asynchronous, Pace
 from .flights import Flight, Landed
+from .lines import failure
 from .real_time import RealTime
-from .remote import Remote, failure
+from .remote import Remote
 
 
 class Crews(RealTime):

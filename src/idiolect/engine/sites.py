@@ -19,9 +19,11 @@ from ..host.metrics import Form
 from ..host.terms import HostSettings
 from .assembly import Assembly
 from .census import Site
-from .remote import Gone, Remote
+from .lines import Gone
+from .remote import Remote
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
+SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
 LOOK = 0.5  # seconds between two looks at who is there
 
 
@@ -42,9 +44,10 @@ class Sites(Remote):
     joined: Callable[[Site], None] = lambda site: None  # told before a new site's first round
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.strict = False
+        self.silence = self.silence or SILENCE
         self.tell = self._tell
+        super().__post_init__()
         self.sites: list[Site] = []  # of each host
 
     def add(self, site: Site) -> None:
@@ -69,9 +72,7 @@ class Sites(Remote):
     # -- between rounds --------------------------------------------------------------------------
     def assemble(self) -> None:
         """Who takes part in the next round; TooFewSites where not enough come in time."""
-        for n, gone in self.unanswered.items():
-            if gone.reason != "malformed":  # it is there; what it sends is its own affair
-                self.sites[n].here = False
+        self._dismiss()
         for site in self.sites:
             if site.name not in self.assembly.known:  # it has agreed just now
                 self.assembly.enrol(site)
@@ -90,6 +91,28 @@ class Sites(Remote):
             self.assembly.look(LOOK)
             self._settle()
             time.sleep(0.0 if self.assembly.talking else LOOK)
+
+    def check_complete(self) -> None:
+        """Before the last figures, who gave no answer is greeted once more; nobody joins now."""
+        if not self.unanswered:
+            return
+        self._dismiss()
+        end = time.monotonic() + self.wait
+        self.assembly.look()
+        while self.assembly.expecting(GREETING) or (
+            self.here < self.least and time.monotonic() < end
+        ):
+            self.assembly.look(LOOK)
+            time.sleep(0.0 if self.assembly.talking else LOOK)
+        for n, site in enumerate(self.sites):
+            self.assembly.network.nodes[n] = site.node
+        self.unanswered = {}
+
+    def _dismiss(self) -> None:
+        """Who gave no answer does not take part until it has been greeted."""
+        for n, gone in self.unanswered.items():
+            if gone.reason != "malformed":  # it is there; what it sends is its own affair
+                self.sites[n].here = False
 
     @property
     def here(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.framing import TooLarge, exchange
 from ..host.calls import MOST_FRAME
-from .remote import Carrier
+from .lines import Carrier
 
 
 class Sockets(Carrier):

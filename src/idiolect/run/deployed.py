@@ -23,7 +23,7 @@ from ..data.census import Census
 from ..data.preparation.federated import combine, means
 from ..engine.assembly import Assembly, Network
 from ..engine.census import Site, census_of
-from ..engine.remote import PATIENCE
+from ..engine.lines import PATIENCE
 from ..engine.sites import LOOK, Sites
 from ..host.host import Host
 from ..host.metrics import form_of

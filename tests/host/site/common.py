@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 
 from host.sites import RUN, Told, agreement, array_form, plan_of, session_of
-from idiolect.engine.remote import Carrier, Remote
+from idiolect.engine.lines import Carrier
+from idiolect.engine.remote import Remote
 from idiolect.host.calls import Call
 from idiolect.host.site.folder import Folder
 from idiolect.host.site.owned import Owned
