@@ -4,6 +4,7 @@
     python -m benchmarks.deploy bytes       on the wire per site and round, by a counting proxy
     python -m benchmarks.deploy seconds --sites 10
     python -m benchmarks.deploy faults      kills, and what becomes of the run
+    python -m benchmarks.deploy nan         one of three sites sends NaN in every round
 
 Everything that is started is stopped.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,7 @@ from idiolect.run.load import load
 from idiolect.run.plan import Plan
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]
+HOSTILE = [sys.executable, "-m", "benchmarks.hostile_site"]
 DIGITS = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
 
 
@@ -103,9 +105,9 @@ class Federation:
         self.start_host(n, *words)
         self.connect(n)
 
-    def start_host(self, n: int, *words: str) -> None:
+    def start_host(self, n: int, *words: str, command: Sequence[str] = COMMAND) -> None:
         state = str(self.layout.site(n) / "state")
-        self.begin(f"host-{n}", *COMMAND, "host", "start", *words, "--state", state)
+        self.begin(f"host-{n}", *command, "host", "start", *words, "--state", state)
 
     def connect(self, n: int) -> None:
         address = f"127.0.0.1:{self.proxies[n - 1].port}" if self.proxies else self.terms.address
@@ -234,6 +236,20 @@ def faults(folder: Path) -> None:
         print((folder / "run" / "ledger-seed-0.csv").read_text())
 
 
+def nan(folder: Path) -> None:
+    """A site that sends NaN: what the server counts, and how long the run takes."""
+    with Federation(folder / "fed", deployment("scaffold", 3, 5, deadline=60.0)) as made:
+        for n in (1, 2, 3):
+            made.start_host(n, *digits(n, 3), command=HOSTILE if n == 3 else COMMAND)
+            made.connect(n)
+        began = time.monotonic()
+        made.train(folder / "run")
+        print(f"{time.monotonic() - began:.1f} s")
+        print((folder / "run" / "ledger-seed-0.csv").read_text())
+        summary = load(folder / "run").summary()
+        print(json.dumps({name: summary[name] for name in ("accuracy", "rejected", "missing")}))
+
+
 # -- the demo --------------------------------------------------------------------------------------
 # Not Switzerland: of its 123 patients 8 are without the disease, none with a measured cholesterol
 HOSPITALS = ("Cleveland", "Hungary", "VA")
@@ -272,7 +288,7 @@ def demo(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deploy")
-    parser.add_argument("what", choices=["demo", "bytes", "seconds", "faults"])
+    parser.add_argument("what", choices=["demo", "bytes", "seconds", "faults", "nan"])
     parser.add_argument("--sites", type=int, default=2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="idiolect-") as place:
@@ -280,7 +296,8 @@ def main() -> None:
         if given.what == "seconds":
             seconds_per_round(folder, given.sites)
         else:
-            {"demo": demo, "bytes": bytes_on_the_wire, "faults": faults}[given.what](folder)
+            named = {"demo": demo, "bytes": bytes_on_the_wire, "faults": faults, "nan": nan}
+            named[given.what](folder)
 
 
 if __name__ == "__main__":

@@ -414,9 +414,9 @@ def test_a_node_that_is_not_let_in_is_told_why(monkeypatch):
     monkeypatch.setattr(fleet_handlers, "activate_node", fleet_handlers.activate_node)
     say_why()
     request = SimpleNamespace(public_key=b"key", heartbeat_interval=30.0)
-    for node, reason in ((None, UNKNOWN_KEY), (7, CONNECTED)):
+    for found, reason in ((None, UNKNOWN_KEY), (7, CONNECTED)):
         state = SimpleNamespace(
-            get_node_id_by_public_key=lambda key, node=node: node,
+            get_node_id_by_public_key=lambda key, found=found: found,
             activate_node=lambda node, seconds: False,
         )
         with pytest.raises(FlowerError) as refused:

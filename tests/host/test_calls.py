@@ -3,7 +3,7 @@
 import json
 import resource
 import struct
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import torch
 from faults.mutator import Mutator
 from idiolect.host import calls
 from idiolect.host.calls import Call
-from idiolect.host.metrics import Measured, parse_metrics
+from idiolect.host.metrics import Form, Measured, parse_metrics
 from idiolect.host.scores import Scores
 from idiolect.host.terms import Sent
 from idiolect.server.exchange import Order, Query, Verdict
@@ -247,3 +247,18 @@ def test_scores_of_strangers_are_refused():
     reply = travelled(calls.scores_reply(scores()[1]))
     with pytest.raises(ValueError, match="clients of this host"):
         calls.read_scores(reply, IDS[:2], ())
+
+
+@pytest.mark.parametrize("value", [-1, calls.MOST_COUNTED + 1, 2**62])
+def test_a_metric_that_counts_below_none_or_beyond_all_is_refused(value):
+    metric = parse_metrics("auc")[0]
+    form = Form(2)
+    counts = torch.zeros(*metric.shape(form), dtype=torch.int64)
+    rows = torch.zeros(len(IDS), metric.width(form), dtype=torch.float64)
+    zeros = torch.zeros(len(IDS), dtype=torch.int64)
+    scores = Scores(IDS, zeros.double(), zeros.double(), zeros, zeros, {})
+    sound = replace(scores, metrics={"auc": Measured(metric, rows, counts)})
+    calls.read_scores(travelled(calls.scores_reply({"test": sound})), IDS, (metric,))
+    counts[0, 0, 0] = value
+    with pytest.raises(ValueError, match="the metric auc counts below 0 or beyond all"):
+        calls.read_scores(travelled(calls.scores_reply({"test": sound})), IDS, (metric,))

@@ -49,18 +49,18 @@ class Federation:
             self.start_host(n)
             self.start_site(n)
 
-    def start_host(self, n: int) -> None:
+    def start_host(self, n: int, command: list[str] = COMMAND) -> None:
         given = ["--data", "digits", "--clients", str(2 * self.sites), "--threads", "1"]
         given += ["--share", f"{n}/{self.sites}", "--min-samples", "1", "--site", f"site-{n}"]
         state = str(self.layout.site(n) / "state")
-        self.begin(f"host-{n}", "host", "start", *given, "--state", state)
+        self.begin(f"host-{n}", "host", "start", *given, "--state", state, command=command)
 
     def start_site(self, n: int) -> None:
         self.begin(f"site-{n}", "deploy", "site", str(self.layout.folder), str(n))
 
-    def begin(self, name: str, *words: str) -> None:
+    def begin(self, name: str, *words: str, command: list[str] = COMMAND) -> None:
         log = open(self.layout.folder / f"{name}.txt", "ab")  # noqa: SIM115
-        self.running[name] = subprocess.Popen([*COMMAND, *words], stdout=log, stderr=log)
+        self.running[name] = subprocess.Popen([*command, *words], stdout=log, stderr=log)
         log.close()
 
     def run(self, method: str, directory: Path, *words: str, **settings):

@@ -1,6 +1,8 @@
 """What is said where a site and a server do not fit: by the server, and to the site's owner."""
 
 import builtins
+import csv
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +30,7 @@ from idiolect.run.deployment import Deployment, Terms
 from idiolect.run.keys import make_authority, make_site_key
 from idiolect.run.layout import Layout, free_port
 from idiolect.run.plan import Plan
+from run.flower_federation import COMMAND, Federation
 
 ARRAY = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
 FORM = {"kind": "table", "target": "outcome", "features": ["age"], "classes": ["n", "y"]}
@@ -200,3 +203,29 @@ def test_a_certificate_that_does_not_do_is_said_at_the_site(running, tmp_path, n
     running.wait("fed/server/log/superlink.txt", "Uvicorn running")
     running.begin("site", layout.site_processes(1, terms))
     running.wait("site.txt", words)
+
+
+# -- a site that sends rubbish ---------------------------------------------------------------------
+class HalfHostile(Federation):
+    """The last site sends NaN in every round."""
+
+    def start_host(self, n: int, command: list[str] = COMMAND) -> None:
+        hostile = [sys.executable, "-m", "benchmarks.hostile_site"]
+        super().start_host(n, hostile if n == self.sites else command)
+
+
+@pytest.mark.slow
+def test_a_site_that_sends_nan_is_rejected_message_by_message_and_the_run_ends(tmp_path):
+    made = HalfHostile(tmp_path / "fed", sites=2)
+    try:
+        made.start()
+        done = made.run("scaffold", tmp_path / "run")
+        assert done.returncode == 0, f"{done.stderr}\n{made.words()}"
+    finally:
+        made.stop()
+    summary = json.loads(done.stdout)
+    assert summary["rounds"] == 3 and summary["rejected"] == 6 and summary["missing"] == 0
+    rows = list(csv.DictReader((tmp_path / "run" / "ledger-seed-5.csv").read_text().splitlines()))
+    assert [row["reasons"] for row in rows] == ["rejected: not finite 2"] * 3
+    assert [row["admitted"] for row in rows] == ["2"] * 3
+    assert not made.left()

@@ -220,7 +220,8 @@ def _run(argv: list[str]) -> None:
     if parsed.json:
         print(json.dumps(result.summary()))
     else:
-        title = f"{deployment.terms.sites} sites, {len(result.clients_table())} clients"
+        sites, clients = deployment.terms.sites, len(result.clients_table())
+        title = f"{sites} site{'s' * (sites != 1)}, {clients} client{'s' * (clients != 1)}"
         OUT.print(results_table([result.summary()], title, OUT.width))
     say(f"run directory: {directory}")
 

@@ -289,6 +289,9 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
                 raise ValueError(f"scores: the metric {metric.name} is missing")
             if rows.dtype != torch.float64 or counts.dtype != torch.int64:
                 raise ValueError(f"scores: the metric {metric.name} is of another kind")
+            # sums of so many of them, over hosts and cells, stay whole numbers of 64 bits
+            if bool(((counts < 0) | (counts > MOST_COUNTED)).any()):
+                raise ValueError(f"scores: the metric {metric.name} counts below 0 or beyond all")
             measured[metric.name] = Measured(metric, rows, counts)
         columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
         found[split] = Scores(ids, *columns, measured)

@@ -19,8 +19,9 @@ import torch
 
 from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
+from ..core.typed import expect
 from ..data.census import Census
-from ..data.preparation.federated import combine, means
+from ..data.preparation.federated import bytes_told, combine, means
 from ..engine.assembly import Assembly, Network
 from ..engine.census import Site, census_of
 from ..engine.lines import PATIENCE
@@ -46,8 +47,11 @@ from .watch import Callbacks
 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
+SUMS = "sums.json"  # bytes of the sums that the sites have told for it
 MISSING = "mean"  # what stands for a number that is missing, where all sites read alike
 NAME = "sites"  # of the data, in tables
+
+Sums = dict[str, list[int]]  # site -> bytes up, bytes down
 
 
 def serve(
@@ -73,9 +77,11 @@ def serve(
         if resume:
             sites = _remembered(directory, settings.seed)
             assembly.agreement["data"] = check_object(read_json(directory / AGREEMENT))
+            sums = _remembered_sums(directory)
         else:
-            sites = gather(assembly, deployment)
+            sites, sums = gather(assembly, deployment)
         server = Deployed(deployment, settings, assembly, sites, directory)
+        server.sums = sums
         server.progress = progress
         return server.run(folder, id, resume)
 
@@ -91,19 +97,20 @@ def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str
     return {**facts, "idiolect": version("idiolect")}
 
 
-def gather(assembly: Assembly, deployment: Deployment) -> list[Site]:
+def gather(assembly: Assembly, deployment: Deployment) -> tuple[list[Site], Sums]:
     """As many sites as are wanted, with wire ids, by their names; SettingError if too few come."""
     terms = deployment.terms
     assembly.tell(f"waiting for {terms.sites} sites")
+    sums: Sums = {}
     if deployment.data.get("scale") == "federated":
-        _prepare(assembly, deployment)
+        sums = _prepare(assembly, deployment)
     _until(assembly, lambda: assembly.agreed, terms)
     sites = [assembly.agreed.pop(name) for name in sorted(assembly.agreed)]
     first = 0
     for site in sites:
         site.wire_ids = torch.arange(first, first + len(site.ids))
         first += len(site.ids)
-    return sites
+    return sites, sums
 
 
 def _until(assembly: Assembly, found: Callable[[], Collection[str]], terms: Terms) -> None:
@@ -120,8 +127,11 @@ def _until(assembly: Assembly, found: Callable[[], Collection[str]], terms: Term
         time.sleep(0.0 if assembly.talking else LOOK)
 
 
-def _prepare(assembly: Assembly, deployment: Deployment) -> None:
-    """Agree on how all sites read their tables: by the means of all, from sums in two passes."""
+def _prepare(assembly: Assembly, deployment: Deployment) -> Sums:
+    """Agree on how all sites read their tables: by the means of all, from sums in two passes.
+
+    What it takes each of them, in bytes.
+    """
     data, terms = deployment.data, deployment.terms
     features = data["features"]
     form = {"target": data["target"], "features": features}
@@ -147,12 +157,26 @@ def _prepare(assembly: Assembly, deployment: Deployment) -> None:
     assembly.ask_sums({**asked, "pass": 2, "means": told})
     _until(assembly, lambda: assembly.told, replace(terms, sites=len(first)))
     second = [assembly.told[name][1] for name in first]
-    made = combine(features, list(first.values()), second, MISSING).as_dict()
+    made = combine(features, list(first.values()), second, MISSING)
     assembly.sums = None
-    assembly.agreement["data"]["preparation"] = made
+    assembly.agreement["data"]["preparation"] = made.as_dict()
     greeted, assembly.told = assembly.told, {}
     for name, (node, _) in greeted.items():
         assembly.propose(node, name)
+    up, down = bytes_told(list(first.values()), made)
+    return {name: [sent, down] for name, sent in zip(first, up, strict=True)}
+
+
+def _remembered_sums(directory: Path) -> Sums:
+    path = directory / SUMS
+    if not path.exists():
+        return {}
+    try:
+        found = read_json(path)
+        expect(found, dict[str, list[int]])
+        return {name: [int(up), int(down)] for name, (up, down) in found.items()}
+    except (OSError, ValueError) as error:
+        raise SettingError(f"resume: cannot use {path}: {error}") from None
 
 
 def _remembered(directory: Path, seed: int) -> list[Site]:
@@ -187,6 +211,7 @@ class Deployed:
         self.sites = sites
         self.directory = directory
         self.progress: Progress | None = None
+        self.sums: Sums = {}
         self.method = deployment.plan.make_method()
         self.census: Census = census_of(sites, NAME)
         self.task: Task = deployment.plan.make_task(self.census)
@@ -213,6 +238,7 @@ class Deployed:
         with torch_threads(threads):
             runner.begin(folder, identity)
             write_json(self.directory / AGREEMENT, self.assembly.agreement["data"])
+            write_json(self.directory / SUMS, self.sums)
             self.remember()
             return runner.run(folder, resume)
 
@@ -270,6 +296,10 @@ class _Runner(Runner):
 
     def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
         made = super().session(seed, folder, here)
+        for site in self.deployed.sites:
+            if site.name in self.deployed.sums:  # once for all clients of the site
+                up, down = self.deployed.sums[site.name]
+                made.server.prepared(site.wire_ids[:1], torch.tensor([up]), down)
         engine = made.engine
         assert isinstance(engine, Sites)
 

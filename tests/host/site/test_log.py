@@ -1,5 +1,7 @@
 """The owner's log: a line per message, in words, and never any data."""
 
+import csv
+
 from host.site.common import form, server_for, synthetic, table, with_table
 from host.sites import agreement, plan_of
 from idiolect.host.calls import Call
@@ -74,3 +76,25 @@ def test_lines_are_on_disk_at_once(tmp_path):
     at.ask(Call("hello"))
     assert len(at.log()) == 2
     assert (at.path / "messages.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_full_is_kept_under_a_number_and_no_line_is_lost(tmp_path):
+    path = tmp_path / "messages.csv"
+    log = Log(path, most=1000)
+    for n in range(100):
+        log.write("in", "hello", n)
+    log.close()
+    log = Log(path, most=1000)  # another process goes on
+    for n in range(100, 120):
+        log.write("in", "hello", n)
+    log.close()
+    full = [tmp_path / f"messages-{k}.csv" for k in range(1, len(list(tmp_path.iterdir())))]
+    assert len(full) > 2 and all(1000 <= p.stat().st_size < 1200 for p in full)
+    seen = []
+    for part in (*full, path):
+        assert part.stat().st_mode & 0o077 == 0
+        with part.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert tuple(rows[0]) == COLUMNS
+        seen += [int(row["bytes"]) for row in rows]
+    assert seen == list(range(120))

@@ -89,8 +89,9 @@ def bytes_of_categories(
         for k, c in zip(*(part.tolist() for part in divmod(pairs, len(categories))), strict=True):
             own[k][name].append(categories[c])
     everyone = {name: list(categories) for name, (categories, _) in found.items()}
-    return [_length(message) for message in own], _length(everyone)
+    return [length_of(message) for message in own], length_of(everyone)
 
 
-def _length(message: dict[str, list[Any]]) -> int:
+def length_of(message: dict[str, list[Any]]) -> int:
+    """Bytes of the names of categories, by column."""
     return len(json.dumps(message, ensure_ascii=False).encode())

@@ -23,8 +23,10 @@ import numpy as np
 
 from ...core.knobs import SettingError
 from ...core.typed import expect_fields
+from .encode import length_of
 from .kinds import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
 from .prepared import Column, Preparation
+from .scale import bytes_of_statistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +122,18 @@ def combine(
         filled = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
         columns.append(Column(name, NUMBER, (), flag, filled, (centre[name],), (spread,)))
     return Preparation(tuple(columns), "federated", missing)
+
+
+def bytes_told(first: Sequence[Told], made: Preparation) -> tuple[list[int], int]:
+    """(up of each place, down to each), counted as for clients of one process."""
+    fill, _, flagged = made.missing.partition("+")
+    texts = {c.name: list(c.categories) for c in made.columns if c.kind == CATEGORY}
+    numbers = len(made.columns) - len(texts)
+    up, down = bytes_of_statistics(numbers, made.scale, fill, bool(flagged))
+    if not texts:
+        return [up] * len(first), down
+    own = [{name: list(place[name]["categories"]) for name in texts} for place in first]
+    return [up + length_of(one) for one in own], down + length_of(texts)
 
 
 def _checked(told: Any, name: str) -> Mapping[str, Any]:

@@ -1,9 +1,14 @@
-"""messages.csv: a line per message in and out, for the owner. It never holds any data."""
+"""messages.csv: a line per message in and out, for the owner. It never holds any data.
+
+A file that has grown large becomes messages-1.csv, the next one messages-2.csv, and so on;
+messages.csv is always the newest. Nothing is deleted.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,16 +18,21 @@ from ...core.text import csv_cell, shown
 
 COLUMNS = ("time", "direction", "kind", "round", "bytes", "numbers", "content", "verdict")
 ALLOWED = "allowed"
+MOST = 50 << 20  # bytes of a file
 
 
 class Log:
     """Appends lines, each flushed; one that was cut short by a kill is ended first."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, most: int = MOST):
         self.path = path
-        if os.path.lexists(path):
-            check_regular(path)
-        self._file = open(path, "a+b", opener=private_opener)  # noqa: SIM115
+        self.most = most
+        self._open()
+
+    def _open(self) -> None:
+        if os.path.lexists(self.path):
+            check_regular(self.path)
+        self._file = open(self.path, "a+b", opener=private_opener)  # noqa: SIM115
         end = self._file.seek(0, os.SEEK_END)
         if not end:
             self._write(COLUMNS)
@@ -44,8 +54,17 @@ class Log:
         verdict: str = ALLOWED,
     ) -> None:
         """A line."""
+        if self._file.seek(0, os.SEEK_END) >= self.most:
+            self._file.close()
+            os.rename(self.path, self._free())
+            self._open()
         where = "" if round is None else round
         self._write((now(), direction, kind, where, size, numbers, content, verdict))
+
+    def _free(self) -> Path:
+        """The name for a file that is full."""
+        names = (self.path.with_stem(f"{self.path.stem}-{n}") for n in itertools.count(1))
+        return next(name for name in names if not os.path.lexists(name))
 
     def close(self) -> None:
         self._file.close()
