@@ -280,9 +280,10 @@ def demo(folder: Path) -> None:
         for n, table in enumerate(tables, 1):
             words = ["--data", str(table), "--target", "disease", "--site", table.stem]
             made.site(n, *words, "--threads", "1")
+        states = [made.layout.site(n) / "state" for n in (1, 2, 3)]
+        made.wait(lambda: all((state / "host.sock").exists() for state in states))
         made.train(folder / "run")
-        for n in (1, 2, 3):
-            state = made.layout.site(n) / "state"
+        for state in states:
             subprocess.run([*COMMAND, "host", "status", "--state", str(state)], check=False)
 
 

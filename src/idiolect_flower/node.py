@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .clients import look_sooner, read, runtime
@@ -91,6 +92,28 @@ class Pauses:
         return getattr(time, name)
 
 
+def answer_all(push: Callable[..., None]) -> Callable[..., None]:
+    """Flower's step that sends replies, until every message that was taken has its reply.
+
+    Flower takes a message, waits for a reply, and takes the next. A message whose run ended while
+    it was taken is answered too; its reply would pass for the one that is waited for, and every
+    later reply would lie there until another message comes.
+    """
+
+    def sent(state: Any, **given: Any) -> None:
+        push(state=state, **given)
+        while _unanswered(state):
+            push(state=state, **given)
+
+    return sent
+
+
+def _unanswered(state: Any) -> bool:
+    with state.lock_msg_store:
+        entries = list(state.msg_store.values())
+    return any(not entry.message.metadata.reply_to_message_id for entry in entries)
+
+
 def connect(arguments: list[str]) -> None:
     """Flower's SuperNode with these arguments."""
     from flwr.supernode import start_client_internal as loop
@@ -98,6 +121,7 @@ def connect(arguments: list[str]) -> None:
 
     look_sooner()
     vars(loop)["time"] = Pauses()
+    vars(loop)["_push_messages"] = answer_all(loop._push_messages)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 

@@ -128,6 +128,50 @@ class TestEveryMethodOverFlower:
         return over_flower
 
 
+# -- a node's own order ----------------------------------------------------------------------------
+class NodeState:
+    """Of a SuperNode: what `answer_all` looks at, and Flower's step takes away."""
+
+    def __init__(self, **messages):
+        self.lock_msg_store = threading.RLock()
+        self.msg_store = {
+            id: SimpleNamespace(
+                message=SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=to))
+            )
+            for id, to in messages.items()
+        }
+
+
+def test_a_node_answers_all_that_it_has_taken_before_the_next():
+    state = NodeState(old="", new="", reply="old")
+    steps = [("old", "reply"), ("new",)]
+
+    def push(state, send):
+        assert send == "line"
+        for id in steps.pop(0):
+            del state.msg_store[id]
+
+    node.answer_all(push)(state=state, send="line")
+    assert not steps and not state.msg_store
+
+
+def test_the_state_of_a_node_is_as_it_is_read():
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    state = NodeStateFactory(ObjectStoreFactory(":flwr-in-memory:")).state()
+    assert not node._unanswered(state)
+    asked = Message(framed(b"question"), dst_node_id=1, message_type="query")
+    asked.metadata.__dict__["_message_id"] = "m1"
+    state.store_message(asked)
+    assert node._unanswered(state)
+    said = Message(framed(b"answer"), reply_to=asked)
+    said.metadata.__dict__["_message_id"] = "m2"
+    state.store_message(said)
+    state.delete_messages(message_ids=["m1"])
+    assert not node._unanswered(state)
+
+
 # -- the carrier -----------------------------------------------------------------------------------
 def test_a_frame_goes_to_the_node_of_its_host_and_its_reply_comes_back(grid, carrier):
     ticket = carrier.send(1, b"question")
@@ -156,6 +200,37 @@ def test_an_error_reply_is_a_lost_host_and_says_why(grid, carrier):
     grid.reply(1, framed(b"here"))
     carrier.receive(0.0)
     assert 11 not in carrier.why
+
+
+def test_an_error_of_flower_at_sending_is_a_lost_host(grid, carrier):
+    def fails(messages):
+        raise RuntimeError("the push session may have expired")
+
+    grid.push_messages = fails
+    ticket = carrier.send(0, b"question")
+    assert carrier.receive(0.0) == [(ticket, None)]
+    assert "the push session may have expired" in carrier.why[11]
+
+
+def test_a_superlink_that_is_away_for_a_moment_costs_nothing(grid, carrier, monkeypatch):
+    ticket = carrier.send(0, b"question")
+    pull, left = grid.pull_messages, [2]
+
+    def fails(ids):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise ConnectionError("nobody there")
+        return pull(ids)
+
+    grid.pull_messages = fails
+    grid.reply(0, framed(b"answer"))
+    assert carrier.receive(0.0) == []
+    assert carrier.receive(5.0) == [(ticket, b"answer")]
+    monkeypatch.setattr("idiolect.engine.flower.UNREACHED", -1.0)
+    carrier.send(0, b"another")
+    left[0] = 9
+    with pytest.raises(ConnectionError):
+        carrier.receive(5.0)
 
 
 def test_a_message_that_flower_does_not_take_is_a_lost_host(grid, carrier):

@@ -29,7 +29,7 @@ class Federation:
     """Sites with two clients each of the digits, and a server."""
 
     def __init__(self, folder: Path, sites: int = 3):
-        self.sites = sites
+        self.sites = self.least = sites
         self.address = f"127.0.0.1:{free_port()}"
         self.whole = data.load("digits", clients=2 * sites)
         names = [f"site-{n // 2 + 1}/{n % 2 + 1}" for n in range(2 * sites)]
@@ -40,7 +40,9 @@ class Federation:
     def deployment(self, method: str, **settings) -> Deployment:
         inputs = [str(self.whole.inputs.dtype), list(self.whole.shape)]
         form = {"kind": "array", "inputs": inputs, "classes": self.whole.classes}
-        terms = Terms(sites=self.sites, least=1, wait=240.0, deadline=120.0, address=self.address)
+        terms = Terms(
+            sites=self.sites, least=self.least, wait=240.0, deadline=120.0, address=self.address
+        )
         return Deployment(plan(method, **settings), form, terms)
 
     def start(self) -> None:

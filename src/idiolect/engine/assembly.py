@@ -15,7 +15,7 @@ from ..host.calls import FAILED, REFUSED, Call
 from .census import MOST_NAME, Site, read_census
 
 AGAIN = 5.0  # seconds after which a node that did not take part is greeted again
-LOST = 30.0  # seconds after which one that says nothing is greeted again: what was said got lost
+LOST = 10.0  # seconds after which one that says nothing is greeted again: what was said got lost
 MOST_SAID = 500  # characters that are kept of what a site says
 
 
@@ -60,6 +60,7 @@ class Assembly:
     _talks: dict[int, _Talk] = field(default_factory=dict)  # by node
     _left_out: dict[int, float] = field(default_factory=dict)  # node -> when it is tried again
     _enrolled: set[str] = field(default_factory=set)  # names of those that were here before
+    _silent: set[int] = field(default_factory=set)  # nodes that did not answer the last time
     _said: set[str] = field(default_factory=set)
 
     @property
@@ -77,6 +78,7 @@ class Assembly:
         for node, talk in list(self._talks.items()):
             if node not in online or now - talk.since > LOST:
                 del self._talks[node]
+                self._silent.add(node)
         busy = {site.node for site in self.known.values() if site.here}
         busy |= {site.node for site in self.agreed.values()} | set(self._talks)
         busy |= {node for node, _ in self.told.values()}
@@ -92,9 +94,13 @@ class Assembly:
         return bool(self._talks)
 
     def expecting(self, seconds: float) -> bool:
-        """Whether one that was asked less than so long ago has not answered yet."""
+        """Whether one that was asked less than so long ago has not answered yet.
+
+        Nobody is waited for twice: not one that was silent the last time.
+        """
         now = time.monotonic()
-        return any(now - talk.since < seconds for talk in self._talks.values())
+        talks = (talk for node, talk in self._talks.items() if node not in self._silent)
+        return any(now - talk.since < seconds for talk in talks)
 
     def heard(self, ticket: int, frame: bytes | None) -> None:
         """A reply; one that nobody waits for is dropped."""
@@ -102,6 +108,7 @@ class Assembly:
         if node is None:
             return
         talk = self._talks.pop(node)
+        self._silent.discard(node)
         who = talk.name or f"node {node}"
         if frame is None:
             self._leave_out(node, f"{who} gives no answer: {self.network.why.get(node, '')}")

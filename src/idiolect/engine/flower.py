@@ -18,6 +18,7 @@ RECORD = "frame"  # as idiolect_flower.relay has it: the one record in a message
 POLL = 0.05
 SLOWEST = 0.5
 MOST_SAID = 500  # characters that are kept of why a node gave no reply
+UNREACHED = 60.0  # seconds without the SuperLink after which a run ends; it can be resumed
 
 
 class FlowerCarrier(Carrier):
@@ -36,6 +37,7 @@ class FlowerCarrier(Carrier):
         self._waiting: dict[str, tuple[int, int]] = {}  # message id -> ticket, node
         self._refused: list[int] = []  # tickets of frames that could not even be sent
         self._tickets = 0
+        self._failing = 0.0  # since when replies cannot be asked for; 0 = they can
 
     def online(self) -> set[int]:
         """The nodes that Flower takes to be connected; one that died is for another 45 seconds."""
@@ -52,11 +54,15 @@ class FlowerCarrier(Carrier):
         self._pause = self.poll
         content = RecordDict({RECORD: ConfigRecord({RECORD: frame})})
         message = Message(content, dst_node_id=node, message_type="query")
-        sent = list(self.grid.push_messages([message]))
+        try:
+            sent = list(self.grid.push_messages([message]))
+            why = "Flower did not take the message"
+        except Exception as error:  # of Flower: a part that it sent twice, a time-out
+            sent, why = [], f"Flower did not take the message: {error}"
         if sent and sent[0]:
             self._waiting[sent[0]] = (self._tickets, node)
         else:
-            self.why[node] = "Flower did not take the message"
+            self.why[node] = why[:MOST_SAID]
             self._refused.append(self._tickets)
         return self._tickets
 
@@ -65,7 +71,7 @@ class FlowerCarrier(Carrier):
         while True:
             found: list[tuple[int, bytes | None]] = [(ticket, None) for ticket in self._refused]
             self._refused = []
-            for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else ():
+            for reply in self._pulled():
                 # an error comes from the SuperLink, not from the node: this tells what it is about
                 ticket, node = self._waiting.pop(reply.metadata.reply_to_message_id, (-1, -1))
                 if ticket >= 0:
@@ -75,6 +81,21 @@ class FlowerCarrier(Carrier):
                 return found
             time.sleep(min(self._pause, left))
             self._pause = min(1.3 * self._pause, max(SLOWEST, self.poll))
+
+    def _pulled(self) -> list[Any]:
+        """Replies that have come; none while the SuperLink cannot be reached for a moment."""
+        if not self._waiting:
+            return []
+        try:
+            found = list(self.grid.pull_messages(list(self._waiting)))
+        except Exception:
+            now = time.monotonic()
+            self._failing = self._failing or now
+            if now - self._failing > UNREACHED:
+                raise
+            return []
+        self._failing = 0.0
+        return found
 
     def _frame(self, reply: Any, node: int) -> bytes | None:
         """The frame in a reply; None: there is none, and `why` says why."""

@@ -73,12 +73,15 @@ class Sites(Remote):
     def assemble(self) -> None:
         """Who takes part in the next round; TooFewSites where not enough come in time."""
         self._dismiss()
-        for site in self.sites:
-            if site.name not in self.assembly.known:  # it has agreed just now
-                self.assembly.enrol(site)
-        end = time.monotonic() + self.wait
+        now = time.monotonic()
+        new = [site for site in self.sites if site.name not in self.assembly.known]
+        for site in new:  # it has agreed just now, and may have to load its data
+            self.assembly.enrol(site)
+        first, end = now + min(self.deadline or self.wait, self.wait), now + self.wait
         self.assembly.look()
-        while self.assembly.expecting(GREETING):
+        while self.assembly.expecting(GREETING) or (
+            not all(site.here for site in new) and time.monotonic() < first
+        ):
             self.assembly.look(LOOK)
             self._settle()
         self._settle()
