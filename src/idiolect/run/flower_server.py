@@ -187,7 +187,8 @@ class _Task:
 
 def _line(rounds: int, figure: float) -> str:
     name = figure.name if isinstance(figure, Figure) else "accuracy"
-    return f"round {rounds} is done: {name} {figure:.4f}"
+    told = f"{name} {figure:.4f}" if figure == figure else f"no site has told its {name}"
+    return f"round {rounds} is done: {told}"
 
 
 def main(arguments: list[str]) -> int:
