@@ -141,8 +141,13 @@ class Federation:
                 raise SystemExit(f"it takes too long; see {self.layout.folder}")
             time.sleep(0.2)
 
-    def kill(self, pattern: str) -> None:
-        """kill -9 of the processes of this federation whose commands have a word."""
+    def hold(self, pattern: str, seconds: float) -> None:
+        """kill -STOP, and -CONT after a while, of the processes whose commands have a word."""
+        self.kill(pattern, signal.SIGSTOP)
+        threading.Timer(seconds, lambda: self.kill(pattern, signal.SIGCONT)).start()
+
+    def kill(self, pattern: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """A signal to the processes of this federation whose commands have a word."""
         mark = str(self.layout.folder).encode()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -150,7 +155,7 @@ class Federation:
             except OSError:
                 continue
             if mark in command and pattern.encode() in command:
-                os.kill(int(path.parent.name), signal.SIGKILL)
+                os.kill(int(path.parent.name), number)
 
 
 def deployment(
@@ -207,7 +212,7 @@ def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
 
 def faults(folder: Path) -> None:
     """Kills in the middle of a run, one after the other."""
-    chosen = deployment("scaffold", 3, 18, deadline=20.0)
+    chosen = deployment("scaffold", 3, 21, deadline=20.0)
     with Federation(folder / "fed", chosen) as made:
         for n in (1, 2, 3):
             made.site(n, *digits(n, 3))
@@ -222,6 +227,7 @@ def faults(folder: Path) -> None:
             9: ("they are started again", lambda: made.connect(2)),
             12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect_flower.link")),
             15: ("kill -9 of the server", lambda: made.kill("flower_server")),
+            18: ("the SuperLink stands still", lambda: made.hold("idiolect_flower.link", 30.0)),
         }
         began = time.monotonic()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from idiolect_flower.clients import control, look_sooner, runtime
 
-from ..core.files import check_object, read_json, write_json
+from ..core.files import check_object, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..engine.flower import FlowerCarrier, require
@@ -34,6 +34,7 @@ from .result import Result
 WANTED = "wanted.json"
 OUTCOME = "outcome.json"
 SAID = "said.txt"  # what there is to say of the run
+LAST = "flower-run"  # the number of the Flower run that was started last
 LOOK = 0.5  # seconds
 
 
@@ -145,9 +146,21 @@ class _Task:
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
 
+        self._stop_last()
         content = build_fab_from_disk(self.server.layout.app)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        return int(self.server.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+        run = int(self.server.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+        write_atomic(self.server.layout.server / LAST, str(run).encode())
+        return run
+
+    def _stop_last(self) -> None:
+        """The Flower run of a server that was killed: sites may wait for a message of it whose
+        parts never came, and take no other one before they learn that it is over."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with suppress(Exception):  # there was none, or it is over
+            last = int((self.server.layout.server / LAST).read_text())
+            self.server.control.StopRun(StopRunRequest(run_id=last))
 
     def _token(self, run: int) -> str:
         """What opens the task of this run; tasks of others are not carried out."""
