@@ -27,6 +27,7 @@ from ..run.plan import Plan, method_spec, row_spec
 from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
+from ..run.survey import data_of
 from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
 from .pictures import add_against, add_also, add_clients_table, panels
@@ -113,7 +114,7 @@ def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
 def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = False) -> None:
     method = plan.make_method()
     settings = plan.make_settings()
-    federation = plan.make_data()
+    federation = data_of([plan])
     task = plan.make_task(federation)
     with progress_bar(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
         result = run_method(
@@ -213,7 +214,7 @@ def compare_plans(
     resume: bool | str = False,
 ) -> None:
     settings = [p.make_settings() for p in plans]
-    federation = plans[0].make_data()
+    federation = data_of(plans)
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
@@ -295,7 +296,7 @@ def pipeline(argv: list[str]) -> None:
 def pipeline_plans(
     plans: list[Plan], directory: Path, output: Output, resume: bool | str = False
 ) -> None:
-    federation = plans[0].make_data()
+    federation = data_of(plans)
     task = plans[0].make_task(federation)
     settings = [p.make_settings() for p in plans]
     stages = [(p.make_method(), s.rounds) for p, s in zip(plans, settings, strict=True)]

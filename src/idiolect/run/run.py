@@ -11,6 +11,7 @@ import torch
 
 from ..core.knobs import SettingError, build
 from ..data.federation import Federation
+from ..host.surveyed import whole as with_samples
 from ..methods import name_of
 from .best import check_validation
 from .check import check, warn
@@ -73,6 +74,8 @@ def run(
     made = read_method(method)
     whole, note = read_task(task, federation)
     chosen = build(Settings, dict(settings), "run")
+    if not chosen.on_ray:
+        federation = with_samples(federation)
     check(made, whole, federation, chosen)
     check_validation(chosen, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
