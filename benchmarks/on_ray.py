@@ -47,6 +47,7 @@ class Watch:
     def __init__(self) -> None:
         self.times: list[float] = []
         self.frames = 0  # bytes to hosts and back
+        self.training = 0.0  # MiB of this process after the last round
         self.hosts: list[float] = []  # MiB
         self.disk = 0.0  # MiB of private rows
         self.bytes: list[int] = []  # between server and clients, so far
@@ -81,6 +82,8 @@ class Watch:
         self.times.append(time.perf_counter())
         self.bytes.append(int(moment.ledger["bytes_up"] + moment.ledger["bytes_down"]))
         self.frames_by_round.append(self.frames)
+        if moment.round == moment.rounds:
+            self.training = memory()
         if moment.round == moment.rounds and self._carriers:
             found = self._carriers[-1]
             pids = found.ray.get([actor.pid.remote() for actor in found.actors])
@@ -94,6 +97,7 @@ class Watch:
             "rounds": [b - a for a, b in pairwise(self.times)],
             "bytes": self.bytes[-1] - self.bytes[-2],
             "frames": self.frames_by_round[-1] - self.frames_by_round[-2],
+            "training": self.training,
             "hosts": self.hosts,
             "disk": self.disk,
         }
@@ -272,17 +276,19 @@ def overhead(part: int, turns: int) -> Iterator[Sequence[str]]:
 
 
 def memory_table(part: int, turns: int) -> Iterator[Sequence[str]]:
-    yield "clients", "driver MiB, before → most", "hosts MiB", "all private rows, MiB"
+    head = ("clients", "driver MiB: before, after training, most", "hosts MiB")
+    yield (*head, "all private rows, MiB")
     driver = {}
     for clients in (1000 // part, 10_000 // part, 100_000 // part):
         found = measure(many(clients, DITTO))
-        driver[clients] = found["driver"]
+        driver[clients] = (found["training"], found["driver"])
         hosts = ", ".join(f"{m:.0f}" for m in found["hosts"])
         rows = clients * beyond.PARAMETERS * 4 / MIB
-        grown = f"{found['before']:.0f} → {found['driver']:.0f}"
+        grown = ", ".join(f"{found[name]:.0f}" for name in ("before", "training", "driver"))
         yield f"{clients:,}", grown, hosts, f"{rows:,.0f}"
     (few, least), *_, (most, largest) = driver.items()
-    yield (f"{(largest - least) * MIB / (most - few):.0f} bytes of the driver per client",)
+    each = [(b - a) * MIB / (most - few) for a, b in zip(least, largest, strict=True)]
+    yield (f"{each[0]:.0f} bytes of the driver per client, {each[1]:.0f} with the final tables",)
 
 
 def methods(part: int, turns: int) -> Iterator[Sequence[str]]:

@@ -1,5 +1,6 @@
 """Hosts as actors on a cluster of two nodes, started here: the same runs, whatever dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
+from idiolect.cli.main import main  # noqa: E402
 from idiolect.engine import ray as engine  # noqa: E402
 from idiolect.host.surveyed import Surveyed  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
@@ -173,6 +175,27 @@ def test_data_by_name_are_with_their_hosts_alone(address, more):
     assert repr(rows[0]) == repr(rows[1])
     assert "loaded" not in vars(census)
     same(here, there)  # models are asked for: now they are
+
+
+def test_a_comparison_of_the_command_line_reads_no_data_here(
+    address, tmp_path, monkeypatch, capsys
+):
+    words = ["compare", "fedavg", "lp-proj:dim=5", "--clients", "6", "--samples", "40", "--json"]
+    words += ["--rounds", "2", "--hosts", "2", "--sample", "3"]
+    main([*words, "--directory", str(tmp_path / "here")])
+    here = json.loads(capsys.readouterr().out)
+
+    def refuse(plan):
+        raise AssertionError("the driver has loaded the data")
+
+    monkeypatch.setattr(Plan, "make_data", refuse)
+    on_ray = ["--engine", "ray", "--address", address]
+    main([*words, *on_ray, "--directory", str(tmp_path / "there")])
+    there = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in there] == [row["method"] for row in here]
+    for ours, theirs in zip(here, there, strict=True):
+        for name in ("accuracy", "loss", "bytes", "gradients_per_client"):
+            assert ours.get(name) == theirs.get(name), name
 
 
 def test_a_census_is_loaded_where_a_run_needs_the_samples_here(address):

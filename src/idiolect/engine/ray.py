@@ -301,6 +301,7 @@ def connect(place: Place) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns about it
     if not place.address:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # hosts are the work, as threads here are
         _protect()
     ray = module()
     if ray.is_initialized():
