@@ -22,7 +22,6 @@ FRAMES = 1024  # bytes of the heads of all frames to a host and back in a round
 class Setting:
     """What is assumed."""
 
-    parameters: int = PARAMETERS
     sample_bytes: int = 4_008  # 1,000 numbers and a class
     samples: int = 1  # of each client
     heard: int = 1_000  # clients per round
@@ -32,14 +31,31 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measured:
-    """Constants of `python -m benchmarks.on_ray memory methods`."""
+    """Figures of `python -m benchmarks.on_ray overhead memory methods`, with 2 hosts."""
 
-    driver: float = 371  # MiB of a driver with hardly any clients
-    driver_bytes: float = 300  # more for each client
-    driver_seconds: float = 1e-7  # of a round, for each client that there is
-    round_seconds: float = 0.03  # of a round, whatever its size
-    host: float = 360  # MiB of a host with hardly any clients
-    admit_seconds: float = 1e-5  # of the driver, for a message of all parameters
+    driver: float = 373  # MiB, with 1,000 clients
+    driver_bytes: float = 526  # of the driver for each client, while it trains
+    tables_bytes: float = 1_570  # of the driver for each client, with the final tables
+    host: float = 370  # MiB, with 1,000 clients of FedAvg
+    empty: float = 0.0162  # seconds of a round with hardly any work
+    fedavg: tuple[float, float] = (0.046, 0.083)  # seconds: of 10,000 and of 100,000 clients
+    lpproj: tuple[float, float] = (0.233, 2.183)  # seconds: of 1,000 and of 10,000 clients
+    heard: int = 100  # clients per round
+
+    @property
+    def driver_seconds(self) -> float:
+        """Of a round, for each client that there is: FedAvg asks as many of them."""
+        return (self.fedavg[1] - self.fedavg[0]) / 90_000
+
+    @property
+    def lpproj_seconds(self) -> float:
+        """Of one core, for a client of lp-proj that trains."""
+        return 2 * ((self.lpproj[1] - self.lpproj[0]) / 9_000 - self.driver_seconds)
+
+    @property
+    def fedavg_seconds(self) -> float:
+        """Of one core, for a client of FedAvg that trains; what the driver does is among it."""
+        return 2 * (self.fedavg[0] - self.empty) / self.heard
 
 
 @dataclass(frozen=True)
@@ -56,10 +72,10 @@ class Kind:
 
 MEASURED = Measured()
 SETTING = Setting()
-FEDAVG = Kind("FedAvg", PARAMETERS, False, 0, 0, 1e-4)
-LPPROJ = Kind("lp-proj, 50 numbers", 50, True, PARAMETERS, 2, 2e-4)
+FEDAVG = Kind("FedAvg", PARAMETERS, False, 0, 0, MEASURED.fedavg_seconds)
+LPPROJ = Kind("lp-proj, 50 numbers", 50, True, PARAMETERS, 2, MEASURED.lpproj_seconds)
 KINDS = (FEDAVG, LPPROJ)
-ROW_COPIES = 2  # in memory, of rows that a round changes: as before it, and after
+ROW_COPIES = 2  # in memory: rows as they are, and those of a round while they are written
 DISK_COPIES = 9  # at most, where every round changes all rows (see Durable.rewrite)
 
 
@@ -87,15 +103,13 @@ def needs(kind: Kind, clients: int, s: Setting = SETTING, m: Measured = MEASURED
     asked = (
         message + 4 * ID
     )  # a message, who is heard, its length and values, and whether it counted
-    admitted = heard * m.admit_seconds * kind.numbers / s.parameters
     return Needs(
         hosts=hosts,
         driver=m.driver * 2**20 + clients * m.driver_bytes + 2 * heard * message,
         sent=(trained + heard) * message,
         frames=trained * told + heard * asked + hosts * (message + FRAMES),
-        seconds=m.round_seconds
+        seconds=m.empty
         + clients * m.driver_seconds
-        + admitted
         + trained * kind.update_seconds / min(hosts, trained),
         rows=clients * row,
     )

@@ -7,8 +7,8 @@ memory    the driver against the number of clients: data by name, private rows t
 methods   lp-proj with 50 numbers against FedAvg on the same model, by the number of clients
 beyond    the same reasoned for more clients than fit here (benchmarks/beyond.py)
 
-Every run is a process of its own. What is compared for speed takes turns, and of each round the
-fastest turn counts: others may be at work on this machine.
+Every run is a process of its own. What is compared for speed takes turns, when the machine is
+quiet, and of each round the fastest turn counts: others may be at work on it too.
 """
 
 from __future__ import annotations
@@ -154,6 +154,26 @@ def noise(clients: int, samples: int, shape: tuple[int, ...]) -> Any:
     )
 
 
+def idle(seconds: float = 3.0) -> float:
+    """The part of all cores that nobody has used for a while."""
+
+    def ticks() -> tuple[int, int]:
+        spent = [int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+        return spent[3] + spent[4], sum(spent)
+
+    before = ticks()
+    time.sleep(seconds)
+    after = ticks()
+    return (after[0] - before[0]) / max(1, after[1] - before[1])
+
+
+def wait_for_quiet(most: float = 60.0) -> None:
+    """Until nobody else is at work on this machine, or so many seconds have passed."""
+    end = time.monotonic() + most
+    while idle() < 0.9 and time.monotonic() < end:
+        pass
+
+
 def start(job: Job) -> subprocess.Popen[str]:
     """A run in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.on_ray", "--job", json.dumps(job)]
@@ -256,7 +276,10 @@ def speed(part: int, turns: int) -> Iterator[Sequence[str]]:
     found: dict[str, list[Job]] = {name: [] for name in names}
     for _ in range(turns):
         for name, run in names.items():
+            wait_for_quiet()
             found[name].append(run())
+            each = " ".join(f"{seconds:.2f}" for seconds in found[name][-1]["rounds"])
+            print(f"{name}: {each}", file=sys.stderr, flush=True)
     base = fastest(found["this process, one thread"])
     for name, jobs in found.items():
         hosts = ", ".join(f"{m:.0f}" for m in jobs[0]["hosts"]) or "–"
@@ -268,10 +291,17 @@ def speed(part: int, turns: int) -> Iterator[Sequence[str]]:
 
 def overhead(part: int, turns: int) -> Iterator[Sequence[str]]:
     yield "a round with hardly any work", "ms"
-    found = [[median(measure({**EMPTY, "hosts": hosts})) for hosts in (0, 2)] for _ in [0] * 2]
-    for name, seconds in zip(
-        ("this process", "Ray, 2 hosts"), zip(*found, strict=True), strict=True
-    ):
+    crowd = {**EMPTY, "clients": 100_000 // part, "samples": 1, "rounds": 20}
+    jobs = {
+        "this process": {**EMPTY, "hosts": 0},
+        "Ray, 2 hosts": {**EMPTY, "hosts": 2},
+        f"this process, {crowd['clients']:,} clients": {**crowd, "hosts": 0},
+    }
+    found: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(turns):
+        for name, job in jobs.items():
+            found[name].append(median(measure(job)))
+    for name, seconds in found.items():
         yield name, f"{1e3 * min(seconds):.1f}"
 
 

@@ -25,7 +25,7 @@ def test_bytes_per_round_are_those_of_a_run(kind):
     small = replace(kind, numbers=whole.d if kind is FEDAVG else 4)
     run = il.run(method, whole, data, rounds=3, sample=2, progress=False)
     sent = run.summary()["bytes"]
-    expected = needs(small, data.clients, replace(SETTING, heard=2, parameters=whole.d))
+    expected = needs(small, data.clients, replace(SETTING, heard=2))
     assert sent["up"] + sent["down"] == 3 * expected.sent
 
 
@@ -41,7 +41,7 @@ def test_bytes_of_frames_are_those_of_the_calls_of_a_round(kind):
     verdict = Verdict(order.version, order.heard, order.heard[:0], {})
     calls = (order_call(order), sent_reply(sent), verdict_call(verdict))
     tensors = sum(t.nbytes for call in calls for t in call.tensors.values())
-    one = replace(SETTING, heard=2, parameters=whole.d)
+    one = replace(SETTING, heard=2)
     expected = needs(small, data.clients, one)
     assert expected.hosts == 2  # and one had all of it here
     message = beyond.HEADER + beyond.NUMBER * small.numbers
@@ -65,6 +65,19 @@ def test_twice_the_memory_of_hosts_is_half_as_many_hosts():
         few, many = needs(kind, 10**8, wide).hosts, needs(kind, 10**8).hosts
         assert few < 0.55 * many
         assert needs(kind, 10**8, wide).seconds >= needs(kind, 10**8).seconds
+
+
+def test_the_constants_give_back_the_figures_that_they_are_from():
+    """With 2 hosts, and as many heard as were measured."""
+    s, m = replace(SETTING, heard=100), beyond.MEASURED
+    assert needs(FEDAVG, 10_000, s).seconds == pytest.approx(m.fedavg[0], abs=0.01)
+    assert needs(FEDAVG, 100_000, s).seconds == pytest.approx(m.fedavg[1], abs=0.01)
+    for clients, seconds in zip((1_000, 10_000), m.lpproj, strict=True):
+        assert needs(LPPROJ, clients, s).seconds == pytest.approx(seconds, rel=0.05)
+    assert needs(FEDAVG, 10_000, s).sent == 8_012_800  # of the table methods
+    assert needs(LPPROJ, 10_000, s).sent == 2_262_400
+    assert needs(LPPROJ, 10_000, s).frames == pytest.approx(428_270, rel=0.01)
+    assert needs(FEDAVG, 10_000, s).frames == pytest.approx(4_093_966, rel=0.01)
 
 
 def test_constants_of_form_are_those_of_the_code():
