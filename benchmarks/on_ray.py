@@ -8,7 +8,8 @@ methods   lp-proj with 50 numbers against FedAvg on the same model, by the numbe
 beyond    the same reasoned for more clients than fit here (benchmarks/beyond.py)
 
 Every run is a process of its own. What is compared for speed takes turns, when the machine is
-quiet, and of each round the fastest turn counts: others may be at work on it too.
+quiet, and of each round the fastest turn counts: others may be at work on it too. Core seconds are
+those that the driver and the slower of its hosts have used: what a quiet machine would take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -41,6 +43,12 @@ def memory(pid: str = "self", what: str = "VmRSS") -> float:
     return 0.0
 
 
+def cpu(pid: int) -> float:
+    """Seconds of a core that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Watch:
     """Times, frames and memory of a run, noted as it goes."""
 
@@ -52,7 +60,9 @@ class Watch:
         self.disk = 0.0  # MiB of private rows
         self.bytes: list[int] = []  # between server and clients, so far
         self.frames_by_round: list[int] = []
+        self.used: list[list[float]] = []  # seconds of a core: this process, then each host
         self._carriers: list[Any] = []
+        self._pids: list[int] = []  # of hosts
 
     def begin(self) -> None:
         """Look at every carrier that is made from now on."""
@@ -63,6 +73,7 @@ class Watch:
         def waiting(carrier: Any) -> None:
             wait(carrier)
             self._carriers.append(carrier)
+            self._pids = carrier.ray.get([actor.pid.remote() for actor in carrier.actors])
 
         def sending(carrier: Any, host: int, frame: bytes) -> int:
             self.frames += len(frame)
@@ -80,21 +91,23 @@ class Watch:
     def tick(self, moment: Any) -> None:
         """After a round."""
         self.times.append(time.perf_counter())
+        self.used.append([cpu(pid) for pid in (os.getpid(), *self._pids)])
         self.bytes.append(int(moment.ledger["bytes_up"] + moment.ledger["bytes_down"]))
         self.frames_by_round.append(self.frames)
         if moment.round == moment.rounds:
             self.training = memory()
         if moment.round == moment.rounds and self._carriers:
             found = self._carriers[-1]
-            pids = found.ray.get([actor.pid.remote() for actor in found.actors])
-            self.hosts = [memory(str(pid)) for pid in pids]
+            self.hosts = [memory(str(pid)) for pid in self._pids]
             folders = [found.ray.get(recipe).folder for recipe in found.recipes]
             files = [f for folder in folders for f in Path(folder).rglob("*") if f.is_file()]
             self.disk = sum(f.stat().st_size for f in files) / MIB
 
     def report(self) -> Job:
+        used = [[y - x for x, y in zip(a, b, strict=True)] for a, b in pairwise(self.used)]
         return {
             "rounds": [b - a for a, b in pairwise(self.times)],
+            "used": [driver + max(hosts, default=0.0) for driver, *hosts in used],
             "bytes": self.bytes[-1] - self.bytes[-2],
             "frames": self.frames_by_round[-1] - self.frames_by_round[-2],
             "training": self.training,
@@ -167,7 +180,7 @@ def idle(seconds: float = 3.0) -> float:
     return (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
-def wait_for_quiet(most: float = 60.0) -> None:
+def wait_for_quiet(most: float = 20.0) -> None:
     """Until nobody else is at work on this machine, or so many seconds have passed."""
     end = time.monotonic() + most
     while idle() < 0.9 and time.monotonic() < end:
@@ -195,8 +208,11 @@ def measure(job: Job) -> Job:
 def at_once(job: Job) -> Job:
     """Two such runs at the same time; of each round, the slower one."""
     one, other = [result(process) for process in [start(job), start(job)]]
-    slower = [max(pair) for pair in zip(one["rounds"], other["rounds"], strict=True)]
-    return {**one, "rounds": slower}
+    slower = {
+        name: [max(pair) for pair in zip(one[name], other[name], strict=True)]
+        for name in ("rounds", "used")
+    }
+    return {**one, **slower}
 
 
 def median(found: Job) -> float:
@@ -204,13 +220,13 @@ def median(found: Job) -> float:
     return sorted(found["rounds"])[len(found["rounds"]) // 2]
 
 
-def fastest(turns: Sequence[Job]) -> float:
+def fastest(turns: Sequence[Job], what: str = "rounds") -> float:
     """Seconds of a round: the mean of all rounds, each in its fastest turn.
 
     >>> fastest([{"rounds": [1.0, 4.0]}, {"rounds": [3.0, 2.0]}])
     1.5
     """
-    each = [min(rounds) for rounds in zip(*(turn["rounds"] for turn in turns), strict=True)]
+    each = [min(rounds) for rounds in zip(*(turn[what] for turn in turns), strict=True)]
     return sum(each) / len(each)
 
 
@@ -263,7 +279,8 @@ def largest_share(clients: int, heard: int) -> float:
 
 
 def speed(part: int, turns: int) -> Iterator[Sequence[str]]:
-    yield "LeNet, 100 clients per round", "s per round", "speed", "driver MiB", "hosts MiB"
+    head = ("LeNet, 100 clients per round", "s per round", "speed", "core s per round", "speed")
+    yield (*head, "driver MiB", "hosts MiB")
     clients = LENET["clients"] // part
     job = {**LENET, "clients": clients}
     half = {**job, "hosts": 0, "clients": clients // 2, "sample": LENET["sample"] // 2}
@@ -278,13 +295,17 @@ def speed(part: int, turns: int) -> Iterator[Sequence[str]]:
         for name, run in names.items():
             wait_for_quiet()
             found[name].append(run())
-            each = " ".join(f"{seconds:.2f}" for seconds in found[name][-1]["rounds"])
-            print(f"{name}: {each}", file=sys.stderr, flush=True)
-    base = fastest(found["this process, one thread"])
+            for what in ("rounds", "used"):
+                each = " ".join(f"{seconds:.2f}" for seconds in found[name][-1][what])
+                print(f"{name}, {what}: {each}", file=sys.stderr, flush=True)
+    alone = found["this process, one thread"]
     for name, jobs in found.items():
         hosts = ", ".join(f"{m:.0f}" for m in jobs[0]["hosts"]) or "–"
-        seconds = fastest(jobs)
-        yield name, f"{seconds:.2f}", f"{base / seconds:.2f}", f"{jobs[0]['driver']:.0f}", hosts
+        figures = []
+        for what in ("rounds", "used"):
+            seconds = fastest(jobs, what)
+            figures += [f"{seconds:.2f}", f"{fastest(alone, what) / seconds:.2f}"]
+        yield name, *figures, f"{jobs[0]['driver']:.0f}", hosts
     share = largest_share(LENET["clients"], LENET["sample"])
     yield (f"of 100 heard, {100 * share:.1f} are at the host with more of them on average",)
 
