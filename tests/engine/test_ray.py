@@ -1,11 +1,14 @@
 """Hosts as actors on a cluster of two nodes, started here: the same runs, whatever dies."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +23,14 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
+from idiolect.cli.main import main  # noqa: E402
 from idiolect.engine import ray as engine  # noqa: E402
+from idiolect.host.surveyed import Surveyed  # noqa: E402
+from idiolect.report.tables import baseline_row  # noqa: E402
+from idiolect.run.grid import finish  # noqa: E402
+from idiolect.run.plan import Plan  # noqa: E402
+from idiolect.run.survey import data_of  # noqa: E402
+from idiolect.run.tune import choose  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +134,142 @@ def test_models_can_be_read_from_a_run_directory(address, tmp_path):
     assert not (tmp_path / "run" / ".hosts").exists()
 
 
-def test_data_by_name_are_loaded_by_their_hosts(address):
-    from idiolect.run.on_ray import ByName
-    from idiolect.run.plan import Plan
+def by_name(address, data="synthetic", options=None, **more):
+    """The same run by name, in this process and on the cluster; both with their data."""
+    options = {"clients": 6, "samples": 40} if options is None else options
+    runs = []
+    for engine_settings in ({}, {"engine": "ray", "address": address}):
+        given = settings(**{"sample": 3, "hosts": 2, "rounds": 3} | more | engine_settings)
+        given.pop("progress")
+        plan = Plan("ditto", data=data, data_options=options, settings=given)
+        found = data_of([plan])
+        task = plan.make_task(found)
+        runs.append(
+            (il.run("ditto", task, found, origin=plan.as_dict(), progress=False, **given), found)
+        )
+    return runs
 
-    plan = Plan("fedavg", data="synthetic", data_options={"clients": 6, "samples": 40})
-    load = ByName(plan.as_dict(), torch.tensor([1, 4]))
-    whole = plan.make_data()
-    assert load().ids == (whole.ids[1], whole.ids[4])
-    given = settings(sample=3, hosts=2, rounds=3)
-    runs = [
-        il.run("ditto", plan.make_task(whole), whole, origin=plan.as_dict(), **given, **more)
-        for more in ({}, {"engine": "ray", "address": address})
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"data": "logistic", "options": {"clients": 6}, "metrics": "auc"},
+        {"data": "linear", "options": {"clients": 6}},
+        {"attack": "label-flip", "malicious": 2},
+    ],
+    ids=["classes", "metric", "regression", "false labels"],
+)
+def test_data_by_name_are_with_their_hosts_alone(address, more):
+    """The driver has a census of them; what a run shows of its data is the same."""
+    (here, data), (there, census) = by_name(address, **more)
+    assert isinstance(census, Surveyed) and not isinstance(data, Surveyed)
+    assert census.inputs.shape == data.inputs.shape and census.inputs.stride(0) == 0
+    assert census.targets.stride(0) == 0
+    assert "loaded" not in vars(census)  # nothing of the run has asked for the samples
+    assert here.record.data == there.record.data  # with the SHA-256 of all samples
+    assert here.record.baseline == there.record.baseline and here.record.baseline
+    assert repr(here.clients_table()) == repr(there.clients_table())  # there are NaNs
+    criterion, s = there.session().contract.task.criterion, here.session()
+    rows = [baseline_row(d, criterion, s.metrics) for d in (data, census)]
+    assert repr(rows[0]) == repr(rows[1])
+    assert "loaded" not in vars(census)
+    same(here, there)  # models are asked for: now they are
+
+
+def test_a_comparison_of_the_command_line_reads_no_data_here(
+    address, tmp_path, monkeypatch, capsys
+):
+    words = ["compare", "fedavg", "lp-proj:dim=5", "--clients", "6", "--samples", "40", "--json"]
+    words += ["--rounds", "2", "--hosts", "2", "--sample", "3"]
+    main([*words, "--directory", str(tmp_path / "here")])
+    here = json.loads(capsys.readouterr().out)
+
+    def refuse(plan):
+        raise AssertionError("the driver has loaded the data")
+
+    monkeypatch.setattr(Plan, "make_data", refuse)
+    on_ray = ["--engine", "ray", "--address", address]
+    main([*words, *on_ray, "--directory", str(tmp_path / "there")])
+    there = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in there] == [row["method"] for row in here]
+    for ours, theirs in zip(here, there, strict=True):
+        for name in ("accuracy", "loss", "bytes", "gradients_per_client"):
+            assert ours.get(name) == theirs.get(name), name
+
+
+def test_a_census_is_loaded_where_a_run_needs_the_samples_here(address):
+    plan = Plan(
+        "fedavg",
+        data="synthetic",
+        data_options={"clients": 4, "samples": 40},
+        settings={"engine": "ray", "address": address, "hosts": 2},
+    )
+    census = data_of([plan])
+    given = settings(rounds=2)
+    results = [
+        il.run("fedavg", plan.make_task(data), data, **given) for data in (census, plan.make_data())
     ]
-    same(*runs)
+    assert results[0].summary()["accuracy"] == results[1].summary()["accuracy"]
+    assert results[0].record.data == results[1].record.data
+
+
+def test_what_does_not_fit_the_data_is_refused_where_they_are(address):
+    on_ray = {"engine": "ray", "address": address, "hosts": 2}
+    for more, said in (
+        ({"loss": "logistic"}, "loss: 'logistic' is for two classes"),
+        ({"data_options": {"clients": 0}}, "clients: 0 is not accepted"),
+        ({"settings": {**on_ray, "metrics": "r2"}}, "metrics: 'r2' is not accepted here"),
+    ):
+        fields = {"data": "synthetic", "settings": on_ray} | more
+        with pytest.raises(SettingError, match=said):
+            data_of([Plan("fedavg", **fields)])
+
+
+def test_a_tuning_runs_on_the_cluster(address, monkeypatch):
+    made = []
+    hosts = engine.RayCarrier.__init__
+
+    def noting(carrier, recipes, place):
+        made.append(len(recipes))
+        hosts(carrier, recipes, place)
+
+    monkeypatch.setattr(engine.RayCarrier, "__init__", noting)
+    rates = [(il.FedAvg(lr=lr), {}) for lr in (0.0001, 0.1)]
+    given = {"rounds": 3, "hosts": 2, "sample": 3}
+    there = choose(rates, task(), federation(), {**given, "engine": "ray", "address": address})
+    assert made == [2, 2]  # each candidate on two hosts
+    assert there == choose(rates, task(), federation(), given)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a sweep."""
+
+    lr: float
+    more: tuple[tuple[str, Any], ...] = ()
+
+    def key(self):
+        return f"{self.lr} {self.more}"
+
+    def train(self):
+        given = settings(rounds=2, sample=3, hosts=2, **dict(self.more))
+        summary = il.run(il.Ditto(lr=self.lr), task(), federation(), **given).summary()
+        return {name: summary[name] for name in ("accuracy", "bytes")}
+
+    def cost(self):
+        return 1.0
+
+    describe = key
+
+
+def test_the_runs_of_a_sweep_are_on_the_cluster(address, tmp_path):
+    """In this process one after the other."""
+    rates = (0.01, 0.1)
+    on_ray = (("engine", "ray"), ("address", address))
+    there = finish([Trial(lr, on_ray) for lr in rates], tmp_path / "there.jsonl")
+    here = finish([Trial(lr) for lr in rates], tmp_path / "here.jsonl")
+    assert list(there.values()) == list(here.values())
 
 
 def test_a_stage_takes_over_the_rows_of_the_one_before(address):

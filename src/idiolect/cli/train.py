@@ -28,6 +28,7 @@ from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
 from ..run.sites_needed import refuse_without_sites
+from ..run.survey import data_of
 from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
 from .pictures import add_against, add_also, add_clients_table, panels
@@ -115,7 +116,7 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     method = plan.make_method()
     settings = plan.make_settings()
     refuse_without_sites(method, settings, plan)
-    federation = plan.make_data()
+    federation = data_of([plan])
     task = plan.make_task(federation)
     with progress_bar(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
         result = run_method(
@@ -215,7 +216,7 @@ def compare_plans(
     resume: bool | str = False,
 ) -> None:
     settings = [p.make_settings() for p in plans]
-    federation = plans[0].make_data()
+    federation = data_of(plans)
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
@@ -297,7 +298,7 @@ def pipeline(argv: list[str]) -> None:
 def pipeline_plans(
     plans: list[Plan], directory: Path, output: Output, resume: bool | str = False
 ) -> None:
-    federation = plans[0].make_data()
+    federation = data_of(plans)
     task = plans[0].make_task(federation)
     settings = [p.make_settings() for p in plans]
     stages = [(p.make_method(), s.rounds) for p, s in zip(plans, settings, strict=True)]

@@ -157,17 +157,44 @@ class RayCarrier(Carrier):
         except self.ray.exceptions.RayActorError as error:
             raise RuntimeError(f"a host did not start on the Ray cluster:\n{error}") from None
         for number, theirs in enumerate(found, 1):
-            for name, expected in ours.items():
-                if theirs[name] != expected:
-                    raise SettingError(
-                        f"address: host {number} has {name} {theirs[name]}, and this process "
-                        f"{expected}; all machines of a run need the same"
-                    )
+            _check_same(ours, theirs, number)
 
 
 def about() -> dict[str, str]:
     """Versions that all machines of a run must have alike."""
     return {name: version(name) for name in ("idiolect", "torch", "numpy")}
+
+
+def _check_same(ours: dict[str, str], theirs: dict[str, str], number: int) -> None:
+    for name, expected in ours.items():
+        if theirs[name] != expected:
+            raise SettingError(
+                f"address: host {number} has {name} {theirs[name]}, and this process "
+                f"{expected}; all machines of a run need the same"
+            )
+
+
+def ask(question: Callable[[], Any], place: Place) -> Any:
+    """The answer of a process of the cluster, which may be a host afterwards."""
+    ray = connect(place)
+    ours = about()
+    _check_room(ray, 1, place)
+    (actor,) = _take(ray, 1, place)
+    try:
+        _check_same(ours, ray.get(actor.become.remote(None), timeout=SECONDS_TO_START), 1)
+        answer = ray.get(actor.answer.remote(question))
+    except BaseException as error:
+        ray.kill(actor)
+        if isinstance(error, ray.exceptions.GetTimeoutError):
+            raise SettingError(
+                f"cpus_per_host: no host started on the Ray cluster within {SECONDS_TO_START:g} "
+                "seconds; fewer"
+            ) from None
+        if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.RayActorError):
+            raise _cause(error) from None
+        raise
+    _keep(ray, [actor], place)
+    return answer
 
 
 class HostActor:
@@ -189,6 +216,10 @@ class HostActor:
 
     def handle(self, frame: bytes) -> bytes:
         return NO_HOST if self.service is None else self.service.handle(frame)
+
+    def answer(self, question: Callable[[], Any]) -> Any:
+        """What the driver wants to know of data that it does not have."""
+        return question()
 
     def pid(self) -> int:
         return os.getpid()
@@ -270,6 +301,7 @@ def connect(place: Place) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns about it
     if not place.address:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # hosts are the work, as threads here are
         _protect()
     ray = module()
     if ray.is_initialized():

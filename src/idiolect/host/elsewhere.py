@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.trees import map_tree
 from ..core.types import State
+from ..data.census import Census
 from ..data.federation import Federation
 from ..server.contract import Contract
 from .calls import Call
@@ -38,13 +36,14 @@ class Elsewhere(Host):
     def of(
         cls,
         contract: Contract,
-        data: Callable[[], Federation],
+        census: Census,
         wire_ids: Tensor,
         settings: HostSettings,
+        load_data: Callable[[], Federation],
     ) -> Elsewhere:
         """A stand-in that knows its clients, and has no sample of theirs."""
-        made = cls(contract, without_samples(data(), contract.task.dtype), wire_ids, settings)
-        made.load_data = data
+        made = cls(contract, census, wire_ids, settings)
+        made.load_data = load_data
         return made
 
     def save(self, folder: Path) -> None:
@@ -116,14 +115,3 @@ class Elsewhere(Host):
     def _forget_rows(self) -> None:
         for store in self.stores().values():
             store.forget()
-
-
-def without_samples(data: Federation, dtype: torch.dtype) -> Federation:
-    """The same clients with as many samples, all of them zeros that take no memory."""
-
-    def blank(t: Tensor) -> Tensor:
-        kind = dtype if t.is_floating_point() else t.dtype
-        return torch.zeros((), dtype=kind).expand(t.shape)
-
-    inputs, targets = map_tree(blank, data.inputs), map_tree(blank, data.targets)
-    return replace(data, inputs=inputs, targets=targets)

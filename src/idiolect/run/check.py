@@ -20,6 +20,7 @@ from ..core.knobs import SettingError, nearest
 from ..core.text import shown
 from ..data.federation import Federation
 from ..host.metrics.sense import check_metrics
+from ..host.surveyed import Surveyed
 from ..method import Method
 from ..methods import name_of
 from ..server.contract import Contract
@@ -100,6 +101,8 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "and the channel decodes their sum only"
         )
     _check_memory(method, bound, s, heard)
+    if isinstance(federation, Surveyed):  # where its samples are they were tried already
+        return
     check_model(bound, federation, s.batch, s.batching)
     check_metrics(bound, federation, s.metrics, s.metric)
 

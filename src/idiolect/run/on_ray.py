@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..adversary import Attack
+from ..data.census import Census
 from ..data.federation import Federation
 from ..engine.asynchronous import Pace
 from ..engine.engine import Engine
@@ -21,13 +23,14 @@ from ..engine.remote_arrivals import RemoteArrivals
 from ..host.calls import Call
 from ..host.elsewhere import Elsewhere
 from ..host.host import Host
+from ..host.surveyed import Surveyed
 from ..method import Method
 from ..server.arrivals import Arrivals
 from ..server.server import Server
 from .check_timing import concurrency
-from .plan import Plan
-from .session import Share
+from .session import Share, data_of
 from .settings import Settings
+from .survey import Load
 
 HOSTS = ".hosts"  # in a run directory: rows of hosts that are at work
 
@@ -46,11 +49,13 @@ class Given:
 class ByName:
     """Data that their host loads itself."""
 
-    plan: dict[str, Any]
+    load: Callable[[], Federation]  # the data of all clients
     wire_ids: Tensor
+    attack: Attack | None = None
+    seed: int = 0
 
     def __call__(self) -> Federation:
-        return Plan.read(self.plan, "origin").make_data().of(self.wire_ids)
+        return data_of(self.load(), self.wire_ids, self.attack, self.seed)
 
 
 class OnRay:
@@ -78,14 +83,24 @@ class OnRay:
     def hosts(self, shares: Sequence[Share]) -> Sequence[Host]:
         recipes = [self._recipe(number, share) for number, share in enumerate(shares)]
         self.carrier = RayCarrier(recipes, self.place)
-        return [Elsewhere.of(s.contract, s.data, s.wire_ids, s.settings) for s in shares]
+        return [_stand_in(share) for share in shares]
 
     def _recipe(self, number: int, share: Share) -> Recipe:
-        by_name = share.as_loaded and bool(self.origin.get("data"))
-        load = ByName(self.origin, share.wire_ids) if by_name else Given(share.data())
+        by_name = self._by_name(share.federation)
+        load: Callable[[], Federation]
+        if by_name is None:
+            load = Given(share.data())
+        else:
+            load = ByName(by_name, share.wire_ids, share.attack, share.contract.task.seed)
         folder = str(self.folder / f"host-{number}")
         parts = (share.made, share.contract, load, share.wire_ids, share.settings, share.options)
         return Recipe(*parts, folder, self.place.threads)
+
+    def _by_name(self, federation: Federation) -> Callable[[], Federation] | None:
+        """How a host loads the data of all clients; None where they were given as an object."""
+        if isinstance(federation, Surveyed):
+            return federation.load
+        return Load(self.origin) if self.origin.get("data") else None
 
     def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Engine:
         assert self.carrier is not None
@@ -115,6 +130,14 @@ class OnRay:
             return
         with suppress(OSError):  # another seed is at work
             self.folder.parent.rmdir()
+
+
+def _stand_in(share: Share) -> Elsewhere:
+    census = share.federation
+    if not isinstance(census, Census):
+        census = Census.of_data(census)
+    mine = census.of(share.wire_ids)
+    return Elsewhere.of(share.contract, mine, share.wire_ids, share.settings, share.data)
 
 
 def _asking(remote: Remote, number: int) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from ..core.knobs import SettingError, build
 from ..data.federation import Federation
+from ..host.surveyed import whole as with_samples
 from ..methods import name_of
 from .best import check_validation
 from .check import check, warn
@@ -75,6 +76,8 @@ def run(
     whole, note = read_task(task, federation)
     chosen = build(Settings, dict(settings), "run")
     refuse_without_sites(made, chosen)
+    if not chosen.on_ray:
+        federation = with_samples(federation)
     check(made, whole, federation, chosen)
     check_validation(chosen, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)

@@ -15,6 +15,7 @@ from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.metrics import Metric, described, in_use
 from ..host.scores import summarise
+from ..host.surveyed import whole
 from ..method import Method
 from ..methods import label_of, name_of, statistics
 from ..methods.degenerate import equal_to
@@ -201,7 +202,7 @@ class Runner:
         return Session(
             self.method,
             self.task,
-            self.federation,
+            whole(self.federation) if here else self.federation,
             self.settings,
             seed,
             run_number(self.identity, seed),

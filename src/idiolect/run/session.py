@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adversary import chosen
+from ..adversary import Attack, chosen
 from ..adversary.host import MaliciousHost, WatchedHost
 from ..adversary.observer import Observer
 from ..core import streams
@@ -28,6 +28,7 @@ from ..engine.inprocess import InProcess
 from ..engine.workers import Workers
 from ..host.host import Host
 from ..host.metrics import in_use
+from ..host.surveyed import whole
 from ..host.terms import HostSettings
 from ..method import Method
 from ..methods.kept_state import keeping
@@ -88,11 +89,12 @@ class Share:
     wire_ids: Tensor  # int64, increasing: which of the federation's clients they are
     settings: HostSettings
     options: dict[str, Any]
-    as_loaded: bool = True  # whether the federation is as it was loaded, and not poisoned
+    attack: Attack | None = None  # of these clients, where they are malicious
 
     def data(self) -> Federation:
         """The data of these clients alone."""
-        return self.federation.of(self.wire_ids)
+        seed = self.contract.task.seed
+        return data_of(whole(self.federation), self.wire_ids, self.attack, seed)
 
     def host(self) -> Host:
         """The host in this process."""
@@ -359,6 +361,15 @@ def host_folder(number: int) -> str:
     return f"host-{number}"
 
 
+def data_of(
+    federation: Federation, wire_ids: Tensor, attack: Attack | None, seed: int
+) -> Federation:
+    """The data of some clients alone, as their attack wants them where they are malicious."""
+    if attack is not None:
+        federation = attack.poison(federation, wire_ids, seed)
+    return federation.of(wire_ids)
+
+
 def _shares(
     contract: Contract,
     federation: Federation,
@@ -382,11 +393,9 @@ def _shares(
         found.append(Share(made, contract, federation, wire_ids, host_settings, options))
     if attack is not None:
         wire_ids = people.malicious
-        poisoned = attack.poison(federation, wire_ids, contract.task.seed)
         options = {"attack": attack, "observer": observer}
-        as_loaded = poisoned is federation
         found.append(
-            Share(MaliciousHost, contract, poisoned, wire_ids, host_settings, options, as_loaded)
+            Share(MaliciousHost, contract, federation, wire_ids, host_settings, options, attack)
         )
     return found
 
