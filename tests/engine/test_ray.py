@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 import idiolect as il
+from engine.engine_suite import EngineSuite
+from engine.loopback import Loopback
 from idiolect.core.knobs import SettingError
 from idiolect.methods import METHODS, make_method
 from idiolect.testing import federation, gradients_of, state_of, task
@@ -25,6 +28,8 @@ ray = pytest.importorskip("ray")
 
 from idiolect.cli.main import main  # noqa: E402
 from idiolect.engine import ray as engine  # noqa: E402
+from idiolect.engine.remote import Remote  # noqa: E402
+from idiolect.host.service import Service  # noqa: E402
 from idiolect.host.surveyed import Surveyed  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
 from idiolect.run.grid import finish  # noqa: E402
@@ -79,6 +84,56 @@ def same(here, there):
         assert one[name] == other[name], name
 
 
+# -- what every engine must do ---------------------------------------------------------------------
+class ThroughRay(Loopback):
+    """Hosts of this process, behind frames that Ray carries to another one and back."""
+
+    def pass_on(self, frame):
+        return ray.get(self.actor.answer.remote(partial(bytes, frame)))
+
+    def __init__(self, services, actor):
+        super().__init__(services)
+        self.actor = actor
+
+    def send(self, host, frame):
+        return super().send(host, self.pass_on(frame))
+
+    def receive(self, seconds):
+        return [(ticket, self.pass_on(said)) for ticket, said in super().receive(seconds)]
+
+
+@pytest.fixture(scope="module")
+def actor(cluster):
+    engine.connect(engine.Place(cluster.address))
+    return ray.remote(engine.HostActor).options(num_cpus=0).remote()
+
+
+@pytest.fixture
+def through(actor):
+    def build(server, hosts, **options):
+        return Remote(server, hosts, ThroughRay([Service(h) for h in hosts], actor), **options)
+
+    return build
+
+
+class TestRay(EngineSuite):
+    test_several_hosts_are_one = None  # below: a minute
+
+    @pytest.fixture
+    def build(self, through):
+        return through
+
+
+@pytest.mark.slow
+class TestEveryMethodThroughRay:
+    test_several_hosts_are_one = EngineSuite.test_several_hosts_are_one
+
+    @pytest.fixture
+    def build(self, through):
+        return through
+
+
+# -- whole runs ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_the_same_as_in_one_process_after_20_rounds(method, address):
     same(*both(method, address, rounds=20, eval_every=10))
