@@ -208,9 +208,9 @@ def _in_pool(
                     job = queue.popleft()
                     try:
                         running[pool.submit(_train_in_thread, job)] = job
-                    except BrokenProcessPool as error:
+                    except BrokenProcessPool as lost:
                         broken = True
-                        yield job, error
+                        yield job, lost
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
                     error = future.exception()

@@ -42,7 +42,7 @@ class Sweep:
         names = list(dict.fromkeys(n for t in self.summaries for n in t.setting.varied))
         found = []
         for trial, summary in self.summaries.items():
-            row = {"method": trial.setting.name}
+            row: dict[str, Any] = {"method": trial.setting.name}
             row |= {name: trial.setting.varied.get(name) for name in names}
             row |= {"seed": trial.seed, **_figures(summary)}
             found.append(row)

@@ -43,8 +43,6 @@ def sweep(
     federation: Federation,
     *,
     grid: Grid = (),
-    seeds: int = 3,
-    seed: int = 0,
     jobs: int = 0,
     directory: str | Path | None = None,
     watch: Watch | None = None,
@@ -79,9 +77,10 @@ def sweep(
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     check_axes(axes, [type(row.method) for row in rows])
-    settings_ = {k: v for k, v in settings.items() if k not in ("seed", "seeds")}
+    first = build(Settings, dict(settings), "run")
+    common = {k: v for k, v in settings.items() if k not in ("seed", "seeds")}
     points = [
-        _setting(row.method, {**settings_, **row.own}, row.name or name_of(row.method), chosen)
+        _setting(row.method, {**common, **row.own}, row.name or name_of(row.method), chosen)
         for row in rows
         for chosen in combinations(axes, type(row.method))
     ]
@@ -89,7 +88,8 @@ def sweep(
     title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
     where = None if directory is None else Path(directory)
     manifest = {"grid": {axis.name: list(axis.values) for axis in axes}}
-    return _run(points, stock, range(seed, seed + seeds), jobs, where, watch, title, manifest)
+    seeds = range(first.seed, first.seed + first.seeds)
+    return _run(points, stock, seeds, jobs, where, watch, title, manifest)
 
 
 def sweep_plans(
