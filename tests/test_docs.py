@@ -26,7 +26,14 @@ def test_the_python_example_of_the_readme_runs(capsys, tmp_path, monkeypatch):
 BLOCK = re.compile(r"```(python|sh|toml)\n(.*?)```", flags=re.DOTALL)
 
 
-PAGES = ["your-data.md", "your-model.md", "commands.md", "splits.md", "advise.md"]
+PAGES = [
+    "your-data.md",
+    "your-model.md",
+    "commands.md",
+    "splits.md",
+    "advise.md",
+    "sweep.md",
+]
 
 
 @pytest.mark.parametrize("name", PAGES)

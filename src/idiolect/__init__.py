@@ -47,6 +47,7 @@ from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
 from .run.splits import Splits, splits
+from .run.sweep import Sweep, sweep
 from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .task.here import Here
@@ -95,6 +96,7 @@ __all__ = [
     "Splits",
     "Stage",
     "State",
+    "Sweep",
     "Task",
     "Wrapper",
     "advise",
@@ -109,4 +111,5 @@ __all__ = [
     "run",
     "solvers",
     "splits",
+    "sweep",
 ]

@@ -35,7 +35,7 @@ def trained(monkeypatch):
 @pytest.fixture
 def threads(monkeypatch):
     """Worker threads in place of worker processes, which take seconds to start."""
-    monkeypatch.setattr(grid, "_pool", lambda workers: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(grid, "_pool", lambda workers, share: ThreadPoolExecutor(workers))
 
 
 def squares(results):

@@ -41,6 +41,11 @@ COMMANDS = {
         "METHODS…",
         "train several methods on the same data, with Local at equal compute beside them",
     ),
+    "sweep": Command(
+        "sweep:sweep",
+        "METHODS… --grid NAME=VALUES",
+        "every combination of a grid with every seed, on all cores, as one table",
+    ),
     "advise": Command(
         "advise:advise",
         "[METHODS…]",

@@ -12,6 +12,7 @@ from ..core.registry import names_in
 from ..run.identity import read_identity
 from ..run.manifest import read_comparison, read_pipeline
 from ..run.plan import Plan
+from . import sweep
 from .flags import Flags, Parser
 from .pictures import add_clients_table
 from .train import Output, compare_plans, pipeline_plans, run_plan
@@ -50,8 +51,11 @@ def resume(argv: list[str]) -> None:
 
 
 def _resume(path: Path, parsed: Any) -> None:
-    """Whatever the directory holds: a run, a comparison or a pipeline."""
+    """Whatever the directory holds: a run, a comparison, a pipeline or a sweep."""
     how: bool | str = "force" if parsed.force else True
+    if (path / sweep.MANIFEST).exists():
+        sweep.resume(path, parsed.json, parsed.quiet)
+        return
     if (path / "compare.json").exists():
         saved = read_comparison(path)
         if "plans" not in saved:

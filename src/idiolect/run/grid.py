@@ -11,9 +11,11 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import closing
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -45,6 +47,11 @@ class Job(Protocol):
 
 J = TypeVar("J", bound=Job)
 Report = Callable[[Mapping[J, Outcome], J | None], None]
+Failed = Callable[[J, Exception], None]
+
+
+class WorkerLost(RuntimeError):
+    """A worker process ended in a job: it was killed, or memory ran out."""
 
 
 def stored(path: Path) -> dict[str, Outcome]:
@@ -64,7 +71,12 @@ def stored(path: Path) -> dict[str, Outcome]:
 
 
 def finish(
-    jobs: Sequence[J], path: Path, workers: int = 1, report: Report[J] | None = None
+    jobs: Sequence[J],
+    path: Path,
+    workers: int = 1,
+    report: Report[J] | None = None,
+    share: Any = None,
+    failed: Failed[J] | None = None,
 ) -> dict[J, Outcome]:
     """The results of all jobs, in their order: stored at `path`, or run now and appended there.
 
@@ -73,6 +85,10 @@ def finish(
     process. On Ctrl-C, SIGTERM or SIGHUP the jobs at work are finished and stored, then
     `Interrupted` is raised; a second signal stops at once. Workers end with this process, however
     it ends. What a full disk does not take is tried again with the next job.
+
+    A worker that is killed is replaced, and its job is run again. What fails ends the grid; with
+    `failed` it is told there, has no result, and the others go on. `share` is what every job finds
+    in `shared()`; workers get it once.
     """
     before = stored(path)
     keys = {job: job.key() for job in jobs}
@@ -82,8 +98,13 @@ def finish(
     if report:
         report(results, None)
     waiting: list[str] = []  # lines that are not stored yet
-    with closing(_each(left, workers)) as finished:
+    with closing(_each(left, workers, share)) as finished:
         for job, result in finished:
+            if isinstance(result, Exception):
+                if failed is None:
+                    raise result
+                failed(job, result)
+                continue
             record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
             waiting.append(json.dumps(record, allow_nan=False))
             results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
@@ -91,7 +112,7 @@ def finish(
                 store(path, waiting)
             if report:
                 report(results, job)
-    return {job: results[job] for job in keys}
+    return {job: results[job] for job in keys if job in results}
 
 
 def store(path: Path, lines: list[str]) -> None:
@@ -108,41 +129,95 @@ def store(path: Path, lines: list[str]) -> None:
 
 
 # -- running ------------------------------------------------------------------------------------
-def _each(jobs: Sequence[J], workers: int) -> Generator[tuple[J, Outcome], None, None]:
-    """The jobs with their results, in the order in which they finish."""
+Ended = tuple[J, Outcome | Exception]
+_shared: Any = None
+
+
+def shared() -> Any:
+    """What the jobs of a grid have in common."""
+    return _shared
+
+
+@contextmanager
+def _sharing(share: Any) -> Iterator[None]:
+    global _shared
+    before, _shared = _shared, share
+    try:
+        yield
+    finally:
+        _shared = before
+
+
+def _each(jobs: Sequence[J], workers: int, share: Any) -> Generator[Ended[J], None, None]:
+    """The jobs with their results or errors, in the order in which they finish."""
     with finish_on_interrupt("finishing the jobs at work, then stopping") as interrupted:
         if workers < 2 or len(jobs) < 2:
-            yield from _in_this_process(jobs, interrupted)
+            with _sharing(share):
+                yield from _in_this_process(jobs, interrupted)
         else:
-            yield from _in_workers(jobs, workers, interrupted)
+            yield from _in_workers(jobs, workers, share, interrupted)
         if interrupted():
             raise interrupted.stop(
                 "the finished jobs are stored; the same command goes on from there"
             )
 
 
-def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[tuple[J, Outcome]]:
+def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[Ended[J]]:
     for job in jobs:
         if interrupted():
             return
-        yield job, _train_in_thread(job)
+        try:
+            outcome: Outcome | Exception = _train_in_thread(job)
+        except Exception as error:
+            outcome = error
+        yield job, outcome
 
 
 def _in_workers(
-    jobs: Sequence[J], workers: int, interrupted: Interruption
-) -> Iterator[tuple[J, Outcome]]:
-    queue = list(reversed(jobs))
+    jobs: Sequence[J], workers: int, share: Any, interrupted: Interruption
+) -> Iterator[Ended[J]]:
+    """Jobs in a pool. Where a worker is lost, nobody knows in which of the jobs at work: they are
+    run again, and those that were at work twice one by one."""
+    queue = deque(jobs)
+    suspects: deque[J] = deque()
+    lost: Counter[J] = Counter()
+    while (queue or suspects) and not interrupted():
+        alone = not queue
+        some = deque([suspects.popleft()]) if alone else queue
+        for job, outcome in _in_pool(some, 1 if alone else workers, share, interrupted):
+            if not isinstance(outcome, BrokenProcessPool):
+                yield job, outcome
+            elif alone:
+                yield job, WorkerLost("its worker process was killed, or ran out of memory")
+            else:
+                lost[job] += 1
+                (suspects if lost[job] > 1 else queue).append(job)
+
+
+def _in_pool(
+    queue: deque[J], workers: int, share: Any, interrupted: Interruption
+) -> Iterator[Ended[J]]:
+    """The jobs of a queue, until it is empty or a worker is lost."""
     running: dict[Future[Outcome], J] = {}
     others = set(multiprocessing.active_children())
-    with _pool(workers) as pool:
+    broken = False
+    with _pool(workers, share) as pool:
         try:
-            while queue or running:
-                while queue and len(running) <= workers:  # one ahead, so that no worker waits
-                    job = queue.pop()
-                    running[pool.submit(_train_in_thread, job)] = job
+            while (queue and not broken) or running:
+                while queue and not broken and len(running) <= workers:  # one ahead: nobody waits
+                    job = queue.popleft()
+                    try:
+                        running[pool.submit(_train_in_thread, job)] = job
+                    except BrokenProcessPool as lost:
+                        broken = True
+                        yield job, lost
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    yield running.pop(future), future.result()
+                    error = future.exception()
+                    if error is not None and not isinstance(error, Exception):
+                        raise error
+                    broken |= isinstance(error, BrokenProcessPool)
+                    yield running.pop(future), error if error is not None else future.result()
                 if interrupted():
                     queue.clear()
                     running = {f: job for f, job in running.items() if not f.cancel()}
@@ -153,20 +228,24 @@ def _in_workers(
             raise
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _pool(workers: int, share: Any) -> ProcessPoolExecutor:
     spawn = multiprocessing.get_context("spawn")  # a forked process may hang in torch's threads
-    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=_prepare_worker)
+    return ProcessPoolExecutor(
+        workers, mp_context=spawn, initializer=_prepare_worker, initargs=(share,)
+    )
 
 
-def _prepare_worker() -> None:
+def _prepare_worker(share: Any) -> None:
     """One thread per worker; signals are the parent's business, and its end is the worker's."""
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
+    global _shared
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     torch.set_num_threads(1)
     threadpool_limits(1)  # NumPy's BLAS: threads of several workers would wait for each other
+    _shared = share
 
 
 def _train_in_thread(job: Job) -> Outcome:

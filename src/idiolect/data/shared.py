@@ -1,0 +1,96 @@
+"""Data that several processes of this machine read at the same time, held in memory once.
+
+The samples lie in a file that every process maps: the pages are the same for all of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.trees import Tree, map_tree
+from .federation import Federation
+
+ALIGNED = mmap.ALLOCATIONGRANULARITY
+FILE = "samples"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a file a tensor lies."""
+
+    path: Path
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def open(self) -> Tensor:
+        """The tensor, mapped: what is written to it is seen by this process alone."""
+        kind = torch.empty(0, dtype=self.dtype).numpy().dtype
+        if not int(np.prod(self.shape)):
+            return torch.empty(self.shape, dtype=self.dtype)
+        mapped = np.memmap(self.path, kind, "c", self.offset, self.shape)
+        return torch.from_numpy(mapped)
+
+
+@dataclass(frozen=True)
+class SharedData:
+    """A federation whose samples are in a file; it can be sent to another process."""
+
+    blank: Federation  # with samples that take no memory
+    inputs: Tree
+    targets: Tree
+
+    def open(self) -> Federation:
+        """The federation."""
+        return replace(
+            self.blank,
+            inputs=map_tree(lambda place: place.open(), self.inputs),
+            targets=map_tree(lambda place: place.open(), self.targets),
+        )
+
+
+@contextmanager
+def shared(federations: dict[str, Federation]) -> Iterator[dict[str, SharedData]]:
+    """The same data for other processes, as long as this lasts.
+
+    >>> from idiolect.data import load
+    >>> data = load("synthetic", clients=3)
+    >>> with shared({"a": data}) as files:
+    ...     files["a"].open().fingerprint() == data.fingerprint()
+    True
+    """
+    with tempfile.TemporaryDirectory(prefix="idiolect-") as folder:
+        yield {
+            name: _write(data, Path(folder) / f"{FILE}-{k}")
+            for k, (name, data) in enumerate(federations.items())
+        }
+
+
+def _write(data: Federation, path: Path) -> SharedData:
+    with path.open("wb") as file:
+
+        def put(t: Tensor) -> Place:
+            offset = -(-file.tell() // ALIGNED) * ALIGNED
+            file.seek(offset)
+            t.cpu().contiguous().numpy().tofile(file)
+            return Place(path, offset, t.dtype, tuple(t.shape))
+
+        inputs, targets = map_tree(put, data.inputs), map_tree(put, data.targets)
+    nothing = {
+        "inputs": map_tree(_blank, data.inputs),
+        "targets": map_tree(_blank, data.targets),
+    }
+    return SharedData(replace(data, **nothing), inputs, targets)
+
+
+def _blank(t: Tensor) -> Tensor:
+    return torch.zeros((), dtype=t.dtype).expand(t.shape)

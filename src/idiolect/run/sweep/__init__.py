@@ -1,0 +1,12 @@
+"""Many runs as one job: a grid of settings, several seeds, worker processes, one table.
+
+axes      what is varied: names with values, and what they are settings of
+trial     one run, with one seed
+rows      the results of trials as a table
+sweep     all of them
+"""
+
+from .rows import Sweep
+from .sweep import sweep, sweep_plans
+
+__all__ = ["Sweep", "sweep", "sweep_plans"]

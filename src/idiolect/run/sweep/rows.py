@@ -1,0 +1,161 @@
+"""The results of a sweep: a line per run, a row per setting."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.files import write_atomic
+from ...host.scores import interval
+from ...report.tables import results_table
+from .trial import Setting, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+TABLE = "table.csv"
+PARQUET = "table.parquet"
+FIGURES = ("mean", "variance", "worst10", "mean_of_clients")
+
+
+@dataclass
+class Sweep:
+    """A finished sweep, or what there is of one."""
+
+    summaries: dict[Trial, dict[str, Any]]  # of every run, in the order of the grid
+    failed: dict[Trial, str] = field(default_factory=dict)  # why
+    title: str = ""
+    directory: Path | None = None
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All settings that have a result, in the order of the grid."""
+        return list(self._by_setting())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line per run, in the order of the grid. Times are left out: they differ each time."""
+        names = list(dict.fromkeys(n for t in self.summaries for n in t.setting.varied))
+        found = []
+        for trial, summary in self.summaries.items():
+            row: dict[str, Any] = {"method": trial.setting.name}
+            row |= {name: trial.setting.varied.get(name) for name in names}
+            row |= {"seed": trial.seed, **_figures(summary)}
+            found.append(row)
+        return found
+
+    def frame(self) -> pd.DataFrame:
+        """`rows` as a table of pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def merged(self) -> list[dict[str, Any]]:
+        """A summary per setting: means over its seeds, with the interval."""
+        return [
+            merged(setting.label, summaries) for setting, summaries in self._by_setting().items()
+        ]
+
+    def best(self, measure: str = "accuracy", split: str = "valid") -> Setting:
+        """The setting with the highest mean (for a loss: the lowest) on validation data."""
+        sign = -1 if measure == "loss" else 1
+        by_setting = self._by_setting()
+
+        def mean(setting: Setting) -> float:
+            found = [s[split][measure]["mean"] for s in by_setting[setting]]
+            return sign * sum(found) / len(found) if None not in found else float("-inf")
+
+        return max(by_setting, key=mean)
+
+    def table(self, width: int = 80) -> Table:
+        """A row per setting, as wide as the terminal has room for."""
+        return results_table(self.merged(), self.title or None, width)
+
+    def write(self, directory: Path) -> list[Path]:
+        """table.csv, and table.parquet where pyarrow is installed."""
+        rows = self.rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        text = io.StringIO()
+        lines = csv.DictWriter(text, names, lineterminator="\n")
+        lines.writeheader()
+        lines.writerows(rows)
+        written = [directory / TABLE]
+        write_atomic(written[0], text.getvalue().encode())
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            return written
+        whole = io.BytesIO()
+        self.frame().to_parquet(whole)
+        write_atomic(directory / PARQUET, whole.getvalue())
+        return [*written, directory / PARQUET]
+
+    def _by_setting(self) -> dict[Setting, list[dict[str, Any]]]:
+        found: dict[Setting, list[dict[str, Any]]] = {}
+        for trial, summary in self.summaries.items():
+            found.setdefault(trial.setting, []).append(summary)
+        return found
+
+
+def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line of the table says of a run."""
+    names = ("accuracy", "loss", *summary.get("metrics", {}))
+    tested = {"accuracy": summary["accuracy"], "loss": summary["loss"]}
+    tested |= summary.get("metrics", {})
+    row: dict[str, Any] = {"rounds": summary["rounds"]}
+    for name in names:
+        row |= {
+            name if part == "mean" else f"{name}_{part}": tested[name][part] for part in FIGURES
+        }
+    for name in names:
+        row[f"valid_{name}"] = summary["valid"][name]["mean"]
+    if "global_model" in summary:
+        row["global_accuracy"] = summary["global_model"]["accuracy"]["mean"]
+    row |= {f"bytes_{way}": sent for way, sent in summary["bytes"].items()}
+    row |= {name: summary[name] for name in ("gradients_per_client", "rejected", "missing")}
+    row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0] or ""}
+    return row
+
+
+def merged(label: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One summary of runs that differ in their seeds."""
+    first = summaries[0]
+    found = dict(first) | {"label": label, "seeds": [n for s in summaries for n in s["seeds"]]}
+    for name in ("accuracy", "loss"):
+        found[name] = _over_seeds([s[name] for s in summaries])
+    if "metrics" in first:
+        found["metrics"] = {
+            name: dict(facts) | _over_seeds([s["metrics"][name] for s in summaries])
+            for name, facts in first["metrics"].items()
+        }
+    found["valid"] = {
+        name: _over_seeds([s["valid"][name] for s in summaries]) for name in first["valid"]
+    }
+    for unit in ("bytes", "values"):
+        found[unit] = {way: _mean([s[unit][way] for s in summaries]) for way in first[unit]}
+    found["gradients_per_client"] = _mean([s["gradients_per_client"] for s in summaries])
+    for name in ("seconds", "rejected", "missing"):
+        found[name] = sum(s[name] for s in summaries)
+    for name in ("stopped", "collapsed"):
+        found[name] = [one for s in summaries for one in s[name]]
+    return found
+
+
+def _over_seeds(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    by_seed = [f["mean"] for f in figures]
+    means = {part: _mean([f[part] for f in figures]) for part in FIGURES}
+    known = [v for v in by_seed if v is not None]
+    return means | {
+        "ci95": interval(known) if len(known) == len(by_seed) else None,
+        "by_seed": by_seed,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one is not known."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

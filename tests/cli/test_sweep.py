@@ -1,0 +1,84 @@
+"""`idiolect sweep`: what it shows, what it refuses, and going on."""
+
+import csv
+import json
+from itertools import product
+
+import pytest
+
+from idiolect.cli.main import main
+from idiolect.run.sweep.trial import Trial
+
+SMALL = ["--data", "synthetic", "--clients", "4", "--samples", "40", "--rounds", "2", "--jobs", "1"]
+
+
+def swept(folder, *words):
+    return main(["sweep", *words, *SMALL, "--directory", str(folder)])
+
+
+def test_a_table_of_all_settings(tmp_path, capsys):
+    words = ["fedavg", "ditto", "--grid", "lr=0.1,0.2", "--grid", "data.alpha=0,1", "--seeds", "2"]
+    assert swept(tmp_path / "a", *words) == 0
+    said = capsys.readouterr()
+    assert "ditto lr=0.2 data.alpha=1" in " ".join(said.out.split())
+    assert "16 of 16 runs" in said.err and f"directory: {tmp_path / 'a'}" in said.err
+    with open(tmp_path / "a/table.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    found = [(r["method"], r["lr"], r["data.alpha"], r["seed"]) for r in rows]
+    assert found == list(product(("fedavg", "ditto"), ("0.1", "0.2"), "01", "01"))
+
+
+def test_rows_as_json(tmp_path, capsys):
+    assert swept(tmp_path / "a", "fedavg", "--grid", "lr=0.1", "--json", "--quiet") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["method"] == "fedavg" and row["lr"] == "0.1" and row["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "lr=0.1"], "sweep: name methods"),
+        (["fedavg", "--grid", "lamda=1"], "'lamda'"),
+        (["fedavg", "--grid", "lr="], "lr has no values"),
+        (["fedavg", "--grid", "lr"], "NAME=VALUE"),
+        (["fedavg", "--grid", "lr=0.1,-1"], "lr: -1.0 is not accepted"),
+        (["fedavg", "--grid", "data.clints=3"], "did you mean 'clients'"),
+    ],
+)
+def test_what_makes_no_sense_is_said(tmp_path, capsys, words, message):
+    assert swept(tmp_path / "a", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_jobs(tmp_path, capsys):
+    assert main(["sweep", "fedavg", "--jobs", "-1"]) == 2
+    assert "jobs: -1 is not accepted" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_named_and_tried_again(tmp_path, capsys, monkeypatch):
+    train = Trial.train
+
+    def failing(trial):
+        if trial.seed == 1:
+            raise MemoryError("no room")
+        return train(trial)
+
+    monkeypatch.setattr(Trial, "train", failing)
+    words = ["fedavg", "--grid", "lr=0.1", "--seeds", "3"]
+    assert swept(tmp_path / "a", *words) == 2
+    said = capsys.readouterr().err
+    assert "failed: fedavg lr=0.1 seed=1: MemoryError: no room" in said
+    assert "1 of 3 runs failed; the same command tries them again" in said
+    monkeypatch.setattr(Trial, "train", train)
+    assert main(["resume", str(tmp_path / "a")]) == 0
+    assert "2 were done before" in capsys.readouterr().err
+
+
+def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):
+    (tmp_path / "sweep.json").write_text('{"format": 1, "grid": {}}')
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "started in Python" in capsys.readouterr().err
+    (tmp_path / "sweep.json").write_text('{"format": 1, "plans": 3}')
+    assert main(["resume", str(tmp_path)]) == 2
+    assert "no sweep is described" in capsys.readouterr().err
