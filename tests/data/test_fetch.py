@@ -331,10 +331,8 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
     source = SOURCES[name]
-    assert (
-        all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values())
-        and len(source.ways) >= 2
-    )
+    assert all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values())
+    assert len(source.ways) >= 2 or name == "quickdraw"  # these drawings are in one package only
     for way in source.ways:
         assert way.convert or set(way.members) == set(source.files)
         if way.kind in ("tar", "each"):

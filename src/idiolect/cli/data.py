@@ -52,10 +52,15 @@ def _get(parsed: Any, options: dict[str, Any]) -> None:
             f"data: {name!r} needs no download; use it with: idiolect run METHOD --data {name}"
         )
     folder = str(get(name))
+    source = SOURCES[name]
     if parsed.json:
-        print(json.dumps({"name": name, "folder": folder}))
-    else:
-        print(shown(f"{name} lies in {folder}"))
+        about = {"terms": source.terms, "citation": source.citation}
+        print(json.dumps({"name": name, "folder": folder, **about}))
+        return
+    print(shown(f"{name} lies in {folder}"))
+    print(f"terms: {source.terms}")
+    if source.citation:
+        print(f"cite: {source.citation}")
 
 
 def _show(parsed: Any, options: dict[str, Any]) -> None:
@@ -122,6 +127,7 @@ def _list(parsed: Any, options: dict[str, Any]) -> None:
                 "summary": (cls.__doc__ or "").strip().partition("\n")[0],
                 "source": str(source.ways[0]) if source else "no download",
                 "terms": source.terms if source else "",
+                "citation": source.citation if source else "",
                 "fields": describe(cls),
             }
         )

@@ -18,9 +18,13 @@ from .entries import data_set, make
 from .federation import Federation
 from .fetch import get, where
 from .folders import Folder
+from .groups import Chem97, InstEval, MovieLens
+from .hapt import Hapt
 from .images import Cifar10, FashionMnist, Mnist
 from .picture import picture, table
+from .quickdraw import QuickDraw
 from .regression import Linear, Logistic
+from .shakespeare import Shakespeare
 from .synthetic import Synthetic
 from .tables import TableFile
 from .text import Chitchat, Sotu
@@ -38,6 +42,12 @@ DATASETS: Table[type[Knobs]] = Table(
         "cifar10": Cifar10,
         "sotu": Sotu,
         "chitchat": Chitchat,
+        "shakespeare": Shakespeare,
+        "hapt": Hapt,
+        "chem97": Chem97,
+        "insteval": InstEval,
+        "movielens": MovieLens,
+        "quickdraw": QuickDraw,
         "table": TableFile,
         "folder": Folder,
     },

@@ -70,7 +70,7 @@ class Text(Knobs):
     def draw(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and the word of each class."""
         names, streams, sizes = self._choose(
-            {client: tokens(text) for client, text in self._texts().items()}
+            {client: self.cut(text) for client, text in self._texts().items()}
         )
         # words numbered in order of appearance
         number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
@@ -111,6 +111,10 @@ class Text(Knobs):
     def read(self, path: Path) -> dict[str, list[str]]:
         """Client -> texts, in order of time."""
         raise NotImplementedError
+
+    def cut(self, text: str) -> list[str]:
+        """A text as tokens."""
+        return tokens(text)
 
     def _texts(self) -> dict[str, str]:
         folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
