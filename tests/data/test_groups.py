@@ -82,7 +82,7 @@ def test_genres_are_features_and_liked_is_four_stars_or_more(folder, capsys):
         int(0.5 + k % 10 / 2 >= 4) for k in range(20)
     ]
     assert federation.part(0, "train")[0][1].tolist() == [1991, 1, 1, 0]
-    assert "filled in with the median" in capsys.readouterr().err
+    assert "filled in with the mean" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from .sources import FetchError, File, Way
 from .tar import Bounded, Readable, is_file, members
+from .ways import FetchError, File, Way
 
 LIMIT = 1 << 29  # bytes of one download or member, and of an unpacked tar archive
 TOTAL = 1 << 27  # bytes of all members taken under a pattern; the largest we know have 75 MB

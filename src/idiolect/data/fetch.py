@@ -43,7 +43,8 @@ from .archives import (
 )
 from .download import Report, download
 from .sdist import prepare
-from .sources import SOURCES, DataSource, FetchError, File, Way
+from .sources import SOURCES
+from .ways import DataSource, FetchError, File, Way
 
 __all__ = ["FetchError", "get", "sha256", "where"]
 

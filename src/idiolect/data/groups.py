@@ -172,7 +172,7 @@ class MovieLens(Groups):
         *("userId", "movieId", "year", "genres", "rating", "timestamp"),
     )
     text: ClassVar[tuple[str, ...]] = ("genres",)
-    missing: ClassVar[str] = "median"  # seven ratings are of films without a year
+    missing: ClassVar[str] = "mean"  # seven ratings are of films without a year
 
     @property
     def source_target(self) -> str:
