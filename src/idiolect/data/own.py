@@ -20,14 +20,14 @@ OWN: dict[str, OwnFiles] = {
     "emnist": OwnFiles(
         "emnist-byclass-train-images-idx3-ubyte, emnist-byclass-train-labels-idx1-ubyte and the "
         "same two of test, raw or .gz (or those of another --variant)",
-        "public domain (a work of NIST)",
+        "no formal licence; made from NIST Special Database 19",
         "Cohen, Afshar, Tapson and van Schaik (2017), EMNIST: an extension of MNIST to handwritten "
         "letters, arXiv:1702.05373",
     ),
     "femnist": OwnFiles(
         "LEAF's .json files, in the folder itself or in train and test below it, each with users "
         'and user_data, {writer: {"x": [[784 numbers]], "y": [class]}}',
-        "public domain (NIST); LEAF's code is BSD-2-Clause",
+        "no formal licence; made from NIST Special Database 19; LEAF's code is BSD-2-Clause",
         "Caldas et al. (2018), LEAF: a benchmark for federated settings, arXiv:1812.01097",
     ),
     "stackoverflow": OwnFiles(
