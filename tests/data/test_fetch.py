@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import os
 import tarfile
 import threading
@@ -338,3 +339,18 @@ def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
         if way.kind in ("tar", "each"):
             assert way.ref.startswith("https://")
         assert way.kind in ("apt", "each") or len(way.sha256) == 64
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_data_get_ends_with_terms_and_citation(name, monkeypatch, capsys):
+    from idiolect.cli import data as command
+
+    monkeypatch.setattr(command, "get", lambda name: f"/cache/{name}")
+    command.data(["get", name])
+    source = SOURCES[name]
+    told = capsys.readouterr().out.splitlines()
+    assert told[:2] == [f"{name} lies in /cache/{name}", f"terms: {source.terms}"]
+    assert told[2:] == ([f"cite: {source.citation}"] if source.citation else [])
+    command.data(["get", name, "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["terms"] == source.terms and facts["citation"] == source.citation

@@ -38,7 +38,7 @@ def test_recordings_become_arrays_in_order_of_users(folder):
 
 
 def test_a_window_is_one_activity_of_one_recording(folder):
-    federation = Hapt(path=str(folder), width=8, step=4, valid=0, test=0).load()
+    federation = Hapt(path=str(folder), window=8, step=4, valid=0, test=0).load()
     many = (60 - 8) // 4 + 1
     assert federation.ids == (1, 2)
     assert federation.sizes("train").tolist() == [2 * many + (30 - 8) // 4 + 1, 2 * many]
@@ -52,7 +52,7 @@ def test_a_window_is_one_activity_of_one_recording(folder):
 
 @pytest.mark.parametrize("step", [1, 3, 4, 8, 11])
 def test_no_sample_is_in_two_splits(folder, step):
-    federation = Hapt(path=str(folder), width=8, step=step, seed=3).load()
+    federation = Hapt(path=str(folder), window=8, step=step, seed=3).load()
     for client in range(2):
         seen = {}
         for split in ("train", "valid", "test"):
@@ -66,7 +66,7 @@ def test_no_sample_is_in_two_splits(folder, step):
 
 def test_every_activity_is_in_every_split_and_the_seed_decides_which_windows(folder):
     one, again, other = (
-        Hapt(path=str(folder), width=8, step=8, seed=seed).load() for seed in (0, 0, 1)
+        Hapt(path=str(folder), window=8, step=8, seed=seed).load() for seed in (0, 0, 1)
     )
     for split in ("train", "valid", "test"):
         assert (one.class_counts(split)[:, [0, 3]] > 0).all()
@@ -75,13 +75,13 @@ def test_every_activity_is_in_every_split_and_the_seed_decides_which_windows(fol
 
 
 def test_no_window_fits(folder):
-    with pytest.raises(SettingError, match="width: 61 is not accepted"):
-        Hapt(path=str(folder), width=61).load()
+    with pytest.raises(SettingError, match="window: 61 is not accepted"):
+        Hapt(path=str(folder), window=61).load()
 
 
 def test_cut_leaves_out_what_has_no_activity():
     rows = np.array([[1, 0, label] for label in [-1, -1, 6, 6, 6, 12, 12]])
-    first, _ = cut(rows, width=2, step=1)
+    first, _ = cut(rows, window=2, step=1)
     assert first.tolist() == [2, 3]
 
 

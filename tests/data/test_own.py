@@ -43,14 +43,14 @@ def test_an_empty_folder_is_refused_by_what_it_lacks(name, tmp_path):
 # -- emnist --
 
 
-def emnist(folder, variant="byclass", first=0, classes=62, packed=False):
+def emnist(folder, subset="byclass", first=0, classes=62, packed=False):
     rng = np.random.default_rng(0)
     for split, each in (("train", 10), ("test", 2)):
         labels = np.repeat(np.arange(first, first + classes), each).astype(np.uint8)
         images = rng.integers(0, 256, (len(labels), 28, 28), dtype=np.uint8)
         images[:, 3, 5] = labels  # row 3, column 5 of the file
         for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
-            path = folder / f"emnist-{variant}-{split}-{kind}-ubyte"
+            path = folder / f"emnist-{subset}-{split}-{kind}-ubyte"
             idx.write(path, values)
             if packed:
                 path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -72,7 +72,7 @@ def test_emnist_is_read_upright(tmp_path, packed):
 
 def test_the_letters_of_emnist_count_from_one(tmp_path):
     emnist(tmp_path, "letters", first=1, classes=26)
-    options = {"variant": "letters", "clients": 13}
+    options = {"subset": "letters", "clients": 13}
     federation = data.load("emnist", path=str(tmp_path), **options)
     assert federation.classes == 26 and federation.targets.unique().tolist() == list(range(26))
     emnist(tmp_path, "letters", first=0, classes=26)
@@ -83,7 +83,7 @@ def test_the_letters_of_emnist_count_from_one(tmp_path):
 def test_emnist_has_no_other_classes(tmp_path):
     emnist(tmp_path, "digits", classes=11)
     with pytest.raises(SettingError, match="label 10 lies outside the 10 classes"):
-        data.load("emnist", path=str(tmp_path), variant="digits")
+        data.load("emnist", path=str(tmp_path), subset="digits")
 
 
 # -- femnist --

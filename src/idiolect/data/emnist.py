@@ -12,7 +12,7 @@ from ..core.knobs import SettingError, knob
 from .images import Images, Part, idx_part
 from .own import OWN, own_folder
 
-VARIANTS = {  # name -> classes
+SUBSETS = {  # name -> classes
     "byclass": 62,
     "bymerge": 47,
     "balanced": 47,
@@ -30,10 +30,10 @@ class Emnist(Images):
     letters.
     """
 
-    variant: str = knob(
+    subset: str = knob(
         "byclass",
-        f"which files: {', '.join(f'{name} ({n} classes)' for name, n in VARIANTS.items())}",
-        choices=tuple(VARIANTS),
+        f"which files: {', '.join(f'{name} ({n} classes)' for name, n in SUBSETS.items())}",
+        choices=tuple(SUBSETS),
     )
     path: str = knob("", f"folder that holds {OWN['emnist'].expects}")
 
@@ -41,7 +41,7 @@ class Emnist(Images):
 
     @property
     def classes(self) -> int:
-        return VARIANTS[self.variant]
+        return SUBSETS[self.subset]
 
     def folder(self) -> Path:
         return own_folder(self.name, self.path)
@@ -50,8 +50,8 @@ class Emnist(Images):
         return self._part(folder, "train"), self._part(folder, "test")
 
     def _part(self, folder: Path, split: str) -> Part:
-        first = int(self.variant == "letters")  # its labels are 1 to 26
-        prefix = f"emnist-{self.variant}-{split}"
+        first = int(self.subset == "letters")  # its labels are 1 to 26
+        prefix = f"emnist-{self.subset}-{split}"
         images, labels = idx_part(folder, prefix, self.classes + first)
         if len(labels) and labels.min() < first:
             raise SettingError(f"{folder}: a label of {prefix} is 0; accepted: 1 to {self.classes}")

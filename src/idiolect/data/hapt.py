@@ -27,7 +27,7 @@ class Hapt(Knobs):
     using smartphones.
     """
 
-    width: int = knob(128, "samples in a window, at 50 per second", low=1)
+    window: int = knob(128, "samples in a window, at 50 per second", low=1)
     step: int = knob(64, "samples from one window to the next", low=1)
     valid: float = knob(0.2, "share of the training windows kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's windows kept for testing", low=0, below=1)
@@ -40,16 +40,16 @@ class Hapt(Knobs):
         rows = _read(folder / ROWS, np.dtype("<i2"), 3)
         if len(signals) != len(rows):
             raise SettingError(f"path: {folder} has {len(signals)} signals for {len(rows)} rows")
-        first, run = cut(np.asarray(rows), self.width, self.step)
+        first, run = cut(np.asarray(rows), self.window, self.step)
         if not len(first):
             raise SettingError(
-                f"width: {self.width} is not accepted; no activity lasts as many samples"
+                f"window: {self.window} is not accepted; no activity lasts as many samples"
             )
         user, _, label = rows[first].astype(np.int64).T
-        part = draw_parts(user * 10 + label, first, run, self.width, self)
+        part = draw_parts(user * 10 + label, first, run, self)
         kept = part >= 0
         first = first[kept]
-        windows = signals[first[:, None] + np.arange(self.width)]  # [n, width, 6]
+        windows = signals[first[:, None] + np.arange(self.window)]  # [n, window, 6]
         return Federation.from_arrays(
             np.ascontiguousarray(windows.transpose(0, 2, 1)),  # channels first
             label[kept] - 1,
@@ -61,11 +61,11 @@ class Hapt(Knobs):
         )
 
 
-def cut(rows: np.ndarray, width: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+def cut(rows: np.ndarray, window: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """First sample and run of each window; a run is one activity of one recording without a break.
 
     >>> rows = np.array([[1, 0, 5]] * 5 + [[1, 0, -1]] + [[1, 1, 2]] * 4)
-    >>> [found.tolist() for found in cut(rows, width=3, step=1)]
+    >>> [found.tolist() for found in cut(rows, window=3, step=1)]
     [[0, 1, 2, 6, 7], [0, 0, 0, 2, 2]]
     """
     ends = np.flatnonzero((rows[1:] != rows[:-1]).any(1)) + 1
@@ -73,14 +73,14 @@ def cut(rows: np.ndarray, width: int, step: int) -> tuple[np.ndarray, np.ndarray
     sizes = np.diff(np.concatenate([starts, [len(rows)]]))
     label = rows[starts, 2]
     named = (label >= 1) & (label <= len(ACTIVITIES))
-    many = np.where(named & (sizes >= width), (sizes - width) // step + 1, 0)
+    many = np.where(named & (sizes >= window), (sizes - window) // step + 1, 0)
     within = np.arange(many.sum()) - np.repeat(many.cumsum() - many, many)
     run = np.repeat(np.arange(len(starts)), many)
     return starts[run] + within * step, run
 
 
 def draw_parts(
-    group: np.ndarray, first: np.ndarray, run: np.ndarray, width: int, how: Hapt
+    group: np.ndarray, first: np.ndarray, run: np.ndarray, how: Hapt
 ) -> np.ndarray:  # -> int64[n]: 0, 1, 2 for train, valid and test, -1: left out
     """A split of the windows of each group (a person's activity), without samples in common.
 
@@ -99,8 +99,8 @@ def draw_parts(
     valids = np.rint(how.valid * (sizes - tests)).astype(np.int64)
     part = np.where(rank < tests[group], 2, np.where(rank < (tests + valids)[group], 1, 0))
     out = part.copy()
-    for gap in range(1, -(-width // how.step)):  # windows of one run are neighbours
-        near = (run[gap:] == run[:-gap]) & (first[gap:] - first[:-gap] < width)
+    for gap in range(1, -(-how.window // how.step)):  # windows of one run are neighbours
+        near = (run[gap:] == run[:-gap]) & (first[gap:] - first[:-gap] < how.window)
         left, right = part[:-gap], part[gap:]
         out[:-gap][near & (left < right)] = -1
         out[gap:][near & (right < left)] = -1

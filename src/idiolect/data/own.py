@@ -19,7 +19,7 @@ class OwnFiles:
 OWN: dict[str, OwnFiles] = {
     "emnist": OwnFiles(
         "emnist-byclass-train-images-idx3-ubyte, emnist-byclass-train-labels-idx1-ubyte and the "
-        "same two of test, raw or .gz (or those of another --variant)",
+        "same two of test, raw or .gz (or those of another --subset)",
         "no formal licence; made from NIST Special Database 19",
         "Cohen, Afshar, Tapson and van Schaik (2017), EMNIST: an extension of MNIST to handwritten "
         "letters, arXiv:1702.05373",
