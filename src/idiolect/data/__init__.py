@@ -14,14 +14,22 @@ from typing import Any
 from ..core.knobs import Knobs
 from ..core.registry import Table
 from .digits import Digits
+from .emnist import Emnist
 from .entries import data_set, make
 from .federation import Federation
+from .femnist import Femnist
 from .fetch import get, where
 from .folders import Folder
+from .gldv2 import Gldv2
+from .groups import Chem97, InstEval, MovieLens
+from .hapt import Hapt
 from .heart import Heart
 from .images import Cifar10, FashionMnist, Mnist
 from .picture import picture, table
+from .quickdraw import QuickDraw
 from .regression import Linear, Logistic
+from .shakespeare import Shakespeare
+from .stackoverflow import StackOverflow
 from .synthetic import Synthetic
 from .tables import TableFile
 from .text import Chitchat, Sotu
@@ -40,6 +48,16 @@ DATASETS: Table[type[Knobs]] = Table(
         "sotu": Sotu,
         "chitchat": Chitchat,
         "heart": Heart,
+        "shakespeare": Shakespeare,
+        "hapt": Hapt,
+        "chem97": Chem97,
+        "insteval": InstEval,
+        "movielens": MovieLens,
+        "quickdraw": QuickDraw,
+        "emnist": Emnist,
+        "femnist": Femnist,
+        "stackoverflow": StackOverflow,
+        "gldv2": Gldv2,
         "table": TableFile,
         "folder": Folder,
     },

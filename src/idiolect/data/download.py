@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .sources import FetchError
+from .ways import FetchError
 
 SCHEMES = ("https",)
 STALL = 30.0  # seconds without a byte
@@ -75,7 +75,7 @@ def check_scheme(address: str) -> None:
     >>> check_scheme("http://example.org/x")
     Traceback (most recent call last):
         ...
-    idiolect.data.sources.FetchError: 'http://example.org/x' is not accepted; only https:// is
+    idiolect.data.ways.FetchError: 'http://example.org/x' is not accepted; only https:// is
     """
     if urllib.parse.urlsplit(address).scheme not in SCHEMES:
         accepted = " or ".join(f"{scheme}://" for scheme in SCHEMES)

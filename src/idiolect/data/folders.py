@@ -83,7 +83,7 @@ class Folder(Partitioned):
         options: dict[str, Any] = {"valid": self.valid, "test": self.test, "seed": self.seed}
         if "split" in levels:
             options["split"] = _split(files, levels, who, options)
-        pixels = _decode(files, root, self.size, self.colour, self.memory)
+        pixels = decode(files, root, self.size, self.colour, self.memory)
         name = root.resolve().name or "folder"
         return Federation.from_arrays(
             pixels,
@@ -183,7 +183,7 @@ def _split(files: list[Path], levels: list[str], who: Any, options: dict[str, An
 
 
 # -- their pixels ----------------------------------------------------------------------------------
-def _decode(files: list[Path], root: Path, size: int, colour: str, memory: float) -> Tensor:
+def decode(files: list[Path], root: Path, size: int, colour: str, memory: float) -> Tensor:
     """uint8[n, channels, height, width]."""
     modes = []
     sizes = []

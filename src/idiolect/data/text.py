@@ -31,7 +31,6 @@ from .splits import SPLITS
 
 TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 UNKNOWN = "<unk>"
-LIMIT = 1 << 30  # bytes of a file of texts; the largest known one has 40 MB
 
 
 def tokens(text: str) -> list[str]:
@@ -63,6 +62,7 @@ class Text(Knobs):
 
     name: ClassVar[str] = ""
     file: ClassVar[str] = ""
+    limit: ClassVar[int] = 1 << 30  # bytes of a file of texts; the largest fetched has 40 MB
 
     def load(self) -> Federation:
         return self.draw()[0]
@@ -70,7 +70,7 @@ class Text(Knobs):
     def draw(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and the word of each class."""
         names, streams, sizes = self._choose(
-            {client: tokens(text) for client, text in self._texts().items()}
+            {client: self.cut(text) for client, text in self._texts().items()}
         )
         # words numbered in order of appearance
         number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
@@ -112,17 +112,23 @@ class Text(Knobs):
         """Client -> texts, in order of time."""
         raise NotImplementedError
 
-    def _texts(self) -> dict[str, str]:
+    def find(self) -> Path:
+        """The file of texts."""
         folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
         if not (folder / self.file).is_file():
             raise SettingError(f"path: {folder} holds no file {self.file}")
+        return folder / self.file
+
+    def cut(self, text: str) -> list[str]:
+        """A text as tokens."""
+        return tokens(text)
+
+    def _texts(self) -> dict[str, str]:
+        path = self.find()
         try:
-            if (folder / self.file).stat().st_size > LIMIT:
-                raise ValueError(f"more than {LIMIT} bytes")
-            return {
-                str(client): "\n".join(texts)
-                for client, texts in self.read(folder / self.file).items()
-            }
+            if path.stat().st_size > self.limit:
+                raise ValueError(f"more than {self.limit} bytes")
+            return {str(client): "\n".join(texts) for client, texts in self.read(path).items()}
         except (
             ValueError,
             LookupError,
@@ -131,9 +137,7 @@ class Text(Knobs):
             RecursionError,
             OSError,
         ) as e:
-            raise SettingError(
-                f"path: {folder / self.file} is not the {self.name} data: {e!r}"
-            ) from None
+            raise SettingError(f"path: {path} is not the {self.name} data: {e!r}") from None
 
     def _parts(self, sizes: np.ndarray) -> np.ndarray:  # int64[N] -> int64[N, 3]
         """Tokens that train, validate and test."""
