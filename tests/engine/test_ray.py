@@ -35,6 +35,7 @@ from idiolect.report.tables import baseline_row  # noqa: E402
 from idiolect.run.grid import finish  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
 from idiolect.run.survey import data_of  # noqa: E402
+from idiolect.run.sweep import sweep_plans  # noqa: E402
 from idiolect.run.tune import choose  # noqa: E402
 
 
@@ -522,6 +523,22 @@ def test_messages_are_used_as_they_come(address):
 def refusal(match, **more):
     with pytest.raises(SettingError, match=match):
         il.run("fedavg", task(), federation(), **settings(**more))
+
+
+def test_a_sweep_runs_there_too(address):
+    given = settings(rounds=2, seeds=2, eval_every=0)
+    del given["progress"]
+    options = {"data": "synthetic", "data_options": {"clients": 4, "samples": 40}}
+    here = sweep_plans([Plan("ditto", **options, settings=given)], ["lam=0.1,1"], jobs=1)
+    given |= {"engine": "ray", "address": address, "hosts": 2}
+    there = sweep_plans([Plan("ditto", **options, settings=given)], ["lam=0.1,1"])
+    assert not there.failed
+    for mine, its in zip(there.rows(), here.rows(), strict=True):
+        for name in ("lam", "seed", "accuracy", "bytes_up", "gradients_per_client"):
+            assert mine[name] == its[name], name
+    with pytest.raises(SettingError, match="jobs: 2 is not accepted with hosts on Ray"):
+        plan = Plan("ditto", **options, settings={**given, "address": ""})
+        sweep_plans([plan], ["lam=0.1,1"], jobs=2)
 
 
 def test_more_hosts_than_the_cluster_has_room_for(address):

@@ -176,7 +176,7 @@ def _run(
 ) -> Sweep:
     if not len(seeds):
         raise SettingError("seeds: 0 is not accepted; at least one")
-    workers = jobs or os.cpu_count() or 1
+    workers = _workers(points, jobs)
     trials = _trials(points, stock, seeds)
     done = Sweep({}, title=title, directory=directory)
     with (
@@ -195,6 +195,19 @@ def _run(
     if directory is not None:
         done.write(directory)
     return done
+
+
+def _workers(points: Sequence[Setting], jobs: int) -> int:
+    """Processes that runs are spread over; with hosts on Ray it is the cluster that has them."""
+    settings = [build(Settings, point.settings(0), "run") for point in points]
+    if not any(s.on_ray for s in settings):
+        return jobs or os.cpu_count() or 1
+    if jobs > 1 and not all(s.address for s in settings):
+        raise SettingError(
+            f"jobs: {jobs} is not accepted with hosts on Ray that each run would start anew; 1, or "
+            "the address of a cluster"
+        )
+    return jobs or 1
 
 
 def _trials(points: Sequence[Setting], stock: Stock, seeds: range) -> list[Trial]:
