@@ -122,6 +122,7 @@ class TestFlower(EngineSuite):
 @pytest.mark.slow
 class TestEveryMethodOverFlower:
     test_several_hosts_are_one = EngineSuite.test_several_hosts_are_one
+    _same_on_any_number_of_hosts = EngineSuite._same_on_any_number_of_hosts
 
     @pytest.fixture
     def build(self):

@@ -128,6 +128,7 @@ class TestRay(EngineSuite):
 @pytest.mark.slow
 class TestEveryMethodThroughRay:
     test_several_hosts_are_one = EngineSuite.test_several_hosts_are_one
+    _same_on_any_number_of_hosts = EngineSuite._same_on_any_number_of_hosts
 
     @pytest.fixture
     def build(self, through):
