@@ -71,6 +71,9 @@ def test_a_run_that_fails_is_named_and_tried_again(tmp_path, capsys, monkeypatch
     assert "failed: fedavg lr=0.1 seed=1: MemoryError: no room" in said
     assert "1 of 3 runs failed; the same command tries them again" in said
     monkeypatch.setattr(Trial, "train", train)
+    for flag in (["--rounds", "9"], ["--force"], ["--clients-table"]):
+        assert main(["resume", str(tmp_path / "a"), *flag]) == 2
+        assert "is a sweep, whose runs stay as they are" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "a")]) == 0
     assert "2 were done before" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from ..methods import METHODS
 from ..methods.presets import Preset, has_preset
 from ..models import MODELS, options_of
 from ..run.client_weights import ClientWeights
-from ..run.plan import Plan
+from ..run.plan import Plan, row_spec
 from ..run.settings import SECTIONS
 from ..task.losses import LOSSES
 from ..task.start import Initial
@@ -283,3 +283,18 @@ def plan_of(
         settings,
         task,
     )
+
+
+def plans_of(
+    flags: Flags, parsed: argparse.Namespace, file: dict[str, Any], command: str
+) -> list[Plan]:
+    """The plans of a command for several methods: those named, or those of the file."""
+    specs = parsed.methods or file["methods"]
+    if not specs:
+        raise SettingError(f"{command}: name methods: {', '.join(METHODS)}")
+    plans = []
+    for spec in specs:
+        name, fields, own = row_spec(spec)
+        plan = plan_of(flags, parsed, file, name, fields)
+        plans.append(dataclasses.replace(plan, own=own))
+    return plans

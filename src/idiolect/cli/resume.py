@@ -54,6 +54,13 @@ def _resume(path: Path, parsed: Any) -> None:
     """Whatever the directory holds: a run, a comparison, a pipeline or a sweep."""
     how: bool | str = "force" if parsed.force else True
     if (path / sweep.MANIFEST).exists():
+        for name in ("rounds", "threads", "memory", "force", "clients_table"):
+            given = getattr(parsed, name)
+            if given not in (None, False):
+                raise SettingError(
+                    f"{name}: {given!r} is not accepted; {path} is a sweep, whose runs stay as "
+                    "they are: another `idiolect sweep` with this --directory adds to it"
+                )
         sweep.resume(path, parsed.json, parsed.quiet)
         return
     if (path / "compare.json").exists():

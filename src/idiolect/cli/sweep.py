@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ..core.files import read_json
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..methods import METHODS
 from ..report.console import ERR, OUT, say
-from ..run.plan import Plan, row_spec
+from ..run.plan import Plan
 from ..run.sweep import sweep_plans
 from ..run.sweep.sweep import MANIFEST
 from ..run.sweep.trial import Trial
-from .flags import Parser, plan_of, training_flags
+from .flags import Parser, plans_of, training_flags
 from .progress import SECONDS, directory_for, duration, resumable
 
 EXAMPLES = """For example:
@@ -51,16 +49,9 @@ def sweep(argv: list[str]) -> None:
     )
     flags, file = training_flags(parser, argv, None)
     parsed = flags.parse(argv)
-    specs = parsed.methods or file["methods"]
-    if not specs:
-        raise SettingError(f"sweep: name methods: {', '.join(METHODS)}")
+    plans = plans_of(flags, parsed, file, "sweep")
     if parsed.jobs < 0:
         raise SettingError(f"jobs: {parsed.jobs} is not accepted; a whole number >= 0")
-    plans = []
-    for spec in specs:
-        name, fields, own = row_spec(spec)
-        plan = plan_of(flags, parsed, file, name, fields)
-        plans.append(dataclasses.replace(plan, own=own))
     directory = directory_for(parsed.directory, "sweep")
     run(plans, parsed.grid, parsed.jobs, directory, parsed.json, parsed.quiet)
 

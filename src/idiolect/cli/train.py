@@ -30,7 +30,7 @@ from ..run.settings import Settings
 from ..run.sites_needed import refuse_without_sites
 from ..run.survey import data_of
 from ..task.task import Task
-from .flags import Flags, Parser, peek, plan_of, training_flags, words_among
+from .flags import Flags, Parser, peek, plan_of, plans_of, training_flags, words_among
 from .pictures import add_against, add_also, add_clients_table, panels
 from .progress import directory_for, progress_bar, resumable
 from .settings_file import read_toml
@@ -194,14 +194,7 @@ def compare(argv: list[str]) -> None:
     )
     flags, file = training_flags(parser, argv, None)
     parsed = flags.parse(argv)
-    specs = parsed.methods or file["methods"]
-    if not specs:
-        raise SettingError(f"compare: name methods: {', '.join(METHODS)}")
-    plans = []
-    for spec in specs:
-        name, fields, own = row_spec(spec)
-        plan = plan_of(flags, parsed, file, name, fields)
-        plans.append(dataclasses.replace(plan, own=own))
+    plans = plans_of(flags, parsed, file, "compare")
     output = Output.of(parsed)  # refuses what it does not know before anything is trained
     directory = directory_for(parsed.directory, "compare")
     saved = {"baselines": not parsed.no_baselines, "count": parsed.count}

@@ -51,8 +51,8 @@ class Census(Federation):
     def of_data(cls, data: Federation, **more: Any) -> Self:
         """Of the clients of these data, which are not kept; `more` are fields of a subclass."""
         return cls(
-            map_tree(lambda t: _blank(t, len(t)), data.inputs),
-            map_tree(lambda t: _blank(t, len(t)), data.targets),
+            map_tree(lambda t: blank(t, len(t)), data.inputs),
+            map_tree(lambda t: blank(t, len(t)), data.targets),
             data.offsets,
             data.ids,
             data.classes,
@@ -69,8 +69,8 @@ class Census(Federation):
         offsets, total = _ranges({split: self.sizes(split)[chosen] for split in SPLITS})
         return replace(
             self,
-            inputs=map_tree(lambda t: _blank(t, total), self.inputs),
-            targets=map_tree(lambda t: _blank(t, total), self.targets),
+            inputs=map_tree(lambda t: blank(t, total), self.inputs),
+            targets=map_tree(lambda t: blank(t, total), self.targets),
             offsets=offsets,
             ids=tuple(self.ids[k] for k in chosen.tolist()),
         )
@@ -105,6 +105,6 @@ def _ranges(sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
     return offsets, start
 
 
-def _blank(t: Tensor, samples: int) -> Tensor:
+def blank(t: Tensor, samples: int) -> Tensor:
     """So many samples of the form of these, all of them zeros that take no memory."""
     return torch.zeros((), dtype=t.dtype, device=t.device).expand(samples, *t.shape[1:])

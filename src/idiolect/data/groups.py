@@ -12,7 +12,7 @@ from . import fetch
 from .federation import Federation
 from .frames import read_table
 from .preparation.check import SCALES
-from .reading import Reading
+from .reading import Reading, scale_knob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +31,7 @@ class Groups(Knobs):
         "what is predicted: classes, or values (a regression)",
         choices=("classes", "values"),
     )
-    scale: str = knob(
-        "federated",
-        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
-        "by sums that clients send), of each client, or not at all (none)",
-        choices=SCALES,
-    )
+    scale: str = scale_knob()
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     path: str = knob("", "folder that holds the file; empty: obtained once and kept in the cache")

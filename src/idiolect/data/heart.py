@@ -12,9 +12,8 @@ from ..core.paths import given_path
 from . import fetch
 from .federation import Federation
 from .frames import read_table
-from .preparation.check import MISSING, SCALES
 from .preparation.choose import read_names, write_names
-from .reading import Reading
+from .reading import Reading, missing_knob, scale_knob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,18 +76,8 @@ class Heart(Knobs):
         parse=read_names,
         write=write_names,
     )
-    missing: str = knob(
-        "mean",
-        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
-        "(+flag: and a feature that says so)",
-        choices=MISSING,
-    )
-    scale: str = knob(
-        "federated",
-        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
-        "by sums that clients send), of each client, or not at all (none)",
-        choices=SCALES,
-    )
+    missing: str = missing_knob("mean")
+    scale: str = scale_knob()
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.knobs import Knobs, knob
 from .preparation.check import MISSING, SCALES
 from .preparation.choose import read_names, write_names
+
+
+def missing_knob(default: str) -> Any:
+    """The setting for missing values, of everything that reads a table."""
+    return knob(
+        default,
+        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
+        "(+flag: and a feature that says so)",
+        choices=MISSING,
+    )
+
+
+def scale_knob() -> Any:
+    """The setting for the scale of numbers, likewise."""
+    return knob(
+        "federated",
+        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
+        "by sums that clients send), of each client, or not at all (none)",
+        choices=SCALES,
+    )
 
 
 @dataclass(frozen=True)
@@ -31,18 +52,8 @@ class Reading(Knobs):
     drop: tuple[str, ...] = knob(
         (), "columns to leave out, with commas", parse=read_names, write=write_names
     )
-    missing: str = knob(
-        "refuse",
-        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
-        "(+flag: and a feature that says so)",
-        choices=MISSING,
-    )
-    scale: str = knob(
-        "federated",
-        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
-        "by sums that clients send), of each client, or not at all (none)",
-        choices=SCALES,
-    )
+    missing: str = missing_knob("refuse")
+    scale: str = scale_knob()
     max_categories: int = knob(50, "most categories of a column", low=1)
     dates: str = knob(
         "refuse",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.trees import Tree, map_tree
+from .census import blank
 from .federation import Federation
 
 ALIGNED = mmap.ALLOCATIONGRANULARITY
@@ -86,11 +87,7 @@ def _write(data: Federation, path: Path) -> SharedData:
 
         inputs, targets = map_tree(put, data.inputs), map_tree(put, data.targets)
     nothing = {
-        "inputs": map_tree(_blank, data.inputs),
-        "targets": map_tree(_blank, data.targets),
+        "inputs": map_tree(lambda t: blank(t, len(t)), data.inputs),
+        "targets": map_tree(lambda t: blank(t, len(t)), data.targets),
     }
     return SharedData(replace(data, **nothing), inputs, targets)
-
-
-def _blank(t: Tensor) -> Tensor:
-    return torch.zeros((), dtype=t.dtype).expand(t.shape)

@@ -28,7 +28,7 @@ from ..method import Method
 from ..server.arrivals import Arrivals
 from ..server.server import Server
 from .check_timing import concurrency
-from .session import Share, data_of
+from .session import Share, data_of_clients
 from .settings import Settings
 from .survey import Load
 
@@ -55,7 +55,7 @@ class ByName:
     seed: int = 0
 
     def __call__(self) -> Federation:
-        return data_of(self.load(), self.wire_ids, self.attack, self.seed)
+        return data_of_clients(self.load(), self.wire_ids, self.attack, self.seed)
 
 
 class OnRay:

@@ -94,7 +94,7 @@ class Share:
     def data(self) -> Federation:
         """The data of these clients alone."""
         seed = self.contract.task.seed
-        return data_of(whole(self.federation), self.wire_ids, self.attack, seed)
+        return data_of_clients(whole(self.federation), self.wire_ids, self.attack, seed)
 
     def host(self) -> Host:
         """The host in this process."""
@@ -361,7 +361,7 @@ def host_folder(number: int) -> str:
     return f"host-{number}"
 
 
-def data_of(
+def data_of_clients(
     federation: Federation, wire_ids: Tensor, attack: Attack | None, seed: int
 ) -> Federation:
     """The data of some clients alone, as their attack wants them where they are malicious."""

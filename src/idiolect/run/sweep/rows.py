@@ -30,7 +30,6 @@ class Sweep:
     summaries: dict[Trial, dict[str, Any]]  # of every run, in the order of the grid
     failed: dict[Trial, str] = field(default_factory=dict)  # why
     title: str = ""
-    directory: Path | None = None
 
     @property
     def settings(self) -> list[Setting]:

@@ -178,7 +178,7 @@ def _run(
         raise SettingError("seeds: 0 is not accepted; at least one")
     workers = _workers(points, jobs)
     trials = _trials(points, stock, seeds)
-    done = Sweep({}, title=title, directory=directory)
+    done = Sweep({}, title=title)
     with (
         _folder(directory, manifest) as path,
         _shared(stock, workers, trials) as share,
