@@ -14,7 +14,7 @@ import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.run import grid
 from idiolect.run.plan import Plan
-from idiolect.run.sweep import sweep_plans
+from idiolect.run.sweep import Setting, Stock, sweep_plans, sweep_settings
 from idiolect.run.sweep.axes import read_axes
 from idiolect.run.sweep.trial import Trial
 from idiolect.testing import federation
@@ -236,3 +236,13 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
     assert len(swept(grid={"lr": [0.01, 0.1]}, directory=tmp_path / "a").rows()) == 4
     assert len(done) == 4
     assert Path(tmp_path / "a/table.csv").exists()
+
+
+def test_rounds_and_clients_can_be_kept():
+    stock = Stock({"": DATA}, {"": il.Task(model)})
+    point = Setting(il.FedAvg(lr=0.1), SMALL, "", "", "fedavg", {})
+    found = sweep_settings([point], stock, [3], jobs=1, keep=("by_round", "by_client"))
+    (summary,) = found.summaries.values()
+    assert [row["round"] for row in summary["by_round"]] == [1, 2]
+    assert len(summary["by_client"]) == DATA.clients
+    assert "by_round" not in sweep_settings([point], stock, [3], jobs=1).rows()[0]

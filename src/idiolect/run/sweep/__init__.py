@@ -7,6 +7,7 @@ sweep     all of them
 """
 
 from .rows import Sweep
-from .sweep import sweep, sweep_plans
+from .sweep import sweep, sweep_plans, sweep_settings
+from .trial import Setting, Stock
 
-__all__ = ["Sweep", "sweep", "sweep_plans"]
+__all__ = ["Setting", "Stock", "Sweep", "sweep", "sweep_plans", "sweep_settings"]

@@ -89,7 +89,9 @@ def sweep(
     where = None if directory is None else Path(directory)
     manifest = {"grid": {axis.name: list(axis.values) for axis in axes}}
     seeds = range(first.seed, first.seed + first.seeds)
-    return _run(points, stock, seeds, jobs, where, watch, title, manifest)
+    return sweep_settings(
+        points, stock, seeds, jobs=jobs, directory=where, watch=watch, title=title, told=manifest
+    )
 
 
 def sweep_plans(
@@ -129,7 +131,16 @@ def sweep_plans(
         "grid": {axis.name: list(axis.values) for axis in axes},
     }
     seeds = range(first.seed, first.seed + first.seeds)
-    return _run(points, stock, seeds, jobs, directory, watch, title, manifest)
+    return sweep_settings(
+        points,
+        stock,
+        seeds,
+        jobs=jobs,
+        directory=directory,
+        watch=watch,
+        title=title,
+        told=manifest,
+    )
 
 
 # -- settings ------------------------------------------------------------------------------------
@@ -164,23 +175,30 @@ def _named(plan: Plan) -> str:
 
 
 # -- running -------------------------------------------------------------------------------------
-def _run(
+def sweep_settings(
     points: Sequence[Setting],
     stock: Stock,
-    seeds: range,
-    jobs: int,
-    directory: Path | None,
-    watch: Watch | None,
-    title: str,
-    manifest: dict[str, Any],
+    seeds: Sequence[int],
+    *,
+    jobs: int = 0,
+    directory: Path | None = None,
+    watch: Watch | None = None,
+    title: str = "",
+    told: Mapping[str, Any] | None = None,
+    keep: Sequence[str] = (),
 ) -> Sweep:
+    """The same for settings that are made already, each with every seed.
+
+    `told` is what the directory says of the sweep. With `keep`, the summary of every run has its
+    evaluated rounds ("by_round") or its clients ("by_client") beside its figures.
+    """
     if not len(seeds):
         raise SettingError("seeds: 0 is not accepted; at least one")
     workers = _workers(points, jobs)
-    trials = _trials(points, stock, seeds)
+    trials = _trials(points, stock, seeds, tuple(keep))
     done = Sweep({}, title=title)
     with (
-        _folder(directory, manifest) as path,
+        _folder(directory, told or {}) as path,
         _shared(stock, workers, trials) as share,
         watch(trials) if watch else nullcontext() as bar,
     ):
@@ -210,7 +228,9 @@ def _workers(points: Sequence[Setting], jobs: int) -> int:
     return jobs or 1
 
 
-def _trials(points: Sequence[Setting], stock: Stock, seeds: range) -> list[Trial]:
+def _trials(
+    points: Sequence[Setting], stock: Stock, seeds: Sequence[int], keep: tuple[str, ...]
+) -> list[Trial]:
     """Every setting with every seed, each once; all that is wrong is said before the first run."""
     found: dict[str, Trial] = {}
     with warnings_once():
@@ -222,13 +242,13 @@ def _trials(points: Sequence[Setting], stock: Stock, seeds: range) -> list[Trial
                 raise SettingError(f"{point.label}: {error}") from None
             digest = point.digest(task, federation)
             for seed in seeds:
-                trial = Trial(point, seed, digest)
+                trial = Trial(point, seed, digest, keep)
                 found.setdefault(trial.key(), trial)
     return list(found.values())
 
 
 @contextmanager
-def _folder(directory: Path | None, manifest: dict[str, Any]) -> Iterator[Path]:
+def _folder(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
     """Where results are stored as they come."""
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
@@ -236,7 +256,7 @@ def _folder(directory: Path | None, manifest: dict[str, Any]) -> Iterator[Path]:
         return
     with RunDirectory(directory, fresh=True) as folder:
         folder.clear()
-        write_json(directory / MANIFEST, {"format": FORMAT, **plain(manifest)})
+        write_json(directory / MANIFEST, {"format": FORMAT, **plain(dict(manifest))})
         yield directory / RUNS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,15 @@ from ...method import Method
 from ...task.task import Task
 from ..grid import shared
 from ..identity import identity_of
+from ..result import Result
 from ..run import run
 from ..settings import Settings
 
 FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
+KEPT: dict[str, Callable[[Result], list[dict[str, Any]]]] = {  # what a summary leaves out
+    "by_round": Result.rounds_table,
+    "by_client": Result.clients_table,
+}
 
 
 @dataclass
@@ -76,9 +82,10 @@ class Trial:
     setting: Setting
     seed: int
     digest: str  # of everything that the result depends on, but for the seed
+    keep: tuple[str, ...] = ()  # names of `KEPT`: more than the summary
 
     def key(self) -> str:
-        return f"{self.digest}-{self.seed}"
+        return "-".join([self.digest, str(self.seed), *self.keep])
 
     def cost(self) -> float:
         """Rounds: what is known before it has run."""
@@ -94,7 +101,7 @@ class Trial:
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
         result = run(self.setting.method, task, federation, progress=False, **given)
-        return result.summary()
+        return {**result.summary(), **{name: KEPT[name](result) for name in self.keep}}
 
 
 def _text(value: Any) -> str:
