@@ -31,6 +31,7 @@ class Experiment:
 
 
 SCALES = ("quick", "full")
+REPRODUCED = "reproduced"  # the folder of published tables, and of figures of trained models
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -50,6 +51,33 @@ EXPERIMENTS: dict[str, Experiment] = {
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-table4": Experiment(
+        "lpproj.personal:write_table4", "ten methods on six data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-table10": Experiment(
+        "lpproj.personal:write_table10", "the same, volumes by a power law", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure2": Experiment(
+        "lpproj.personal:write_figure2", "accuracy against its variance, two data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure3": Experiment(
+        "lpproj.personal:write_figure3", "curves of training, two data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure5": Experiment(
+        "lpproj.personal:write_figure5", "curves of training, all data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure6": Experiment(
+        "lpproj.personal:write_figure6", "accuracy against its variance, all data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure7": Experiment(
+        "lpproj.personal:write_figure7", "test loss against its variance", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure8": Experiment(
+        "lpproj.personal:write_figure8", "curves of training, volumes by a power law", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure9": Experiment(
+        "lpproj.personal:write_figure9", "collaboration fairness", REPRODUCED, scales=True
+    ),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
     ),
