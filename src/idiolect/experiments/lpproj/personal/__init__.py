@@ -17,6 +17,7 @@ from .measure import Outcome, outcome, store, stored
 
 EVERY = tuple(CASES)
 DRAWN = ("EMNIST", "CIFAR")  # of Figures 2 and 3
+OUTCOME = "outcome.json"
 
 
 def write_table4(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Path]:
@@ -35,37 +36,37 @@ def write_table10(folder: Path, scale: str) -> list[Path]:
 
 
 def write_figure2(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, DRAWN, CASES)
+    found = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
     return figures.fairness("lp-proj-figure2", "Figure 2", found, scale).write(folder)
 
 
 def write_figure3(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, DRAWN, CASES)
+    found = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
     return figures.training("lp-proj-figure3", "Figure 3", found, scale).write(folder)
 
 
 def write_figure5(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, EVERY, CASES)
+    found = drawn(folder, scale, CASES)
     return figures.training("lp-proj-figure5", "Figure 5", found, scale).write(folder)
 
 
 def write_figure6(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, EVERY, CASES)
+    found = drawn(folder, scale, CASES)
     return figures.fairness("lp-proj-figure6", "Figure 6", found, scale).write(folder)
 
 
 def write_figure7(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, EVERY, CASES)
+    found = drawn(folder, scale, CASES)
     return figures.losses("lp-proj-figure7", "Figure 7", found, scale).write(folder)
 
 
 def write_figure8(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, [VOLUME.title], {VOLUME.title: VOLUME})
+    found = drawn(folder, scale, {VOLUME.title: VOLUME})
     return figures.training("lp-proj-figure8", "Figure 8", found, scale).write(folder)
 
 
 def write_figure9(folder: Path, scale: str) -> list[Path]:
-    found = measured(folder, scale, EVERY, CASES)
+    found = drawn(folder, scale, CASES)
     return figures.collaboration("lp-proj-figure9", "Figure 9", found, scale).write(folder)
 
 
@@ -73,11 +74,20 @@ def measured(
     folder: Path, scale: str, titles: Sequence[str], cases: dict[str, Case]
 ) -> dict[str, Outcome]:
     """What there is of every data set: those of `titles` run now, others as they are stored."""
-    found = {}
-    for title, case in cases.items():
-        runs = folder / ".runs" / f"lp-proj-{scale}" / case.title
-        path = runs / "outcome.json"
-        if title in titles:
-            store(path, outcome(case, case.sizes[scale], runs))
-        found[title] = stored(path)
+    for title in titles:
+        runs = _runs(folder, scale, cases[title])
+        store(runs / OUTCOME, outcome(cases[title], cases[title].sizes[scale], runs))
+    found = {t: stored(_runs(folder, scale, case) / OUTCOME) for t, case in cases.items()}
     return {title: one for title, one in found.items() if one}
+
+
+def drawn(folder: Path, scale: str, cases: dict[str, Case]) -> dict[str, Outcome]:
+    """What the table has stored of these data sets; what it has not is run."""
+    missing = [
+        t for t, case in cases.items() if not (_runs(folder, scale, case) / OUTCOME).exists()
+    ]
+    return measured(folder, scale, missing, cases)
+
+
+def _runs(folder: Path, scale: str, case: Case) -> Path:
+    return folder / ".runs" / f"lp-proj-{scale}" / case.title

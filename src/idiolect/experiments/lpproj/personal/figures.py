@@ -102,9 +102,7 @@ def _curves(title: str, one: Outcome, key: str, label: str, log: str) -> Panel:
     return Panel(f"{title}: {label}", "round", label, lines, log)
 
 
-def _points(
-    title: str, one: Outcome, point: Point, across: str, up: str, log: str = ""
-) -> Panel:
+def _points(title: str, one: Outcome, point: Point, across: str, up: str, log: str = "") -> Panel:
     lines = []
     for place, (row, figures) in enumerate(one["rows"].items()):
         x, y = point(figures)

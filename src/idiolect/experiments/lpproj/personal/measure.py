@@ -44,7 +44,9 @@ class _Measuring:
         places = self._search(grid)
         chosen: dict[str, Candidate] = {row: self.candidates[row][places[row]] for row in places}
         methods = {row: grid[row, place] for row, place in places.items()}
-        more = lacking(chosen, self.case) if {"lp-proj-1", "lp-proj-2", "pFedMe"} <= {*chosen} else {}
+        more = (
+            lacking(chosen, self.case) if {"lp-proj-1", "lp-proj-2", "pFedMe"} <= {*chosen} else {}
+        )
         extra = {(row, i): m for row, found in more.items() for i, m in enumerate(found)}
         places = self._search(extra)
         methods |= {row: extra[row, place] for row, place in places.items()}

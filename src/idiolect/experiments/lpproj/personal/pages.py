@@ -19,7 +19,7 @@ def table(
 ) -> Tabled:
     """The published table beside ours, as far as it was run."""
     cells = [
-        Cell(_title(title, found.get(title)), row, column, paper, ours)
+        Cell(_title(title, found.get(title)), row, column, paper, ours, _stands_in(found, title))
         for title in titles
         for row in _rows(title, found.get(title))
         for column, paper, ours in _columns(title, row, found.get(title))
@@ -44,6 +44,10 @@ def table(
         more=more,
         seconds=sum(f["seconds"] for one in found.values() for f in one["rows"].values()),
     )
+
+
+def _stands_in(found: dict[str, Outcome], title: str) -> bool:
+    return bool(title in found and found[title]["note"])
 
 
 def _title(title: str, one: Outcome | None) -> str:
