@@ -65,6 +65,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     "lp-proj-table10": Experiment(
         "lpproj.personal:write_table10", "the same, volumes by a power law", REPRODUCED, scales=True
     ),
+    "lp-proj-table2": Experiment(
+        "lpproj.table2:write", "in form: ResNet-34, 50 blocks", REPRODUCED, scales=True
+    ),
+    "lp-proj-table16": Experiment(
+        "lpproj.subspace:write_table16", "is P to be orthogonal?", REPRODUCED, scales=True
+    ),
+    "lp-proj-table17": Experiment(
+        "lpproj.subspace:write_table17", "which d_sub?", REPRODUCED, scales=True
+    ),
     "lp-proj-figure2": Experiment(
         "lpproj.personal:write_figure2",
         "accuracy against its variance, two data sets",

@@ -22,7 +22,7 @@ class Figure:
 
     mean: float | None
     half: float | None = None  # None: not printed, or one run only
-    digits: int = 4  # decimals as printed: no more is known of it
+    digits: int = 4  # decimals as printed (-3: thousands): no more is known of it
     ours: bool = False
 
     @property
@@ -47,8 +47,9 @@ class Figure:
     def __str__(self) -> str:
         if self.mean is None:
             return "★"
-        spread = "" if self.half is None else f" ± {self.half:.{self.digits}f}"
-        return f"{self.mean:.{self.digits}f}{spread}"
+        form = f",.{self.digits}f" if self.digits >= 0 else ".4g"
+        spread = "" if self.half is None else f" ± {self.half:{form}}"
+        return f"{self.mean:{form}}{spread}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""Tables 2, 4, 10, 16 and 17 of the lp-proj paper and their figures, at a small scale."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from idiolect.experiments.lpproj import subspace, table2
+from idiolect.experiments.lpproj.personal import figures, measure, pages
+from idiolect.experiments.lpproj.personal.cases import CASES, SYNTHETIC, Case, Size
+from idiolect.experiments.lpproj.personal.published import COLUMNS, read_published
+from idiolect.experiments.lpproj.personal.rows import EQUAL, UNTIED, candidates, method_of
+
+SMALL = {"clients": 5, "samples": 80}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Synthetic(0, 0), and digits with a model of two layers in place of MNIST."""
+    folder = tmp_path_factory.mktemp("runs")
+    digits = Case("MNIST", "digits", "mlp", 20, {}, note="digits in place of MNIST")
+    size = Size(22, 2, 2, "few")
+    return {
+        SYNTHETIC.title: measure.outcome(
+            SYNTHETIC, replace(size, options=SMALL), folder / "a", jobs=1
+        ),
+        "MNIST": measure.outcome(
+            digits, Size(2, 2, 0, "few", {"clients": 4}), folder / "b", jobs=1
+        ),
+    }
+
+
+def test_the_grid_is_that_of_the_paper():
+    many = {row: len(found) for row, found in candidates(Size(1, 1, 1)).items()}
+    assert many == {
+        "Ditto": 54,
+        "pFedMe": 54,
+        "Per-FedAvg": 9,
+        "FedAvg": 6,
+        "local": 3,
+        "lp-proj-1": 54,
+        "lp-proj-2": 54,
+        "RSA": 54,
+        "LG-FedAvg": 6,
+    }
+    fields = {"lr": 0.5, "personal_lr": 0.01, "lam": 10.0, "R": 5}
+    made = method_of("lp-proj-2", fields, SYNTHETIC).as_dict()
+    assert (made["p"], made["alternations"], made["steps"], made["lam"]) == (2.0, 5, 20, 10.0)
+    assert method_of("Ditto", fields, SYNTHETIC).as_dict()["personal_steps"] == 20
+
+
+def test_every_published_row_is_there():
+    published = read_published()
+    titles = {title for title, _ in published}
+    assert titles == {*CASES, "Synthetic, by volume"}
+    assert all(set(cells) == set(COLUMNS) for cells in published.values())
+
+
+def test_rows_that_the_paper_lacks_have_equal_gradients(found):
+    for one in found.values():
+        rows = one["rows"]
+        assert rows[EQUAL]["gradients"] == rows["lp-proj-1"]["gradients"]
+        assert rows["local"]["gradients"] < rows[EQUAL]["gradients"]
+    assert "LG-FedAvg" in found["MNIST"]["rows"]
+    assert "LG-FedAvg" not in found[SYNTHETIC.title]["rows"]
+    assert found[SYNTHETIC.title]["rows"][UNTIED]["chosen"] == "as lp-proj-1"
+
+
+def test_a_candidate_is_chosen_by_validation_data(monkeypatch, tmp_path):
+    seen = []
+
+    def choose(figures):
+        seen.append({place: s[0]["seeds"] for place, s in figures.items()})
+        return 1
+
+    monkeypatch.setattr(measure, "best", choose)
+    size = Size(1, 1, 1, "few", SMALL)
+    rows = ("FedAvg", "Ditto")
+    one = measure.outcome(SYNTHETIC, size, tmp_path, jobs=1, rows=rows)
+    assert all(seeds == [measure.SEARCH_SEED] for by in seen for seeds in by.values())
+    assert one["rows"]["Ditto"]["chosen"] == "lr 0.1, own lr 0.1, λ 1, R 1"
+
+
+def test_the_page_has_the_paper_beside_ours(found, tmp_path):
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    page, stored, index = pages.table("lp-proj-table4", "Table 4", found, [*CASES], "quick").write(
+        folder
+    )
+    text = page.read_text()
+    assert text.index("alone with as many gradients") < text.index("published cells")
+    assert "| Ditto | 0.3500 ± 0.0038 |" in text
+    cells = json.loads(stored.read_text())["cells"]
+    marks = {c["mark"] for c in cells if c["table"].startswith("MNIST")}
+    assert "agrees" not in marks  # digits stand in
+    assert {c["mark"] for c in cells if c["table"] == "CIFAR"} == {"not run"}
+    assert "lp-proj-table4.md" in index.read_text()
+
+
+@pytest.mark.parametrize("kind", ["training", "fairness", "losses", "collaboration"])
+def test_figures_are_drawn_of_the_same_runs(found, tmp_path, kind):
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    page = getattr(figures, kind)("lp-proj-figure5", "Figure 5", found, "quick")
+    page.write(folder)
+    assert (folder / "lp-proj-figure5.png").stat().st_size > 10_000
+    drawn = page.figures
+    assert all(len(x) == len(y) > 0 for lines in drawn.values() for x, y in lines.values())
+    if kind == "collaboration":
+        _, y = drawn[SYNTHETIC.title][EQUAL]
+        assert y == [pytest.approx(1.0)]  # with itself
+
+
+def test_table_16_and_17(tmp_path):
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    size = subspace.Size(1, 2, {"clients": 3})
+    page, *_ = subspace.write_table16(folder, "quick", size, "digits", jobs=1)
+    assert "| lp-proj-1, orthogonal | 0.004026 |" in page.read_text()
+    page, stored, *_ = subspace.write_table17(folder, "quick", size, "digits", jobs=1)
+    cells = json.loads(stored.read_text())["cells"]
+    assert len([c for c in cells if c["paper"]]) == 20
+    assert "agrees" not in {c["mark"] for c in cells}
+
+
+def test_table_2_in_form(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "none"))
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    size = table2.Size(1, 1, 4, 1, 0.01, "mlp", {"clients": 4}, source="digits", dim=20, blocks=5)
+    page, stored, *_ = table2.write(folder, "quick", size, jobs=1)
+    cells = json.loads(stored.read_text())["cells"]
+    assert [c["mark"] for c in cells if c["paper"]] == ["not run"] * 12
+    assert "times less" in page.read_text()
