@@ -94,7 +94,6 @@ def difference(stored: float, name: str, federation: Federation, task: Task, hea
     other roundings, and the stored figure may be anywhere in the range that they span. A changed
     method moves the whole range, and is noticed.
     """
-
     first = accuracy(name, federation, task, heard)
     if abs(first - stored) <= TOLERANCE:
         return abs(first - stored)
@@ -118,16 +117,10 @@ def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]
     table = folder / "results.json"
     stored, lines = _read(text, table) if only_missing else ({}, {})
     loaded = {title: case.load() for title, case in FEDERATIONS.items()}
-    stock = Stock({title: data for title, (data, _) in loaded.items()}, {})
-    todo: dict[tuple[str, str], Setting] = {}
-    for title, (_, tasks) in loaded.items():
-        for name, task in tasks.items():
-            if name not in stored.get(title, {}) or name not in lines.get(title, {}):
-                model = f"{title}, d = {task.d}"
-                stock.tasks[model] = task
-                method, settings = settings_of(name, FEDERATIONS[title].heard)
-                varied = {"data": title}
-                todo[title, name] = Setting(method, settings, title, model, name, varied)
+    have = {
+        (title, name) for title in stored for name in stored[title] if name in lines.get(title, {})
+    }
+    todo, stock = _missing(loaded, have)
     with stored_runs(folder, "golden", jobs) as runs:
         for (title, name), summaries in runs(todo, stock, range(SEEDS)).items():
             summary = merged(name, summaries)
@@ -144,6 +137,24 @@ def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]
         text.write_text("\n".join(page), encoding="utf-8")
         table.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, table]
+
+
+def _missing(
+    loaded: dict[str, tuple[Federation, dict[str, Task]]], have: set[tuple[str, str]]
+) -> tuple[dict[tuple[str, str], Setting], Stock]:
+    """What is to be run, by federation and method, with data and models."""
+    todo: dict[tuple[str, str], Setting] = {}
+    stock = Stock({}, {})
+    for title, (federation, tasks) in loaded.items():
+        stock.data[title] = federation
+        for name, task in tasks.items():
+            model = f"{title}, d = {task.d}"
+            stock.tasks[model] = task
+            if (title, name) not in have:
+                method, settings = settings_of(name, FEDERATIONS[title].heard)
+                varied = {"data": title}
+                todo[title, name] = Setting(method, settings, title, model, name, varied)
+    return todo, stock
 
 
 def _section(
