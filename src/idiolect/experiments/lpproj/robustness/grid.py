@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ... import data, models
-from ...core.knobs import build
-from ...data.federation import Federation
-from ...method import Method
-from ...methods import make_method
-from ...run.result import Result
-from ...run.run import run
-from ...run.settings import Settings, fixed_on_resume
-from ...task.task import Task
+from .... import data, models
+from ....core.knobs import build
+from ....data.federation import Federation
+from ....method import Method
+from ....methods import make_method
+from ....run.result import Result
+from ....run.run import run
+from ....run.settings import Settings, fixed_on_resume
+from ....task.task import Task
 
 FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
 ROUNDS = 200

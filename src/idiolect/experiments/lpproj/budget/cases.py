@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...method import Method
-from ...methods import FedAvg, Local, make_method
-from ...run.tune import Candidate
+from ....method import Method
+from ....methods import FedAvg, Local, make_method
+from ....run.tune import Candidate
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
 FINETUNED = ", fine-tuned"  # the end of the label of a row whose models are fine-tuned before use

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...host.scores import interval
+from ....host.scores import interval
 from .grid import ATTACKS, CellJob
 
 

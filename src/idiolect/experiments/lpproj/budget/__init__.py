@@ -13,16 +13,16 @@ from typing import Any
 
 from rich.console import Console
 
-from ... import data, models
-from ...data.federation import Federation
-from ...methods import name_of
-from ...report.curve_picture import picture
-from ...report.curves import curve
-from ...report.goals import Curve, Goals
-from ...run.kept import Kept, kept
-from ...run.run import run
-from ...run.tune import Candidate, choose
-from ...task.task import Task
+from .... import data, models
+from ....data.federation import Federation
+from ....methods import name_of
+from ....report.curve_picture import picture
+from ....report.curves import curve
+from ....report.goals import Curve, Goals
+from ....run.kept import Kept, kept
+from ....run.run import run
+from ....run.tune import Candidate, choose
+from ....task.task import Task
 from .cases import CASES, Case, rows
 from .page import line, page
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...run.grid import finish
+from ....run.grid import finish
 from .grid import ATTACKS, CLIENTS, FEDERATIONS, FORMAT, METHODS, ROUNDS, SEEDS, jobs
 from .page import page
 from .picture import need_matplotlib, picture

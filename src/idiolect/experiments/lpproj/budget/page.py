@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...report.figures import count, goal, number, size
+from ....report.figures import count, goal, number, size
 from .cases import CASES, CHANNELS, FINETUNED
 
 Figures = dict[str, Any]  # of one federation: label of the row -> what it reached
