@@ -28,10 +28,17 @@ def reproduce(argv: list[str]) -> None:
     parser.add_argument(
         "--output", default="docs", help="the folder for its page and figures (default docs)"
     )
+    parser.add_argument(
+        "--scale",
+        default="",
+        help="quick (minutes, the default) or full (the paper's repeats; it may be stopped and "
+        "goes on where it was), of experiments that have both",
+    )
     parsed = Flags(parser).parse(argv)
     if parsed.name not in EXPERIMENTS:
         raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
-    for path in EXPERIMENTS[parsed.name](given_folder(parsed.output, "output")):
+    output = given_folder(parsed.output, "output")
+    for path in EXPERIMENTS[parsed.name](output, parsed.scale):
         print(shown(path))
 
 

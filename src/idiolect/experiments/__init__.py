@@ -6,6 +6,8 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.knobs import SettingError, nearest
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -14,15 +16,21 @@ class Experiment:
     function: str  # module:function of this folder; it takes the folder, gives the files it wrote
     text: str  # what it shows
     folder: str = ""  # below the output folder
+    scales: bool = False  # it has a quick and a full scale, and takes which
 
-    def __call__(self, output: Path) -> list[Path]:
+    def __call__(self, output: Path, scale: str = "") -> list[Path]:
+        if scale and not self.scales:
+            raise SettingError(f"scale: {scale!r} is not accepted; this experiment has one only")
+        if scale and scale not in SCALES:
+            raise nearest(scale, SCALES, "scale")
         module, _, name = self.function.partition(":")
         write = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         folder = output / self.folder
         folder.mkdir(parents=True, exist_ok=True)
-        return write(folder)
+        return write(folder, scale or SCALES[0]) if self.scales else write(folder)
 
 
+SCALES = ("quick", "full")
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
 EXPERIMENTS: dict[str, Experiment] = {

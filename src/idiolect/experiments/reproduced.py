@@ -42,7 +42,7 @@ class Reproduced:
     title: str
     settings: str  # as printed, what the paper leaves open, and what was chosen
     claims: Sequence[Claim]
-    tables: dict[str, list[Row]]  # title -> rows, all with the same keys
+    tables: dict[str, list[Row]]  # title -> rows
     figures: dict[str, Any] = field(default_factory=dict)  # plain data behind tables and pictures
     panels: Sequence[Panel] = ()
     seconds: float = 0.0  # how long it took
@@ -119,11 +119,11 @@ def table(rows: Sequence[Row]) -> list[str]:
     """Lines of a Markdown table."""
     if not rows:
         return []
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     return [
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
-        *(f"| {' | '.join(_cell(row[c]) for c in columns)} |" for row in rows),
+        *(f"| {' | '.join(_cell(row.get(c)) for c in columns)} |" for row in rows),
     ]
 
 
