@@ -16,7 +16,10 @@ from ....task.task import Task
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
 FINETUNED = ", fine-tuned"  # the end of the label of a row whose models are fine-tuned before use
-FINETUNE = {"finetune_steps": 2, "finetune_lr": 0.1}  # the paper's, "for a fair comparison"
+FINETUNE: dict[str, Any] = {
+    "finetune_steps": 2,
+    "finetune_lr": 0.1,
+}  # the paper's, "for a fair comparison"
 TUNED = ", tuned"  # in the label of a row whose channel is chosen from the paper's grid too
 Candidate = tuple[Method, dict[str, Any]]  # a method, and run settings of its own
 
