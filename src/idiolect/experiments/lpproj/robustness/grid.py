@@ -1,28 +1,23 @@
-"""The grid of the paper: methods, attacks and federations, and the run behind each of its cells."""
+"""The grid of the paper: methods, attacks and federations, and the runs behind its cells."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .... import data, models
-from ....core.knobs import build
 from ....data.federation import Federation
 from ....method import Method
 from ....methods import make_method
-from ....run.result import Result
-from ....run.run import run
-from ....run.settings import Settings, fixed_on_resume
+from ....run.sweep import Setting, Stock
 from ....task.task import Task
+from ...runs import Summary
 
-FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
+FORMAT = 2  # of the stored figures: a change in what they mean makes the old ones void
 ROUNDS = 200
 SEEDS = 2
 CLIENTS = 100
@@ -38,8 +33,10 @@ class Competitor:
     rule: str = "mean"  # {f}: the number of malicious clients that the rule is told
     sends: bool = True  # False: no attack reaches its benign clients, they are those of a clean run
 
-    def make(self) -> Method:
-        return make_method(self.method, **self.fields)
+    def make(self, dim: int) -> Method:
+        """The method; `dim` is that of the subspace, where it has one."""
+        own = {"dim": dim} if "dim" in self.fields else {}
+        return make_method(self.method, **self.fields | own)
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,34 @@ ATTACKS = {
     "gaussian": Threat("gaussian(std=100)"),
     "data-poison": Threat("data-poison(std=20)", (0.02, 0.05, 0.1, 0.2)),
 }
-FEDERATIONS: dict[str, dict[str, float]] = {
-    "Synthetic(0, 0)": {"alpha": 0.0, "beta": 0.0},
-    "Synthetic(1, 1)": {"alpha": 1.0, "beta": 1.0},
+
+
+@dataclass(frozen=True)
+class Place:
+    """A federation of the tables, and its model."""
+
+    data: str
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    dim: int = 21  # of the subspace of lp-proj
+    few: tuple[int, int] | None = None  # rounds of methods that train everyone, and of the others
+
+    def load(self, clients: int) -> tuple[Federation, Task]:
+        """The data and the model."""
+        federation = data.load(self.data, **self.options, clients=clients)
+        shape = tuple(federation.inputs.shape[1:])
+        return federation, Task(partial(models.make, self.model, shape, federation.classes))
+
+    def rounds(self, method: Method, most: int) -> int:
+        """Of a method, where the grid has `most`."""
+        return most if self.few is None else min(most, self.few[method.trains != "everyone"])
+
+
+MNIST = "MNIST"
+FEDERATIONS = {
+    "Synthetic(0, 0)": Place("synthetic", "linear", {"alpha": 0.0, "beta": 0.0}),
+    "Synthetic(1, 1)": Place("synthetic", "linear", {"alpha": 1.0, "beta": 1.0}),
+    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(5, 50)),
 }
 
 
@@ -99,136 +121,97 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-@dataclass(frozen=True)
-class CellJob:
-    """One run: a cell of the grid and a seed.
-
-    A cell without malicious clients has attack "none" and serves the tables of all attacks.
-    """
-
-    federation: str
-    method: str
-    attack: str
-    share: float
-    seed: int
-    rounds: int = ROUNDS
-    clients: int = CLIENTS
-
-    @property
-    def cell(self) -> tuple[str, str, str, float]:
-        return self.federation, self.method, self.attack, self.share
-
-    def settings(self) -> dict[str, Any]:
-        heard = heard_per_round(self.clients)
-        expected = int(heard * self.share + 1e-9)
-        most = max(0, (heard - 3) // 2)  # that Krum can be told: n >= 2 f + 3
-        given = {
-            "rounds": self.rounds,
-            "sample": heard,
-            "seed": self.seed,
-            "eval_every": min(EVERY, self.rounds),
-            "rule": METHODS[self.method].rule.format(f=min(expected, most)),
-            "attack": ATTACKS[self.attack].attack if self.share else "none",
-            "malicious": self.share,
-            "threads": 1,
-        }
-        return build(Settings, given, "run").as_dict()
-
-    def key(self) -> str:
-        competitor = METHODS[self.method]
-        options = {**FEDERATIONS[self.federation], "clients": self.clients}
-        fields = competitor.make().as_dict()
-        named = {"rounds", *fixed_on_resume()}
-        settings = {k: v for k, v in self.settings().items() if k in named}
-        parts = [FORMAT, options, competitor.method, fields, settings]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
-
-    def train(self) -> dict[str, Any]:
-        """The final test accuracy of the benign clients."""
-        began = time.process_time()
-        if self.share and not METHODS[self.method].sends:
-            return self._untouched() | {"cpu": round(time.process_time() - began, 2)}
-        result = self._run()
-        summary = result.summary()
-        clients = result.clients_table()
-        out = {
-            "accuracy": round(summary["accuracy"]["mean"], 6),
-            "variance": round(summary["accuracy"]["variance"], 6),
-            "collapsed": summary["collapsed"][0],
-            "cpu": round(time.process_time() - began, 2),
-            "malicious": [k for k, row in enumerate(clients) if row["malicious"]],
-        }
-        if not self.share:  # to ask later how the same clients do when nobody is malicious
-            out["by_client"] = [round(row["test_accuracy"], 4) for row in clients]
-        return out
-
-    def _run(self, **changes: Any) -> Result:
-        method = METHODS[self.method].make()
-        federation = _data(self.federation, self.clients)
-        return run(method, _task(), federation, progress=False, **self.settings() | changes)
-
-    def _untouched(self) -> dict[str, Any]:
-        """The clients that are benign here, in the clean run."""
-        malicious = [row["malicious"] for row in self._run(rounds=0).clients_table()]
-        clients, collapsed = _clean(replace(self, attack="none", share=0.0))
-        rows = [row for row, lies in zip(clients, malicious, strict=True) if not lies]
-        each = np.array([row["test_accuracy"] for row in rows])
-        samples = [row["test_samples"] for row in rows]
-        return {
-            "accuracy": round(float(np.average(each, weights=samples)), 6),
-            "variance": round(float(each.var()), 6),
-            "collapsed": collapsed,
-            "malicious": [k for k, lies in enumerate(malicious) if lies],
-        }
-
-    def cost(self) -> float:
-        """In runs of FedAvg: a method that trains everyone takes about as long as eight of them."""
-        if self.share and not METHODS[self.method].sends:
-            return 0.1
-        return 8 if METHODS[self.method].make().trains == "everyone" else 1
-
-    def describe(self) -> str:
-        return f"{self.title()}, seed {self.seed}, {self.rounds} rounds, {self.clients} clients"
-
-    def title(self) -> str:
-        """The cell in words.
-
-        >>> CellJob("Synthetic(0, 0)", "RSA", "sign-flip", 0.1, seed=0).title()
-        'Synthetic(0, 0): RSA, sign-flip 10 %'
-        """
-        threat = f"{self.attack} {percent(self.share)}" if self.share else "clean"
-        return f"{self.federation}: {self.method}, {threat}"
+# -- runs ----------------------------------------------------------------------------------------
+Key = tuple[str, str, str, float]  # federation, method, attack, share of malicious clients
+NO_ATTACK = ("none", 0.0)  # a cell without malicious clients serves the tables of all attacks
+Outcome = dict[str, Any]  # what a run, or a clean one in its place, says of the benign clients
 
 
-@lru_cache(maxsize=4)
-def _data(title: str, clients: int) -> Federation:
-    return data.load("synthetic", **FEDERATIONS[title], clients=clients)
-
-
-@lru_cache(maxsize=4)
-def _clean(job: CellJob) -> tuple[list[dict[str, Any]], int | None]:
-    """Its clients at the end, and the round from which on it has collapsed."""
-    result = job._run()
-    return result.clients_table(), result.summary()["collapsed"][0]
-
-
-@lru_cache(maxsize=1)
-def _task() -> Task:
-    return Task(partial(models.make, "linear", (60,), 10))
-
-
-def jobs(
-    federations: Iterable[str],
-    methods: Sequence[str],
-    attacks: Sequence[str],
-    seeds: int,
-    rounds: int,
-    clients: int,
-) -> Iterator[CellJob]:
-    """Every run of the grid, the clean ones once."""
+def keys(federations: Iterable[str], methods: Sequence[str], attacks: Sequence[str]) -> list[Key]:
+    """Every cell of the grid, the clean ones once."""
     attacked = [(attack, share) for attack in attacks for share in ATTACKS[attack].shares]
-    for federation in federations:
-        for method in methods:
-            for attack, share in [("none", 0.0), *attacked]:
-                for seed in range(seeds):
-                    yield CellJob(federation, method, attack, share, seed, rounds, clients)
+    return [
+        (federation, method, attack, share)
+        for federation in federations
+        for method in methods
+        for attack, share in [NO_ATTACK, *attacked]
+    ]
+
+
+def setting(key: Key, rounds: int, clients: int) -> Setting:
+    """The runs of a cell.
+
+    Those of a method that sends nothing tell who is malicious and have no round: what its benign
+    clients do is in the clean run.
+
+    >>> setting(("Synthetic(0, 0)", "RSA", "sign-flip", 0.1), ROUNDS, CLIENTS).label
+    'RSA attack=sign-flip 10 % data=Synthetic(0, 0)'
+    """
+    federation, name, attack, share = key
+    competitor, place = METHODS[name], FEDERATIONS[federation]
+    method = competitor.make(place.dim)
+    heard = heard_per_round(clients)
+    expected = int(heard * share + 1e-9)
+    most = max(0, (heard - 3) // 2)  # that Krum can be told: n >= 2 f + 3
+    wanted = place.rounds(method, rounds) if competitor.sends or not share else 0
+    given = {
+        "rounds": wanted,
+        "sample": heard,
+        "eval_every": min(EVERY, wanted),
+        "rule": competitor.rule.format(f=min(expected, most)),
+        "attack": ATTACKS[attack].attack if share else "none",
+        "malicious": share,
+    }
+    threat = f"{attack} {percent(share)}" if share else "none"
+    return Setting(
+        method, given, federation, federation, name, {"attack": threat, "data": federation}
+    )
+
+
+def stocked(federations: Iterable[str], clients: int) -> Stock:
+    """The data and the models."""
+    stock = Stock({}, {})
+    for title in federations:
+        stock.data[title], stock.tasks[title] = FEDERATIONS[title].load(clients)
+    return stock
+
+
+def outcomes(found: Mapping[Key, Sequence[Summary]]) -> dict[Key, list[Outcome]]:
+    """Of every cell, seed by seed."""
+    out = {}
+    for key, summaries in found.items():
+        federation, name, _, share = key
+        if share and not METHODS[name].sends:
+            clean = found[federation, name, *NO_ATTACK]
+            out[key] = [_untouched(s, c) for s, c in zip(summaries, clean, strict=True)]
+        else:
+            out[key] = [_outcome(s, clean=not share) for s in summaries]
+    return out
+
+
+def _outcome(summary: Summary, clean: bool) -> Outcome:
+    """The final test accuracy of the benign clients."""
+    clients = summary["by_client"]
+    out = {
+        "accuracy": round(summary["accuracy"]["mean"], 6),
+        "variance": round(summary["accuracy"]["variance"], 6),
+        "collapsed": summary["collapsed"][0],
+        "malicious": [k for k, row in enumerate(clients) if row["malicious"]],
+    }
+    if clean:  # to ask later how the same clients do when nobody is malicious
+        out["by_client"] = [round(row["test_accuracy"], 4) for row in clients]
+    return out
+
+
+def _untouched(attacked: Summary, clean: Summary) -> Outcome:
+    """The clients that are benign under an attack, in the clean run."""
+    malicious = [row["malicious"] for row in attacked["by_client"]]
+    benign = [r for r, lies in zip(clean["by_client"], malicious, strict=True) if not lies]
+    each = np.array([row["test_accuracy"] for row in benign])
+    samples = [row["test_samples"] for row in benign]
+    return {
+        "accuracy": round(float(np.average(each, weights=samples)), 6),
+        "variance": round(float(each.var()), 6),
+        "collapsed": clean["collapsed"][0],
+        "malicious": [k for k, lies in enumerate(malicious) if lies],
+    }
