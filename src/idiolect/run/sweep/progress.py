@@ -16,7 +16,7 @@ from ..grid import Job
 
 
 class Progressing:
-    """Says how a sweep, or another grid of jobs, goes: runs done, at work and failed, and when it will end."""
+    """Says how many runs go: how many are done and failed, and when they will end."""
 
     def __init__(self, trials: Sequence[Job]):
         self.costs = {trial: trial.cost() for trial in trials}

@@ -82,7 +82,7 @@ HEAD = """\
 
 The two columns of Table 5 of the lp-proj paper. A *word* is a 32-bit number as the paper counts:
 both directions, its formulas for coded messages, lp-proj charged for all clients down and the
-others for the tenth that is heard. *Bytes* are what is really sent: headers too, and the model down in full,
+others for those heard, a tenth. *Bytes* are what is really sent: headers too, and the model down in full,
 since a client that was not heard last time cannot use a coded change. ★: the first round is beyond
 the budget, or the target is not reached; † the rounds ended before the budget was spent.
 Compressed methods are FedAvg through a channel; *fine-tuned*: personalised before use by two SGD
