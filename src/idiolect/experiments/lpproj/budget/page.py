@@ -82,9 +82,9 @@ HEAD = """\
 
 The two columns of Table 5 of the lp-proj paper. A *word* is a 32-bit number as the paper counts:
 both directions, its formulas for coded messages, lp-proj charged for all clients down and the
-others for those heard, a tenth. *Bytes* are what is really sent: headers too, and the model down in full,
-since a client that was not heard last time cannot use a coded change. ★: the first round is beyond
-the budget, or the target is not reached; † the rounds ended before the budget was spent.
+others for the tenth that is heard. *Bytes* are what is really sent: headers too, and the model down
+in full, since a client that was not heard last time cannot use a coded change. ★: the first round
+is beyond the budget, or the target is not reached; † the rounds ended before the budget was spent.
 Compressed methods are FedAvg through a channel; *fine-tuned*: personalised before use by two SGD
 steps, as the paper does for a fair comparison. Step sizes are chosen from {0.05, 0.1, 0.5} on
 validation data of seed 0; lp-proj has `preset=paper`. Written by `idiolect reproduce budget`.
