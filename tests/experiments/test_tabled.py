@@ -46,6 +46,7 @@ def test_a_figure_is_a_mean_over_seeds():
     assert Figure.of([0.5, None]).mean is None
     assert Figure.of([0.5]).half is None
     assert str(Figure.of([0.4, 0.6], 2)) == "0.50 ± 1.27"
+    assert Figure.of([0.4, 0.6], 2).reach == pytest.approx(0.055)  # not 1.27: a tenth of the mean
 
 
 def _one():
@@ -87,3 +88,9 @@ def test_stored_pages_are_those_of_their_figures():
 def test_a_scale_that_there_is_not_is_refused(tmp_path):
     with pytest.raises(SettingError, match="scale: 'quick' is not accepted"):
         EXPERIMENTS["golden"](tmp_path, "quick")
+
+
+def test_other_data_than_the_papers_never_agree():
+    cell = Cell("data", "a", "accuracy", Figure(0.5), Figure(0.5), stand_in=True)
+    other = Cell("data", "b", "accuracy", Figure(0.4), Figure(0.3), stand_in=True)
+    assert marked([cell, other]) == ["same order", "same order"]

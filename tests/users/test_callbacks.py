@@ -321,3 +321,15 @@ def test_best_models_that_were_not_kept_are_not_made_up():
     for result in (run(), run(patience=2)):
         with pytest.raises(il.SettingError, match="were not kept; run with keep_best=True"):
             result.personal(0, best=True)
+
+
+def test_evaluated_rounds_may_have_figures_on_training_data(tmp_path):
+    result = run(eval_train=True, directory=tmp_path / "r")
+    last = result.rounds_table()[-1]
+    train = result.summary()["train"]
+    assert last["train_loss"] == pytest.approx(train["loss"]["mean"])
+    assert last["train_accuracy"] == pytest.approx(train["accuracy"]["mean"])
+    assert figures(run())["accuracy"] == figures(result)["accuracy"]
+    assert "train_loss" not in run().rounds_table()[-1]
+    longer = run(eval_train=True, directory=tmp_path / "r", resume=True, rounds=6)
+    assert len(longer.rounds_table()) == 6 and "train_loss" in longer.rounds_table()[0]

@@ -34,11 +34,19 @@ def reproduce(argv: list[str]) -> None:
         help="quick (minutes, the default) or full (the paper's repeats; it may be stopped and "
         "goes on where it was), of experiments that have both",
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="DATA",
+        help="run a data set of the table alone, e.g. 'Synthetic(0, 0)'; the page has what else is "
+        "stored; may be given several times",
+    )
     parsed = Flags(parser).parse(argv)
     if parsed.name not in EXPERIMENTS:
         raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
     output = given_folder(parsed.output, "output")
-    for path in EXPERIMENTS[parsed.name](output, parsed.scale):
+    for path in EXPERIMENTS[parsed.name](output, parsed.scale, parsed.only):
         print(shown(path))
 
 

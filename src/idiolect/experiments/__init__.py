@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.knobs import SettingError, nearest
 
@@ -18,7 +21,7 @@ class Experiment:
     folder: str = ""  # below the output folder
     scales: bool = False  # it has a quick and a full scale, and takes which
 
-    def __call__(self, output: Path, scale: str = "") -> list[Path]:
+    def __call__(self, output: Path, scale: str = "", only: Sequence[str] = ()) -> list[Path]:
         if scale and not self.scales:
             raise SettingError(f"scale: {scale!r} is not accepted; this experiment has one only")
         if scale and scale not in SCALES:
@@ -27,10 +30,16 @@ class Experiment:
         write = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         folder = output / self.folder
         folder.mkdir(parents=True, exist_ok=True)
-        return write(folder, scale or SCALES[0]) if self.scales else write(folder)
+        given: dict[str, Any] = {"scale": scale or SCALES[0]} if self.scales else {}
+        if only:
+            if "only" not in inspect.signature(write).parameters:
+                raise SettingError("only: it is not accepted; this experiment is run as a whole")
+            given["only"] = only
+        return write(folder, **given)
 
 
 SCALES = ("quick", "full")
+REPRODUCED = "reproduced"  # the folder of published tables, and of figures of trained models
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -52,6 +61,48 @@ EXPERIMENTS: dict[str, Experiment] = {
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
+    "lp-proj-table4": Experiment(
+        "lpproj.personal:write_table4", "ten methods on six data sets", REPRODUCED, scales=True
+    ),
+    "lp-proj-table10": Experiment(
+        "lpproj.personal:write_table10", "the same, volumes by a power law", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure2": Experiment(
+        "lpproj.personal:write_figure2",
+        "accuracy against its variance, two data sets",
+        REPRODUCED,
+        scales=True,
+    ),
+    "lp-proj-figure3": Experiment(
+        "lpproj.personal:write_figure3",
+        "curves of training, two data sets",
+        REPRODUCED,
+        scales=True,
+    ),
+    "lp-proj-figure5": Experiment(
+        "lpproj.personal:write_figure5",
+        "curves of training, all data sets",
+        REPRODUCED,
+        scales=True,
+    ),
+    "lp-proj-figure6": Experiment(
+        "lpproj.personal:write_figure6",
+        "accuracy against its variance, all data sets",
+        REPRODUCED,
+        scales=True,
+    ),
+    "lp-proj-figure7": Experiment(
+        "lpproj.personal:write_figure7", "test loss against its variance", REPRODUCED, scales=True
+    ),
+    "lp-proj-figure8": Experiment(
+        "lpproj.personal:write_figure8",
+        "curves of training, volumes by a power law",
+        REPRODUCED,
+        scales=True,
+    ),
+    "lp-proj-figure9": Experiment(
+        "lpproj.personal:write_figure9", "collaboration fairness", REPRODUCED, scales=True
+    ),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
     ),

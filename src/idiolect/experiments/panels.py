@@ -11,6 +11,7 @@ from ..core.knobs import SettingError
 from ..report.curve_picture import COLOURS, GREY, INK, STYLES
 
 COLUMNS = 3  # panels side by side
+MARKERS = "os^D"
 FEW = 6  # places of a logarithmic axis that have a mark each
 WIDE = 30  # a logarithmic axis over this range has room for its decades only
 
@@ -88,7 +89,7 @@ def _panel(axes: Any, panel: Panel) -> None:
             axes.plot(line.x, line.y, color=colour, linestyle=(0, (2, 2)), linewidth=1)
             axes.lines[-1].set_label(line.label)
             continue
-        marker = "o" if line.points else ""
+        marker = MARKERS[number // len(COLOURS) % len(MARKERS)] if line.points else ""
         axes.plot(line.x, line.y, color=colour, linestyle=style, linewidth=1.5, label=line.label)
         axes.lines[-1].set(marker=marker, markersize=3.5)
         if line.low is not None and line.high is not None:

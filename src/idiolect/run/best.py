@@ -15,14 +15,19 @@ History = Sequence[dict[str, Any]]
 
 
 def columns(settings: Settings) -> list[str]:
-    """The columns of an evaluated round that are about validation data.
+    """The columns of an evaluated round that are about validation and training data.
 
-    >>> columns(Settings(patience=3, metric="auc")), columns(Settings())
-    (['valid_loss', 'valid_accuracy', 'valid_auc'], [])
+    >>> columns(Settings(patience=3, metric="auc")), columns(Settings(eval_train=True))
+    (['valid_loss', 'valid_accuracy', 'valid_auc'], ['train_loss', 'train_accuracy'])
     """
-    if not settings.validates:
-        return []
-    return [f"valid_{name}" for name in dict.fromkeys(("loss", "accuracy", settings.watched))]
+    names = {"valid": ("loss", "accuracy", settings.watched), "train": ("loss", "accuracy")}
+    return [f"{split}_{n}" for split in splits(settings)[1:] for n in dict.fromkeys(names[split])]
+
+
+def splits(settings: Settings) -> tuple[str, ...]:
+    """The parts of the data that evaluated rounds look at, test data first."""
+    more = {"valid": settings.validates, "train": settings.eval_train}
+    return ("test", *(split for split, wanted in more.items() if wanted))
 
 
 def best_row(history: History, settings: Settings) -> int:

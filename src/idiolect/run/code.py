@@ -12,16 +12,21 @@ from pathlib import Path
 from ..method import Method
 
 _PACKAGE = Path(__file__).parents[1]
+NO_PART = ("cli", "experiments", "report")  # folders that say what is run and show what came out
 
 
 def code_of(method: Method) -> dict[str, str]:
-    """The package's version, a hash of its source files, and one of the method's source.
+    """The package's version, a hash of the files that a run depends on, one of the method's own.
 
     >>> from ..methods import make_method
     >>> sorted(code_of(make_method("fedavg")))
     ['idiolect', 'method', 'source']
     """
-    return {"idiolect": version(), "source": package_source(), "method": class_source(type(method))}
+    return {
+        "idiolect": version(),
+        "source": package_source(without=NO_PART),
+        "method": class_source(type(method)),
+    }
 
 
 def version() -> str:
@@ -33,10 +38,12 @@ def version() -> str:
 
 
 @cache
-def package_source() -> str:
-    """SHA-256 over the source files of this package, by name."""
+def package_source(without: tuple[str, ...] = ()) -> str:
+    """SHA-256 over the source files of this package, by name, without some of its folders."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
+        if path.relative_to(_PACKAGE).parts[0] in without:
+            continue
         content = path.read_bytes()
         digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode())
         digest.update(content)

@@ -319,6 +319,9 @@ class Evaluation(Knobs):
     """When models are evaluated, and by which figures."""
 
     eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    eval_train: bool = knob(
+        False, "evaluated rounds have loss and accuracy on training data too: curves of both"
+    )
     metrics: tuple[Metric, ...] = knob(
         (),
         "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "

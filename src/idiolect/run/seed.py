@@ -17,7 +17,7 @@ from ..host.metrics import direction
 from ..host.scores import ENDS, Scores, summarise
 from ..report.figures import Figure
 from . import checkpoint
-from .best import best_row, columns
+from .best import best_row, columns, splits
 from .check import warn
 from .directory import RunDirectory
 from .journal import Journal
@@ -45,8 +45,7 @@ class Seed:
     def evaluate(self) -> None:
         """Test figures of this round."""
         clients = self.session.people.evaluated
-        splits = ("test", "valid") if self.settings.validates else ("test",)
-        found = self.session.engine.evaluate(clients, splits)
+        found = self.session.engine.evaluate(clients, splits(self.settings))
         scores = found["test"]
         ledger = self.session.server.ledger
         figures: dict[str, float] = {"round": self.session.rounds, **summarise(scores)}
@@ -54,10 +53,10 @@ class Seed:
         spent = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(spent.double().mean())
         figures |= self.session.engine.figures()
-        if self.settings.validates:
-            valid = summarise(found["valid"])
-            names = columns(self.settings)
-            figures |= {name: valid[name.removeprefix("valid_")] for name in names}
+        more = {split: summarise(found[split]) for split in splits(self.settings)[1:]}
+        for name in columns(self.settings):
+            split, _, figure = name.partition("_")
+            figures[name] = more[split][figure]
         self.record.history.append(figures)
         accuracy = torch.full((len(self.session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()

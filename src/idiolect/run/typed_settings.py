@@ -69,6 +69,7 @@ class RunSettings(TypedDict, total=False):
     attack: Attack | str | None
     malicious: float
     eval_every: int
+    eval_train: bool
     metrics: AnyMetric | Sequence[AnyMetric]
     metric: str
     target_value: float | str | None

@@ -1,0 +1,162 @@
+"""One federation: the search on validation data, then the runs that the tables and figures show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....core.files import write_json
+from ....core.plain import plain
+from ....method import Method
+from ....run.collaboration import pearson
+from ....run.sweep import Setting, Stock, best
+from ...runs import Runs
+from .cases import Case, Size
+from .rows import EQUAL, UNTIED, Candidate, candidates, lacking, method_of
+
+SEARCH_SEED = 1000  # never a seed of the final runs
+Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
+
+
+def outcome(case: Case, size: Size, folder: Path, jobs: int = 0, rows: Sequence[str] = ()) -> Any:
+    """Everything the pages need of one federation; what is stored is not run again."""
+    return _Measuring(case, size, folder, jobs, rows).outcome()
+
+
+class _Measuring:
+    def __init__(self, case: Case, size: Size, folder: Path, jobs: int, rows: Sequence[str]):
+        self.case, self.size = case, size
+        federation, task = case.load(size)
+        self.stock = Stock({"": federation}, {"": task})
+        self.federation, self.task = federation, task
+        self.runs = Runs(folder / "runs", jobs)
+        wanted = {n: c for n, c in candidates(size).items() if case.parts or n != "LG-FedAvg"}
+        self.candidates = {n: c for n, c in wanted.items() if not rows or n in rows}
+
+    def outcome(self) -> Outcome:
+        grid = {
+            (row, i): method_of(row, fields, self.case)
+            for row, found in self.candidates.items()
+            for i, fields in enumerate(found)
+        }
+        places = self._search(grid)
+        chosen: dict[str, Candidate] = {row: self.candidates[row][places[row]] for row in places}
+        methods = {row: grid[row, place] for row, place in places.items()}
+        more = (
+            lacking(chosen, self.case) if {"lp-proj-1", "lp-proj-2", "pFedMe"} <= {*chosen} else {}
+        )
+        extra = {(row, i): m for row, found in more.items() for i, m in enumerate(found)}
+        places = self._search(extra)
+        methods |= {row: extra[row, place] for row, place in places.items()}
+        return self._final(methods, chosen)
+
+    def _setting(self, row: str, method: Method, **run: Any) -> Setting:
+        sample = 0 if method.hears_all else self.case.sample(self.federation.clients)
+        given = {"sample": sample, **run}
+        return Setting(method, given, "", "", row, {})
+
+    def _search(self, grid: dict[tuple[str, int], Method]) -> dict[str, int]:
+        """The place of each row's candidate with the highest accuracy on validation data."""
+        names = list(dict.fromkeys(row for row, _ in grid))
+        if not self.size.search_rounds:
+            return dict.fromkeys(names, 0)
+        several = {k: m for k, m in grid.items() if sum(row == k[0] for row, _ in grid) > 1}
+        points = {
+            (row, i): self._setting(
+                f"{row} {i}", method, rounds=self.size.search_rounds, eval_every=0
+            )
+            for (row, i), method in several.items()
+        }
+        found = self.runs(points, self.stock, [SEARCH_SEED])
+        places = dict.fromkeys(names, 0)
+        for name in dict.fromkeys(row for row, _ in several):
+            places[name] = best({i: s for (row, i), s in found.items() if row == name})
+        return places
+
+    def _final(self, methods: dict[str, Method], chosen: dict[str, Candidate]) -> Outcome:
+        rounds = self.size.rounds
+        every = max(1, rounds // 40)
+        points = {
+            row: self._setting(row, method, rounds=rounds, eval_every=every, eval_train=True)
+            for row, method in methods.items()
+        }
+        keep = ("by_round", "by_client")
+        found = self.runs(points, self.stock, range(self.size.seeds), keep=keep)
+        alone = found.get(EQUAL) or found.get("local")
+        return plain(
+            {
+                "title": self.case.title,
+                "clients": self.federation.clients,
+                "parameters": self.task.d,
+                "heard": self.case.sample(self.federation.clients),
+                "scale": self.size.text,
+                "note": self.case.note,
+                "rows": {
+                    row: {
+                        "chosen": _chosen(row, methods[row], chosen),
+                        **_figures(summaries),
+                        "collaboration": _collaboration(summaries, alone),
+                    }
+                    for row, summaries in found.items()
+                },
+            }
+        )
+
+
+def _chosen(row: str, method: Method, chosen: dict[str, Candidate]) -> str:
+    fields = chosen.get(row)
+    if row == UNTIED:
+        return "as lp-proj-1"
+    if fields is None:
+        fields = {k: v for k, v in method.as_dict().items() if k in ("lr", "steps")}
+    names = {"lam": "λ", "personal_lr": "own lr"}
+    return ", ".join(f"{names.get(k, k)} {v:g}" for k, v in fields.items())
+
+
+def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By seed: the figures of the table, of the best late round, and the curves."""
+    late = [s.get("best_after_20") or {} for s in summaries]
+    rounds = [row["round"] for row in summaries[0]["by_round"]]
+    return {
+        "train loss": [s["train"]["loss"]["mean"] for s in summaries],
+        "variance of train loss": [s["train"]["loss"]["variance"] for s in summaries],
+        "accuracy": [s["accuracy"]["mean"] for s in summaries],
+        "variance of accuracy": [s["accuracy"]["variance"] for s in summaries],
+        "late": {
+            name: [one.get(name) for one in late]
+            for name in ("accuracy", "variance", "loss", "loss_variance")
+        },
+        "rounds": rounds,
+        "curves": {
+            name: [[row[name] for row in s["by_round"]] for s in summaries]
+            for name in ("train_loss", "accuracy")
+        },
+        "gradients": summaries[0]["gradients_per_client"],
+        "bytes": sum(summaries[0]["bytes"].values()),
+        "collapsed": [s["collapsed"][0] for s in summaries],
+        "seconds": sum(s["seconds"] for s in summaries),
+    }
+
+
+def _collaboration(
+    summaries: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]] | None
+) -> list[float]:
+    """By seed: the correlation over clients of accuracy alone with accuracy in the end."""
+
+    def each(summary: dict[str, Any]) -> list[float]:
+        return [row["test_accuracy"] for row in summary["by_client"]]
+
+    return [pearson(each(b), each(s)) for s, b in zip(summaries, alone or (), strict=False)]
+
+
+# -- stored ----------------------------------------------------------------------------------------
+def stored(path: Path) -> Outcome:
+    """What was measured before; {} where nothing was."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def store(path: Path, found: Outcome) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, found)
