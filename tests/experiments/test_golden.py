@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_changed_method_is_noticed(monkeypatch):
 def accuracies(monkeypatch, *values):
     """Let the runs of the check reach these accuracies, one after the other."""
     left = list(values)
-    monkeypatch.setattr(golden, "figures", lambda *_, **__: {"accuracy": {"mean": left.pop(0)}})
+    monkeypatch.setattr(golden, "accuracy", lambda *_, **__: left.pop(0))
     return left
 
 
@@ -76,16 +77,23 @@ def test_a_figure_outside_of_that_range_is_one(monkeypatch):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """What was run, by (method, clients heard), without running it."""
+    """The names of the methods that were run, without running them."""
     seen = []
-    figure = {"mean": 0.5, "ci95": 0.1, "variance": 0.1, "worst10": 0.1, "by_seed": [0.5] * 3}
+    mean = {"mean": 0.5, "variance": 0.1, "worst10": 0.1, "mean_of_clients": 0.5}
+    figures = {"accuracy": mean, "loss": mean}
+    sent = {"up": 0, "down": 0}
+    summary = {
+        **figures,
+        **{"train": figures, "valid": figures, "bytes": sent, "values": sent},
+        **dict.fromkeys(("gradients_per_client", "seconds", "rejected", "missing"), 1),
+        **{"stopped": [""], "collapsed": [None]},
+    }
 
-    def figures(name, federation, task, heard, seeds=3):
-        seen.append(name)
-        sent = {"bytes": {"up": 0, "down": 0}, "gradients_per_client": 1}
-        return {"method": name, "accuracy": figure, **sent}
+    def runs(todo, stock, seeds):
+        seen.extend(setting.name for setting in todo.values())
+        return {key: [summary | {"seeds": [seed]} for seed in seeds] for key in todo}
 
-    monkeypatch.setattr(golden, "figures", figures)
+    monkeypatch.setattr(golden, "stored_runs", lambda *_: nullcontext(runs))
     return seen
 
 

@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from idiolect import Interrupted
-from idiolect.experiments import EXPERIMENTS, robustness
-from idiolect.experiments.robustness import grid
-from idiolect.experiments.robustness.findings import (
+from idiolect.experiments import EXPERIMENTS
+from idiolect.experiments.lpproj import robustness
+from idiolect.experiments.lpproj.robustness import grid
+from idiolect.experiments.lpproj.robustness.findings import (
     above,
     breaks,
     differences,
     unmoved,
     useless,
 )
-from idiolect.experiments.robustness.grid import CellJob, jobs
-from idiolect.experiments.robustness.page import page
-from idiolect.experiments.robustness.published import read_published
-from idiolect.experiments.robustness.tables import Cell, Tables
-from idiolect.run.grid import finish
+from idiolect.experiments.lpproj.robustness.grid import keys, outcomes, setting, stocked
+from idiolect.experiments.lpproj.robustness.page import page
+from idiolect.experiments.lpproj.robustness.published import read_published
+from idiolect.experiments.lpproj.robustness.tables import Cell, Tables
+from idiolect.experiments.runs import stored_runs
+from idiolect.run.run import run
+from idiolect.run.sweep.trial import Trial
 
 DOCS = Path(__file__).parents[2] / "docs"
 SMALL = {
@@ -30,22 +33,30 @@ SMALL = {
     "methods": ("Global+Median", "lp-proj-1"),
     "attacks": ("sign-flip", "gaussian"),
     "clients": 10,
-    "workers": 1,
+    "jobs": 1,
 }
 
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The jobs that were really run."""
+    """The runs that were really made."""
     ran = []
-    train = CellJob.train
+    train = Trial.train
 
-    def counting(job):
-        ran.append(job)
-        return train(job)
+    def counting(trial):
+        ran.append(trial.describe())
+        return train(trial)
 
-    monkeypatch.setattr(CellJob, "train", counting)
+    monkeypatch.setattr(Trial, "train", counting)
     return ran
+
+
+def found(folder, method, attacks, rounds, jobs=1):
+    """What the runs of some cells say: 10 clients, one seed, one or two of them malicious."""
+    wanted = keys(["Synthetic(0, 0)"], [method], attacks)
+    todo = {key: setting(key, rounds, 10) for key in wanted if key[-1] in (0.0, 0.1, 0.2)}
+    with stored_runs(folder, "robustness", jobs) as runs:
+        return outcomes(runs(todo, stocked(["Synthetic(0, 0)"], 10), range(1), ("by_client",)))
 
 
 def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
@@ -59,7 +70,7 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
     assert rows["sign-flip"]["lp-proj-1"]["0"] == rows["gaussian"]["lp-proj-1"]["0"]
     assert set(rows["gaussian"]["Global+Median"]) == {"0", "0.1", "0.2", "0.5", "0.8"}
     assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert EXPERIMENTS["robustness"].function == "robustness:write"
+    assert EXPERIMENTS["robustness"].function == "lpproj.robustness:write"
 
 
 def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(
@@ -68,78 +79,76 @@ def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(
     monkeypatch.setattr(robustness, "picture", lambda tables, path: path)
     whole = robustness.write(tmp_path / "whole", **SMALL)
     everything = list(trained)
-    train = CellJob.train
+    train = Trial.train
     trained.clear()
 
-    def until_the_seventh(job):
+    def until_the_seventh(trial):
         if len(trained) == 7:
             raise Interrupted
-        return train(job)
+        return train(trial)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(CellJob, "train", until_the_seventh)
+        patch.setattr(Trial, "train", until_the_seventh)
         robustness.write(tmp_path / "parts", **SMALL)
-    runs = tmp_path / "parts" / robustness.RUNS
+    runs = tmp_path / "parts" / ".robustness" / "runs.jsonl"
     assert len(runs.read_text().splitlines()) == 7
     runs.write_text(runs.read_text() + '{"key": "cut o')  # as a lost machine leaves it
     parts = robustness.write(tmp_path / "parts", **SMALL)
     assert trained == everything
     assert [p.read_bytes() for p in parts[:2]] == [p.read_bytes() for p in whole[:2]]
-    robustness.write(tmp_path / "parts", **SMALL)
-    assert trained == everything
+    assert not runs.parent.exists()
 
 
-def test_a_run_tells_which_clients_were_malicious_and_a_clean_one_how_each_did():
-    attacked = CellJob("Synthetic(0, 0)", "Global+Median", "gaussian", 0.2, 0, 2, 10).train()
+def test_a_run_tells_which_clients_were_malicious_and_a_clean_one_how_each_did(tmp_path):
+    cells = found(tmp_path, "Global+Median", ["gaussian"], 2)
+    (attacked,) = cells["Synthetic(0, 0)", "Global+Median", "gaussian", 0.2]
     assert len(attacked["malicious"]) == 2 and "by_client" not in attacked
-    clean = CellJob("Synthetic(0, 0)", "Global+Median", "none", 0.0, 0, 2, 10).train()
+    (clean,) = cells["Synthetic(0, 0)", "Global+Median", "none", 0.0]
     assert clean["malicious"] == [] and len(clean["by_client"]) == 10
     assert clean["collapsed"] is None and 0 < clean["accuracy"] < 1
 
 
-def test_the_cells_of_local_under_attack_are_what_a_run_under_attack_gives():
+def test_the_cells_of_local_under_attack_are_what_a_run_under_attack_gives(tmp_path):
+    stock = stocked(["Synthetic(0, 0)"], 10)
+    cells = found(tmp_path, "Local", ["sign-flip", "data-poison"], 3)
     for attack in ("sign-flip", "data-poison"):
-        job = CellJob("Synthetic(0, 0)", "Local", attack, 0.2, 0, 3, 10)
-        found = job.train()
-        summary = job._run().summary()
-        assert found["accuracy"] == pytest.approx(summary["accuracy"]["mean"], abs=1e-6)
-        assert found["variance"] == pytest.approx(summary["accuracy"]["variance"], abs=1e-6)
-        assert len(found["malicious"]) == 2
+        key = ("Synthetic(0, 0)", "Local", attack, 0.2)
+        point = setting(key, 3, 10)
+        assert point.run["rounds"] == 0
+        settings = point.settings(0) | {"rounds": 3, "eval_every": 3}
+        task, federation = stock.tasks[key[0]], stock.federation(key[0])
+        summary = run(point.method, task, federation, progress=False, **settings).summary()
+        (cell,) = cells[key]
+        assert cell["accuracy"] == pytest.approx(summary["accuracy"]["mean"], abs=1e-6)
+        assert cell["variance"] == pytest.approx(summary["accuracy"]["variance"], abs=1e-6)
+        assert len(cell["malicious"]) == 2
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path):
-    todo = list(jobs(SMALL["federations"], ["Global+Median"], ["gaussian"], 1, 5, 10))
-    one = finish(todo, tmp_path / "one.jsonl", workers=1)
-    two = finish(todo, tmp_path / "two.jsonl", workers=2)
-    for job in todo:
-        assert one[job] | {"cpu": 0} == two[job] | {"cpu": 0}
-        assert len(one[job]["malicious"]) == round(10 * job.share)
-
-
-def test_other_settings_are_other_runs(monkeypatch):
-    job = CellJob("Synthetic(0, 0)", "lp-proj-1", "sign-flip", 0.1, seed=0)
-    others = [
-        replace(job, **change)
-        for change in (
-            {"rounds": 100},
-            {"seed": 1},
-            {"share": 0.2},
-            {"clients": 50},
-            {"method": "lp-proj-2"},
-        )
-    ]
-    others += [replace(job, attack="gaussian"), replace(job, federation="Synthetic(1, 1)")]
-    keys = {j.key() for j in (job, *others)}
-    monkeypatch.setattr(grid, "FORMAT", grid.FORMAT + 1)
-    assert len(keys | {job.key()}) == len(others) + 2
+    one, two = (
+        found(tmp_path / str(jobs), "Global+Median", ["gaussian"], 5, jobs=jobs) for jobs in (1, 2)
+    )
+    assert one == two
+    for (_, _, _, share), (cell,) in one.items():
+        assert len(cell["malicious"]) == round(10 * share)
 
 
 @pytest.mark.parametrize(("share", "f"), [(0.0, 0), (0.1, 1), (0.2, 2), (0.5, 3), (0.8, 3)])
 def test_krum_is_told_the_expected_malicious_clients_but_no_more_than_it_tolerates(share, f):
     attack = "sign-flip" if share else "none"
-    job = CellJob("Synthetic(0, 0)", "Global+Krum", attack, share, seed=0)
-    assert job.settings()["rule"] == f"krum(f={f})"
+    point = setting(("Synthetic(0, 0)", "Global+Krum", attack, share), 200, 100)
+    assert point.run["rule"] == f"krum(f={f})"
+
+
+def test_mnist_has_few_rounds_and_a_larger_subspace():
+    everyone, sampled = (
+        setting((grid.MNIST, method, "gaussian", 0.1), 200, 100)
+        for method in ("lp-proj-1", "Global+Mean")
+    )
+    assert (everyone.run["rounds"], sampled.run["rounds"]) == (5, 50)
+    assert everyone.method.dim == 50
+    assert setting(("Synthetic(0, 0)", "lp-proj-1", "none", 0.0), 200, 100).method.dim == 21
 
 
 def test_a_cell_over_seeds():
@@ -222,9 +231,9 @@ def test_a_method_that_is_not_stored_yet_is_added_and_the_others_stay(tmp_path, 
     robustness.write(tmp_path, **SMALL)
     before = json.loads((tmp_path / "robustness.json").read_text())
     trained.clear()
-    robustness.write_missing(tmp_path, ("Local", *SMALL["methods"]), workers=1)
+    robustness.write_missing(tmp_path, ("Local", *SMALL["methods"]), jobs=1)
     after = json.loads((tmp_path / "robustness.json").read_text())
-    assert {job.method for job in trained} == {"Local"}
+    assert {trial.split()[0] for trial in trained} == {"Local"}
     for federation, attacks in before["tables"].items():
         for attack, rows in attacks.items():
             new = after["tables"][federation][attack]
@@ -260,7 +269,7 @@ def test_the_published_tables_are_complete():
     }
     assert all(len(row) == 5 for row in published.values())
     stars = sum(cell is None for row in published.values() for cell in row)
-    assert stars == 2 * 8  # eight in each half of Table 7, none elsewhere
+    assert stars == 3 * 8 + 1  # eight per federation in Table 7, and Ditto on MNIST in Table 9
 
 
 def test_the_stored_page_is_that_of_the_stored_figures():

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 import idiolect as il
 from idiolect import Interrupted
-from idiolect.experiments import golden, projections, rules
+from idiolect.experiments import rules
 from idiolect.run import grid
 from idiolect.run import kept as module
 from idiolect.run.check import numbers_fit
@@ -66,67 +65,27 @@ def test_sigterm_stops_a_command_after_the_result_at_work(tmp_path):
     assert list(stored(path).values()) == [1]
 
 
-def test_golden_goes_on_where_it_was_and_writes_the_same_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(golden, "ROUNDS", 1)
-    monkeypatch.setattr(golden, "SEEDS", 1)
-    monkeypatch.setattr(golden, "METHODS", {"fedavg": None, "local": None, "lp-proj-1": None})
-    title = "Synthetic(0, 0)"
-    monkeypatch.setattr(golden, "FEDERATIONS", {title: golden.FEDERATIONS[title]})
-    golden.write(tmp_path / "whole")
-    done = []
-    run = golden.run
-
-    def dying(method, *args, **settings):
-        done.append(type(method).__name__)
-        if len(done) == 2:
-            raise MemoryError
-        return run(method, *args, **settings)
-
-    monkeypatch.setattr(golden, "run", dying)
-    with pytest.raises(MemoryError):
-        golden.write(tmp_path / "parts")
-    golden.write(tmp_path / "parts")
-    assert done == ["FedAvg", "Local", "Local", "LpProj"]
-    pages = [(tmp_path / f / "results.json").read_text() for f in ("whole", "parts")]
-    assert pages[0] == pages[1]
-    assert not (tmp_path / "parts" / ".golden.jsonl").exists()
-
-
-def test_projections_and_rules_go_on_where_they_were(tmp_path, monkeypatch):
-    setting = projections.Setting("synthetic", "linear", 5, 2, 1, {"clients": 4, "samples": 40})
-    titles = {"Synthetic(0, 0)": setting, projections.DIGITS: setting}
-    monkeypatch.setattr(projections, "FEDERATIONS", titles)
-    monkeypatch.setattr(projections, "KINDS", ("contiguous",))
-    monkeypatch.setattr(projections, "DIMS", (5,))
+def test_rules_go_on_where_they_were(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "RULES", ("mean", "median"))
-
-    def by_clients(text):
-        return {"n = 10": (1.5, "alike", text)}
-
-    monkeypatch.setattr(rules, "by_clients", by_clients)
+    monkeypatch.setattr(rules, "by_clients", lambda text: {"n = 10": (1.5, "alike", text)})
     monkeypatch.setattr(
         rules, "by_share", lambda text: {"δ = 0.1": None, "δ = 0.2": (2.0, "a", "b")}
     )
-    whole = [*projections.write(tmp_path / "whole", seeds=1), *rules.write(tmp_path / "whole")]
+    whole = rules.write(tmp_path / "whole")
     done = []
+    real = rules.by_clients
 
-    def dying(real):
-        def call(*args, **settings):
-            done.append(real.__name__)
-            if len(done) in (3, 8):
-                raise MemoryError
-            return real(*args, **settings)
+    def dying(text):
+        done.append(text)
+        if len(done) == 2:
+            raise MemoryError
+        return real(text)
 
-        return call
-
-    monkeypatch.setattr(projections, "run", dying(projections.run))
-    monkeypatch.setattr(rules, "by_clients", dying(rules.by_clients))
-    for write in (partial(projections.write, seeds=1), rules.write):
-        with pytest.raises(MemoryError):
-            write(tmp_path / "parts")
-        write(tmp_path / "parts")
-    # one of the six cells of projections stands in both tables and is run once
-    assert done == ["run"] * (5 + 1) + ["by_clients"] * (2 + 1)
+    monkeypatch.setattr(rules, "by_clients", dying)
+    with pytest.raises(MemoryError):
+        rules.write(tmp_path / "parts")
+    rules.write(tmp_path / "parts")
+    assert done == ["mean", "median", "median"]
     assert [(tmp_path / "parts" / p.name).read_bytes() for p in whole] == [
         p.read_bytes() for p in whole
     ]

@@ -70,7 +70,18 @@ def test_a_run_of_a_sweep_is_that_run():
         for name in ("accuracy", "loss", "valid", "bytes", "gradients_per_client"):
             assert summary[name] == theirs[name], name
     several = il.run(il.Ditto(lam=0.5), model, DATA, seed=4, seeds=2, sample=2, **SMALL, threads=1)
-    assert found.merged()[0]["accuracy"] == several.summary()["accuracy"]
+    for name in ("accuracy", "train", "valid", "global_model"):
+        assert found.merged()[0][name] == several.summary()[name], name
+
+
+def test_a_table_with_runs_that_collapsed_and_others_is_written(tmp_path):
+    swept("fedavg", grid={"lr": [0.1, 1e30]}, seeds=1, eval_every=1, directory=tmp_path)
+    table = pandas.read_csv(tmp_path / "table.csv")
+    assert pandas.read_parquet(tmp_path / "table.parquet")["collapsed"].isna().tolist() == [
+        True,
+        False,
+    ]
+    assert table["collapsed"].isna().tolist() == [True, False]
 
 
 def test_data_and_model_of_plans_can_be_varied():

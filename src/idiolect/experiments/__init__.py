@@ -43,7 +43,7 @@ REPRODUCED = "reproduced"  # the folder of published tables, and of figures of t
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
+    "budget": Experiment("lpproj.budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
     "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
     "chen-alternative": Experiment(
         "chen.alternative:write", "FedAvg or Local? AER and IER against R (Chen et al.)", THEORY
@@ -52,9 +52,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "golden-missing": Experiment("golden:write_missing", "the same, for methods not stored yet"),
     "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
     "rules": Experiment("rules:write", "aggregation rules against attacks"),
-    "robustness": Experiment("robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"),
+    "robustness": Experiment(
+        "lpproj.robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"
+    ),
     "robustness-missing": Experiment(
-        "robustness:write_missing", "the same, for methods not stored yet"
+        "lpproj.robustness:write_missing", "the same, for methods not stored yet"
     ),
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),

@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from .. import data, models
 from ..data.federation import Federation
+from ..method import Method
 from ..methods import METHODS, make_method
 from ..methods.partial import SplitMethod
 from ..report.figures import count, number, size
 from ..report.tables import majority_row
-from ..run.kept import Kept, kept
 from ..run.run import run
+from ..run.sweep import Setting, Stock, merged
 from ..task.task import Task
+from .runs import stored_runs
 
 ROUNDS = 50
 SEEDS = 3
@@ -31,7 +31,7 @@ HIDDEN = "32"  # units of the hidden layer for methods that need parts
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     """A federation of the table, its model, and how many clients are heard per round."""
 
     data: str
@@ -57,24 +57,20 @@ class Setting:
 
 
 FEDERATIONS = {
-    "Synthetic(0, 0)": Setting("synthetic", "linear", 10, {"alpha": 0.0, "beta": 0.0}),
-    "Synthetic(1, 1)": Setting("synthetic", "linear", 10, {"alpha": 1.0, "beta": 1.0}),
-    "Synthetic(0, 0), unbalanced": Setting("synthetic", "linear", 10, {"sizes": "power"}),
-    "digits, 2 classes per client": Setting(
+    "Synthetic(0, 0)": Case("synthetic", "linear", 10, {"alpha": 0.0, "beta": 0.0}),
+    "Synthetic(1, 1)": Case("synthetic", "linear", 10, {"alpha": 1.0, "beta": 1.0}),
+    "Synthetic(0, 0), unbalanced": Case("synthetic", "linear", 10, {"sizes": "power"}),
+    "digits, 2 classes per client": Case(
         "digits", "mlp", 5, {"clients": 20, "classes_per_client": 2}
     ),
 }
 
 
-def figures(
-    name: str, federation: Federation, task: Task, heard: int, seeds: int = SEEDS, **settings: Any
-) -> dict[str, Any]:
-    """The summary of a method at its defaults."""
+def settings_of(name: str, heard: int) -> tuple[Method, dict[str, Any]]:
+    """A method at its defaults, and how it is run."""
     method = make_method(name)
-    settings |= {"rounds": ROUNDS, "seeds": seeds, "eval_every": 0, "threads": 1}
-    settings["sample"] = 0 if method.hears_all else heard
-    summary = run(method, task, federation, progress=False, **settings).summary()
-    return {**summary, "method": name, "label": name}
+    sample = 0 if method.hears_all else heard
+    return method, {"rounds": ROUNDS, "sample": sample, "eval_every": 0, "threads": 1}
 
 
 # -- the check ----------------------------------------------------------------------------------
@@ -98,62 +94,82 @@ def difference(stored: float, name: str, federation: Federation, task: Task, hea
     other roundings, and the stored figure may be anywhere in the range that they span. A changed
     method moves the whole range, and is noticed.
     """
-
-    def accuracy(**rounding: str) -> float:
-        mean = figures(name, federation, task, heard, seeds=1, **rounding)["accuracy"]["mean"]
-        return float(mean)
-
-    first = accuracy()
+    first = accuracy(name, federation, task, heard)
     if abs(first - stored) <= TOLERANCE:
         return abs(first - stored)
-    reached = [first, *(accuracy(**rounding) for rounding in ROUNDINGS)]
+    others = [accuracy(name, federation, task, heard, **rounding) for rounding in ROUNDINGS]
+    reached = [first, *others]
     nearest = min(max(stored, min(reached)), max(reached))
     return abs(nearest - stored)
 
 
+def accuracy(name: str, federation: Federation, task: Task, heard: int, **rounding: str) -> float:
+    """Of the first seed."""
+    method, settings = settings_of(name, heard)
+    result = run(method, task, federation, progress=False, **settings | rounding)
+    return result.over_seeds("accuracy")[0]
+
+
 # -- the page -----------------------------------------------------------------------------------
-def write(folder: Path, only_missing: bool = False) -> list[Path]:
+def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]:
     """Run every method (some minutes), or those not stored yet, and write results.md and .json."""
-    console = Console(stderr=True)
     text = folder / "results.md"
     table = folder / "results.json"
     stored, lines = _read(text, table) if only_missing else ({}, {})
-    with kept(folder / ".golden.jsonl") as keep:
-        page = _page(stored, lines, keep, console)
+    loaded = {title: case.load() for title, case in FEDERATIONS.items()}
+    have = {
+        (title, name) for title in stored for name in stored[title] if name in lines.get(title, {})
+    }
+    todo, stock = _missing(loaded, have)
+    with stored_runs(folder, "golden", jobs) as runs:
+        for (title, name), summaries in runs(todo, stock, range(SEEDS)).items():
+            summary = merged(name, summaries)
+            by_seed = summary["accuracy"]["by_seed"]
+            stored.setdefault(title, {})[name] = [round(a, 5) for a in by_seed]
+            lines.setdefault(title, {})[name] = _line(name, summary)
+        page = [HEAD]
+        for title, (federation, tasks) in loaded.items():
+            page += _section(title, federation, tasks, lines[title])
+        stored = {
+            title: {name: stored[title][name] for name in tasks}
+            for title, (_, tasks) in loaded.items()
+        }
         text.write_text("\n".join(page), encoding="utf-8")
         table.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, table]
 
 
-def _page(
-    stored: dict[str, Any], lines: dict[str, dict[str, str]], keep: Kept, console: Console
+def _missing(
+    loaded: dict[str, tuple[Federation, dict[str, Task]]], have: set[tuple[str, str]]
+) -> tuple[dict[tuple[str, str], Setting], Stock]:
+    """What is to be run, by federation and method, with data and models."""
+    todo: dict[tuple[str, str], Setting] = {}
+    stock = Stock({}, {})
+    for title, (federation, tasks) in loaded.items():
+        stock.data[title] = federation
+        for name, task in tasks.items():
+            model = f"{title}, d = {task.d}"
+            stock.tasks[model] = task
+            if (title, name) not in have:
+                method, settings = settings_of(name, FEDERATIONS[title].heard)
+                varied = {"data": title}
+                todo[title, name] = Setting(method, settings, title, model, name, varied)
+    return todo, stock
+
+
+def _section(
+    title: str, federation: Federation, tasks: dict[str, Task], rows: dict[str, str]
 ) -> list[str]:
-    """The lines of the page; what was not stored yet is run and added to `stored`."""
-    page = [HEAD]
-    for title, setting in FEDERATIONS.items():
-        federation, tasks = setting.load()
-        by_method = stored.setdefault(title, {})
-        rows = lines.setdefault(title, {})
-        names = list(tasks)
-        for name in names:
-            if name in by_method and name in rows:
-                continue
-            make = partial(figures, name, federation, tasks[name], setting.heard)
-            summary = keep(make, title, name, ROUNDS, SEEDS)
-            accuracy = summary["accuracy"]
-            console.print(f"{title}: {name} {accuracy['mean']:.4f}", highlight=False)
-            by_method[name] = [round(a, 5) for a in accuracy["by_seed"]]
-            rows[name] = _line(summary)
-        stored[title] = {name: by_method[name] for name in names}
-        clients = f"{federation.clients} clients, {setting.heard} heard per round"
-        sizes = {name: task.d for name, task in tasks.items()}
-        whole = [name for name in names if sizes[name] == sizes["local"]]
-        parts = [name for name in names if name not in whole]
-        page += [f"## {title}: {clients}, d = {sizes['local']}", ""]
-        page += _table([_line(majority_row(federation)), *(rows[name] for name in whole)])
-        if parts:
-            page += [PARTS.format(hidden=HIDDEN, d=sizes[parts[0]])]
-            page += _table([rows[name] for name in parts])
+    """The tables of one federation."""
+    clients = f"{federation.clients} clients, {FEDERATIONS[title].heard} heard per round"
+    sizes = {name: task.d for name, task in tasks.items()}
+    whole = [name for name in tasks if sizes[name] == sizes["local"]]
+    parts = [name for name in tasks if name not in whole]
+    page = [f"## {title}: {clients}, d = {sizes['local']}", ""]
+    page += _table([_line("majority", majority_row(federation)), *(rows[name] for name in whole)])
+    if parts:
+        page += [PARTS.format(hidden=HIDDEN, d=sizes[parts[0]])]
+        page += _table([rows[name] for name in parts])
     return page
 
 
@@ -180,12 +196,12 @@ def _read(text: Path, table: Path) -> tuple[dict[str, Any], dict[str, dict[str, 
     return json.loads(table.read_text(encoding="utf-8")), lines
 
 
-def _line(s: dict[str, Any]) -> str:
+def _line(name: str, s: dict[str, Any]) -> str:
     accuracy = s["accuracy"]
     spread = "" if accuracy["ci95"] is None else f" ± {accuracy['ci95']:.4f}"
     shared = s["global_model"]["accuracy"]["mean"] if "global_model" in s else None
     cells = [
-        s["method"],
+        name,
         number(accuracy["mean"]) + spread,
         number(accuracy["variance"]),
         number(accuracy["worst10"]),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from ..run.code import package_source
 from ..run.grid import finish
+from ..run.sweep.progress import watched
 
 
 @dataclass(frozen=True)
@@ -42,29 +40,13 @@ W = TypeVar("W", bound=Work)
 def finished(
     jobs: Sequence[W], folder: Path, name: str, workers: int = 2
 ) -> dict[W, dict[str, Any]]:
-    """The results of all runs, with a bar on stderr.
+    """The results of all runs, with progress on stderr.
 
     They are stored while the experiment runs, so that the same command goes on where it was; what
     is stored is removed when all are there.
     """
     kept = folder / f".{name}.jsonl"
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
-        speed_estimate_period=600,
-    )
-    task: list[TaskID] = []
-
-    def report(results: Mapping[W, dict[str, Any]], job: W | None) -> None:
-        if job is None:
-            task.append(bar.add_task(name, total=sum(j.cost() for j in jobs)))
-            bar.update(task[0], completed=sum(j.cost() for j in results))
-        else:
-            bar.update(task[0], advance=job.cost())
-
-    with bar:
-        results = finish(jobs, kept, workers, report)
+    with watched(jobs) as bar:
+        results = finish(jobs, kept, workers, bar.report)
     kept.unlink(missing_ok=True)
     return results

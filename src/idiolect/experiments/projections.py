@@ -6,30 +6,29 @@ MNIST is fetched if it is not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from .. import data, models
 from ..data.federation import Federation
 from ..methods import LpProj
 from ..projections import PROJECTIONS
-from ..run.kept import Kept, kept
-from ..run.run import run
+from ..run.sweep import Setting, Stock, merged
 from ..task.task import Task
+from .runs import stored_runs
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
+PS = (1.0, 2.0)
 DIMS = (40, 80, 120, 160, 200)
+DIM_KINDS = ("gaussian", "contiguous")
 DIGITS = "digits, 2 classes per client"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     """A federation, its model, and how lp-proj is run on it."""
 
     data: str
@@ -46,61 +45,56 @@ class Setting:
 
 
 FEDERATIONS = {
-    "Synthetic(0, 0)": Setting("synthetic", "linear", 21, 10, 50),
-    DIGITS: Setting("digits", "mlp", 50, 5, 50, {"clients": 20}),
-    "MNIST, 2 classes per client": Setting("mnist", "mlp", 50, 10, 10),
+    "Synthetic(0, 0)": Case("synthetic", "linear", 21, 10, 50),
+    DIGITS: Case("digits", "mlp", 50, 5, 50, {"clients": 20}),
+    "MNIST, 2 classes per client": Case("mnist", "mlp", 50, 10, 10),
 }
 
 
-def cells(
-    methods: Iterable[LpProj],
-    title: str,
-    federation: Federation,
-    task: Task,
-    seeds: int,
-    keep: Kept,
-) -> Iterator[str]:
-    """The accuracy of each method."""
-    setting = FEDERATIONS[title]
-    settings: dict[str, Any] = {"rounds": setting.rounds, "sample": setting.heard, "seeds": seeds}
-    for method in methods:
-
-        def accuracy(method: LpProj = method) -> dict[str, Any]:
-            result = run(
-                method, task, federation, **settings, eval_every=0, threads=1, progress=False
-            )
-            return result.summary()["accuracy"]
-
-        found = keep(accuracy, title, method.as_dict(), settings)
-        half = float("nan") if found["ci95"] is None else found["ci95"]
-        yield f"{found['mean']:.4f} ± {half:.4f}"
+Key = tuple[str, float, int, str]  # federation, p, dim, kind: a cell
+Cells = Mapping[Key, str]
 
 
-def _method(p: float, dim: int, kind: str) -> LpProj:
-    return LpProj(**{**LpProj.presets["paper"], "p": p, "dim": dim, "projection": kind})
+def keys() -> dict[Key, None]:
+    """All cells, each once: one of the dimensions is that of the first tables."""
+    kinds = [
+        (title, p, FEDERATIONS[title].dim, k) for title in FEDERATIONS for p in PS for k in KINDS
+    ]
+    return dict.fromkeys([*kinds, *((DIGITS, 2.0, n, kind) for kind in DIM_KINDS for n in DIMS)])
 
 
-def kinds(seeds: int, keep: Kept) -> Iterator[str]:
+def setting(key: Key) -> Setting:
+    """The runs behind a cell."""
+    title, p, dim, kind = key
+    case = FEDERATIONS[title]
+    method = LpProj(**{**LpProj.presets["paper"], "p": p, "dim": dim, "projection": kind})
+    settings = {"rounds": case.rounds, "sample": case.heard, "eval_every": 0, "threads": 1}
+    varied = {"dim": dim, "projection": kind, "data": title}
+    return Setting(method, settings, title, title, f"lp-proj-{p:g}", varied)
+
+
+def kinds(cells: Cells, stock: Stock) -> Iterator[str]:
     """The tables of kinds, line by line."""
-    for title, setting in FEDERATIONS.items():
-        federation, task = setting.load()
-        size = f"d = {task.d}, dim {setting.dim}, {setting.rounds} rounds"
+    for title, case in FEDERATIONS.items():
+        size = f"d = {stock.tasks[title].d}, dim {case.dim}, {case.rounds} rounds"
         yield _row(f"{title}, {size}", KINDS)
         yield _rule(KINDS)
-        for p in (1.0, 2.0):
-            methods = [_method(p, setting.dim, kind) for kind in KINDS]
-            yield _row(f"lp-proj-{p:g}", cells(methods, title, federation, task, seeds, keep))
+        for p in PS:
+            yield _row(f"lp-proj-{p:g}", [cells[title, p, case.dim, kind] for kind in KINDS])
         yield ""
 
 
-def dims(seeds: int, keep: Kept) -> Iterator[str]:
+def dims(cells: Cells) -> Iterator[str]:
     """The table of dimensions on digits (the paper's C.7.5 does it on EMNIST)."""
-    federation, task = FEDERATIONS[DIGITS].load()
     yield _row("digits, lp-proj-2", [f"dim {n}" for n in DIMS])
     yield _rule(DIMS)
-    for kind in ("gaussian", "contiguous"):
-        methods = [_method(2.0, n, kind) for n in DIMS]
-        yield _row(kind, cells(methods, DIGITS, federation, task, seeds, keep))
+    for kind in DIM_KINDS:
+        yield _row(kind, [cells[DIGITS, 2.0, n, kind] for n in DIMS])
+
+
+def _cell(accuracy: Mapping[str, Any]) -> str:
+    half = float("nan") if accuracy["ci95"] is None else accuracy["ci95"]
+    return f"{accuracy['mean']:.4f} ± {half:.4f}"
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -111,18 +105,19 @@ def _rule(cells: Sequence[Any]) -> str:
     return "|" + "---|" * (len(cells) + 1)
 
 
-def write(folder: Path, seeds: int = 3) -> list[Path]:
+def write(folder: Path, seeds: int = 3, jobs: int = 0) -> list[Path]:
     """Run everything (some minutes) and write projections.md."""
-    console = Console(stderr=True)
-    page = []
-    with kept(folder / ".projections.jsonl") as keep:
-        # shown as they come
-        for line in chain([HEAD], kinds(seeds, keep), [MIDDLE], dims(seeds, keep)):
-            page.append(line)
-            if line.startswith("|"):
-                console.print(line, highlight=False, soft_wrap=True)
-        (folder / "projections.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    return [folder / "projections.md"]
+    loaded = {title: case.load() for title, case in FEDERATIONS.items()}
+    stock = Stock(
+        {t: data for t, (data, _) in loaded.items()}, {t: m for t, (_, m) in loaded.items()}
+    )
+    text = folder / "projections.md"
+    with stored_runs(folder, "projections", jobs) as runs:
+        found = runs({key: setting(key) for key in keys()}, stock, range(seeds))
+        cells = {key: _cell(merged("", s)["accuracy"]) for key, s in found.items()}
+        page = [HEAD, *kinds(cells, stock), MIDDLE, *dims(cells)]
+        text.write_text("\n".join(page) + "\n", encoding="utf-8")
+    return [text]
 
 
 HEAD = """\

@@ -1,4 +1,4 @@
-"""How a sweep goes, on stderr: a bar on a terminal, elsewhere a line now and then."""
+"""How many runs go, on stderr: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ...core.text import shown
 from ...report.console import ERR, SECONDS, say
 from ...report.figures import duration
-from .trial import Trial
+from ..grid import Job
 
 
 class Progressing:
-    """Says how a sweep goes: runs done, at work and failed, and when it will end."""
+    """Says how many runs go: how many are done and failed, and when they will end."""
 
-    def __init__(self, trials: Sequence[Trial]):
+    def __init__(self, trials: Sequence[Job]):
         self.costs = {trial: trial.cost() for trial in trials}
         self.total = sum(self.costs.values())
         self.began = time.monotonic()
@@ -27,7 +27,7 @@ class Progressing:
         self.cost = 0.0
         self.broken = 0
 
-    def report(self, results: Mapping[Trial, Any], trial: Trial | None) -> None:
+    def report(self, results: Mapping[Any, Any], trial: Job | None) -> None:
         self.done = len(results)
         if trial is None:
             self.before = self.cost = sum(self.costs[t] for t in results)
@@ -36,7 +36,7 @@ class Progressing:
         self.cost += self.costs[trial]
         self.show(trial.describe(), self.done == len(self.costs))
 
-    def failed(self, trial: Trial, why: str) -> None:
+    def failed(self, trial: Job, why: str) -> None:
         self.broken += 1
         self.cost += self.costs[trial]
         self.show(f"{trial.describe()} failed: {why}", True)
@@ -55,7 +55,7 @@ class Progressing:
 
 
 class _Bar(Progressing):
-    def __init__(self, trials: Sequence[Trial]):
+    def __init__(self, trials: Sequence[Job]):
         super().__init__(trials)
         columns = [BarColumn(), TextColumn("{task.description}", markup=False)]
         self.bar = Progress(*columns, console=ERR)
@@ -79,8 +79,8 @@ class _Lines(Progressing):
 
 
 @contextmanager
-def watched(trials: Sequence[Trial]) -> Iterator[Progressing]:
-    """What `sweep` reports its runs to."""
+def watched(trials: Sequence[Job]) -> Iterator[Progressing]:
+    """What `sweep` and `finish` of run/grid.py report their runs to."""
     if not ERR.is_terminal:
         yield _Lines(trials)
         return

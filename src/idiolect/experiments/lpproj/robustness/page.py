@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from . import words
 from .findings import FAR, above, breaks, differences, unmoved, useless
-from .grid import ATTACKS, EVERY, heard_per_round, percent
+from .grid import ATTACKS, EVERY, FEDERATIONS, MNIST, heard_per_round, percent
 from .published import Published, read_published
 from .tables import Tables
 
@@ -23,6 +23,10 @@ def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
     published = read_published()
     findings = [unmoved(tables), above(tables), useless(tables), breaks(tables)]
     lines = [head, "## What it shows", "", *(f"- {text}" for text in findings), "", words.SETTINGS]
+    few = FEDERATIONS[MNIST].few
+    if few and any(federation == MNIST for federation, _, _ in tables.rows):
+        everyone, others = (min(rounds, number) for number in few)
+        lines.append(words.MNIST.format(everyone=everyone, others=others))
     for federation, attack in dict.fromkeys((f, a) for f, a, _ in tables.rows):
         lines += [*_table(tables, published, federation, attack), ""]
     far = differences(tables, published)

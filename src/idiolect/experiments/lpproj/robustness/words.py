@@ -45,6 +45,13 @@ SETTINGS = """\
 - The clean column does not depend on the attack; the paper's Krum row has two values for it.
 """
 
+MNIST = """\
+- MNIST, two classes per client, is here at a small scale: one hidden layer of 100 units
+  (d = 79,510), lp-proj with dim 50 as stated, the other settings as above, and few rounds:
+  {everyone} of the methods that train everyone in each of them, {others} of Global+…, where a tenth
+  trains. So a client trains about as often in all of them.
+"""
+
 FAR_APART = """\
 ## Where the paper's figures differ
 

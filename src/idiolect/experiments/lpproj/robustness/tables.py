@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...host.scores import interval
-from .grid import ATTACKS, CellJob
+from ....host.scores import interval
+from .grid import ATTACKS, NO_ATTACK, Key, Outcome
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,11 @@ class Tables:
     rows: dict[tuple[str, str, str], Row] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, results: Mapping[CellJob, dict[str, Any]], attacks: Iterable[str]) -> Tables:
+    def of(cls, cells: Mapping[Key, Sequence[Outcome]], attacks: Iterable[str]) -> Tables:
         """The tables of finished runs."""
-        cells: dict[tuple[str, str, str, float], list[dict[str, Any]]] = {}
-        for job in sorted(results, key=lambda j: j.seed):
-            cells.setdefault(job.cell, []).append(results[job])
         out = cls()
-        for federation, method in dict.fromkeys((j.federation, j.method) for j in results):
-            clean = cells[federation, method, "none", 0.0]
+        for federation, method in dict.fromkeys((f, m) for f, m, _, _ in cells):
+            clean = cells[federation, method, *NO_ATTACK]
             for attack in attacks:
                 row = {0.0: Cell.of(clean)}
                 for share in ATTACKS[attack].shares:

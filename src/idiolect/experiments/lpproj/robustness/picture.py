@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...core.knobs import SettingError
+from ....core.knobs import SettingError
 from .grid import ATTACKS, percent
 from .tables import Row, Tables
 

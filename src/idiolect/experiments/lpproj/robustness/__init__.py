@@ -1,8 +1,7 @@
 """Which methods withstand malicious clients? Tables 6 to 9 of the lp-proj paper.
 
-`idiolect reproduce robustness` writes robustness.md, robustness.json and robustness.png. Every
-finished run is a line of robustness-runs.jsonl in the same folder: started again, the grid goes on
-where it was, and runs under other settings are left alone.
+`idiolect reproduce robustness` writes robustness.md, robustness.json and robustness.png;
+`robustness-missing` adds only methods that are not stored yet. MNIST is fetched if it is not there.
 """
 
 from __future__ import annotations
@@ -12,14 +11,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...run.grid import finish
-from .grid import ATTACKS, CLIENTS, FEDERATIONS, FORMAT, METHODS, ROUNDS, SEEDS, jobs
+from ...runs import Runs, stored_runs
+from .grid import (
+    ATTACKS,
+    CLIENTS,
+    FEDERATIONS,
+    FORMAT,
+    METHODS,
+    ROUNDS,
+    SEEDS,
+    keys,
+    outcomes,
+    setting,
+    stocked,
+)
 from .page import page
 from .picture import need_matplotlib, picture
-from .progress import Bar
 from .tables import Tables
 
-RUNS = "robustness-runs.jsonl"
 FIGURES = "robustness.json"
 
 
@@ -31,30 +40,44 @@ def write(
     methods: Sequence[str] = tuple(METHODS),
     attacks: Sequence[str] = tuple(ATTACKS),
     clients: int = CLIENTS,
-    workers: int = 2,
+    jobs: int = 0,
 ) -> list[Path]:
-    """Run what is not stored yet and write the page, its figures and its picture.
+    """Run the grid and write the page, its figures and its picture.
 
-    The whole grid takes some 15 to 20 minutes on two cores.
+    The whole of it takes some 30 minutes on two cores.
     """
     need_matplotlib()  # refuse now, not after all the runs
     folder = Path(folder)
-    todo = list(jobs(federations, methods, attacks, seeds, rounds, clients))
-    with Bar(todo) as bar:
-        results = finish(todo, folder / RUNS, workers, bar.report)
     sizes = {"rounds": rounds, "seeds": seeds, "clients": clients}
-    return _store(folder, Tables.of(results, attacks), sizes, methods)
+    with stored_runs(folder, "robustness", jobs) as runs:
+        tables = measured(runs, federations, methods, attacks, **sizes)
+        return _store(folder, tables, sizes, methods)
+
+
+def measured(
+    runs: Runs,
+    federations: Sequence[str],
+    methods: Sequence[str],
+    attacks: Sequence[str],
+    rounds: int,
+    seeds: int,
+    clients: int,
+) -> Tables:
+    """The tables of these federations, methods and attacks."""
+    todo = {key: setting(key, rounds, clients) for key in keys(federations, methods, attacks)}
+    found = runs(todo, stocked(federations, clients), range(seeds), ("by_client",))
+    return Tables.of(outcomes(found), attacks)
 
 
 def write_missing(
-    folder: Path, methods: Sequence[str] = tuple(METHODS), workers: int = 2
+    folder: Path, methods: Sequence[str] = tuple(METHODS), jobs: int = 0
 ) -> list[Path]:
     """Run only the methods that robustness.json does not have yet, at its sizes, and add them."""
     need_matplotlib()
     folder = Path(folder)
     figures = folder / FIGURES
     if not figures.exists():
-        return write(folder, methods=methods, workers=workers)
+        return write(folder, methods=methods, jobs=jobs)
     stored = json.loads(figures.read_text(encoding="utf-8"))
     before = Tables.from_dict(stored["tables"])
     sizes = {name: stored["settings"][name] for name in ("rounds", "seeds", "clients")}
@@ -62,18 +85,26 @@ def write_missing(
     attacks = list(stored["tables"][federations[0]])
     have = {method for _, _, method in before.rows}
     missing = [method for method in methods if method not in have]
-    todo = list(jobs(federations, missing, attacks, **sizes))
-    with Bar(todo) as bar:
-        results = finish(todo, folder / RUNS, workers, bar.report)
-    rows = before.rows | Tables.of(results, attacks).rows
-    now = [method for method in METHODS if method in have or method in missing]
-    ordered = {
-        (federation, attack, method): rows[federation, attack, method]
-        for federation in federations
-        for method in now
-        for attack in attacks
-    }
-    return _store(folder, Tables(ordered), sizes, now)
+    with stored_runs(folder, "robustness", jobs) as runs:
+        added = measured(runs, federations, missing, attacks, **sizes)
+        return _store(folder, _in_order(before, added), sizes, _methods(before, added))
+
+
+def _methods(*tables: Tables) -> list[str]:
+    have = {method for one in tables for _, _, method in one.rows}
+    return [method for method in METHODS if method in have]
+
+
+def _in_order(before: Tables, added: Tables) -> Tables:
+    """Both, with methods in the order of the grid."""
+    rows = before.rows | added.rows
+    return Tables(
+        {
+            (federation, attack, method): rows[federation, attack, method]
+            for federation, attack in dict.fromkeys((f, a) for f, a, _ in before.rows)
+            for method in _methods(before, added)
+        }
+    )
 
 
 def _store(
