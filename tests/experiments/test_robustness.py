@@ -1,6 +1,7 @@
 """The robustness grid: what it writes, and what it says about hand-made figures."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from idiolect import Interrupted
 from idiolect.experiments import EXPERIMENTS
 from idiolect.experiments.lpproj import robustness
-from idiolect.experiments.lpproj.robustness import grid
+from idiolect.experiments.lpproj.robustness import compared, grid
 from idiolect.experiments.lpproj.robustness.findings import (
     above,
     breaks,
@@ -262,14 +263,16 @@ def test_the_published_tables_are_complete():
     published = read_published()
     assert set(published) == {
         (f, a, m)
-        for f in grid.FEDERATIONS
+        for f in (*compared.PLACES, grid.VOLUME)
         for a in grid.ATTACKS
         for m in grid.METHODS
         if m != "Local"  # in the paper's Figure 4 alone
     }
     assert all(len(row) == 5 for row in published.values())
-    stars = sum(cell is None for row in published.values() for cell in row)
-    assert stars == 3 * 8 + 1  # eight per federation in Table 7, and Ditto on MNIST in Table 9
+    stars = Counter(f for (f, *_), row in published.items() for cell in row if cell is None)
+    assert published["FASHIONMNIST", "gaussian", "lp-proj-1"][-1] == (0.974, 0.002)
+    assert published["Synthetic, by volume", "sign-flip", "Global+Krum"][3] == (0.564, 0.122)
+    assert stars["Synthetic(0, 0)"] == 8 and stars["MNIST"] == 9  # Ditto in Table 9 too
 
 
 def test_the_stored_page_is_that_of_the_stored_figures():
@@ -279,3 +282,19 @@ def test_the_stored_page_is_that_of_the_stored_figures():
     assert stored["settings"]["format"] == grid.FORMAT
     assert json.loads(json.dumps(tables.as_dict())) == stored["tables"]
     assert (DOCS / "robustness.md").read_text() == page(tables, **settings)
+
+
+def test_tables_stand_beside_the_published_ones(tmp_path, monkeypatch):
+    size = compared.Size(1, 1, ("Synthetic(0, 0)",), clients=50)
+    some = ("Local", "Ditto", "lp-proj-1", "lp-proj-2", "Global+Mean")
+    monkeypatch.setattr(compared, "METHODS", {m: compared.METHODS[m] for m in some})
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    page, stored, *_ = compared.write_table6(folder, "quick", size, jobs=1)
+    cells = json.loads(stored.read_text())["cells"]
+    assert len([c for c in cells if c["paper"]]) == 6 * 7 * 5
+    run = {c["row"] for c in cells if c["ours"] and c["paper"]}
+    assert run == {"Ditto", "Global+Mean", "lp-proj-1", "lp-proj-2"}
+    assert "| Local | – |" in page.read_text()
+    page, *_ = compared.write_figure4(folder, "quick", size, jobs=1)
+    assert "80 % sign-flipping" in page.read_text()

@@ -42,6 +42,11 @@ SCALES = ("quick", "full")
 REPRODUCED = "reproduced"  # the folder of published tables, and of figures of trained models
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
+
+def _scaled(function: str, text: str) -> Experiment:
+    return Experiment(function, text, REPRODUCED, scales=True)
+
+
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("lpproj.budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
     "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
@@ -61,57 +66,45 @@ EXPERIMENTS: dict[str, Experiment] = {
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
     "large": Experiment("large:write", "time and memory of large models"),
-    "lp-proj-table4": Experiment(
-        "lpproj.personal:write_table4", "ten methods on six data sets", REPRODUCED, scales=True
+    "lp-proj-table4": _scaled("lpproj.personal:write_table4", "ten methods on six data sets"),
+    "lp-proj-table10": _scaled("lpproj.personal:write_table10", "the same, volumes by a power law"),
+    "lp-proj-table2": _scaled("lpproj.table2:write", "in form: ResNet-34, 50 blocks"),
+    "lp-proj-table6": _scaled("lpproj.robustness.compared:write_table6", "same-value attacks"),
+    "lp-proj-table7": _scaled("lpproj.robustness.compared:write_table7", "sign-flip attacks"),
+    "lp-proj-table8": _scaled("lpproj.robustness.compared:write_table8", "gaussian attacks"),
+    "lp-proj-table9": _scaled("lpproj.robustness.compared:write_table9", "data-poison attacks"),
+    "lp-proj-table12": _scaled(
+        "lpproj.robustness.compared:write_table12", "same-value attacks, volumes by a power law"
     ),
-    "lp-proj-table10": Experiment(
-        "lpproj.personal:write_table10", "the same, volumes by a power law", REPRODUCED, scales=True
+    "lp-proj-table13": _scaled(
+        "lpproj.robustness.compared:write_table13", "sign-flip attacks, volumes by a power law"
     ),
-    "lp-proj-table2": Experiment(
-        "lpproj.table2:write", "in form: ResNet-34, 50 blocks", REPRODUCED, scales=True
+    "lp-proj-table14": _scaled(
+        "lpproj.robustness.compared:write_table14", "gaussian attacks, volumes by a power law"
     ),
-    "lp-proj-table16": Experiment(
-        "lpproj.subspace:write_table16", "is P to be orthogonal?", REPRODUCED, scales=True
+    "lp-proj-table15": _scaled(
+        "lpproj.robustness.compared:write_table15", "data-poison attacks, volumes by a power law"
     ),
-    "lp-proj-table17": Experiment(
-        "lpproj.subspace:write_table17", "which d_sub?", REPRODUCED, scales=True
+    "lp-proj-figure4": _scaled("lpproj.robustness.compared:write_figure4", "robustness"),
+    "lp-proj-table16": _scaled("lpproj.subspace:write_table16", "is P to be orthogonal?"),
+    "lp-proj-table17": _scaled("lpproj.subspace:write_table17", "which d_sub?"),
+    "lp-proj-figure2": _scaled(
+        "lpproj.personal:write_figure2", "accuracy against its variance, two data sets"
     ),
-    "lp-proj-figure2": Experiment(
-        "lpproj.personal:write_figure2",
-        "accuracy against its variance, two data sets",
-        REPRODUCED,
-        scales=True,
+    "lp-proj-figure3": _scaled(
+        "lpproj.personal:write_figure3", "curves of training, two data sets"
     ),
-    "lp-proj-figure3": Experiment(
-        "lpproj.personal:write_figure3",
-        "curves of training, two data sets",
-        REPRODUCED,
-        scales=True,
+    "lp-proj-figure5": _scaled(
+        "lpproj.personal:write_figure5", "curves of training, all data sets"
     ),
-    "lp-proj-figure5": Experiment(
-        "lpproj.personal:write_figure5",
-        "curves of training, all data sets",
-        REPRODUCED,
-        scales=True,
+    "lp-proj-figure6": _scaled(
+        "lpproj.personal:write_figure6", "accuracy against its variance, all data sets"
     ),
-    "lp-proj-figure6": Experiment(
-        "lpproj.personal:write_figure6",
-        "accuracy against its variance, all data sets",
-        REPRODUCED,
-        scales=True,
+    "lp-proj-figure7": _scaled("lpproj.personal:write_figure7", "test loss against its variance"),
+    "lp-proj-figure8": _scaled(
+        "lpproj.personal:write_figure8", "curves of training, volumes by a power law"
     ),
-    "lp-proj-figure7": Experiment(
-        "lpproj.personal:write_figure7", "test loss against its variance", REPRODUCED, scales=True
-    ),
-    "lp-proj-figure8": Experiment(
-        "lpproj.personal:write_figure8",
-        "curves of training, volumes by a power law",
-        REPRODUCED,
-        scales=True,
-    ),
-    "lp-proj-figure9": Experiment(
-        "lpproj.personal:write_figure9", "collaboration fairness", REPRODUCED, scales=True
-    ),
+    "lp-proj-figure9": _scaled("lpproj.personal:write_figure9", "collaboration fairness"),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
     ),

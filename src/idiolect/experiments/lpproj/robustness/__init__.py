@@ -20,6 +20,7 @@ from .grid import (
     METHODS,
     ROUNDS,
     SEEDS,
+    VOLUME,
     keys,
     outcomes,
     setting,
@@ -30,13 +31,14 @@ from .picture import need_matplotlib, picture
 from .tables import Tables
 
 FIGURES = "robustness.json"
+MAIN = tuple(title for title in FEDERATIONS if title != VOLUME)  # of Tables 6 to 9
 
 
 def write(
     folder: Path,
     rounds: int = ROUNDS,
     seeds: int = SEEDS,
-    federations: Sequence[str] = tuple(FEDERATIONS),
+    federations: Sequence[str] = MAIN,
     methods: Sequence[str] = tuple(METHODS),
     attacks: Sequence[str] = tuple(ATTACKS),
     clients: int = CLIENTS,

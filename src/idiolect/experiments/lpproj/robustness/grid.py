@@ -100,10 +100,12 @@ class Place:
 
 
 MNIST = "MNIST"
+VOLUME = "Synthetic, by volume"  # sizes by a power law: Tables 12 to 15
 FEDERATIONS = {
     "Synthetic(0, 0)": Place("synthetic", "linear", {"alpha": 0.0, "beta": 0.0}),
     "Synthetic(1, 1)": Place("synthetic", "linear", {"alpha": 1.0, "beta": 1.0}),
     MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(5, 50)),
+    VOLUME: Place("synthetic", "linear", {"sizes": "power", "minimum": 100}),
 }
 
 
