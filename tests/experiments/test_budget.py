@@ -6,7 +6,7 @@ from pathlib import Path
 
 from idiolect.channels import Form, parse_channel
 from idiolect.experiments.lpproj import budget
-from idiolect.experiments.lpproj.budget import cases
+from idiolect.experiments.lpproj.budget import cases, compared
 from idiolect.experiments.lpproj.budget.cases import CASES, FINETUNED, grids, rows
 from idiolect.experiments.lpproj.budget.page import gain, page
 
@@ -83,3 +83,16 @@ def test_the_stored_page_is_that_of_the_stored_figures():
     assert set(stored) <= set(CASES)
     assert all(set(f) <= set(rows(CASES[title], 610)) for title, f in stored.items())
     assert (DOCS / "budget.md").read_text() == page(stored)
+
+
+def test_stored_figures_stand_beside_the_published_ones():
+    stored = json.loads((DOCS / "budget.json").read_text())
+    cells = compared._cells(stored, ["Synthetic(0, 0)", "EMNIST"])
+    of_paper = [c for c in cells if c.paper]
+    assert len(of_paper) == 2 * (7 + 8)
+    assert all(c.ours is None for c in cells if c.table == "EMNIST")
+    ours = {(c.row, c.column): c.ours for c in cells if c.table != "EMNIST"}
+    assert ours["lp-proj-1", "words to the target"].mean == 2310
+    assert ours["Local (sends nothing)", "words to the target"].mean == 0
+    text = compared._opening(stored)
+    assert "Synthetic(0, 0): Local reaches" in text

@@ -69,6 +69,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "lp-proj-table4": _scaled("lpproj.personal:write_table4", "ten methods on six data sets"),
     "lp-proj-table10": _scaled("lpproj.personal:write_table10", "the same, volumes by a power law"),
     "lp-proj-table2": _scaled("lpproj.table2:write", "in form: ResNet-34, 50 blocks"),
+    "lp-proj-table1": _scaled("lpproj.budget.compared:write_table1", "accuracy at a budget"),
+    "lp-proj-table5": _scaled("lpproj.budget.compared:write_table5", "the same, all data sets"),
+    "lp-proj-table11": _scaled(
+        "lpproj.budget.compared:write_table11", "the same, volumes by a power law"
+    ),
     "lp-proj-table6": _scaled("lpproj.robustness.compared:write_table6", "same-value attacks"),
     "lp-proj-table7": _scaled("lpproj.robustness.compared:write_table7", "sign-flip attacks"),
     "lp-proj-table8": _scaled("lpproj.robustness.compared:write_table8", "gaussian attacks"),

@@ -13,8 +13,8 @@ from typing import Any
 from ....report.curve_picture import picture
 from ....report.goals import Curve, Goals
 from ....run.sweep import Stock
-from ...runs import stored_runs
-from .cases import CASES, rows
+from ...runs import Runs, stored_runs
+from .cases import CASES, MAIN, Case, rows
 from .measure import choose, final, reached
 from .page import page
 
@@ -25,32 +25,16 @@ def write(
     folder: Path,
     seeds: int = SEEDS,
     rounds: int | None = None,
-    titles: tuple[str, ...] = tuple(CASES),
+    titles: tuple[str, ...] = tuple(MAIN),
     only: tuple[str, ...] = (),
     jobs: int = 0,
 ) -> list[Path]:
     """Measure every row of every federation and write the page, its figures and its pictures."""
     cases = {title: CASES[title] for title in titles}
-    stock = Stock({}, {})
-    for title, case in cases.items():
-        stock.data[title], stock.tasks[title] = case.load()
-    candidates = {
-        (title, label): several
-        for title, case in cases.items()
-        for label, several in rows(case, stock.tasks[title].d).items()
-        if not only or label in only
-    }
     text = folder / "budget.md"
     figures = folder / "budget.json"
-    stored: dict[str, dict[str, Any]] = {title: {} for title in titles}
-    curves: dict[str, list[Curve]] = {title: [] for title in titles}
     with stored_runs(folder, "budget", jobs) as runs:
-        chosen = choose(runs, stock, cases, candidates, rounds)
-        for (title, label), summaries in final(runs, stock, cases, chosen, seeds, rounds).items():
-            goals = Goals(cases[title].budget, cases[title].target)
-            drawn, found = reached(label, chosen[title, label], summaries, goals)
-            curves[title].append(drawn)
-            stored[title][label] = found
+        stored, curves = measured(runs, cases, seeds, rounds, only)
         pictures = [
             path
             for title, case in cases.items()
@@ -61,3 +45,31 @@ def write(
         text.write_text(page(stored), encoding="utf-8")
         figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return [text, figures, *pictures]
+
+
+def measured(
+    runs: Runs,
+    cases: dict[str, Case],
+    seeds: int,
+    rounds: int | None = None,
+    only: tuple[str, ...] = (),
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[Curve]]]:
+    """Of every federation: what its rows made of budget and target, and their curves."""
+    stock = Stock({}, {})
+    for title, case in cases.items():
+        stock.data[title], stock.tasks[title] = case.load()
+    candidates = {
+        (title, label): several
+        for title, case in cases.items()
+        for label, several in rows(case, stock.tasks[title].d).items()
+        if not only or label in only
+    }
+    stored: dict[str, dict[str, Any]] = {title: {} for title in cases}
+    curves: dict[str, list[Curve]] = {title: [] for title in cases}
+    chosen = choose(runs, stock, cases, candidates, rounds)
+    for (title, label), summaries in final(runs, stock, cases, chosen, seeds, rounds).items():
+        goals = Goals(cases[title].budget, cases[title].target)
+        drawn, found = reached(label, chosen[title, label], summaries, goals)
+        curves[title].append(drawn)
+        stored[title][label] = found
+    return stored, curves
