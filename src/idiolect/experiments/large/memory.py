@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,9 +36,13 @@ class Live(TorchDispatchMode):
         self.sizes: dict[int, int] = {}
 
     def __enter__(self) -> Live:
+        entered = super().__enter__()
+        torch.empty(0)  # torch imports modules at the first operation: they are not counted
+        self.now = self.peak = 0
+        self.sizes.clear()
         tracemalloc.start()
         self.start = tracemalloc.get_traced_memory()[0]
-        return super().__enter__()
+        return entered
 
     def __exit__(self, *what: Any) -> None:
         super().__exit__(*what)
