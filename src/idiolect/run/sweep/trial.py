@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +23,20 @@ from ..run import run
 from ..settings import Settings
 
 FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
-KEPT: dict[str, Callable[[Result], list[dict[str, Any]]]] = {  # what a summary leaves out
+
+
+def _valid_by_client(result: Result) -> list[float]:
+    """The figure that settings are chosen by, on every client's validation data."""
+    chosen = result.record.settings.get("metric")
+    unknown = math.isnan(result.record.seeds[0].final["valid"]["accuracy"])
+    measure = chosen or ("loss" if unknown else "accuracy")
+    return [row[f"valid_{measure}"] for row in result.clients_table()]
+
+
+KEPT: dict[str, Callable[[Result], list[Any]]] = {  # what a summary leaves out
     "by_round": Result.rounds_table,
     "by_client": Result.clients_table,
+    "valid_by_client": _valid_by_client,
 }
 
 
@@ -98,10 +111,12 @@ class Trial:
         stock = shared()
         assert isinstance(stock, Stock)
         given = self.setting.settings(self.seed)
+        began = time.process_time()
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
         result = run(self.setting.method, task, federation, progress=False, **given)
-        return {**result.summary(), **{name: KEPT[name](result) for name in self.keep}}
+        kept = {name: KEPT[name](result) for name in self.keep}
+        return {**result.summary(), **kept, "cpu_seconds": time.process_time() - began}
 
 
 def _text(value: Any) -> str:
