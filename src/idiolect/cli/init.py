@@ -19,7 +19,7 @@ from ..data.tables import TableFile
 from ..report.console import OUT, literal, say
 from .flags import Flags, Parser
 from .guess import guess_client, guess_target
-from .settings_file import toml_text
+from ..core.toml import toml_text
 
 if TYPE_CHECKING:
     import pandas as pd

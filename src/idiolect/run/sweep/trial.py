@@ -21,6 +21,7 @@ from ..identity import identity_of
 from ..result import Result
 from ..run import run
 from ..settings import Settings
+from ..watch import Callback
 
 FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
 
@@ -108,13 +109,18 @@ class Trial:
         return f"{self.setting.label} seed={self.seed}"
 
     def train(self) -> dict[str, Any]:
+        return self.trained()
+
+    def trained(self, on_evaluate: Callback | None = None) -> dict[str, Any]:
+        """The run itself; `on_evaluate` as in `run`."""
         stock = shared()
         assert isinstance(stock, Stock)
         given = self.setting.settings(self.seed)
         began = time.process_time()
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
-        result = run(self.setting.method, task, federation, progress=False, **given)
+        watch: dict[str, Any] = {"progress": False, "on_evaluate": on_evaluate}
+        result = run(self.setting.method, task, federation, **watch, **given)
         kept = {name: KEPT[name](result) for name in self.keep}
         return {**result.summary(), **kept, "cpu_seconds": time.process_time() - began}
 

@@ -67,6 +67,8 @@ class Search:
     points: Mapping[Setting, Setting]  # as searched -> as given
     samples: Mapping[str, np.ndarray]  # data by name -> validation samples of each client
     cost: Cost
+    stopped: tuple[dict[str, Any], ...] = ()  # lines of those that were stopped as hopeless
+    shares: dict[str, float] | None = None  # importance, where it is not that of a grid
 
     @property
     def names(self) -> list[str]:
@@ -83,6 +85,8 @@ class Search:
 
     def importance(self, name: str = "") -> dict[str, float]:
         """The share of the variance over settings that each field explains by itself."""
+        if self.shares is not None:
+            return self.shares
         found = [s for s in self.standings(name) if s.figure is not None]
         return main_effects([s.setting.varied for s in found], [s.figure for s in found])
 
@@ -150,7 +154,8 @@ class Search:
 
     def rows(self) -> list[dict[str, Any]]:
         """A line per setting, group by group, the best first."""
-        return [s.as_dict() for name in self.names for s in self.standings(name)]
+        ranked = [s.as_dict() for name in self.names for s in self.standings(name)]
+        return [*ranked, *self.stopped]
 
 
 def search(
