@@ -65,7 +65,7 @@ def run(
     quiet: bool,
 ) -> None:
     """Sweep, show the table, and say what failed."""
-    watch = None if quiet else _watched
+    watch = None if quiet else watched
     with resumable(directory):
         found = sweep_plans(plans, grid, jobs=jobs, directory=directory, watch=watch)
     if as_json:
@@ -162,7 +162,7 @@ class _Lines(Progressing):
 
 
 @contextmanager
-def _watched(trials: Sequence[Trial]) -> Iterator[Progressing]:
+def watched(trials: Sequence[Trial]) -> Iterator[Progressing]:
     if not ERR.is_terminal:
         yield _Lines(trials)
         return

@@ -27,7 +27,8 @@ class Contender:
     row: str  # what papers' grids have it under
     method: str  # its name in the table of methods
     given: dict[str, Any]  # fields that the user gave: they are not varied
-    run: dict[str, Any]  # settings of its runs
+    shared: dict[str, Any]  # settings of the runs of all methods
+    own: dict[str, Any] = field(default_factory=dict)  # those of this one alone; they win
     plan: Plan | None = None  # where data and model have names too
     base: Method | None = None  # an object of the user's
     points: dict[Setting, Point] = field(default_factory=dict)  # all candidates so far
@@ -45,14 +46,19 @@ class Contender:
     def setting(self, point: Point) -> Setting:
         """A candidate as a setting that can be run."""
         made = Setting(
-            self.make(point.fields), {**self.run, **point.run}, "", "", self.name, point.varied
+            self.make(point.fields),
+            {**self.shared, **self.own, **point.run},
+            "",
+            "",
+            self.name,
+            point.varied,
         )
         self.points[made] = point
         return made
 
     def of_paper(self, paper: str, d: int) -> list[Setting]:
         """The candidates of a paper's grid."""
-        rounds = build(Settings, {"rounds": self.run.get("rounds", 200)}, "run").rounds
+        rounds = build(Settings, {**self.shared, **self.own}, "run").rounds
         points = grid_of(paper, self.row).points(d, rounds, self.given)
         return [self.setting(point) for point in points]
 
@@ -73,8 +79,7 @@ class Contender:
 
     def final_row(self, setting: Setting, settings: Mapping[str, Any]) -> Row:
         """What the final run runs; `settings` are those that all methods share."""
-        point = self.points[setting]
-        own = {k: v for k, v in {**self.run, **point.run}.items() if settings.get(k) != v}
+        own = {**self.own, **self.points[setting].run}
         note = "".join(f" {name}={value}" for name, value in own.items())
         return Row(setting.method, own, note, self.origin(setting, settings), self.row)
 
@@ -87,7 +92,7 @@ class Contender:
             self.plan,
             method_fields=dict(point.fields),
             settings=dict(settings),
-            own={**self.plan.own, **point.run},
+            own={**self.own, **point.run},
         ).as_dict()
 
 
@@ -95,9 +100,9 @@ def read_contender(given: AnyMethod | Plan, settings: Mapping[str, Any]) -> Cont
     """From a method, its class, a text such as "lp-proj:p=1", or a plan."""
     if isinstance(given, str):
         name, fields, own = _spec(given)
-        return _named(name, fields, {**settings, **own})
+        return _named(name, fields, settings, own)
     if isinstance(given, Plan):
-        found = _named(given.method, given.method_fields, {**settings, **given.own})
+        found = _named(given.method, given.method_fields, settings, given.own)
         method = grid_of("paper", given.method).method if is_compressor(given.method) else None
         plan = dataclasses.replace(given, method=method) if method else given
         return dataclasses.replace(found, plan=plan)
@@ -107,7 +112,9 @@ def read_contender(given: AnyMethod | Plan, settings: Mapping[str, Any]) -> Cont
         for f in dataclasses.fields(made)
         if f.metadata and getattr(made, f.name) != f.default
     }
-    return Contender(label_of(made), name_of(made), name_of(made), changed, dict(settings), base=made)
+    return Contender(
+        label_of(made), name_of(made), name_of(made), changed, dict(settings), base=made
+    )
 
 
 def _spec(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -118,11 +125,13 @@ def _spec(text: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return name, fields, own
 
 
-def _named(name: str, fields: Mapping[str, Any], run: Mapping[str, Any]) -> Contender:
+def _named(
+    name: str, fields: Mapping[str, Any], shared: Mapping[str, Any], own: Mapping[str, Any]
+) -> Contender:
     method = grid_of("paper", name).method if is_compressor(name) else name
     METHODS.find(method)
-    label = " ".join([name, *(f"{field}={value}" for field, value in fields.items())])
-    return Contender(label, name, method, dict(fields), dict(run))
+    label = " ".join([name, *(f"{key}={value}" for key, value in {**fields, **own}.items())])
+    return Contender(label, name, method, dict(fields), dict(shared), dict(own))
 
 
 def read_contenders(

@@ -27,7 +27,10 @@ def settings_text(
     if plan is not None:
         sections["run"] |= {"loss": plan.loss} if plan.loss else {}
         sections["task"] = dict(plan.task_options)
-        sections["data"] = {"name": plan.data, **_typed(DATASETS.find(plan.data), plan.data_options)}
+        sections["data"] = {
+            "name": plan.data,
+            **_typed(DATASETS.find(plan.data), plan.data_options),
+        }
         if plan.model:
             options = _typed(options_of(MODELS.find(plan.model)), plan.model_options)
             sections["model"] = {"name": plan.model, **options}

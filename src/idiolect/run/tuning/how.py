@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.knobs import SettingError
 from ...core.plain import plain
+from ...core.typed import expect_fields
 from ..sweep.axes import Axis, check_axes, read_axes
 from .contender import Contender
 from .grids import ANY, PAPERS
@@ -64,6 +65,25 @@ class How:
                 "search_seeds": self.search_seeds,
             }
         )
+
+    @classmethod
+    def read(cls, saved: dict[str, Any], where: str) -> How:
+        """The inverse of `as_dict`, of unknown origin."""
+        hints = {
+            "grid": str | dict[str, list[Any]],
+            "space": dict[str, Any] | None,
+            "trials": int,
+            "criterion": str,
+            "search_seeds": int,
+        }
+        given = {name: saved.get(name) for name in hints}
+        try:
+            expect_fields(given, hints)
+        except ValueError as error:
+            raise SettingError(f"{where}: {error}") from None
+        if given["trials"]:
+            given["grid"] = None
+        return read_how(**given)  # type: ignore[arg-type]
 
 
 def read_how(
@@ -121,5 +141,3 @@ def read_how(
 def _plain_space(space: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     """The space by value: a file may change before a tuning goes on."""
     return dict(space) if isinstance(space, Mapping) else read_file(Path(space))
-
-

@@ -56,7 +56,11 @@ class PrunedTrial(Trial):
         with quiet():
             found = self.trained(look)
         pruned = found["stopped"] == ["callback"]
-        return {**found, "curve": [[step, value] for step, value in curve.items()], "pruned": pruned}
+        return {
+            **found,
+            "curve": [[step, value] for step, value in curve.items()],
+            "pruned": pruned,
+        }
 
 
 def begun_study(settings: Settings, earlier: tuple[Curve, ...]) -> Any:

@@ -132,9 +132,9 @@ def derived_space(kind: type[Method], given: Mapping[str, Any]) -> Space:
         if f.name in given or not f.metadata or not f.default:
             continue
         if f.name in RATES + WEIGHTS:
-            factor = 10 if f.name in RATES else 100
-            most = f.metadata.get("high", math.inf)
-            low, high = f.default / factor, min(f.default * factor, most)
+            default, factor = float(f.default), 10 if f.name in RATES else 100
+            low = default / factor
+            high = min(default * factor, f.metadata.get("high", math.inf))
             found[f.name] = Range(float(f"{low:.6g}"), float(f"{high:.6g}"), True)
         elif f.name in COUNTS and isinstance(f.default, int):
             found[f.name] = Range(1, 2 * f.default, True, True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from ...core.knobs import SettingError, build
-
 from ..check import check
 from ..grid import finish
 from ..settings import Settings
@@ -139,7 +138,7 @@ class _Work:
     def batch(
         self, study: Any, many: int, earlier: tuple[Curve, ...], path: Path, jobs: int, share: Stock
     ) -> list[_Told]:
-        """Some trials: the first seed may be stopped, the others are run for those that were not."""
+        """Some trials: the first seed may be stopped; the others are run where it was not."""
         asked = [self._ask(study) for _ in range(many)]
         first = {self._first(one, earlier): one for one in asked}
         self._run(first, path, jobs, share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...core.columns import Column, fitted_table
 from ...core.text import shown
 from .criterion import Criterion
 from .search import Search, Standing
@@ -25,27 +26,26 @@ def heading(criterion: Criterion, seeds: Mapping[str, Sequence[int]]) -> str:
 def standings_table(
     searches: Mapping[str, Search], names: Sequence[str], most: int, width: int
 ) -> Table:
-    """The best setting of every method, those tied with it, and the next ones, up to `most`."""
-    from rich.table import Table
-    from rich.text import Text
-
-    criterion = searches[names[0]].criterion
-    table = Table(title=f"settings by {criterion}", width=width, title_style="bold")
-    table.add_column("method")
-    table.add_column("settings", overflow="fold")
-    for column in ("validation", "behind best"):
-        table.add_column(column, justify="right", no_wrap=True)
+    """The best setting of every method and the next ones, `most` of each."""
+    rows = []
+    hidden = 0
     for name in names:
         standings = searches[name].standings(name)
+        hidden += len(standings[most:])
         for number, one in enumerate(standings[:most]):
-            label = shown(name) if not number else ""
-            table.add_row(Text(label), Text(_varied(one)), _figure(one), _behind(one, number))
-        if len(standings) > most:
-            table.add_row("", f"... {len(standings) - most} more: table.csv", "", "")
-        table.add_section()
-    table.caption = "± one standard error of the difference; = as good as the best within it"
-    table.caption_justify = "left"
-    return table
+            label = "" if number else shown(name)
+            rows.append((label, _varied(one), _figure(one), _behind(one, number)))
+    caption = "± one standard error of the difference; = within it, as good as the best"
+    if hidden:
+        caption += f"\n{hidden} more settings are in table.csv and rows()"
+    columns = [
+        Column("method", 0, lambda row: row[0], words=True),
+        Column("settings", 0, lambda row: row[1], words=True),
+        Column("validation", 0, lambda row: row[2]),
+        Column("behind the best", 1, lambda row: row[3]),
+    ]
+    title = f"settings by {searches[names[0]].criterion}"
+    return fitted_table(columns, rows, width, title, caption)
 
 
 def _varied(one: Standing) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -35,6 +37,7 @@ MANIFEST = "tune.json"
 FINAL = "final"
 SEARCH = "search"
 FORMAT = 1
+Follow = Callable[[int], AbstractContextManager[Reporter]]  # rounds of all final runs -> progress
 
 
 def tune(
@@ -50,7 +53,7 @@ def tune(
     jobs: int = 0,
     directory: str | Path | None = None,
     watch: Watch | None = None,
-    report: Reporter | None = None,
+    follow: Follow | None = None,
     **settings: Unpack[RunSettings],
 ) -> Tuned:
     """The best settings of each method by validation data, and a final run with them.
@@ -84,7 +87,7 @@ def tune(
     told = [c.name if c.base is None else label_of(c.base) for c in contenders]
     where = None if directory is None else Path(directory)
     manifest = {"methods": told, "data": federation.fingerprint()}
-    work = Work(contenders, whole, federation, how, dict(settings), jobs, where, watch, report)
+    work = Work(contenders, whole, federation, how, dict(settings), jobs, where, watch, follow)
     return work.run(manifest)
 
 
@@ -96,7 +99,7 @@ def tune_plans(
     jobs: int = 0,
     directory: Path | None = None,
     watch: Watch | None = None,
-    report: Reporter | None = None,
+    follow: Follow | None = None,
 ) -> Tuned:
     """The same for plans, whose data and model have names; all have the same."""
     settings = plans[0].settings
@@ -104,7 +107,7 @@ def tune_plans(
     first = next(c.plan for c in contenders if c.plan)
     task = first.make_task(federation)
     manifest = {"plans": [plan.as_dict() for plan in plans]}
-    work = Work(contenders, task, federation, how, settings, jobs, directory, watch, report)
+    work = Work(contenders, task, federation, how, settings, jobs, directory, watch, follow)
     return work.run(manifest)
 
 
@@ -120,7 +123,7 @@ class Work:
     jobs: int
     directory: Path | None
     watch: Watch | None
-    report: Reporter | None
+    follow: Follow | None
 
     def run(self, manifest: Mapping[str, Any]) -> Tuned:
         check_validation_data(self.federation)
@@ -141,7 +144,8 @@ class Work:
         else:
             found = self._grid(seeds["search"])
             searches = dict.fromkeys((c.name for c in self.contenders), found)
-        settings = {**self.settings, "seed": seeds["final"][0], "seeds": first.seeds}
+        fresh = {"seed": seeds["final"][0], "seeds": first.seeds}
+        settings = {"threads": 1, **self.settings, **fresh}  # computed as in the search
         tuned = Tuned(self.contenders, searches, seeds, settings, Comparison([], []))
         if self.directory is not None:
             tuned.write_choice(self.directory)
@@ -192,16 +196,20 @@ class Work:
         rows = [c.final_row(searches[c.name].best(c.name), settings) for c in self.contenders]
         folder = None if self.directory is None else self.directory / FINAL
         begun = folder is not None and (folder / COMPARE).exists()
-        return compare(
-            rows,  # type: ignore[arg-type]  # it takes rows too
-            self.task,
-            self.federation,
-            directory=folder,
-            resume=begun,
-            report=self.report,
-            progress=False if self.report is None else None,
-            **settings,
-        )
+        every = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+        rounds = [s.seeds * s.rounds for s in every]
+        total = sum(rounds) + rounds[0]  # with Local at equal compute
+        with self.follow(total) if self.follow else nullcontext() as report:
+            return compare(
+                rows,  # type: ignore[arg-type]  # it takes rows too
+                self.task,
+                self.federation,
+                directory=folder,
+                resume=begun,
+                report=report,
+                progress=False,
+                **settings,
+            )
 
     def _begin(self, manifest: Mapping[str, Any]) -> None:
         """The directory says what is tuned; it goes on with the same tuning only."""
@@ -221,7 +229,7 @@ class Work:
             raise SettingError(f"directory: {self.directory} holds a sweep; choose another")
         try:
             private_folder(self.directory)
-            write_json(path, now)
+            write_json(path, _through_json(now))
         except OSError as error:
             raise SettingError(
                 f"directory: cannot write to {self.directory}: {error.strerror or error}"
@@ -229,6 +237,4 @@ class Work:
 
 
 def _through_json(value: Any) -> Any:
-    import json
-
     return json.loads(json.dumps(value, default=str))

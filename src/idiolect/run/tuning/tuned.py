@@ -52,8 +52,8 @@ class Tuned:
         found = {}
         for contender in self.contenders:
             best = self.searches[contender.name].best(contender.name)
-            own = contender.points[best].run
-            found[contender.name] = (best.method, {**contender.run, **own, **self.settings})
+            own = {**contender.own, **contender.points[best].run}
+            found[contender.name] = (best.method, {**self.settings, **own})
         return found
 
     @property
@@ -117,7 +117,9 @@ class Tuned:
             return {self.names[0]: "best.toml"}
         plain_names = [c.row.replace(":", ".").replace("*", "-star") for c in self.contenders]
         return {
-            name: f"best-{plain}.toml" if plain_names.count(plain) == 1 else f"best-{i}-{plain}.toml"
+            name: f"best-{plain}.toml"
+            if plain_names.count(plain) == 1
+            else f"best-{i}-{plain}.toml"
             for i, (name, plain) in enumerate(zip(self.names, plain_names, strict=True))
         }
 
