@@ -3,8 +3,8 @@
 >>> [name for name in papers()]
 ['lp-proj', 'ffgg', 'feddeper']
 >>> fields, run = paper_grid("lp-proj", "qsgd", d=610)[0]
->>> fields, run
-({'steps': 1, 'weighting': 'equal', 'lr': 0.05}, {'channel': 'qsgd(levels=5, bucket=500, norm=inf)'})
+>>> fields["lr"], run
+(0.05, {'channel': 'qsgd(levels=5, bucket=500, norm=inf)'})
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ class How:
             expect_fields(given, hints)
         except ValueError as error:
             raise SettingError(f"{where}: {error}") from None
-        if given["trials"]:
-            given["grid"] = None
+        given |= {"grid": None} if given["trials"] else {"trials": None}
         return read_how(**given)  # type: ignore[arg-type]
 
 
@@ -98,7 +97,10 @@ def read_how(
     >>> read_how().paper, read_how("lp-proj").paper, read_how(trials=20).trials
     ('paper', 'lp-proj', 20)
     """
-    for name, number in (("search_seeds", search_seeds), ("trials", 1 if not trials else trials)):
+    for name, number in (
+        ("search_seeds", search_seeds),
+        ("trials", 1 if trials is None else trials),
+    ):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise SettingError(f"{name}: {number!r} is not accepted; a whole number >= 1")
     if grid is not None and (space is not None or trials):

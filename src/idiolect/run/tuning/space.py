@@ -132,7 +132,8 @@ def derived_space(kind: type[Method], given: Mapping[str, Any]) -> Space:
         if f.name in given or not f.metadata or not f.default:
             continue
         if f.name in RATES + WEIGHTS:
-            default, factor = float(f.default), 10 if f.name in RATES else 100
+            default: Any = f.default
+            factor = 10 if f.name in RATES else 100
             low = default / factor
             high = min(default * factor, f.metadata.get("high", math.inf))
             found[f.name] = Range(float(f"{low:.6g}"), float(f"{high:.6g}"), True)

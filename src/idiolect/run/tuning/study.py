@@ -10,26 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.knobs import SettingError, build
+from ...core.knobs import build
 from ..check import check
 from ..grid import finish
 from ..settings import Settings
-from ..sweep import Setting, Stock, Sweep
+from ..sweep import Setting, Stock
 from ..sweep.sweep import Watch, folder_for, shared_by
 from ..sweep.trial import Trial
 from .contender import Contender
-from .cost import cost_of
 from .pruned import Curve, PrunedTrial, need_optuna, quiet, watched
 from .search import KEEP, Search, prepared, searched
 from .space import Range, Space, written_space
+from .told import Told, found, importance_of, tell
 
-ENOUGH = 10  # finished trials from which on importance is estimated
 AHEAD = 4  # trials per worker process that are proposed at a time; starting a process takes seconds
 
 
@@ -48,25 +47,6 @@ class Slot:
 
     def __hash__(self) -> int:
         return id(self)
-
-
-@dataclass
-class _Told:
-    """One trial of the study and what came of it."""
-
-    trial: Any  # Optuna's
-    point: Setting
-    setting: Setting  # as it is searched
-    runs: list[tuple[Trial, dict[str, Any]]] = field(default_factory=list)
-    why: str = ""  # it failed
-
-    @property
-    def pruned(self) -> bool:
-        return bool(self.runs) and self.runs[0][1]["pruned"]
-
-    @property
-    def curve(self) -> Curve:
-        return {int(step): value for step, value in self.runs[0][1]["curve"]}
 
 
 def study_search(
@@ -99,7 +79,7 @@ def study_search(
     work = _Work(contender, space, hidden, seeds, chosen.measure, _digest(space, seeds, jobs))
     rounds = build(Settings, probe.settings(0), "run").rounds * len(seeds)
     slots = [Slot(rounds) for _ in range(trials)]
-    told: list[_Told] = []
+    told: list[Told] = []
     manifest = {"space": written_space(space), "trials": trials, "jobs": jobs}
     sample = [Trial(probe, seeds[0], "")] * 2
     with (
@@ -115,13 +95,13 @@ def study_search(
             earlier = tuple(t.curve for t in told if t.runs and not t.pruned)
             for one in work.batch(study, many, earlier, path, jobs, share):
                 told.append(one)
-                figure = _tell(study, one, chosen.figure)
+                figure = tell(study, one, chosen.figure)
                 if bar:
                     slot = slots[len(told) - 1]
                     slot.text = f"{one.point.label}: {figure}"
                     bar.report(dict.fromkeys(slots[: len(told)]), slot)
-        shares = _importance(study, told)
-    return _found(told, chosen, hidden, shares, time.monotonic() - began)
+        shares = importance_of(study)
+    return found(told, chosen, hidden, shares, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -137,7 +117,7 @@ class _Work:
 
     def batch(
         self, study: Any, many: int, earlier: tuple[Curve, ...], path: Path, jobs: int, share: Stock
-    ) -> list[_Told]:
+    ) -> list[Told]:
         """Some trials: the first seed may be stopped; the others are run where it was not."""
         asked = [self._ask(study) for _ in range(many)]
         first = {self._first(one, earlier): one for one in asked}
@@ -151,19 +131,19 @@ class _Work:
         self._run(others, path, jobs, share)
         return asked
 
-    def _ask(self, study: Any) -> _Told:
+    def _ask(self, study: Any) -> Told:
         trial = study.ask()
         point = self.contender.setting(self.contender.point(_suggested(trial, self.space)))
-        return _Told(trial, point, watched(point, self.measure))
+        return Told(trial, point, watched(point, self.measure))
 
-    def _first(self, one: _Told, earlier: tuple[Curve, ...]) -> Trial:
+    def _first(self, one: Told, earlier: tuple[Curve, ...]) -> Trial:
         digest = self._digest(one.setting)
         return PrunedTrial(one.setting, self.seeds[0], digest, KEEP, self.study, earlier)
 
     def _digest(self, setting: Setting) -> str:
         return setting.digest(self.stock.tasks[setting.task], self.stock.federation(setting.data))
 
-    def _run(self, owners: dict[Trial, _Told], path: Path, jobs: int, share: Stock) -> None:
+    def _run(self, owners: dict[Trial, Told], path: Path, jobs: int, share: Stock) -> None:
         def failed(trial: Trial, error: Exception) -> None:
             owners[trial].why = f"{type(error).__name__}: {error}"
 
@@ -199,72 +179,6 @@ def _check_ends(contender: Contender, space: Space, stock: Stock) -> None:
             check(point.method, stock.tasks[""], stock.federation(""), settings)
 
 
-def _tell(study: Any, one: _Told, figure_of: Any) -> str:
-    """The outcome, for Optuna; in words, for people."""
-    optuna = need_optuna()
-    if one.runs:
-        for step, value in one.curve.items():
-            one.trial.report(value, step)
-    figures = [figure_of(outcome) for _, outcome in one.runs]
-    if one.why or None in figures:
-        study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
-        return f"failed: {one.why or 'no finite figure'}"
-    if one.pruned:
-        study.tell(one.trial, state=optuna.trial.TrialState.PRUNED)
-        return "stopped early"
-    mean = sum(figures) / len(figures)
-    study.tell(one.trial, mean)
-    return f"{mean:.4f}"
-
-
-def _importance(study: Any, told: Sequence[_Told]) -> dict[str, float]:
-    """fANOVA's; empty where too few trials were finished to tell."""
-    optuna = need_optuna()
-    done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    if len(done) < ENOUGH or len({trial.value for trial in done}) < 2:
-        return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items()}
-
-
 def _digest(space: Space, seeds: Sequence[int], jobs: int) -> str:
     text = json.dumps([written_space(space), list(seeds), jobs], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _found(
-    told: Sequence[_Told], criterion: Any, stock: Stock, shares: dict[str, float], seconds: float
-) -> Search:
-    whole = [one for one in told if one.runs and not one.why]
-    done: dict[Trial, dict[str, Any]] = {}
-    for one in whole:
-        if not one.pruned:
-            for trial, outcome in one.runs:  # all seeds of a trial are one setting
-                done[Trial(one.setting, trial.seed, trial.digest)] = outcome
-    if not done:
-        why = next((one.why for one in told if one.why), "all were stopped early")
-        raise SettingError(f"tune: no trial was finished: {why}")
-    spent = Sweep({trial: outcome for one in whole for trial, outcome in one.runs})
-    clients = {name: stock.federation(name).clients for name in stock.data}
-    samples = {name: stock.federation(name).sizes("valid").numpy() for name in stock.data}
-    points = {one.setting: one.point for one in whole}
-    lines = tuple(_line(one, criterion) for one in told if one.pruned or one.why)
-    return Search(
-        Sweep(done), criterion, points, samples, cost_of(spent, clients, seconds), lines, shares
-    )
-
-
-def _line(one: _Told, criterion: Any) -> dict[str, Any]:
-    line: dict[str, Any] = {"method": one.point.name, **one.point.varied}
-    if one.why:
-        return {**line, "tied": False, "stopped": one.why}
-    summary: Mapping[str, Any] = one.runs[0][1]
-    return {
-        **line,
-        "valid": criterion.figure(summary),
-        "tied": False,
-        "gradients_per_client": summary["gradients_per_client"],
-        "rounds": summary["rounds"],
-        "stopped": "early",
-    }
