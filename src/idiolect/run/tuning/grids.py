@@ -98,10 +98,10 @@ def grid_of(paper: str, name: str) -> PaperGrid:
     for one in PAPERS if paper == ANY else (paper,):
         if name in _read(one):
             return _read(one)[name]
-    which = "no paper" if paper == ANY else f"the grid of {paper}"
+    which = "no paper has" if paper == ANY else f"the grid of {paper} has not"
     known = "; ".join(f"{one}: {', '.join(_read(one))}" for one in PAPERS)
     raise SettingError(
-        f"grid: {paper!r} is not accepted for {name}, which {which} has; the grids of papers are "
+        f"grid: {paper!r} is not accepted for {name}, which {which}; the grids of papers are "
         f"{known}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
     )
 

@@ -32,14 +32,14 @@ class How:
 
     def check(self, contenders: list[Contender]) -> dict[str, Space]:
         """Refuse what no method has; the spaces of the methods, where spaces are searched."""
-        if self.axes:
-            check_axes(self.axes, [c.kind for c in contenders])
         for contender in contenders:
             if contender.row != contender.method and not self.paper and contender.base is None:
                 raise SettingError(
                     f"methods: {contender.row} is FedAvg through a channel, and known by that name "
                     "to a paper's grid alone; write fedavg:channel=... for another search"
                 )
+        if self.axes:
+            check_axes(self.axes, [c.kind for c in contenders])
         if not self.trials:
             return {}
         need_optuna()

@@ -86,7 +86,8 @@ def tune(
     contenders = read_contenders(given, dict(settings))
     told = [c.name if c.base is None else label_of(c.base) for c in contenders]
     where = None if directory is None else Path(directory)
-    manifest = {"methods": told, "data": federation.fingerprint()}
+    chosen = repr(build(Settings, dict(settings), "run"))
+    manifest = {"methods": told, "settings": chosen, "data": federation.fingerprint()}
     work = Work(contenders, whole, federation, how, dict(settings), jobs, where, watch, follow)
     return work.run(manifest)
 
