@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...core.knobs import build, check, kinds_of, written
@@ -17,11 +17,19 @@ from ..settings import Settings
 
 
 def settings_text(
-    name: str, method: Method, run: Mapping[str, Any], plan: Plan | None, why: str
+    name: str,
+    method: Method,
+    run: Mapping[str, Any],
+    plan: Plan | None,
+    why: str,
+    told: Collection[str] = (),
 ) -> str:
-    """[method] and [run]; [data], [model] and [task] too where they have names."""
+    """[method] and [run]; [data], [model] and [task] too where they have names.
+
+    `told`: fields of the method that stand there even where they have their default.
+    """
     sections = {
-        "method": {"name": name, **_changed(name, method)},
+        "method": {"name": name, **_changed(name, method, told)},
         "run": _typed_run(run),
     }
     if plan is not None:
@@ -38,21 +46,23 @@ def settings_text(
     return comment + toml_sections(sections)
 
 
-def _changed(name: str, method: Method) -> dict[str, Any]:
-    """The fields that differ from those that the name alone gives."""
+def _changed(name: str, method: Method, told: Collection[str]) -> dict[str, Any]:
+    """The fields that are told, and those that differ from what the name alone gives."""
     fixed = METHODS.find(name)[1] if name in METHODS.known() else {}
     values = method.as_dict()
     return {
         f.name: values[f.name]
         for f in dataclasses.fields(method)
-        if f.metadata and getattr(method, f.name) != fixed.get(f.name, f.default)
+        if f.name in told
+        or (f.metadata and getattr(method, f.name) != fixed.get(f.name, f.default))
     }
 
 
 def _typed_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as given, in their types; those that are the default anyway stay, as given."""
+    """Settings as given, in their types; but for targets, which would stop the run."""
     values = build(Settings, dict(run), "run").as_dict()
-    return {name: values[name] for name in run if values[name] is not None}
+    told = [name for name in run if name not in ("target_accuracy", "target_value")]
+    return {name: values[name] for name in told if values[name] is not None}
 
 
 def _typed(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,10 +106,13 @@ class Tuned:
         contender = self.contenders[self.names.index(name or self.winner)]
         method, run = self.chosen[contender.name]
         search = self.searches[contender.name]
-        figure = search.standings(contender.name)[0].figure
+        best = search.standings(contender.name)[0]
         tried = len([row for row in search.rows() if row["method"] == contender.name])
-        why = f"{contender.name}: the best of {tried} settings, {search.criterion} {figure:.4f}"
-        return settings_text(contender.method, method, run, contender.plan, why)
+        why = (
+            f"{contender.name}: the best of {tried} settings, {search.criterion} {best.figure:.4f}"
+        )
+        fields = contender.points[best.setting].fields
+        return settings_text(contender.method, method, run, contender.plan, why, fields)
 
     def file_names(self) -> dict[str, str]:
         """The name of the file of each method's settings."""
@@ -186,10 +189,12 @@ class Tuned:
             search = self.searches[name]
             tried = len([r for r in search.rows() if r["method"] == name])
             tied = len(search.ties(name))
+            stopped = len([r for r in search.stopped if r["method"] == name])
+            early = f", {stopped} of them stopped early" if stopped else ""
             many = "no other is" if not tied else f"{tied} other{'s are' if tied > 1 else ' is'}"
             lines.append(
-                f"{shown(name)}: {tried} settings tried; {many} within one standard error of the "
-                "best"
+                f"{shown(name)}: {tried} settings tried{early}; {many} within one standard error "
+                "of the best"
             )
             shares = search.importance(name)
             if shares:
