@@ -33,6 +33,7 @@ PAGES = [
     "splits.md",
     "advise.md",
     "sweep.md",
+    "tune.md",
 ]
 
 

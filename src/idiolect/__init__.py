@@ -48,6 +48,7 @@ from .run.run import Interrupted, run
 from .run.settings import Settings
 from .run.splits import Splits, splits
 from .run.sweep import Sweep, sweep
+from .run.tuning import Tuned, tune
 from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .task.here import Here
@@ -98,6 +99,7 @@ __all__ = [
     "State",
     "Sweep",
     "Task",
+    "Tuned",
     "Wrapper",
     "advise",
     "compare",
@@ -112,4 +114,5 @@ __all__ = [
     "solvers",
     "splits",
     "sweep",
+    "tune",
 ]

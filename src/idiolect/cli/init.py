@@ -13,13 +13,13 @@ from ..core.files import write_atomic
 from ..core.knobs import SettingError, accepted, kinds_of, written
 from ..core.paths import given_path
 from ..core.text import shown
+from ..core.toml import toml_text
 from ..data import load
 from ..data.federation import SPLITS, Federation
 from ..data.tables import TableFile
 from ..report.console import OUT, literal, say
 from .flags import Flags, Parser
 from .guess import guess_client, guess_target
-from .settings_file import toml_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -46,6 +46,11 @@ COMMANDS = {
         "METHODS… --grid NAME=VALUES",
         "every combination of a grid with every seed, on all cores, as one table",
     ),
+    "tune": Command(
+        "tune:tune",
+        "METHODS… [--grid … | --space FILE | --trials N]",
+        "choose settings on validation data, then train with them and test",
+    ),
     "advise": Command(
         "advise:advise",
         "[METHODS…]",

@@ -12,7 +12,7 @@ from ..core.registry import names_in
 from ..run.identity import read_identity
 from ..run.manifest import read_comparison, read_pipeline
 from ..run.plan import Plan
-from . import sweep
+from . import sweep, tune
 from .flags import Flags, Parser
 from .pictures import add_clients_table
 from .train import Output, compare_plans, pipeline_plans, run_plan
@@ -51,17 +51,19 @@ def resume(argv: list[str]) -> None:
 
 
 def _resume(path: Path, parsed: Any) -> None:
-    """Whatever the directory holds: a run, a comparison, a pipeline or a sweep."""
+    """Whatever the directory holds: a run, a comparison, a pipeline, a sweep or a tuning."""
     how: bool | str = "force" if parsed.force else True
     if (path / sweep.MANIFEST).exists():
-        for name in ("rounds", "threads", "memory", "force", "clients_table"):
-            given = getattr(parsed, name)
-            if given not in (None, False):
-                raise SettingError(
-                    f"{name}: {given!r} is not accepted; {path} is a sweep, whose runs stay as "
-                    "they are: another `idiolect sweep` with this --directory adds to it"
-                )
+        _refuse_changes(
+            parsed,
+            f"{path} is a sweep, whose runs stay as they are: another `idiolect sweep` with this "
+            "--directory adds to it",
+        )
         sweep.resume(path, parsed.json, parsed.quiet)
+        return
+    if (path / tune.MANIFEST).exists():
+        _refuse_changes(parsed, f"{path} is a tuning, whose runs stay as they are")
+        tune.resume(path, parsed.json, parsed.quiet)
         return
     if (path / "compare.json").exists():
         saved = read_comparison(path)
@@ -95,6 +97,14 @@ def _resume(path: Path, parsed: Any) -> None:
             "go on with them: idiolect deploy run FOLDER --resume"
         )
     run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
+
+
+def _refuse_changes(parsed: Any, reason: str) -> None:
+    """Settings of a single run mean nothing for many of them."""
+    for name in ("rounds", "threads", "memory", "force", "clients_table"):
+        given = getattr(parsed, name)
+        if given not in (None, False):
+            raise SettingError(f"{name}: {given!r} is not accepted; {reason}")
 
 
 def _changed(plan: Plan, parsed: Any) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from typing import Any
 
@@ -57,18 +56,3 @@ def _content(path: str) -> dict[str, Any]:
         raise SettingError(f"config: {path} is not accepted; it is nested too deeply") from None
     except ValueError as error:  # of tomllib, or a number of thousands of digits
         raise SettingError(f"config: {path} is not TOML: {error}") from None
-
-
-def toml_text(value: Any) -> str:
-    """A value as it is written in TOML.
-
-    >>> toml_text(["a", 3, 0.5, True]), toml_text('say "no"')
-    ('["a", 3, 0.5, true]', '"say \\\\"no\\\\""')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_text, value))}]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -97,7 +97,7 @@ def _metrics(
     tally = Tally(counted, form, federation.clients, everyone)
     answers = outputs[owner]
     if federation.classes:  # the same answer for every target of a sample
-        answers = answers.view(len(owner), *[1] * (targets.dim() - 1), -1)
+        answers = answers.view(len(owner), *[1] * (targets.dim() - 1), answers.shape[-1])
         answers = answers.expand(*targets.shape, -1)
     tally.add(owner, answers, targets)
     return tally.measured(everyone)

@@ -199,8 +199,8 @@ def sweep_settings(
     trials = _trials(points, stock, seeds, tuple(keep))
     done = Sweep({}, title=title)
     with (
-        _folder(directory, told or {}) as path,
-        _shared(stock, workers, trials) as share,
+        folder_for(directory, told or {}) as path,
+        shared_by(stock, workers, trials) as share,
         watch(trials) if watch else nullcontext() as bar,
     ):
 
@@ -249,7 +249,7 @@ def _trials(
 
 
 @contextmanager
-def _folder(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
+def folder_for(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
     """Where results are stored as they come."""
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
@@ -262,7 +262,7 @@ def _folder(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Pat
 
 
 @contextmanager
-def _shared(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[Stock]:
+def shared_by(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[Stock]:
     """What workers get: data in a file that all of them map."""
     if workers < 2 or len(trials) < 2:
         yield stock

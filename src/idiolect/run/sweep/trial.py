@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +21,24 @@ from ..identity import identity_of
 from ..result import Result
 from ..run import run
 from ..settings import Settings
+from ..watch import Callback
 from .global_rounds import GlobalRounds
 
 FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
-KEPT: dict[str, Callable[[Result], list[dict[str, Any]]]] = {  # what a summary leaves out
+
+
+def _valid_by_client(result: Result) -> list[float]:
+    """The figure that settings are chosen by, on every client's validation data."""
+    chosen = result.record.settings.get("metric")
+    unknown = math.isnan(result.record.seeds[0].final["valid"]["accuracy"])
+    measure = chosen or ("loss" if unknown else "accuracy")
+    return [row[f"valid_{measure}"] for row in result.clients_table()]
+
+
+KEPT: dict[str, Callable[[Result], list[Any]]] = {  # what a summary leaves out
     "by_round": Result.rounds_table,
     "by_client": Result.clients_table,
+    "valid_by_client": _valid_by_client,
 }
 GLOBAL = "global_by_round"  # the global model in every evaluated round: it is watched, see there
 
@@ -97,16 +111,23 @@ class Trial:
         return f"{self.setting.label} seed={self.seed}"
 
     def train(self) -> dict[str, Any]:
+        return self.trained()
+
+    def trained(self, on_evaluate: Callback | None = None) -> dict[str, Any]:
+        """The run itself; `on_evaluate` as in `run`."""
         stock = shared()
         assert isinstance(stock, Stock)
         given = self.setting.settings(self.seed)
+        began = time.process_time()
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
         watched = GlobalRounds(task, federation) if GLOBAL in self.keep else None
-        method = self.setting.method
-        result = run(method, task, federation, progress=False, on_evaluate=watched, **given)
+        watch: dict[str, Any] = {"progress": False, "on_evaluate": watched or on_evaluate}
+        result = run(self.setting.method, task, federation, **watch, **given)
         kept = {name: KEPT[name](result) for name in self.keep if name != GLOBAL}
-        return {**result.summary(), **kept, **({GLOBAL: watched.rows} if watched else {})}
+        if watched:
+            kept[GLOBAL] = watched.rows
+        return {**result.summary(), **kept, "cpu_seconds": time.process_time() - began}
 
 
 def _text(value: Any) -> str:
