@@ -46,7 +46,7 @@ def write(
 ) -> list[Path]:
     """Run the grid and write the page, its figures and its picture.
 
-    The whole of it takes some 30 minutes on two cores.
+    The synthetic federations take some 15 to 20 minutes on two cores.
     """
     need_matplotlib()  # refuse now, not after all the runs
     folder = Path(folder)
