@@ -31,8 +31,8 @@ def found(tmp_path_factory):
 
 
 def test_the_grid_is_that_of_the_paper():
-    many = {row: len(found) for row, found in candidates(Size(1, 1, 1)).items()}
-    assert many == {
+    whole = candidates(Size(1, 1, 1), 610)
+    assert {row: len(found) for row, found in whole.items()} == {
         "Ditto": 54,
         "pFedMe": 54,
         "Per-FedAvg": 9,
@@ -43,10 +43,20 @@ def test_the_grid_is_that_of_the_paper():
         "RSA": 54,
         "LG-FedAvg": 6,
     }
-    fields = {"lr": 0.5, "personal_lr": 0.01, "lam": 10.0, "R": 5}
-    made = method_of("lp-proj-2", fields, SYNTHETIC).as_dict()
+    made = method_of("lp-proj-2", whole["lp-proj-2"][-1], SYNTHETIC).as_dict()
     assert (made["p"], made["alternations"], made["steps"], made["lam"]) == (2.0, 5, 20, 10.0)
-    assert method_of("Ditto", fields, SYNTHETIC).as_dict()["personal_steps"] == 20
+    assert made["dim"] == 21
+    short = candidates(Size(1, 1, 1, "R = 1"), 610)
+    assert {row: len(short[row]) for row in ("lp-proj-1", "RSA", "FedAvg")} == {
+        "lp-proj-1": 27,
+        "RSA": 27,
+        "FedAvg": 6,
+    }
+    few = candidates(Size(1, 1, 1, "few"), 610)
+    assert len(few["lp-proj-1"]) == 4 and len(few["Ditto"]) == 8
+    only = candidates(Size(1, 1, 0, "few"), 610)
+    assert {len(found) for found in only.values()} == {1}
+    assert only["lp-proj-1"][0].varied["personal_lr"] == 0.1
 
 
 def test_every_published_row_is_there():
@@ -78,7 +88,7 @@ def test_a_candidate_is_chosen_by_validation_data(monkeypatch, tmp_path):
     rows = ("FedAvg", "Ditto")
     one = measure.outcome(SYNTHETIC, size, tmp_path, jobs=1, rows=rows)
     assert all(seeds == [measure.SEARCH_SEED] for by in seen for seeds in by.values())
-    assert one["rows"]["Ditto"]["chosen"] == "lr 0.1, own lr 0.1, λ 1, R 1"
+    assert one["rows"]["Ditto"]["chosen"] == "lr 0.1, own lr 0.05, λ 0.1, steps 5"
 
 
 def test_the_page_has_the_paper_beside_ours(found, tmp_path):

@@ -12,9 +12,10 @@ from ....core.plain import plain
 from ....method import Method
 from ....run.collaboration import pearson
 from ....run.sweep import Setting, Stock, best
+from ....run.tuning.grids import Point
 from ...runs import Runs
 from .cases import Case, Size
-from .rows import EQUAL, UNTIED, Candidate, candidates, lacking, method_of
+from .rows import DEAREST, EQUAL, UNTIED, candidates, lacking, method_of
 
 SEARCH_SEED = 1000  # never a seed of the final runs
 Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
@@ -32,21 +33,20 @@ class _Measuring:
         self.stock = Stock({"": federation}, {"": task})
         self.federation, self.task = federation, task
         self.runs = Runs(folder / "runs", jobs)
-        wanted = {n: c for n, c in candidates(size).items() if case.parts or n != "LG-FedAvg"}
+        wanted = candidates(size, task.d)
+        wanted = {n: c for n, c in wanted.items() if case.parts or n != "LG-FedAvg"}
         self.candidates = {n: c for n, c in wanted.items() if not rows or n in rows}
 
     def outcome(self) -> Outcome:
         grid = {
-            (row, i): method_of(row, fields, self.case)
+            (row, i): method_of(row, point, self.case)
             for row, found in self.candidates.items()
-            for i, fields in enumerate(found)
+            for i, point in enumerate(found)
         }
         places = self._search(grid)
-        chosen: dict[str, Candidate] = {row: self.candidates[row][places[row]] for row in places}
+        chosen: dict[str, Point] = {row: self.candidates[row][places[row]] for row in places}
         methods = {row: grid[row, place] for row, place in places.items()}
-        more = (
-            lacking(chosen, self.case) if {"lp-proj-1", "lp-proj-2", "pFedMe"} <= {*chosen} else {}
-        )
+        more = lacking(chosen, self.case) if {*DEAREST} <= {*chosen} else {}
         extra = {(row, i): m for row, found in more.items() for i, m in enumerate(found)}
         places = self._search(extra)
         methods |= {row: extra[row, place] for row, place in places.items()}
@@ -75,7 +75,7 @@ class _Measuring:
             places[name] = best({i: s for (row, i), s in found.items() if row == name})
         return places
 
-    def _final(self, methods: dict[str, Method], chosen: dict[str, Candidate]) -> Outcome:
+    def _final(self, methods: dict[str, Method], chosen: dict[str, Point]) -> Outcome:
         rounds = self.size.rounds
         every = max(1, rounds // 40)
         points = {
@@ -105,13 +105,13 @@ class _Measuring:
         )
 
 
-def _chosen(row: str, method: Method, chosen: dict[str, Candidate]) -> str:
-    fields = chosen.get(row)
+def _chosen(row: str, method: Method, chosen: dict[str, Point]) -> str:
     if row == UNTIED:
         return "as lp-proj-1"
-    if fields is None:
-        fields = {k: v for k, v in method.as_dict().items() if k in ("lr", "steps")}
-    names = {"lam": "λ", "personal_lr": "own lr"}
+    fields = {k: v for k, v in method.as_dict().items() if k in ("lr", "steps")}
+    if row in chosen:
+        fields = chosen[row].varied
+    names = {"lam": "λ", "personal_lr": "own lr", "alternations": "R"}
     return ", ".join(f"{names.get(k, k)} {v:g}" for k, v in fields.items())
 
 

@@ -110,7 +110,8 @@ CHOSEN = """\
 T is not printed: 200 (the default of the authors' code) where the scale says nothing else. Inner
 problems stop at ν or after 20 gradient steps, the number of the authors' code. R is the number of
 alternations of lp-proj and pFedMe, of steps of FedAvg, Ditto's shared model and LG-FedAvg, and RSA
-takes 20 R steps. "local" takes one step per round, as in that code. Per-FedAvg takes 5 steps.
+takes 20 R steps; its server takes the mean, as in that code. "local" takes one step per round, as
+there. Per-FedAvg takes 5 steps. Means of clients are unweighted, as there.
 MNIST and FASHIONMNIST hear a fifth of the clients, which is what Table 5 decodes to. Our data are
 drawn with our own seeds; repeats differ in initialisation, P, batches and who is heard. What ±
 means is not printed; ours is half the 95 % interval over seeds."""
