@@ -1,6 +1,6 @@
 """reproduced.md: for each paper, how many of its published cells agree, keep the order, or differ.
 
-It counts the cells of the folder reproduced/ and the claims of the folder theory/.
+It counts the cells and claims of the folder reproduced/ and the claims of the folder theory/.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _stored(folder: Path, read: Any) -> list[Row]:
 
 def _of_cells(stored: Row) -> Row:
     marks = Counter(cell["mark"] for cell in stored["cells"])
+    marks.update(claim["verdict"] for claim in stored.get("claims", ()))
     return {
         "name": stored["name"],
         "title": stored["title"],
@@ -88,7 +89,7 @@ names). Each published cell has a mark:
 - **differs**: neither; the page says why, or "not found";
 - **not run**: the data cannot be had here, or the cell is left for `--scale full`.
 
-For what papers prove, and for figures on constructed problems, the statements of the paper are
-counted ([theory.md](theory.md)). Of one seed there is no interval: then a cell agrees only to the
+For what papers prove, for figures on constructed problems ([theory.md](theory.md)) and for figures
+without printed numbers, the statements of the paper are counted. Of one seed there is no interval: then a cell agrees only to the
 digits printed.
 """

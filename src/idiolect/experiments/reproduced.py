@@ -76,7 +76,7 @@ def page_of(stored: Row) -> str:
     lines = [f"# {stored['title']}", "", stored["settings"].strip(), ""]
     if stored["picture"]:
         lines += [f"![{stored['title']}]({stored['picture']})", ""]
-    lines += _claims(stored)
+    lines += claimed(stored)
     for title, rows in stored["tables"].items():
         lines += ["", title, "", *table(rows)]
     minutes = stored["seconds"] / 60
@@ -95,13 +95,14 @@ def write_index(folder: Path) -> Path:
         if stored["picture"]:
             picture = f"{folder.name}/{stored['picture']}"
             lines += [f"[![{stored['title']}]({picture})]({page})", ""]
-        lines += [*_claims(stored), "", f"Settings and tables: [{stored['name']}]({page}).", ""]
+        lines += [*claimed(stored), "", f"Settings and tables: [{stored['name']}]({page}).", ""]
     index = folder.parent / "theory.md"
     index.write_text("\n".join(lines), encoding="utf-8")
     return index
 
 
-def _claims(stored: Row) -> list[str]:
+def claimed(stored: Row) -> list[str]:
+    """The table of claims, what came out, and the verdicts."""
     if not stored["claims"]:
         return []
     rows = [

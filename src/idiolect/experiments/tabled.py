@@ -15,7 +15,7 @@ from typing import Any
 from .glance import write_glance
 from .marks import DIFFERS, MARKS, Cell, counts, marked, tables
 from .panels import Panel, draw
-from .reproduced import Row, table
+from .reproduced import Claim, Row, claimed, table
 
 NOT_FOUND = "not found"
 
@@ -30,6 +30,7 @@ class Tabled:
     printed: str  # the settings as the paper prints them
     chosen: str  # what it leaves open, and what was chosen
     cells: Sequence[Cell] = ()
+    claims: Sequence[Claim] = ()  # what the paper says in words, and what came out
     opening: str = ""  # what the page opens with
     reasons: Mapping[str, str] = field(default_factory=dict)  # why a cell differs: by key, below
     more: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class Tabled:
                 asdict(c) | {"mark": m, "reason": self._reason(c) if m == DIFFERS else ""}
                 for c, m in zip(self.cells, marks, strict=True)
             ],
+            "claims": [asdict(claim) for claim in self.claims],
             "compared": tables(self.cells, marks, self.more),
             "tables": dict(self.tables),
             "pictures": drawn,
@@ -92,6 +94,8 @@ def page_of(stored: Row) -> str:
         lines += [stored["opening"].strip(), ""]
     for caption, picture in stored["pictures"].items():
         lines += [f"![{caption}]({picture})", "", caption, ""]
+    if stored.get("claims"):
+        lines += [*claimed(stored), ""]
     if stored["cells"]:
         lines += [_counted(stored["cells"]), ""]
     for title, rows in stored["compared"].items():

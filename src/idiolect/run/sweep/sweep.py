@@ -190,7 +190,8 @@ def sweep_settings(
     """The same for settings that are made already, each with every seed.
 
     `told` is what the directory says of the sweep. With `keep`, the summary of every run has its
-    evaluated rounds ("by_round") or its clients ("by_client") beside its figures.
+    evaluated rounds ("by_round"), its clients ("by_client") or the global model in its evaluated
+    rounds ("global_by_round") beside its figures.
     """
     if not len(seeds):
         raise SettingError("seeds: 0 is not accepted; at least one")

@@ -19,12 +19,14 @@ from ..identity import identity_of
 from ..result import Result
 from ..run import run
 from ..settings import Settings
+from .global_rounds import GlobalRounds
 
 FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
 KEPT: dict[str, Callable[[Result], list[dict[str, Any]]]] = {  # what a summary leaves out
     "by_round": Result.rounds_table,
     "by_client": Result.clients_table,
 }
+GLOBAL = "global_by_round"  # the global model in every evaluated round: it is watched, see there
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Trial:
     setting: Setting
     seed: int
     digest: str  # of everything that the result depends on, but for the seed
-    keep: tuple[str, ...] = ()  # names of `KEPT`: more than the summary
+    keep: tuple[str, ...] = ()  # names of `KEPT`, or `GLOBAL`: more than the summary
 
     def key(self) -> str:
         return "-".join([self.digest, str(self.seed), *self.keep])
@@ -100,8 +102,11 @@ class Trial:
         given = self.setting.settings(self.seed)
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
-        result = run(self.setting.method, task, federation, progress=False, **given)
-        return {**result.summary(), **{name: KEPT[name](result) for name in self.keep}}
+        watched = GlobalRounds(task, federation) if GLOBAL in self.keep else None
+        method = self.setting.method
+        result = run(method, task, federation, progress=False, on_evaluate=watched, **given)
+        kept = {name: KEPT[name](result) for name in self.keep if name != GLOBAL}
+        return {**result.summary(), **kept, **({GLOBAL: watched.rows} if watched else {})}
 
 
 def _text(value: Any) -> str:
