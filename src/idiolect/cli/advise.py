@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.paths import given_path
-from ..report.console import ERR, OUT, say
+from ..report.console import ERR, OUT, SECONDS, say
+from ..report.figures import duration
 from ..run.advice.asking import REFUSED, Asking
 from ..run.advise import advise as run_advise
 from .flags import Flags, Parser, plan_of, training_flags
-from .progress import SECONDS, directory_for, duration
+from .progress import directory_for
 
 EXAMPLES = """For example:
   idiolect advise --data table --path visits.csv --client hospital --target outcome

@@ -17,12 +17,12 @@ from rich.progress import (
 
 from ..core.paths import given_folder, resume_command
 from ..core.text import shown
-from ..report.console import ERR, say
+from ..report.console import ERR, SECONDS, say
+from ..report.figures import duration
 from ..run.compare import Reporter
 from ..run.interrupts import Interrupted
 from ..run.run import Progress as Report
 
-SECONDS = 10.0  # between two lines of progress where there is no terminal
 clock = time.monotonic
 
 
@@ -125,14 +125,3 @@ class _Rounds:
             self.show(self.done, f"{shown(name)} seed {seed}{reached}", rate)
 
         return report
-
-
-def duration(seconds: float) -> str:
-    """A time to wait, for people.
-
-    >>> duration(8.4), duration(200), duration(9000)
-    ('8 s', '3 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

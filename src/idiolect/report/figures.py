@@ -86,3 +86,14 @@ def goal(reached: dict[str, Any] | None, show: Callable[[float], str]) -> str:
     spread = "" if reached["ci95"] is None else f" ± {show(reached['ci95'])}"
     unspent = " †" if reached.get("unspent") else ""
     return show(reached["mean"]) + spread + unspent
+
+
+def duration(seconds: float) -> str:
+    """A time to wait, for people.
+
+    >>> duration(8.4), duration(200), duration(9000)
+    ('8 s', '3 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

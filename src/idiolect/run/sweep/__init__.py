@@ -4,10 +4,20 @@ axes      what is varied: names with values, and what they are settings of
 trial     one run, with one seed
 rows      the results of trials as a table
 sweep     all of them
+progress  how it goes, on stderr
 """
 
-from .rows import Sweep
+from .rows import Sweep, best, merged
 from .sweep import sweep, sweep_plans, sweep_settings
 from .trial import Setting, Stock
 
-__all__ = ["Setting", "Stock", "Sweep", "sweep", "sweep_plans", "sweep_settings"]
+__all__ = [
+    "Setting",
+    "Stock",
+    "Sweep",
+    "best",
+    "merged",
+    "sweep",
+    "sweep_plans",
+    "sweep_settings",
+]

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.files import write_atomic
 from ...host.scores import interval
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+K = TypeVar("K")
 TABLE = "table.csv"
 PARQUET = "table.parquet"
 FIGURES = ("mean", "variance", "worst10", "mean_of_clients")
@@ -61,14 +62,7 @@ class Sweep:
 
     def best(self, measure: str = "accuracy", split: str = "valid") -> Setting:
         """The setting with the highest mean (for a loss: the lowest) on validation data."""
-        sign = -1 if measure == "loss" else 1
-        by_setting = self._by_setting()
-
-        def mean(setting: Setting) -> float:
-            found = [s[split][measure]["mean"] for s in by_setting[setting]]
-            return sign * sum(found) / len(found) if None not in found else float("-inf")
-
-        return max(by_setting, key=mean)
+        return best(self._by_setting(), measure, split)
 
     def table(self, width: int = 80) -> Table:
         """A row per setting, as wide as the terminal has room for."""
@@ -98,6 +92,26 @@ class Sweep:
         for trial, summary in self.summaries.items():
             found.setdefault(trial.setting, []).append(summary)
         return found
+
+
+def best(
+    found: Mapping[K, Sequence[Mapping[str, Any]]], measure: str = "accuracy", split: str = "valid"
+) -> K:
+    """Of several settings with the summaries of their seeds, the one with the best mean.
+
+    That is the highest, for a loss the lowest; of equal ones the first.
+
+    >>> summary = lambda mean: {"valid": {"accuracy": {"mean": mean}}}
+    >>> best({"lr=0.1": [summary(0.7), summary(0.8)], "lr=9": [summary(0.9), summary(None)]})
+    'lr=0.1'
+    """
+    sign = -1 if measure == "loss" else 1
+
+    def mean(key: K) -> float:
+        figures = [s[split][measure]["mean"] for s in found[key]]
+        return sign * sum(figures) / len(figures) if None not in figures else float("-inf")
+
+    return max(found, key=mean)
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,9 +145,9 @@ def merged(label: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             name: dict(facts) | _over_seeds([s["metrics"][name] for s in summaries])
             for name, facts in first["metrics"].items()
         }
-    found["valid"] = {
-        name: _over_seeds([s["valid"][name] for s in summaries]) for name in first["valid"]
-    }
+    for part in ("train", "valid", "global_model"):
+        if part in first:
+            found[part] = {n: _over_seeds([s[part][n] for s in summaries]) for n in first[part]}
     for unit in ("bytes", "values"):
         found[unit] = {way: _mean([s[unit][way] for s in summaries]) for way in first[unit]}
     found["gradients_per_client"] = _mean([s["gradients_per_client"] for s in summaries])
