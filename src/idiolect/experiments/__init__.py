@@ -31,6 +31,7 @@ class Experiment:
 
 
 SCALES = ("quick", "full")
+REPRODUCED = "reproduced"  # the folder of published tables, and of figures from trained models
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -90,5 +91,23 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "feddeper-theorem2": Experiment(
         "feddeper.theorem2:write", "personal models around the global one", THEORY
+    ),
+    "feddeper-table1": Experiment(
+        "feddeper.table1:write", "accuracy beside four methods (FedDeper)", REPRODUCED, scales=True
+    ),
+    "feddeper-figure3": Experiment(
+        "feddeper.figure3:write", "the effect of ϱ, λ, τ and K (FedDeper)", REPRODUCED, scales=True
+    ),
+    "feddeper-figure4": Experiment(
+        "feddeper.figure4:write", "loss by rounds, MNIST, n = 10 (FedDeper)", REPRODUCED, scales=True
+    ),
+    "feddeper-figure5": Experiment(
+        "feddeper.figure5:write", "the same for MNIST, n = 100", REPRODUCED, scales=True
+    ),
+    "feddeper-figure6": Experiment(
+        "feddeper.figure6:write", "the same for CIFAR-10, n = 100", REPRODUCED, scales=True
+    ),
+    "feddeper-figure7": Experiment(
+        "feddeper.figure7:write", "global and personal models (FedDeper)", REPRODUCED, scales=True
     ),
 }
