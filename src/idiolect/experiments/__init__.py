@@ -99,7 +99,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "feddeper.figure3:write", "the effect of ϱ, λ, τ and K (FedDeper)", REPRODUCED, scales=True
     ),
     "feddeper-figure4": Experiment(
-        "feddeper.figure4:write", "loss by rounds, MNIST, n = 10 (FedDeper)", REPRODUCED, scales=True
+        "feddeper.figure4:write",
+        "loss by rounds, MNIST, n = 10 (FedDeper)",
+        REPRODUCED,
+        scales=True,
     ),
     "feddeper-figure5": Experiment(
         "feddeper.figure5:write", "the same for MNIST, n = 100", REPRODUCED, scales=True

@@ -90,6 +90,6 @@ names). Each published cell has a mark:
 - **not run**: the data cannot be had here, or the cell is left for `--scale full`.
 
 For what papers prove, for figures on constructed problems ([theory.md](theory.md)) and for figures
-without printed numbers, the statements of the paper are counted. Of one seed there is no interval: then a cell agrees only to the
-digits printed.
+without printed numbers, the statements of the paper are counted. Of one seed there is no interval:
+then a cell agrees only to the digits printed.
 """

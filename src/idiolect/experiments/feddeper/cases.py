@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ... import models
 from ...data import load
@@ -31,6 +32,7 @@ HEARD = (5, 10)
 ROUNDS = {"MNIST": 500, "CIFAR-10": 2000}  # K of the paper
 SOURCES = {"MNIST": "mnist", "CIFAR-10": "cifar10"}
 LOCAL = "Local"
+Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,20 @@ class Size:
         found = {}
         for case, rounds in cases.items():
             every = max(1, rounds // self.points)
-            common = {"sample": case.heard, "batch": BATCH}
             for name, method in methods(case.clients).items():
-                run = {**common, "rounds": rounds, "eval_every": every}
+                run: Options = {"sample": case.heard, "batch": BATCH}
+                run |= {"rounds": rounds, "eval_every": every}
                 if case.of_figure7 and not isinstance(method, FedDeper):
                     # the local models of a round: the global one after τ steps at home
                     run |= {"finetune_steps": STEPS, "finetune_lr": LR}
                 found[case, name] = self._setting(case, method, run, name)
-            alone = {"batch": BATCH, "rounds": rounds * case.heard // case.clients, "eval_every": 0}
+            alone: Options = {"batch": BATCH, "eval_every": 0}
+            alone["rounds"] = rounds * case.heard // case.clients
             local = Local(lr=LR, steps=STEPS)  # all clients in every round
             found[case, LOCAL] = self._setting(case, local, alone, LOCAL)
         return found
 
-    def _setting(self, case: Case, method: Method, run: dict[str, object], name: str) -> Setting:
+    def _setting(self, case: Case, method: Method, run: Options, name: str) -> Setting:
         return Setting(method, run, self.data_name(case), task_name(case), f"{name} ({case})", {})
 
 
@@ -162,8 +165,8 @@ SCAFFOLD with global step 1, λ = 0.5 and ϱ = 0.03 (n = 10) or 0.005 (n = 100) 
 (McMahan et al. 2017)"."""
 CHOSEN = """\
 mini-batches of 10 with replacement, one for lines 7 and 8 of a step (the paper names no size;
-McMahan et al. have 10); every client holds two classes, of all images, which is what two shards of
-sorted labels come to but for clients at the border of a class; ϱ and λ outside Figures 3 and 7, where
-FedDeper "is carefully tuned": those of Figure 7; convolutions without padding, 2x2 max pooling
-after each; pixels in [0, 1]; SCAFFOLD's option II; the initialisation of torch; the number of
-repeats. No public code was found."""
+McMahan et al. have 10); every client holds two classes and all images are dealt out, which is what
+two shards of sorted labels come to, but for shards at the border of a class; ϱ and λ outside
+Figures 3 and 7, where FedDeper "is carefully tuned": those of Figure 7; convolutions without
+padding, 2x2 max pooling after each; pixels in [0, 1]; SCAFFOLD's option II; the initialisation of
+torch; the number of repeats. No public code was found."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ..panels import Line, Panel
 from ..reproduced import Claim, Row
 from ..tabled import Tabled
 from .cases import CASES, CHOSEN, PRINTED, Case, Size, methods
-from .outcome import Outcome, counted, outcome
+from .outcome import Outcome, counted, fewer, outcome
 from .table1 import BASELINES
 
 LOSS = "train_loss"
+NEVER = "never"
 NEAR = 0.1  # losses that differ by less than a tenth are equally good
 
 
@@ -88,7 +90,7 @@ def _lowest(found: Outcome) -> Claim:
         _listed((c, f"lowest in {k} of {n} evaluated rounds") for c, k, n in shares),
         sum(k > 0.75 * n for _, k, n in shares),
         len(shares),
-        _fewer(found),
+        fewer(found),
     )
 
 
@@ -107,7 +109,7 @@ def _moderate(found: Outcome) -> list[Claim]:
             _listed((c, f"{r:.2f} times SCAFFOLD's loss") for c, r in ratios),
             sum(r <= 1 + NEAR for _, r in ratios),
             len(ratios),
-            _fewer(found),
+            fewer(found),
         ),
         counted(
             "with only half of SCAFFOLD's communication",
@@ -132,11 +134,14 @@ def _massive(found: Outcome) -> list[Claim]:
         _lowest(found),
         counted(
             "FedDeper converges faster than all baselines",
-            "rounds to the highest of their final losses: "
-            + _listed((c, ", ".join(f"{m} {k}" for m, k in needed.items())) for c, _, needed in faster),
+            "rounds to the lowest loss that all methods reach: "
+            + _listed(
+                (c, ", ".join(f"{m} {k or NEVER}" for m, k in needed.items()))
+                for c, _, needed in faster
+            ),
             sum(ok for _, ok, _ in faster),
             len(faster),
-            _fewer(found),
+            fewer(found),
         ),
         counted(
             "and is much stabler than SCAFFOLD",
@@ -144,7 +149,7 @@ def _massive(found: Outcome) -> list[Claim]:
             + _listed((c, f"{r['Deper']:.3g} against {r['SCAF']:.3g}") for c, _, r in stable),
             sum(ok for _, ok, _ in stable),
             len(stable),
-            _fewer(found),
+            fewer(found),
         ),
     ]
 
@@ -164,7 +169,7 @@ def first_below(found: Outcome, case: Case, method: str, target: float) -> int |
 
 def rises(loss: Sequence[float]) -> float:
     """The mean over evaluations of what the loss rose since the one before."""
-    ups = [max(0.0, b - a) for a, b in zip(loss, loss[1:], strict=False)]
+    ups = [max(0.0, b - a) for a, b in pairwise(loss)]
     return sum(ups) / len(ups) if ups else 0.0
 
 
@@ -172,12 +177,8 @@ def _last(found: Outcome, case: Case, method: str) -> float:
     return found.curve(case, method, LOSS)[-1]
 
 
-def _listed(of_cases) -> str:  # type: ignore[no-untyped-def]
+def _listed(of_cases: Iterable[tuple[Case, str]]) -> str:
     return "; ".join(f"{c.model}, m = {c.heard}: {words}" for c, words in of_cases)
-
-
-def _fewer(found: Outcome) -> str:
-    return " and ".join(sorted({found.fewer(c) for c in found.cases} - {""}))
 
 
 OPENING = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ...methods import FedDeper
@@ -162,13 +163,13 @@ def _claims(losses: dict[str, dict[float, float]], size: Size) -> list[Claim]:
         _checked(
             "additional local updates are effective",
             "loss for τ = " + ", ".join(f"{x:g}: {y:.3g}" for x, y in steps.items()),
-            all(b < a for a, b in zip(rising, rising[1:], strict=False)),
+            all(b < a for a, b in pairwise(rising)),
             fewer,
         ),
         _checked(
             "fewer aggregations lead to worse performance",
             "loss with Kτ fixed for K = " + ", ".join(f"{x:g}: {y:.3g}" for x, y in rounds.items()),
-            all(b < a for a, b in zip(falling, falling[1:], strict=False)),
+            all(b < a for a, b in pairwise(falling)),
             fewer,
         ),
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...run.sweep import Stock
 from ..marks import Figure
 from ..reproduced import Claim
 from ..runs import Runs, Summary
@@ -22,6 +23,7 @@ class Outcome:
     """All runs of some cases."""
 
     size: Size
+    stock: Stock
     summaries: Mapping[tuple[Case, str], list[Summary]]
 
     @property
@@ -63,8 +65,8 @@ class Outcome:
 
     def fewer(self, case: Case) -> str:
         """A reason why a figure may be another one, where fewer rounds were run."""
-        K, all_rounds = self.size.rounds[case], ROUNDS[case.data]
-        return "" if K == all_rounds else f"{K} of the paper's {all_rounds} rounds"
+        run, paper = self.size.rounds[case], ROUNDS[case.data]
+        return "" if run == paper else f"{run} of the paper's {paper} rounds"
 
 
 def outcome(folder: Path, scale: str, size: Size, cases: Iterable[Case], jobs: int = 0) -> Outcome:
@@ -75,12 +77,18 @@ def outcome(folder: Path, scale: str, size: Size, cases: Iterable[Case], jobs: i
     run = {c: size.rounds[c] for c in CASES if c in set(cases) and c in size.rounds}
     settings = size.settings(run)
     runs = Runs(directory(folder, scale), jobs)
-    return Outcome(size, runs(settings, size.stock(run), range(size.seeds), KEEP))
+    stock = size.stock(run)
+    return Outcome(size, stock, runs(settings, stock, range(size.seeds), KEEP))
 
 
 def directory(folder: Path, scale: str) -> Path:
     """Where runs are stored: beside the folder of pages."""
     return folder.parent / ".runs" / f"feddeper-{scale}"
+
+
+def fewer(found: Outcome) -> str:
+    """How many rounds of how many, where there are fewer than in the paper."""
+    return " and ".join(sorted({found.fewer(c) for c in found.cases} - {""}))
 
 
 def counted(paper: str, ours: str, holds: int, of: int, reason: str = "") -> Claim:
@@ -91,5 +99,5 @@ def counted(paper: str, ours: str, holds: int, of: int, reason: str = "") -> Cla
     return Claim(paper, ours, "same order" if 2 * holds >= of else "differs", why)
 
 
-def _percent(values: list[Any]) -> Figure:
+def _percent(values: Sequence[Any]) -> Figure:
     return Figure.of([None if v is None else 100 * v for v in values], digits=2)

@@ -12,7 +12,7 @@ from ..marks import Cell, Figure
 from ..reproduced import Claim
 from ..tabled import Tabled
 from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size, methods
-from .outcome import Outcome, counted, outcome
+from .outcome import Outcome, counted, fewer, outcome
 from .published import read_published
 
 NAME = "feddeper-table1"
@@ -68,7 +68,7 @@ def _more(found: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
     for case in found.cases:
         name = found.size.data_name(case)
         if name not in known:
-            known[name] = Figure(100 * majority(found.size.federation(case)), None, 2)
+            known[name] = Figure(100 * majority(found.stock.federation(name)), None, 2)
         own: dict[str, Figure | None] = {MAJORITY: known[name]}
         own |= {m: found.own(case, m) for m in ("Deper", "Deper*", LOCAL)}
         for row, figure in own.items():
@@ -95,7 +95,6 @@ def _claims(found: Outcome) -> list[Claim]:
             if final[row] >= max(final[m] for m in BASELINES):
                 best[name].append(str(case))
     many = len(found.cases)
-    fewer = sorted({found.fewer(c) for c in found.cases} - {""})
     claims = [
         _most(
             f"{name} outperforms the other baselines across most cases",
@@ -103,15 +102,14 @@ def _claims(found: Outcome) -> list[Claim]:
             + (f": {'; '.join(where)}" if where else ""),
             len(where),
             many,
-            " and ".join(fewer),
+            fewer(found),
         )
         for name, where in best.items()
     ]
     large = [c for c in found.cases if (c.data, c.model) == ("CIFAR-10", "CNN")]
     if large:
         gaps = [
-            _mean(found.accuracy(c, "Deper"))
-            - max(_mean(found.accuracy(c, m)) for m in BASELINES)
+            _mean(found.accuracy(c, "Deper")) - max(_mean(found.accuracy(c, m)) for m in BASELINES)
             for c in large
         ]
         words = ", ".join(f"{g:+.2f}" for g in gaps)
@@ -126,11 +124,11 @@ def _claims(found: Outcome) -> list[Claim]:
     return claims
 
 
-def _most(paper: str, ours: str, holds: int, of: int, fewer: str) -> Claim:
+def _most(paper: str, ours: str, holds: int, of: int, rounds: str) -> Claim:
     """A claim about most cases."""
     if 2 * holds > of:
         return Claim(paper, ours, "agrees")
-    return Claim(paper, ours, "differs", f"not found; {fewer} were run" if fewer else "not found")
+    return Claim(paper, ours, "differs", f"not found; {rounds} were run" if rounds else "not found")
 
 
 def _mean(figure: Figure | None) -> float:
