@@ -63,7 +63,7 @@ class Size:
 
 
 SIZES = {
-    "quick": Size("quick: one seed, K = 60 rounds, Kτ = 600 in (d)", 60),
+    "quick": Size("quick: one seed, K = 50 rounds, Kτ = 500 in (d)", 50),
     "full": Size("full: three seeds, the paper's K = 500, Kτ = 5000 in (d)", 500, seeds=3),
 }
 
