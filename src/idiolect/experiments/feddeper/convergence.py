@@ -11,11 +11,12 @@ from ..panels import Line, Panel
 from ..reproduced import Claim, Row
 from ..tabled import Tabled
 from .cases import CASES, CHOSEN, PRINTED, Case, Size, methods
-from .outcome import Outcome, counted, fewer, outcome
+from .outcome import Outcome, counted, outcome, why
 from .table1 import BASELINES
 
 LOSS = "train_loss"
 NEVER = "never"
+DIVERGED = 1.5  # times the lowest loss of the run
 NEAR = 0.1  # losses that differ by less than a tenth are equally good
 
 
@@ -90,7 +91,7 @@ def _lowest(found: Outcome) -> Claim:
         _listed((c, f"lowest in {k} of {n} evaluated rounds") for c, k, n in shares),
         sum(k > 0.75 * n for _, k, n in shares),
         len(shares),
-        fewer(found),
+        _reason(found),
     )
 
 
@@ -109,7 +110,7 @@ def _moderate(found: Outcome) -> list[Claim]:
             _listed((c, f"{r:.2f} times SCAFFOLD's loss") for c, r in ratios),
             sum(r <= 1 + NEAR for _, r in ratios),
             len(ratios),
-            fewer(found),
+            _reason(found),
         ),
         counted(
             "with only half of SCAFFOLD's communication",
@@ -141,7 +142,7 @@ def _massive(found: Outcome) -> list[Claim]:
             ),
             sum(ok for _, ok, _ in faster),
             len(faster),
-            fewer(found),
+            _reason(found),
         ),
         counted(
             "and is much stabler than SCAFFOLD",
@@ -149,9 +150,25 @@ def _massive(found: Outcome) -> list[Claim]:
             + _listed((c, f"{r['Deper']:.3g} against {r['SCAF']:.3g}") for c, _, r in stable),
             sum(ok for _, ok, _ in stable),
             len(stable),
-            fewer(found),
+            _reason(found),
         ),
     ]
+
+
+def _reason(found: Outcome) -> str:
+    """Why something differs: FedDeper diverges, or it is not found."""
+    turned = {}
+    for case in found.cases:
+        loss = found.curve(case, "Deper", LOSS)
+        if not loss[-1] < DIVERGED * min(loss):
+            turned[case] = found.rounds(case, "Deper")[loss.index(min(loss))]
+    if not turned:
+        return why(found, found.cases)
+    return (
+        "with the published ϱ FedDeper's loss rises again ("
+        + _listed((c, f"after round {k}") for c, k in turned.items())
+        + "): v of a client that was away for long is old ([fidelity](../fidelity.md))"
+    )
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -96,14 +96,14 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
             for letter, (name, panel) in zip("abcd", panels.items(), strict=True)
         },
         pictures={
-            "Training loss of the global model at the end": [
+            "Test accuracy of the global model at the end": [
                 Panel(
                     f"({letter}) {WORDS[name]}",
                     name,
-                    "training loss",
-                    [Line("", list(curve), list(curve.values()), points=True)],
+                    "test accuracy",
+                    [Line("", list(panel), [hits[p] for p in panel.values()], points=True)],
                 )
-                for letter, (name, curve) in zip("abcd", losses.items(), strict=True)
+                for letter, (name, panel) in zip("abcd", panels.items(), strict=True)
             ]
         },
         figures={name: {f"{x:g}": y for x, y in curve.items()} for name, curve in losses.items()},

@@ -8,7 +8,7 @@ from ..panels import Line, Panel
 from ..reproduced import Claim, Row
 from ..tabled import Tabled
 from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size
-from .outcome import Outcome, counted, fewer, outcome
+from .outcome import Outcome, counted, outcome, why
 from .table1 import BASELINES
 
 NAME = "feddeper-figure7"
@@ -83,7 +83,7 @@ def _claims(found: Outcome) -> list[Claim]:
     gm = {(c, m): found.curve(c, m, ACCURACY) for c in cases for m in SHOWN}
     pm = {(c, m): found.own_curve(c, m) for c in cases for m in SHOWN}
     gaps = {c: pm[c, "Deper"][-1] - gm[c, "Deper"][-1] for c in cases}
-    rounds = fewer(found)
+    reason = why(found, cases)
     above = [(c, m) for c in cases for m in BASELINES if pm[c, m][-1] > gm[c, m][-1]]
     met = [c for c in cases if _crosses(pm[c, "Deper"], gm[c, "Deper"])]
 
@@ -98,7 +98,7 @@ def _claims(found: Outcome) -> list[Claim]:
             ),
             sum(curves[c, "Deper"][-1] >= curves[c, best[c]][-1] for c in cases),
             len(cases),
-            rounds,
+            reason,
         )
 
     return [
@@ -109,21 +109,21 @@ def _claims(found: Outcome) -> list[Claim]:
             "; ".join(f"n = {c.clients}: {g:+.3f} in accuracy" for c, g in gaps.items()),
             sum(abs(g) <= AROUND for g in gaps.values()),
             len(cases),
-            rounds,
+            reason,
         ),
         counted(
             "the baselines' personal models usually do better than their global ones",
             f"in {len(above)} of {len(cases) * len(BASELINES)} cases",
             len(above),
             len(cases) * len(BASELINES),
-            rounds,
+            reason,
         ),
         counted(
             "the curve of FedDeper's personal models crosses that of its global one",
             f"for {len(met)} of {len(cases)} numbers of clients",
             len(met),
             len(cases),
-            rounds,
+            reason,
         ),
     ]
 

@@ -86,17 +86,17 @@ def directory(folder: Path, scale: str) -> Path:
     return folder.parent / ".runs" / f"feddeper-{scale}"
 
 
-def fewer(found: Outcome) -> str:
-    """How many rounds of how many, where there are fewer than in the paper."""
-    return " and ".join(sorted({found.fewer(c) for c in found.cases} - {""}))
+def why(found: Outcome, cases: Iterable[Case]) -> str:
+    """The reason why something differs in these cases, as far as it is known."""
+    rounds = " and ".join(sorted({found.fewer(c) for c in cases} - {""}))
+    return f"not found; {rounds} were run" if rounds else "not found"
 
 
-def counted(paper: str, ours: str, holds: int, of: int, reason: str = "") -> Claim:
+def counted(paper: str, ours: str, holds: int, of: int, reason: str = "not found") -> Claim:
     """A claim about several panels: it agrees in all of them, in most of them, or it differs."""
     if holds == of:
         return Claim(paper, ours, "agrees")
-    why = f"not found; {reason} were run" if reason else "not found"
-    return Claim(paper, ours, "same order" if 2 * holds >= of else "differs", why)
+    return Claim(paper, ours, "same order" if 2 * holds >= of else "differs", reason)
 
 
 def _percent(values: Sequence[Any]) -> Figure:

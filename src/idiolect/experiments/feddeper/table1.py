@@ -12,7 +12,7 @@ from ..marks import Cell, Figure
 from ..reproduced import Claim
 from ..tabled import Tabled
 from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size, methods
-from .outcome import Outcome, counted, fewer, outcome
+from .outcome import Outcome, counted, outcome, why
 from .published import read_published
 
 NAME = "feddeper-table1"
@@ -37,11 +37,7 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
         _cells(found),
         _claims(found),
         opening=OPENING,
-        reasons={
-            f"{_title(c)}/{c.model}": f"not found; {found.fewer(c)} were run"
-            for c in found.cases
-            if found.fewer(c)
-        },
+        reasons={f"{_title(c)}/{c.model}": why(found, [c]) for c in found.cases},
         more=_more(found),
         seconds=found.seconds,
     )
@@ -102,7 +98,7 @@ def _claims(found: Outcome) -> list[Claim]:
             + (f": {'; '.join(where)}" if where else ""),
             len(where),
             many,
-            fewer(found),
+            why(found, found.cases),
         )
         for name, where in best.items()
     ]
@@ -124,11 +120,11 @@ def _claims(found: Outcome) -> list[Claim]:
     return claims
 
 
-def _most(paper: str, ours: str, holds: int, of: int, rounds: str) -> Claim:
+def _most(paper: str, ours: str, holds: int, of: int, reason: str) -> Claim:
     """A claim about most cases."""
     if 2 * holds > of:
         return Claim(paper, ours, "agrees")
-    return Claim(paper, ours, "differs", f"not found; {rounds} were run" if rounds else "not found")
+    return Claim(paper, ours, "differs", reason)
 
 
 def _mean(figure: Figure | None) -> float:
