@@ -1,6 +1,7 @@
 """Published cells beside ours: marks, pages, and the page of all of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from idiolect.core.knobs import SettingError
 from idiolect.experiments import EXPERIMENTS
 from idiolect.experiments.glance import glance
 from idiolect.experiments.marks import Cell, Figure, marked
+from idiolect.experiments.reproduced import Claim
 from idiolect.experiments.tabled import Tabled, page_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -71,6 +73,18 @@ def test_a_table_leaves_page_and_figures_and_is_counted(tmp_path):
     assert "| a | 0.9000 | 0.1000 ✗ | lr 0.1 |" in page.read_text()
     assert "- a, accuracy (data): another data set" in page.read_text()
     assert page.read_text() == page_of(json.loads(figures.read_text()))
+    assert "| [Table 99](reproduced/lp-proj-table99.md) | 1 | 0 | 1 | 0 |" in index.read_text()
+
+
+def test_claims_stand_on_the_page_and_are_counted(tmp_path):
+    folder = tmp_path / "reproduced"
+    folder.mkdir()
+    claims = [
+        Claim("a is faster", "by 3 rounds", "agrees"),
+        Claim("b is slow", "it is not", "differs", "not found"),
+    ]
+    page, _, index = replace(_one(), cells=(), more={}, claims=claims).write(folder)
+    assert "| b is slow | it is not | **differs**: not found |" in page.read_text()
     assert "| [Table 99](reproduced/lp-proj-table99.md) | 1 | 0 | 1 | 0 |" in index.read_text()
 
 

@@ -151,4 +151,25 @@ EXPERIMENTS: dict[str, Experiment] = {
     "feddeper-theorem2": Experiment(
         "feddeper.theorem2:write", "personal models around the global one", THEORY
     ),
+    "feddeper-table1": Experiment(
+        "feddeper.table1:write", "accuracy beside four methods (FedDeper)", REPRODUCED, scales=True
+    ),
+    "feddeper-figure3": Experiment(
+        "feddeper.figure3:write", "the effect of ϱ, λ, τ and K (FedDeper)", REPRODUCED, scales=True
+    ),
+    "feddeper-figure4": Experiment(
+        "feddeper.figure4:write",
+        "loss by rounds, MNIST, n = 10 (FedDeper)",
+        REPRODUCED,
+        scales=True,
+    ),
+    "feddeper-figure5": Experiment(
+        "feddeper.figure5:write", "the same for MNIST, n = 100", REPRODUCED, scales=True
+    ),
+    "feddeper-figure6": Experiment(
+        "feddeper.figure6:write", "the same for CIFAR-10, n = 100", REPRODUCED, scales=True
+    ),
+    "feddeper-figure7": Experiment(
+        "feddeper.figure7:write", "global and personal models (FedDeper)", REPRODUCED, scales=True
+    ),
 }
