@@ -32,6 +32,7 @@ class Experiment:
 
 SCALES = ("quick", "full")
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
+REPRODUCED = "reproduced"  # the folder of published tables and figures of trained models
 
 EXPERIMENTS: dict[str, Experiment] = {
     "budget": Experiment("budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
@@ -49,6 +50,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
+    "where-it-helps": Experiment(
+        "where_it_helps:write", "where federation helps: real clients, few samples", scales=True
+    ),
+    "ffgg-table2": Experiment(
+        "ffgg.table2:write", "FFGG's splits against FedAvg, FedAlt, FedSim", REPRODUCED, scales=True
+    ),
     "large": Experiment("large:write", "time and memory of large models"),
     "lp-proj-theorem9": Experiment(
         "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²", THEORY
