@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any
 
-import torch
 from torch import nn
 
 from ... import data, models
 from ...data.federation import Federation
-from ...data.outcome import IGNORED
 from ...method import Method
 from ...methods import make_method
 from ...task.task import Task
+from ..known_words import known_words
 from .bigrams import Bigrams
 
 PERSONALISED = ("finetune", "ditto", "lp-proj-2", "fedalt", "pfedme")
@@ -37,7 +36,7 @@ class Case:
     model_options: dict[str, Any] = field(default_factory=dict)
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)  # the two in the middle for personal methods
     parts: tuple[str, ...] = ("biases",)  # that fedalt may keep private
-    known: bool = False  # only known words are to be predicted: class 0 is for all others
+    known: bool = False  # only known words are to be predicted
     most: int = 100  # clients at quick scale; 0: the data set's own number
     batch: int = 32
     rounds: int = 30  # at quick scale
@@ -46,10 +45,7 @@ class Case:
         """All clients, or at most so many: those with most samples."""
         limit = {"clients": self.most} if most and self.most else {}
         federation = data.load(self.data, **{**self.options, **limit})
-        if not self.known:
-            return federation
-        targets = federation.targets
-        return replace(federation, targets=torch.where(targets == 0, IGNORED, targets))
+        return known_words(federation) if self.known else federation
 
     def task(self, federation: Federation) -> Task:
         made = partial(
@@ -64,13 +60,15 @@ _TEXT: dict[str, Any] = {
     "parts": ("frequency",),
     "known": True,
     "batch": 8,
-    "rounds": 20,
-    "most": 20,
+    "rounds": 15,
+    "most": 15,
 }
 _IMAGES: dict[str, Any] = {
     "model": "mlp",
     "model_options": {"hidden": "32"},
     "parts": ("output", "input"),
+    "batch": 16,
+    "rounds": 20,
 }
 CASES = {
     "hapt": Case("hapt", "30 people", most=0, **_IMAGES),
@@ -79,11 +77,11 @@ CASES = {
     "insteval": Case("insteval", "students"),
     "movielens": Case("movielens", "people"),
     "quickdraw (clients made by a label split)": Case(
-        "quickdraw", "Dirichlet shares, α = 0.5", most=30, rounds=15, **_IMAGES
+        "quickdraw", "Dirichlet shares, α = 0.5", most=20, **_IMAGES
     ),
     "shakespeare": Case("shakespeare", "roles", options={"length": 20, "cap": 20_000}, **_TEXT),
-    "sotu": Case("sotu", "presidents", options={"vocabulary": 150, "cap": 10_000}, **_TEXT),
-    "chitchat": Case("chitchat", "people who chat", options={"vocabulary": 150}, **_TEXT),
+    "sotu": Case("sotu", "presidents", options={"vocabulary": 100, "cap": 10_000}, **_TEXT),
+    "chitchat": Case("chitchat", "people who chat", options={"vocabulary": 100}, **_TEXT),
 }
 
 

@@ -175,7 +175,7 @@ def measured(stored: dict[str, Any]) -> str:
         "looked at by the final runs alone. Intervals are over seeds (Student's t), of "
         "differences between runs with the same seed. Models: multinomial logistic regression "
         "(heart, chem97, insteval, movielens), a hidden layer of 32 (hapt, quickdraw), a table of "
-        "bigrams (texts: which of the commonest characters, or of the 150 commonest words, comes "
+        "bigrams (texts: which of the commonest characters, or of the 100 commonest words, comes "
         "next; a sample is a window of 20). Small models, so that all of it can be tuned: what a "
         "large one gains may differ. The clients of quickdraw are made by a label split; those of "
         "the other sets are real. "
