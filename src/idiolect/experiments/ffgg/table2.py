@@ -54,20 +54,24 @@ _SMALL = (("blocks", 2), ("heads", 2), ("width", 32), ("hidden", 64))
 _WORDS: dict[str, Any] = {"model": "transformer", "model_options": _SMALL, "known": True}
 _HIDDEN = (("hidden", "64,32"),)
 STAND_INS = {
-    "quickdraw (for FEMNIST)": Case("quickdraw", "EMNIST", model_options=_HIDDEN, rounds=(80, 20)),
-    "hapt": Case("hapt", "EMNIST", model_options=_HIDDEN, rounds=(60, 15)),
+    "quickdraw (for FEMNIST)": Case(
+        "quickdraw", "EMNIST", (("clients", 30),), model_options=_HIDDEN, rounds=(60, 8)
+    ),
+    "hapt": Case("hapt", "EMNIST", (("step", 128),), model_options=_HIDDEN, rounds=(60, 8)),
     "shakespeare (for StackOverflow)": Case(
         "shakespeare",
         "StackOverflow",
-        (("clients", 20), ("cap", 3000), ("length", 20)),
-        rounds=(60, 8),
+        (("clients", 12), ("cap", 2000), ("length", 20)),
+        rounds=(120, 6),
+        sample=6,
         **_WORDS,
     ),
     "chitchat (for StackOverflow)": Case(
         "chitchat",
         "StackOverflow",
-        (("clients", 20), ("cap", 3000), ("vocabulary", 150)),
-        rounds=(60, 8),
+        (("clients", 12), ("cap", 2000), ("vocabulary", 100)),
+        rounds=(120, 6),
+        sample=6,
         **_WORDS,
     ),
 }
@@ -95,15 +99,15 @@ QUICK: dict[str, dict[str, Any]] = {  # of the published sets
     "GLDv2": {"model": "mlp", "model_options": _HIDDEN, "options": (("clients", 50), ("size", 32))},
     "StackOverflow": {
         "model_options": _SMALL,
-        "options": (("users", 50), ("cap", 3000), ("vocabulary", 150)),
+        "options": (("users", 50), ("cap", 3000), ("vocabulary", 100)),
     },
 }
 SIZES = {
     "quick": Size(
-        "quick: 3 seeds, 60 or 80 rounds of step 1 and 8 to 20 of step 2, step sizes chosen on "
+        "quick: 3 seeds, 60 or 120 rounds of step 1 and 6 or 8 of step 2, step sizes chosen on "
         "validation data with another seed",
-        first=(0.1, 0.3, 1.0),
-        rates=(0.03, 0.1, 0.3),
+        first=(0.3, 1.0),
+        rates=(0.03, 0.3),
     ),
     "full": Size("full: 3 seeds, rounds and settings of Table 3", stored=True),
 }
@@ -117,7 +121,7 @@ def cases(scale: str, folder: Path) -> dict[str, Case]:
         if not path.is_dir():
             continue
         if scale == "quick":
-            case = replace(case, rounds=(60, 15), rank=4, adapter="low-rank", **QUICK[title])
+            case = replace(case, rounds=(60, 8), rank=4, adapter="low-rank", **QUICK[title])
         found[title] = replace(case, options=(*case.options, ("path", str(path))))
     found |= STAND_INS
     if scale == "quick":
@@ -336,9 +340,9 @@ start the private part at the pre-trained one in every round, and so do the rows
 model" of FFGG, which the paper does not have; "FedAvg, all fine-tuned" fine-tunes the whole shared
 model for five epochs. Adapters are added after step 1. Only known words are predicted. Stand-ins:
 quickdraw has 62 classes of drawings, in clients made by a Dirichlet split (nobody knows who drew
-them); hapt, 30 people; shakespeare, next character, 20 roles; chitchat, next word of the 150
-commonest, 20 people. Their models are small at both scales: two hidden layers (64, 32) or a
+them); hapt, 30 people; shakespeare, next character, 12 roles; chitchat, next word of the 100
+commonest, 12 people. Their models are small at both scales: two hidden layers (64, 32) or a
 transformer of two blocks of width 32, low-rank adapters of rank 4. At the quick scale the server
-averages (no FedAdam, schedule or clipping), 10 clients are heard per round, batches have 16
-samples, and the step sizes of step 1 (0.1, 0.3, 1) and of steps 2 and 3 (0.03, 0.1, 0.3) are
-chosen on validation data with a seed of their own, for every row alike."""
+averages (no FedAdam, schedule or clipping), 10 clients (of texts 6) are heard per round, batches
+have 32 samples, and the step sizes of step 1 (0.3, 1) and of steps 2 and 3 (0.03, 0.3) are chosen
+on validation data with a seed of their own, for every row alike."""

@@ -61,7 +61,7 @@ class Case:
     as_printed: bool = False  # server's optimiser, schedule, clipping, clients per round, batch
     rounds: tuple[int, int] = (0, 0)  # of steps 1 and 2; 0: as printed
     sample: int = 10  # the next two: where it is not as printed
-    batch: int = 16
+    batch: int = 32
 
     def load(self) -> Federation:
         federation = data.load(self.data, **dict(self.options))
@@ -101,8 +101,8 @@ class Pipelines(Work):
     directory: str = ""  # runs are stored there, so that a stopped one goes on; "": not at all
 
     def cost(self) -> float:
-        tried = len(self.first) * sum(self.case.settings(1)["rounds"] for _ in "1")
-        return tried + sum(len(r) for _, r in self.rates) * self.case.settings(2)["rounds"]
+        tried = len(self.first) * self.case.settings(1)["rounds"]
+        return tried + 3 * sum(len(r) for _, r in self.rates) * self.case.settings(2)["rounds"]
 
     def describe(self) -> str:
         return f"{self.case.data} seed {self.seed}"
@@ -119,8 +119,8 @@ class Pipelines(Work):
             tried = {}
             for lr in rates:
                 found = self._row(row, lr, task, federation, begun[best])
-                tried[lr] = {"lr": lr, "start": shared["test"], **found}
                 out["seconds"] += found.pop("seconds")
+                tried[lr] = {"lr": lr, "start": shared["test"], **found}
             out["rows"][row] = max(tried.values(), key=lambda f: _number(f["valid"]))
         hits = federation.majority_hits("test").sum() / federation.class_counts("test").sum()
         return out | {"majority": float(hits), "clients": federation.clients, "d": task.d}
@@ -141,7 +141,9 @@ class Pipelines(Work):
         x0 = session.server.handover()
         assert x0 is not None  # FedAvg has a shared model
         if row == FINETUNED:
-            last = self._finetuned(row, "all", "common", lr, task, federation, Start(x0.clone()))
+            alone = Local(lr=lr, epochs=EPOCHS)  # five epochs from the shared model
+            more = {"rounds": 1, "batch": self.case.settings(2)["batch"]}
+            last = self._run(f"{row}-{lr:g}", alone, task, federation, 0, Start(x0.clone()), more)
             return {**_figures(last), "personalised": None, "seconds": _seconds(last)}
         family, split = row.rsplit(": ", 1)
         part = SPLITS[split]
