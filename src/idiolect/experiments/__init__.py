@@ -41,6 +41,7 @@ class Experiment:
 SCALES = ("quick", "full")
 REPRODUCED = "reproduced"  # the folder of published tables, and of figures of trained models
 THEORY = "theory"  # the folder of what the papers prove or show on constructed problems
+REPRODUCED = "reproduced"  # the folder of published tables and figures of trained models
 
 
 def _scaled(function: str, text: str) -> Experiment:
@@ -65,6 +66,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "splits": Experiment("splits:write", "the split that is recommended, and FFGG with each split"),
     "advise-accuracy": Experiment("advise:write", "how often `idiolect advise` is right", THEORY),
+    "where-it-helps": Experiment(
+        "where_it_helps:write", "where federation helps: real clients, few samples", scales=True
+    ),
+    "ffgg-table2": Experiment(
+        "ffgg.table2:write", "FFGG's splits against FedAvg, FedAlt, FedSim", REPRODUCED, scales=True
+    ),
     "large": Experiment("large:write", "time and memory of large models"),
     "lp-proj-table4": _scaled("lpproj.personal:write_table4", "ten methods on six data sets"),
     "lp-proj-table10": _scaled("lpproj.personal:write_table10", "the same, volumes by a power law"),

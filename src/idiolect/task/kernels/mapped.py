@@ -44,6 +44,10 @@ class Vmapped:
         )
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
+    def __reduce__(self) -> tuple[type[Vmapped], tuple[nn.Module, Layout]]:
+        """In another process: mapped functions are made anew."""
+        return type(self), (self.module, self.layout)
+
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         # Nothing in the module is random, and torch's fast path for evaluation cannot be mapped.
         self.module.train()
