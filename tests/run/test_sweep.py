@@ -1,5 +1,6 @@
 """Sweeps: every combination with every seed, the same table whoever runs it and how often."""
 
+import errno
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.run import grid
 from idiolect.run.plan import Plan
-from idiolect.run.sweep import Setting, Stock, sweep_plans, sweep_settings
+from idiolect.run.sweep import Setting, Stock, Sweep, sweep_plans, sweep_settings
 from idiolect.run.sweep.axes import read_axes
 from idiolect.run.sweep.trial import Trial
 from idiolect.testing import federation
@@ -257,3 +258,19 @@ def test_rounds_and_clients_can_be_kept():
     assert [row["round"] for row in summary["by_round"]] == [1, 2]
     assert len(summary["by_client"]) == DATA.clients
     assert "by_round" not in sweep_settings([point], stock, [3], jobs=1).rows()[0]
+
+
+def test_a_full_disk_costs_no_result(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(grid, "store", full)
+    monkeypatch.setattr(Sweep, "write", full)
+    found = swept(grid={"lr": [0.01, 0.1]}, directory=tmp_path / "s")
+    assert len(found.rows()) == 4
+    said = capsys.readouterr().err
+    assert "4 of 4 results could not be written (No space left on device)" in said
+    assert "the table could not be written" in said
+    monkeypatch.undo()
+    assert swept(grid={"lr": [0.01, 0.1]}, directory=tmp_path / "s").rows() == found.rows()
+    assert (tmp_path / "s" / "table.csv").exists()

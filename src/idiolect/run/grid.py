@@ -112,6 +112,9 @@ def finish(
                 store(path, waiting)
             if report:
                 report(results, job)
+    if waiting:
+        with on_disk(f"{len(waiting)} of {len(results)} results"):
+            store(path, waiting)
     return {job: results[job] for job in keys if job in results}
 
 

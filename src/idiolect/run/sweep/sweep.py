@@ -24,6 +24,7 @@ from ..compare import Row
 from ..directory import RunDirectory
 from ..given import AnyMethod, AnyModel, read_task
 from ..grid import finish
+from ..on_disk import on_disk
 from ..plan import Plan
 from ..settings import Settings
 from ..typed_settings import RunSettings
@@ -212,7 +213,8 @@ def sweep_settings(
         report = bar.report if bar else None
         done.summaries = finish(trials, path, workers, report, share, failed)
     if directory is not None:
-        done.write(directory)
+        with on_disk("the table"):
+            done.write(directory)
     return done
 
 
