@@ -18,13 +18,15 @@ from .flags import Flags, Parser, plan_of, training_flags
 
 def reproduce(argv: list[str]) -> None:
     """Run a stored experiment again and write its page."""
-    from ..experiments import EXPERIMENTS
+    from ..experiments import EXPERIMENTS, GROUPS
 
     parser = Parser("reproduce", "Run a stored experiment again and write its page.")
     parser.add_argument("name", nargs="?", help="one of the experiments below")
     wide = max(map(len, EXPERIMENTS)) + 2
-    known = (f"  {name:<{wide}}{e.text}" for name, e in EXPERIMENTS.items())
-    parser.epilog = "\n".join(["experiments:", *known])
+    lines = []
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:<{wide}}{e.text}" for name, e in group.items())]
+    parser.epilog = "\n".join(lines)
     parser.add_argument(
         "--output", default="docs", help="the folder for its page and figures (default docs)"
     )
