@@ -139,6 +139,6 @@ OPENING = """\
 Accuracy in per cent on the test data of all clients together. FedDeper has two models: the global
 one, which the paper compares, and each client's own one, in the last columns on the test data of
 its own two classes. There stand also Local with the gradients of FedAvg per client (which has no
-global model) and the answer "the commonest class of my training data". Statements are about cases in
-which some method comes below nine tenths of the training loss of a guess, a limit that was set after
-the first runs of the quick scale; cells are compared in all cases."""
+global model) and the answer "the commonest class of my training data". Statements are about
+cases in which some method comes below nine tenths of the training loss of a guess, a limit that was
+set after the first runs of the quick scale; cells are compared in all cases."""
