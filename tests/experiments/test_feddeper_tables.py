@@ -1,6 +1,7 @@
 """Table 1 and Figures 3 to 7 of the FedDeper paper, small: digits in place of MNIST."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from idiolect.methods import FedDeper
 
 FEW = Case("MNIST", 10, "MLP", 5)
 MANY = Case("MNIST", 100, "MLP", 5)
-SMALL = Size("quick: a test", {FEW: 4, MANY: 4}, points=2, sources={"MNIST": "digits"})
+SMALL = Size("quick: a test", {FEW: 4, MANY: 4}, points=2, learnt=2.0, sources={"MNIST": "digits"})
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,13 @@ def test_convergence_is_judged_by_what_the_paper_says(folder, number, clients, c
     page, _, picture, _ = made.write(folder)
     assert picture.stat().st_size > 0
     assert "training loss at the end" in page.read_text()
+
+
+def test_methods_that_have_learnt_nothing_are_not_compared(folder):
+    strict = replace(SMALL, learnt=0.0)
+    made = convergence.page(5, "MNIST", 100, folder, "test", strict, jobs=1)
+    assert not made.claims
+    assert "too few to compare methods" in made.opening
 
 
 def test_figure_7_has_both_models(folder, found):

@@ -69,7 +69,7 @@ SIZES = {
 
 
 def write(folder: Path, scale: str) -> list[Path]:
-    """Some three minutes on two cores at the quick scale."""
+    """Run what is missing, and write the page."""
     return page(folder, scale, SIZES[scale]).write(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ from ...run.sweep import Stock
 from ..marks import Figure
 from ..reproduced import Claim
 from ..runs import Runs, Summary
-from .cases import CASES, ROUNDS, Case, Size
+from .cases import CASES, ROUNDS, Case, Size, methods
 
 KEEP = ("by_round", "global_by_round")
+CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,17 @@ class Outcome:
         values = np.array([[np.nan if v is None else v for v in row] for row in rows])
         return [float(v) for v in values.mean(0)]
 
+    @property
+    def learnt(self) -> list[Case]:
+        """The cases in which some method has learnt something in the rounds that were run."""
+        guess = self.size.learnt * math.log(CLASSES)
+        return [case for case in self.cases if self.lowest(case) < guess]
+
+    def lowest(self, case: Case) -> float:
+        """The lowest training loss of all methods."""
+        curves = [self.curve(case, m, "train_loss") for m in methods(case.clients)]
+        return min(loss for curve in curves for loss in curve if math.isfinite(loss))
+
     def fewer(self, case: Case) -> str:
         """A reason why a figure may be another one, where fewer rounds were run."""
         run, paper = self.size.rounds[case], ROUNDS[case.data]
@@ -90,6 +103,16 @@ def why(found: Outcome, cases: Iterable[Case]) -> str:
     """The reason why something differs in these cases, as far as it is known."""
     rounds = " and ".join(sorted({found.fewer(c) for c in cases} - {""}))
     return f"not found; {rounds} were run" if rounds else "not found"
+
+
+def too_few(found: Outcome, cases: Iterable[Case]) -> str:
+    """That no method has learnt anything yet in some cases; "" where there is no such case."""
+    early = [c for c in cases if c not in found.learnt]
+    return "; ".join(
+        f"{c}: after {found.fewer(c)} the lowest training loss is {found.lowest(c):.2f}, and that "
+        f"of a guess {math.log(CLASSES):.2f}: too few to compare methods"
+        for c in early
+    )
 
 
 def counted(paper: str, ours: str, holds: int, of: int, reason: str = "not found") -> Claim:
