@@ -12,6 +12,7 @@ from .... import data, models
 from ....data.federation import Federation
 from ....method import Method
 from ....methods import FedAvg, Local, make_method
+from ....run.tuning.grids import grid_of
 from ....task.task import Task
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
@@ -110,32 +111,24 @@ def grids(d: int) -> dict[str, list[Candidate]]:
     A sketch of its rows, 0.005 d and 0.01 d, and columns, 0.02 d and 0.05 d, is larger than a model
     of more than 10,000 numbers: rows are as many as for the logistic model.
     """
-    sketches = product((0.02, 0.05), SKETCH_ROWS, (0.01, 0.05))
-    channels = {
-        "QSGD": [
-            f"qsgd(levels={levels}, bucket={bucket}, norm=inf)"
-            for levels, bucket in product((5, 10, 15), (500, 1000, 2000))
-        ],
-        "DGC": [
-            f"dgc(sparsity=0.999, start={start}, rise={rise})"
-            for start, rise in product((0.25, 0.5, 0.75), (0.75, 0.5, 0.25))
-        ],
-        "LBGM": [f"lbgm(threshold={threshold})" for threshold in (0.2, 0.5, 0.8)],
-        "Sketch": [
-            f"sketch(exact=True, columns={round(c * d)}, rows={rows}, k={round(k * d)})"
-            for c, rows, k in sketches
-        ],
-    }
-    return {
+    found: dict[str, list[Candidate]] = {
         title: [
-            candidate
-            for channel in of_title
-            for candidate in _fedavg(
-                (1, 5) if title == "LBGM" else (5,), **FINETUNE, channel=channel
-            )
+            (FedAvg(**point.fields), {**FINETUNE, **point.run})
+            for point in grid_of("lp-proj", title.lower()).points(d)
         ]
-        for title, of_title in channels.items()
+        for title in ("QSGD", "DGC", "LBGM")
     }
+    sketches = product((0.02, 0.05), SKETCH_ROWS, (0.01, 0.05))
+    found["Sketch"] = [
+        candidate
+        for c, rows, k in sketches
+        for candidate in _fedavg(
+            (1,),
+            **FINETUNE,
+            channel=f"sketch(exact=True, columns={round(c * d)}, rows={rows}, k={round(k * d)})",
+        )
+    ]
+    return found
 
 
 def _fedavg(steps: Sequence[int] = (5,), **settings: Any) -> list[Candidate]:
