@@ -97,8 +97,9 @@ QSGD: 5, 10 or 15 levels, buckets of 500, 1000 or 2000; DGC: first sparsity 0.25
 0.75, 0.5 or 0.25; LBGM: δ 0.2, 0.5 or 0.8, R 1 or 5 (the others take one step per round, as in the
 public code); Sketch: columns 0.02 d or 0.05 d, k 0.01 d or 0.05 d. Its rows are {rows}, which is
 0.005 d or 0.01 d, as in the paper, for d = 610; for a model of more than 10,000 numbers such a
-table would be larger than the model. The search is short: what does best on validation data, fine-tuned, with seed 0 after few rounds ({rounds}). That favours what
-learns fast, and no bytes are counted in it; nor are they in the paper's.
+table would be larger than the model. The search is short: what does best on validation data,
+fine-tuned, with seed 0 after few rounds ({rounds}). That favours what learns fast, and no bytes are
+counted in it; nor are they in the paper's.
 """
 TAIL = """\
 ## How to read it
