@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from .experiment import REPRODUCED, THEORY
 from .marks import AGREES, DIFFERS, MARKS, NOT_RUN, ORDER
+from .names import EXPERIMENTS
 from .reproduced import table
 
-FOLDER = "reproduced"
-THEORY = "theory"
 PAPERS = {  # the first word of an experiment's name
     "lp-proj": "lp-proj (Han, Li, Lin and Zhang 2024)",
     "ffgg": "FFGG (Partially personalised federated learning)",
@@ -33,7 +33,9 @@ def write_glance(docs: Path) -> Path:
 
 def glance(docs: Path) -> str:
     """Counts by paper, then by table and figure."""
-    rows = [*_stored(docs / FOLDER, _of_cells), *_stored(docs / THEORY, _of_claims)]
+    rows = [*_stored(docs / REPRODUCED, _of_cells), *_stored(docs / THEORY, _of_claims)]
+    order = list(EXPERIMENTS)
+    rows.sort(key=lambda row: order.index(row["name"]) if row["name"] in order else len(order))
     lines = [HEAD]
     totals = []
     for prefix, title in PAPERS.items():
