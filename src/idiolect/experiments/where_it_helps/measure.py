@@ -86,7 +86,7 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
     for name, n in pairs:
         labels = [label for first, second, label in finals if (first, second) == (name, n)]
         data = _cut(whole[name], n, SEARCH)
-        row = {
+        row: dict[str, Any] = {
             "set": name,
             "samples": n,
             "clients": data.clients,

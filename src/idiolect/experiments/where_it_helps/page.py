@@ -112,7 +112,8 @@ def depends(found: Sequence[Row]) -> list[str]:
         for size, some in by_size.items()
     ]
     lines += ["**Samples per client.**", "", *table(rows), ""]
-    falls, rises = [], []
+    falls: list[str] = []
+    rises: list[str] = []
     for name in dict.fromkeys(f["set"] for f in found):
         mine = [f for f in found if f["set"] == name]
         if len(mine) > 1:

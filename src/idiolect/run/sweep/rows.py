@@ -116,7 +116,7 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
         row["global_accuracy"] = summary["global_model"]["accuracy"]["mean"]
     row |= {f"bytes_{way}": sent for way, sent in summary["bytes"].items()}
     row |= {name: summary[name] for name in ("gradients_per_client", "rejected", "missing")}
-    row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0] or ""}
+    row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0]}
     return row
 
 
