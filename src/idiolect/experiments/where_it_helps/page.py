@@ -68,6 +68,8 @@ def opening(found: Sequence[Row]) -> str:
         f"is clearly better than learning alone at equal gradients in {many[BETTER]}, clearly "
         f"worse in {many[WORSE]}, and makes no clear difference in {many[UNCLEAR]}."
     )
+    text += f" (Of {len(found)} comparisons at 95 %, about {0.05 * len(found):.1g} would be clear"
+    text += " by chance.)"
     clear = [f for f in found if f["verdict"] == BETTER]
     if clear:
         most = max(clear, key=lambda f: f["gain"])
@@ -163,8 +165,10 @@ def depends(found: Sequence[Row]) -> list[str]:
 def measured(stored: dict[str, Any]) -> str:
     size = stored["size"]
     trials = stored["trials"]
+    spent = [row["methods"]["local"]["gradients"] for row in stored["rows"]]
+    least, most = f"{min(spent):.0f}", f"{max(spent):.0f}"
     return (
-        f"Scale {stored['scale']}. Every client takes part in every round and every method takes "
+        f"Scale {stored['scale']}: {least} to {most} gradients per client. Every client takes part in every round and every method takes "
         f"{size['steps']} gradients per client and round (the fine-tuned one 10 or 50 more at the "
         "end), so that Local has the same gradients as the others; it sends nothing. "
         f"For each case and method {trials} settings are tried with seed 0 and the best on pooled "
@@ -199,11 +203,22 @@ def picture(stored: dict[str, Any], path: Path) -> Path:
         lines.append(Line(label, x, y, low, high, style=number, points=True))
     middle = (len(lines) + 1) // 2
     panels = [
-        Panel("", "training samples per client (median)", "gain over Local, points", some, log="x")
+        Panel(
+            "",
+            "training samples per client (median)",
+            "gain over Local, points",
+            [*some, _zero(some)],
+            log="x",
+        )
         for some in (lines[:middle], lines[middle:])
         if some
     ]
     return draw(panels, path)
+
+
+def _zero(lines: Sequence[Line]) -> Line:
+    every = [x for line in lines for x in line.x]
+    return Line("", [min(every), max(every)], [0, 0], formula=True, style=6)
 
 
 # -- rows of tables ------------------------------------------------------------------------------
