@@ -168,12 +168,14 @@ def measured(stored: dict[str, Any]) -> str:
     spent = [row["methods"]["local"]["gradients"] for row in stored["rows"]]
     least, most = f"{min(spent):.0f}", f"{max(spent):.0f}"
     return (
-        f"Scale {stored['scale']}: {least} to {most} gradients per client. Every client takes part in every round and every method takes "
-        f"{size['steps']} gradients per client and round (the fine-tuned one 10 or 50 more at the "
+        f"Scale {stored['scale']}: {least} to {most} gradients per client. Every client takes part "
+        f"in every round, and every method takes {size['steps']} gradients per client and round "
+        "(the fine-tuned one 10 or 50 more at the "
         "end), so that Local has the same gradients as the others; it sends nothing. "
         f"For each case and method {trials} settings are tried with seed 0 and the best on pooled "
         "validation accuracy is taken: four step sizes for Local and FedAvg, two step sizes and "
-        "two values of one more setting for the others. The best personalised method is chosen on "
+        "two values of one more setting for the others. Each method has as many trials, but the "
+        "federated side has six methods to choose from and Local is one. The best personalised method is chosen on "
         f"validation data too. What was chosen then runs with {size['seeds']} fresh seeds, each "
         "with samples of its own: so many of a client's training samples, and a quarter as many "
         "for validation, are drawn from those it has. Test data are the same throughout and are "
