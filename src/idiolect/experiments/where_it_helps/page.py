@@ -175,11 +175,12 @@ def measured(stored: dict[str, Any]) -> str:
         f"For each case and method {trials} settings are tried with seed 0 and the best on pooled "
         "validation accuracy is taken: four step sizes for Local and FedAvg, two step sizes and "
         "two values of one more setting for the others. Each method has as many trials, but the "
-        "federated side has six methods to choose from and Local is one. The best personalised method is chosen on "
+        "federated side has six methods to choose from and Local is one. The best personalised "
+        "method is chosen on "
         f"validation data too. What was chosen then runs with {size['seeds']} fresh seeds, each "
         "with samples of its own: so many of a client's training samples, and a quarter as many "
-        "for validation, are drawn from those it has. Test data are the same throughout and are "
-        "looked at by the final runs alone. Intervals are over seeds (Student's t), of "
+        "for validation, are drawn from those it has. Test data are the same throughout; nothing is "
+        "chosen by them. Intervals are over seeds (Student's t), of "
         "differences between runs with the same seed. Models: multinomial logistic regression "
         "(heart, chem97, insteval, movielens), a hidden layer of 32 (hapt, quickdraw), a table of "
         "bigrams (texts: which of the commonest characters, or of the 100 commonest words, comes "
@@ -187,7 +188,7 @@ def measured(stored: dict[str, Any]) -> str:
         "large one gains may differ. The clients of quickdraw are made by a label split; those of "
         "the other sets are real. "
         f"Written by `idiolect reproduce where-it-helps --scale {stored['scale']}` "
-        f"({stored['seconds'] / 60:.0f} minutes of one core)."
+        f"(the runs together took {stored['seconds'] / 60:.0f} minutes by the clock)."
     )
 
 
