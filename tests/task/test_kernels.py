@@ -1,5 +1,7 @@
 """Every kernel gives the gradients and losses of plain autograd, one model at a time."""
 
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -261,3 +263,12 @@ def test_rows_that_are_all_at_rest_have_no_gradient():
     )
     assert not task.grad(task.x0.repeat(2, 1), batch).any()
     assert task.outputs_of_one(task.x0, torch.rand(0, 3, 32, 32)).shape == (0, 10)
+
+
+def test_a_task_with_a_mapped_kernel_goes_to_another_process_even_after_use():
+    batch = a_batch((6,))
+    task = Task(Own()).under(dtype=torch.float64, kernel="vmap")
+    x = rows(task)
+    before = task.grad(x, batch)
+    again = pickle.loads(pickle.dumps(task))
+    assert again.kernel == "vmap" and torch.equal(again.grad(x, batch), before)

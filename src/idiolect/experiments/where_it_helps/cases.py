@@ -71,8 +71,8 @@ _IMAGES: dict[str, Any] = {
     "rounds": 20,
 }
 CASES = {
-    "hapt": Case("hapt", "30 people", most=0, **_IMAGES),
-    "heart": Case("heart", "4 hospitals", most=0),
+    "hapt": Case("hapt", "people", most=0, **_IMAGES),
+    "heart": Case("heart", "hospitals", most=0),
     "chem97": Case("chem97", "schools"),
     "insteval": Case("insteval", "students"),
     "movielens": Case("movielens", "people"),
