@@ -25,7 +25,13 @@ for module, names in {NAMES!r}.items():
 
 @pytest.mark.parametrize(
     "module",
-    ["idiolect", "idiolect.cli.main", "idiolect.run.grid", "idiolect.run.tune", "idiolect.theory"],
+    [
+        "idiolect",
+        "idiolect.cli.main",
+        "idiolect.run.grid",
+        "idiolect.run.tuning",
+        "idiolect.theory",
+    ],
 )
 def test_importing_needs_nothing_of_unix(module):
     code = f"{WITHOUT}\nimport {module}\nprint('imported')"

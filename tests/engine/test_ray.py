@@ -36,7 +36,6 @@ from idiolect.run.grid import finish  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
 from idiolect.run.survey import data_of  # noqa: E402
 from idiolect.run.sweep import sweep_plans  # noqa: E402
-from idiolect.run.tune import choose  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -292,11 +291,13 @@ def test_a_tuning_runs_on_the_cluster(address, monkeypatch):
         hosts(carrier, recipes, place)
 
     monkeypatch.setattr(engine.RayCarrier, "__init__", noting)
-    rates = [(il.FedAvg(lr=lr), {}) for lr in (0.0001, 0.1)]
-    given = {"rounds": 3, "hosts": 2, "sample": 3}
-    there = choose(rates, task(), federation(), {**given, "engine": "ray", "address": address})
-    assert made == [2, 2]  # each candidate on two hosts
-    assert there == choose(rates, task(), federation(), given)
+    given = {"grid": {"lr": [0.0001, 0.1]}, "rounds": 3, "hosts": 2, "sample": 3, "jobs": 1}
+    on_ray = {"engine": "ray", "address": address}
+    there = il.tune("fedavg", task(), federation(), **given, **on_ray)
+    assert made == [2] * 4  # each candidate, the final run and Local on two hosts
+    here = il.tune("fedavg", task(), federation(), **given)
+    assert there.rows() == here.rows()
+    assert there.result.summary()["accuracy"] == here.result.summary()["accuracy"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from idiolect.cli.main import main
 from idiolect.engine.inprocess import InProcess
 from idiolect.run.grid import finish, stored
 from idiolect.run.interrupts import SIGNALS, finish_on_interrupt
-from idiolect.run.tune import choose
 from run.tiny_jobs import Square
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -164,9 +163,8 @@ def test_a_signal_in_the_last_round_of_a_row_stops_before_the_next(send, tmp_pat
 
 def test_tuning_is_stopped_by_sigterm(send):
     send(3, signal.SIGTERM)
-    rates = [(il.FedAvg(lr=lr), {}) for lr in (0.1, 0.2, 0.3)]
     with pytest.raises(Interrupted):
-        choose(rates, task(), federation(), {"rounds": 3})
+        il.tune("fedavg", task(), federation(), grid={"lr": [0.1, 0.2, 0.3]}, rounds=3, jobs=1)
     assert send.rounds == [3]
 
 

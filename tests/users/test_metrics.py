@@ -22,7 +22,6 @@ from idiolect.host.metrics import Form, Samples, Tally, direction, parse_metrics
 from idiolect.host.metrics.auc import by_client
 from idiolect.host.outgoing import check_scores
 from idiolect.host.scores import Scores
-from idiolect.run.tune import choose
 
 SIZES = (40, 3, 17, 9, 25, 60, 8)
 PARTS = {"test": 0.5, "valid": 0.2}
@@ -394,10 +393,11 @@ def test_a_comparison_asks_for_the_cost_of_a_target_of_any_metric():
 
 
 def test_candidates_are_chosen_by_the_chosen_metric_on_validation_data():
-    rates = [(il.FedAvg(lr=lr), {}) for lr in (1e-6, 0.1)]
-    choice = choose(rates, linear(), classes(), {"rounds": 4, "metric": "brier"})
-    assert choice.measure == "brier" and choice.method.lr == 0.1
-    assert choice.figures[1] < choice.figures[0]
+    grid = {"lr": [1e-6, 0.1]}
+    tuned = il.tune("fedavg", linear(), classes(), grid=grid, rounds=4, metric="brier", jobs=1)
+    best, other = tuned.rows()
+    assert best["lr"] == tuned.best[0].lr == 0.1
+    assert best["valid"] < other["valid"]
 
 
 def test_metrics_are_flags_and_keys_of_a_settings_file(tmp_path, capsys):

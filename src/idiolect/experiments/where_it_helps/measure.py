@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from ...core.knobs import SettingError
 from ...data.capped import capped
 from ...data.federation import Federation
-from ...run.sweep import Setting, Stock, sweep_settings
+from ...run.sweep import Setting, Stock
+from ..runs import Runs
 from .cases import METHODS, PERSONALISED, Case, candidates
 
 K = TypeVar("K", bound=Hashable)
@@ -153,41 +151,8 @@ def _trained(
     keep: Sequence[str] = (),
 ) -> dict[K, dict[str, Any]]:
     """The summary of every setting with one seed; what is stored is not run again."""
-    done = sweep_settings(
-        list(settings.values()),
-        stock,
-        [seed],
-        jobs=jobs,
-        directory=directory,
-        watch=_watched,
-        keep=keep,
-    )
-    if done.failed:
-        trial, why = next(iter(done.failed.items()))
-        raise SettingError(f"{len(done.failed)} runs failed; {trial.describe()}: {why}")
-    found = {trial.setting: summary for trial, summary in done.summaries.items()}
-    return {key: found[setting] for key, setting in settings.items()}
-
-
-class _Told:
-    """A line on stderr for every tenth of the runs."""
-
-    def __init__(self, total: int):
-        self.total = total
-        self.tenth = -1
-
-    def report(self, results: Mapping[Any, Any], trial: Any) -> None:
-        if 10 * len(results) // self.total > self.tenth:
-            self.tenth = 10 * len(results) // self.total
-            print(f"{len(results)} of {self.total} runs", file=sys.stderr, flush=True)
-
-    def failed(self, trial: Any, why: str) -> None:
-        print(f"{trial.describe()} failed: {why}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _watched(trials: Sequence[Any]) -> Any:
-    yield _Told(len(trials))
+    found = Runs(directory, jobs)(settings, stock, [seed], keep)
+    return {key: summaries[0] for key, summaries in found.items()}
 
 
 def _pooled(figure: Mapping[str, Any]) -> float:
