@@ -142,3 +142,13 @@ def test_table_2_in_form(tmp_path, monkeypatch):
     cells = json.loads(stored.read_text())["cells"]
     assert [c["mark"] for c in cells if c["paper"]] == ["not run"] * 12
     assert "times less" in page.read_text()
+
+
+def test_emnist_is_that_of_the_user_where_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
+    assert CASES["EMNIST"].here().data == "quickdraw" and CASES["EMNIST"].here().note
+    (tmp_path / "emnist").mkdir()
+    own = CASES["EMNIST"].here()
+    assert own.data == "emnist" and not own.note
+    assert own.sizes["full"].options == {"clients": 248}
+    assert CASES["MNIST"].here() is CASES["MNIST"]

@@ -75,8 +75,9 @@ def measured(
 ) -> dict[str, Outcome]:
     """What there is of every data set: those of `titles` run now, others as they are stored."""
     for title in titles:
+        case = cases[title].here()
         runs = _runs(folder, scale, cases[title])
-        store(runs / OUTCOME, outcome(cases[title], cases[title].sizes[scale], runs))
+        store(runs / OUTCOME, outcome(case, case.sizes[scale], runs))
     found = {t: stored(_runs(folder, scale, case) / OUTCOME) for t, case in cases.items()}
     return {title: one for title, one in found.items() if one}
 
@@ -90,4 +91,5 @@ def drawn(folder: Path, scale: str, cases: dict[str, Case]) -> dict[str, Outcome
 
 
 def _runs(folder: Path, scale: str, case: Case) -> Path:
-    return folder / ".runs" / f"lp-proj-{scale}" / case.title
+    name = case.title if case.here() is case else f"{case.title}, own files"
+    return folder / ".runs" / f"lp-proj-{scale}" / name

@@ -8,6 +8,7 @@ from typing import Any
 
 from .... import data, models
 from ....data.federation import Federation
+from ....data.fetch import where
 from ....task.task import Task
 
 
@@ -49,6 +50,11 @@ class Case:
     model_options: dict[str, Any] = field(default_factory=dict)
     heard: float = 0.1  # of the clients, per round
     note: str = ""  # where the data are not those of the paper
+    own: Case | None = None  # with the paper's data, where the user's files of them are there
+
+    def here(self) -> Case:
+        """This case, or the one with the paper's own data where they are in the data cache."""
+        return self.own if self.own and (where() / self.own.data).is_dir() else self
 
     def load(self, size: Size) -> tuple[Federation, Task]:
         federation = data.load(self.data, **{**self.options, **size.options})
@@ -81,6 +87,18 @@ VOLUME = Case(
     _SYNTHETIC,
     {"alpha": 0.0, "beta": 0.0, "sizes": "power", "minimum": 100},
 )
+_EMNIST = Case(
+    "EMNIST",
+    "emnist",
+    "mlp",
+    80,
+    {
+        "quick": Size(20, 2, 2, "few", {"clients": 24, "share": 0.1}),
+        "full": Size(200, 10, 200, options={"clients": 248}),
+    },
+    {"partition": "classes", "classes_per_client": 10},
+    {"hidden": "100,100"},
+)
 CASES = {
     case.title: case
     for case in (
@@ -96,6 +114,7 @@ CASES = {
             {"hidden": "100,100"},
             note="QuickDraw-62 stands in for EMNIST: 50 clients with 70 training drawings each "
             "in place of 248 with 2,000; levels cannot agree, orders may",
+            own=_EMNIST,
         ),
         Case(
             "CIFAR",
