@@ -97,6 +97,9 @@ def rows(case: Case, d: int) -> dict[str, list[Candidate]]:
         "FedAvg": _fedavg(),
         f"FedAvg{FINETUNED}": _fedavg(**FINETUNE),
     }
+    if case.model != "linear":  # it is for models that have parts
+        points = grid_of("lp-proj", "lg-fedavg").points(d)
+        table["LG-FedAvg"] = [(make_method("lg-fedavg", **p.fields), {}) for p in points]
     for title, channel in CHANNELS.items() if case.fixed else ():
         table[title] = _fedavg(channel=channel)
         table[f"{title}{FINETUNED}"] = _fedavg(**FINETUNE, channel=channel)

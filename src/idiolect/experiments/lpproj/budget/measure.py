@@ -65,7 +65,7 @@ def setting(key: Key, case: Case, candidate: Candidate, settings: dict[str, Any]
     title, label = key
     method, own = candidate
     varied = {"lr": method.as_dict()["lr"], "channel": own.get("channel", "none"), "data": title}
-    if "LBGM" in label:
+    if label.startswith(("LBGM", "LG-FedAvg")):
         varied["steps"] = method.as_dict()["steps"]
     run = {"sample": case.heard, **settings, **own}
     return Setting(method, run, title, title, label, varied)
