@@ -37,7 +37,7 @@ class Tabled:
     tables: Mapping[str, list[Row]] = field(default_factory=dict)  # of ours alone, by title
     pictures: Mapping[str, Sequence[Panel]] = field(default_factory=dict)  # by what they show
     figures: Mapping[str, Any] = field(default_factory=dict)  # plain data behind the pictures
-    seconds: float = 0.0  # that the runs took, each on one core
+    seconds: float = 0.0  # of CPU time that the runs took
 
     def write(self, folder: Path) -> list[Path]:
         """Page, figures and pictures; and the page of all of them anew."""
@@ -107,9 +107,10 @@ def page_of(stored: Row) -> str:
     lines += ["As printed: " + stored["printed"].strip(), ""]
     lines += ["Left open by the paper, and chosen here: " + stored["chosen"].strip(), ""]
     minutes = stored["seconds"] / 60
+    took = f" ({minutes:.0f} minutes of CPU time)" if minutes >= 0.5 else ""
     scale = stored["scale"].split(":")[0]
     command = f"idiolect reproduce {stored['name']} --scale {scale}"
-    return "\n".join([*lines, f"Written by `{command}` ({minutes:.0f} minutes of one core).", ""])
+    return "\n".join([*lines, f"Written by `{command}`{took}.", ""])
 
 
 def _counted(cells: Sequence[Row]) -> str:

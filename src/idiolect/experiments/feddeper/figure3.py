@@ -107,7 +107,7 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
             ]
         },
         figures={name: {f"{x:g}": y for x, y in curve.items()} for name, curve in losses.items()},
-        seconds=sum(s["seconds"] for summaries in found.values() for s in summaries),
+        seconds=sum(s["cpu_seconds"] for summaries in found.values() for s in summaries),
     )
 
 

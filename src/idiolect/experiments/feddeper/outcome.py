@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        return sum(s["seconds"] for found in self.summaries.values() for s in found)
+        return sum(s["cpu_seconds"] for found in self.summaries.values() for s in found)
 
     def accuracy(self, case: Case, method: str) -> Figure | None:
         """Of the global model on the pooled test data, in per cent; None where it was not run."""

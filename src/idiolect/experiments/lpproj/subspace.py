@@ -179,7 +179,7 @@ def _opening(found: dict[str, list[dict[str, Any]]], what: str) -> str:
 
 
 def _seconds(found: dict[str, list[dict[str, Any]]]) -> float:
-    return sum(s["seconds"] for summaries in found.values() for s in summaries)
+    return sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
 
 
 STAND_IN = """\

@@ -83,7 +83,7 @@ def write(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> 
         "heard per round. ImageNet cannot be had here: with its pictures in the folder "
         "`imagenet` of the data cache, the full scale runs on them.",
         cells=_cells(title, found, real),
-        seconds=sum(s["seconds"] for summaries in found.values() for s in summaries),
+        seconds=sum(s["cpu_seconds"] for summaries in found.values() for s in summaries),
     )
     return page.write(folder)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ....core.files import write_json
 from ....core.plain import plain
@@ -13,11 +13,12 @@ from ....method import Method
 from ....run.collaboration import pearson
 from ....run.sweep import Setting, Stock, best
 from ....run.tuning.grids import Point
-from ...runs import Runs
+from ...runs import Runs, Summary
 from .cases import Case, Size
 from .rows import DEAREST, EQUAL, UNTIED, candidates, lacking, method_of
 
 SEARCH_SEED = 1000  # never a seed of the final runs
+K = TypeVar("K")
 Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
 
 
@@ -33,6 +34,7 @@ class _Measuring:
         self.stock = Stock({"": federation}, {"": task})
         self.federation, self.task = federation, task
         self.runs = Runs(folder / "runs", jobs)
+        self.spent = 0.0  # CPU seconds of all runs
         wanted = candidates(size, task.d)
         wanted = {n: c for n, c in wanted.items() if case.parts or n != "LG-FedAvg"}
         self.candidates = {n: c for n, c in wanted.items() if not rows or n in rows}
@@ -69,11 +71,18 @@ class _Measuring:
             )
             for (row, i), method in several.items()
         }
-        found = self.runs(points, self.stock, [SEARCH_SEED])
+        found = self._run(points, [SEARCH_SEED])
         places = dict.fromkeys(names, 0)
         for name in dict.fromkeys(row for row, _ in several):
             places[name] = best({i: s for (row, i), s in found.items() if row == name})
         return places
+
+    def _run(
+        self, points: Mapping[K, Setting], seeds: Sequence[int], keep: Sequence[str] = ()
+    ) -> dict[K, list[Summary]]:
+        found = self.runs(points, self.stock, seeds, keep)
+        self.spent += sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
+        return found
 
     def _final(self, methods: dict[str, Method], chosen: dict[str, Point]) -> Outcome:
         rounds = self.size.rounds
@@ -82,8 +91,7 @@ class _Measuring:
             row: self._setting(row, method, rounds=rounds, eval_every=every, eval_train=True)
             for row, method in methods.items()
         }
-        keep = ("by_round", "by_client")
-        found = self.runs(points, self.stock, range(self.size.seeds), keep=keep)
+        found = self._run(points, range(self.size.seeds), keep=("by_round", "by_client"))
         alone = found.get(EQUAL) or found.get("local")
         return plain(
             {
@@ -93,6 +101,7 @@ class _Measuring:
                 "heard": self.case.sample(self.federation.clients),
                 "scale": self.size.text,
                 "note": self.case.note,
+                "cpu_seconds": self.spent,
                 "rows": {
                     row: {
                         "chosen": _chosen(row, methods[row], chosen),
@@ -136,7 +145,6 @@ def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "gradients": summaries[0]["gradients_per_client"],
         "bytes": sum(summaries[0]["bytes"].values()),
         "collapsed": [s["collapsed"][0] for s in summaries],
-        "seconds": sum(s["seconds"] for s in summaries),
     }
 
 

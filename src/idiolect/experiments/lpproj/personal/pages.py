@@ -42,7 +42,7 @@ def table(
         cells=cells,
         reasons=REASONS | {_title(t, one): one["note"] for t, one in found.items() if one["note"]},
         more=more,
-        seconds=sum(f["seconds"] for one in found.values() for f in one["rows"].values()),
+        seconds=sum(one["cpu_seconds"] for one in found.values()),
     )
 
 
