@@ -38,20 +38,6 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def trained(monkeypatch):
-    """The runs that were really made."""
-    ran = []
-    train = Trial.train
-
-    def counting(trial):
-        ran.append(trial.describe())
-        return train(trial)
-
-    monkeypatch.setattr(Trial, "train", counting)
-    return ran
-
-
 def found(folder, method, attacks, rounds, jobs=1):
     """What the runs of some cells say: 10 clients, one seed, one or two of them malicious."""
     wanted = keys(["Synthetic(0, 0)"], [method], attacks)

@@ -12,20 +12,6 @@ from idiolect.run.sweep.trial import Trial
 
 
 @pytest.fixture
-def trained(monkeypatch):
-    """The runs that were really made."""
-    ran = []
-    train = Trial.train
-
-    def counting(trial):
-        ran.append(trial.describe())
-        return train(trial)
-
-    monkeypatch.setattr(Trial, "train", counting)
-    return ran
-
-
-@pytest.fixture
 def small(monkeypatch):
     """Golden and projections, as small as they can be."""
     monkeypatch.setattr(golden, "ROUNDS", 1)
