@@ -76,19 +76,30 @@ def test_rows_that_the_paper_lacks_have_equal_gradients(found):
     assert found[SYNTHETIC.title]["rows"][UNTIED]["chosen"] == "as lp-proj-1"
 
 
-def test_a_candidate_is_chosen_by_validation_data(monkeypatch, tmp_path):
-    seen = []
+def test_a_candidate_is_chosen_by_validation_data_alone(monkeypatch, tmp_path):
+    size = Size(1, 1, 3, "few", SMALL)
+    load = Case.load
 
-    def choose(figures):
-        seen.append({place: s[0]["seeds"] for place, s in figures.items()})
-        return 1
+    def poisoned(case, size):
+        federation, task = load(case, size)
+        tested = int(federation.offsets["test"][0])
+        labels = federation.targets.clone()
+        labels[tested:] = (labels[tested:] + 1) % 10
+        return replace(federation, targets=labels), task
 
-    monkeypatch.setattr(measure, "best", choose)
-    size = Size(1, 1, 1, "few", SMALL)
-    rows = ("FedAvg", "Ditto")
-    one = measure.outcome(SYNTHETIC, size, tmp_path, jobs=1, rows=rows)
-    assert all(seeds == [measure.SEARCH_SEED] for by in seen for seeds in by.values())
-    assert one["rows"]["Ditto"]["chosen"] == "lr 0.1, own lr 0.05, λ 0.1, steps 5"
+    def rows(folder):
+        made = measure.outcome(SYNTHETIC, size, folder, jobs=1, rows=("FedAvg", "Ditto"))
+        return made["rows"]
+
+    clean = rows(tmp_path / "clean")
+    monkeypatch.setattr(Case, "load", poisoned)
+    other = rows(tmp_path / "poisoned")
+    assert {r: row["chosen"] for r, row in other.items()} == {
+        r: row["chosen"] for r, row in clean.items()
+    }
+    assert other["Ditto"]["accuracy"] != clean["Ditto"]["accuracy"]
+    first = ", ".join(f"{k} {v:g}" for k, v in candidates(size, 610)["Ditto"][0].varied.items())
+    assert clean["Ditto"]["chosen"] not in (first, "")  # it was chosen, not taken
 
 
 def test_the_page_has_the_paper_beside_ours(found, tmp_path):

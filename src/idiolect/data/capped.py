@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.trees import first, map_tree
 from .federation import Federation
 from .splits import SPLITS
 
@@ -31,22 +29,9 @@ def capped(federation: Federation, most: Mapping[str, int], seed: int = 0) -> Fe
                 f"most: {split!r}: {many} is not accepted; at least 1 sample of {', '.join(SPLITS)}"
             )
     generator = torch.Generator().manual_seed(seed)
-    rows = []
-    offsets = {}
-    start = 0
-    for split in SPLITS:
-        kept, sizes = _drawn(federation.offsets[split], most.get(split), generator)
-        rows.append(kept)
-        offsets[split] = start + torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        start += len(kept)
-    index = torch.cat(rows).to(first(federation.inputs).device)
-    return replace(
-        federation,
-        inputs=map_tree(lambda t: t[index], federation.inputs),
-        targets=map_tree(lambda t: t[index], federation.targets),
-        sequences=federation.sequences and federation.sequences.of(index.cpu()),
-        offsets=offsets,
-    )
+    drawn = {s: _drawn(federation.offsets[s], most.get(s), generator) for s in SPLITS}
+    rows, sizes = ({split: pair[k] for split, pair in drawn.items()} for k in (0, 1))
+    return federation.taking(rows, sizes)
 
 
 def _drawn(

@@ -9,7 +9,7 @@ in Python.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,26 +130,37 @@ the nearest is 13
         chosen = self._check_positions(positions)
         if chosen.tolist() == list(range(self.clients)):
             return self
-        rows = []
+        rows, sizes = {}, {}
+        for split in SPLITS:
+            lows = self.offsets[split][:-1][chosen]
+            sizes[split] = self.sizes(split)[chosen]
+            ends = sizes[split].cumsum(0)
+            # sample j of the split is sample j - (ends - sizes)[k] of its client k
+            shift = lows - (ends - sizes[split])
+            rows[split] = torch.arange(int(ends[-1])) + shift.repeat_interleave(sizes[split])
+        return self.taking(rows, sizes, tuple(self.ids[k] for k in chosen.tolist()))
+
+    def taking(
+        self,
+        rows: Mapping[str, Tensor],
+        sizes: Mapping[str, Tensor],
+        ids: tuple[str, ...] | None = None,
+    ) -> Federation:
+        """The samples at some rows of each split, client by client, `sizes` of them each."""
         offsets = {}
         start = 0
         for split in SPLITS:
-            lows = self.offsets[split][:-1][chosen]
-            sizes = self.sizes(split)[chosen]
-            ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-            total = int(ends[-1])
-            # sample j of the split is sample j - ends[k] of its client k
-            rows.append(torch.arange(total) + torch.repeat_interleave(lows - ends[:-1], sizes))
+            ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
             offsets[split] = start + ends
-            start += total
-        index = torch.cat(rows).to(first(self.inputs).device)
+            start += int(ends[-1])
+        index = torch.cat([rows[split] for split in SPLITS]).to(first(self.inputs).device)
         return replace(
             self,
             inputs=map_tree(lambda t: t[index], self.inputs),
             targets=map_tree(lambda t: t[index], self.targets),
             sequences=self.sequences and self.sequences.of(index.cpu()),
             offsets=offsets,
-            ids=tuple(self.ids[k] for k in chosen.tolist()),
+            ids=self.ids if ids is None else ids,
         )
 
     def _check_positions(self, positions: Sequence[int] | np.ndarray | Tensor) -> Tensor:

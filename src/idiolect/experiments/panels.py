@@ -13,6 +13,7 @@ from ..report.curve_picture import COLOURS, GREY, INK, STYLES
 COLUMNS = 3  # panels side by side
 MARKERS = "os^D"
 FEW = 6  # places of a logarithmic axis that have a mark each
+MANY = 5  # labels of a panel: more stand once, below the picture
 WIDE = 30  # a logarithmic axis over this range has room for its decades only
 
 
@@ -53,8 +54,11 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.4 + 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
+    shared = _shared(panels)
     for number, panel in enumerate(panels, 1):
-        _panel(figure.add_subplot(rows, columns, number), panel)
+        _panel(figure.add_subplot(rows, columns, number), panel, legend=not shared)
+    if shared:
+        _legend(figure, columns)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     return path
 
@@ -72,7 +76,30 @@ def _mark(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _panel(axes: Any, panel: Panel) -> None:
+def _shared(panels: Sequence[Panel]) -> bool:
+    """Whether panels have many labels, the same ones, each in one style."""
+    styles = [
+        {line.label: place if line.style is None else line.style}
+        for panel in panels
+        for place, line in enumerate(panel.lines)
+        if line.label
+    ]
+    known = {label: style for one in styles for label, style in one.items()}
+    same = all(one.items() <= known.items() for one in styles)
+    return MANY < len(known) == max(len(panel.lines) for panel in panels) and same
+
+
+def _legend(figure: Any, columns: int) -> None:
+    """One for all panels, below them: the same label has the same style in all of them."""
+    known: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        known |= dict(zip(labels, handles, strict=True))
+    place = {"loc": "outside lower center", "ncols": 2 * columns, "fontsize": 8, "frameon": False}
+    figure.legend(known.values(), known.keys(), **place)
+
+
+def _panel(axes: Any, panel: Panel, legend: bool = True) -> None:
     axes.set_title(panel.title, fontsize=10, color=INK)
     axes.set_xlabel(panel.across, color=INK)
     axes.set_ylabel(panel.up, color=INK)
@@ -106,7 +133,7 @@ def _panel(axes: Any, panel: Panel) -> None:
             ha="right",
             va="top",
         )
-    if any(line.label for line in panel.lines):
+    if legend and any(line.label for line in panel.lines):
         axes.legend(fontsize=7, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#eeeeee", linewidth=0.6)

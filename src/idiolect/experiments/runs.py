@@ -14,13 +14,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.knobs import SettingError
 from ..run.sweep import Setting, Stock, sweep_settings
 from ..run.sweep.progress import watched
+from ..run.tuning.search import search
 
 K = TypeVar("K")
 Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it
@@ -44,8 +45,8 @@ class Runs:
 
         `stock` has the data and models that settings name. With `keep`, a summary has the run's
         evaluated rounds ("by_round") or its clients ("by_client") too. What was stored before is
-        not run again. `best` of `idiolect.run.sweep` chooses among what is found here on
-        validation data; `merged` makes one summary of all seeds, with its interval.
+        not run again. `merged` of `idiolect.run.sweep` makes one summary of all seeds, with its
+        interval.
         """
         if not settings:
             return {}
@@ -72,6 +73,23 @@ class Runs:
                 raise ValueError(f"{setting.label}: the same setting stands there twice")
         return {key: found[setting] for key, setting in settings.items()}
 
+    def chosen(
+        self, candidates: Mapping[str, Sequence[Setting]], stock: Stock, seed: int
+    ) -> tuple[dict[str, Setting], float]:
+        """Of every row the candidate that validation data prefer, and the CPU seconds spent.
+
+        Test data are taken away before the first run. A candidate without a rival is not run.
+        """
+        rivals = {row: several for row, several in candidates.items() if len(several) > 1}
+        first = {row: several[0] for row, several in candidates.items()}
+        if not rivals:
+            return first, 0.0
+        given = {replace(s, name=row): s for row, several in rivals.items() for s in several}
+        found = search(
+            list(given), stock, [seed], jobs=self.jobs, directory=self.directory, watch=watched
+        )
+        return first | {row: given[found.best(row)] for row in rivals}, found.cost.cpu_seconds
+
 
 @contextmanager
 def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
@@ -83,16 +101,16 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
 
     >>> import tempfile
     >>> import idiolect as il
-    >>> from idiolect.run.sweep import best
     >>> stock = Stock({"few": il.data.load("synthetic", clients=4, samples=60)},
     ...               {"linear": il.Task(lambda: il.models.make("linear", (60,), 10))})
     >>> rates = {lr: Setting(il.FedAvg(lr=lr), {"rounds": 9}, "few", "linear", "fedavg", {"lr": lr})
     ...          for lr in (0.0001, 0.1)}
     >>> with (tempfile.TemporaryDirectory() as folder,
     ...       stored_runs(Path(folder), "rates", jobs=1) as runs):
+    ...     chosen, _ = runs.chosen({"fedavg": list(rates.values())}, stock, seed=9)
     ...     found = runs(rates, stock, seeds=range(2))
-    >>> best(found), [summary["seeds"] for summary in found[0.1]]
-    (0.1, [[0], [1]])
+    >>> chosen["fedavg"] is rates[0.1], [summary["seeds"] for summary in found[0.1]]
+    (True, [[0], [1]])
     """
     runs = Runs(folder / f".{name}", jobs)
     yield runs

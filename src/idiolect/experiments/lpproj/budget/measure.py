@@ -8,7 +8,7 @@ from typing import Any
 
 from ....report.curves import curve
 from ....report.goals import Curve, Goals
-from ....run.sweep import Setting, Stock, best, merged
+from ....run.sweep import Setting, Stock, merged
 from ...runs import Runs, Summary
 from .cases import TUNED, Candidate, Case
 
@@ -26,21 +26,19 @@ def choose(
 
     Candidates of a tuned row, which are many, have few rounds.
     """
-    todo: dict[tuple[Key, int], Setting] = {}
+    settings: dict[str, list[Setting]] = {}
     for key, several in candidates.items():
         case = cases[key[0]]
         short = case.search_rounds if TUNED in key[1] else case.rounds_of(key[1])
-        for number, candidate in enumerate(several if len(several) > 1 else ()):
-            settings = {"rounds": min(short, rounds or short), "eval_every": 0}
-            todo[key, number] = setting(key, case, candidate, settings)
-    found = runs(todo, stock, range(1))
-    by_row: dict[Key, dict[int, list[Summary]]] = {}
-    for (key, number), summaries in found.items():
-        by_row.setdefault(key, {})[number] = summaries
-    return {
-        key: several[best(by_row[key]) if key in by_row else 0]
-        for key, several in candidates.items()
-    }
+        run = {"rounds": min(short, rounds or short), "eval_every": 0}
+        settings[_row(key)] = [setting(key, case, candidate, run) for candidate in several]
+    found, _ = runs.chosen(settings, stock, seed=0)
+    places = {key: settings[_row(key)].index(found[_row(key)]) for key in candidates}
+    return {key: several[places[key]] for key, several in candidates.items()}
+
+
+def _row(key: Key) -> str:
+    return ": ".join(key)
 
 
 def final(

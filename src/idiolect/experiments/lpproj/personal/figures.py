@@ -11,9 +11,10 @@ from ...reproduced import Claim
 from ...tabled import Tabled
 from .measure import Outcome
 from .pages import CHOSEN, PRINTED
-from .rows import EQUAL, UNTIED
+from .rows import EQUAL, METHODS, UNTIED
 
 OURS = ("lp-proj-1", "lp-proj-2")
+ROWS = [*METHODS, EQUAL, UNTIED]  # each in the same colour in every panel
 Row = dict[str, Any]
 Point = Callable[[Row], tuple[float | None, float | None]]
 
@@ -93,21 +94,21 @@ def _page(
 # -- pictures --------------------------------------------------------------------------------------
 def _curves(title: str, one: Outcome, key: str, label: str, log: str) -> Panel:
     lines = []
-    for place, (row, figures) in enumerate(one["rows"].items()):
+    for row, figures in one["rows"].items():
         by_seed = [curve for curve in figures["curves"][key] if None not in curve]
         if not by_seed:
             continue
         mean = [sum(values) / len(values) for values in zip(*by_seed, strict=True)]
-        lines.append(Line(row, figures["rounds"], mean, style=place))
+        lines.append(Line(row, figures["rounds"], mean, style=ROWS.index(row)))
     return Panel(f"{title}: {label}", "round", label, lines, log)
 
 
 def _points(title: str, one: Outcome, point: Point, across: str, up: str, log: str = "") -> Panel:
     lines = []
-    for place, (row, figures) in enumerate(one["rows"].items()):
+    for row, figures in one["rows"].items():
         x, y = point(figures)
         if x is not None and y is not None:
-            lines.append(Line(row, [x], [y], style=place, points=True))
+            lines.append(Line(row, [x], [y], style=ROWS.index(row), points=True))
     return Panel(title, across, up, lines, log)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,14 +12,14 @@ from ....core.files import write_json
 from ....core.plain import plain
 from ....method import Method
 from ....run.collaboration import pearson
-from ....run.sweep import Setting, Stock, best
+from ....run.sweep import Setting, Stock
 from ....run.tuning.grids import Point
-from ...runs import Runs, Summary
+from ...runs import Runs
 from .cases import Case, Size
 from .rows import DEAREST, EQUAL, UNTIED, candidates, lacking, method_of
 
 SEARCH_SEED = 1000  # never a seed of the final runs
-K = TypeVar("K")
+P = TypeVar("P")
 Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
 
 
@@ -40,49 +41,40 @@ class _Measuring:
         self.candidates = {n: c for n, c in wanted.items() if not rows or n in rows}
 
     def outcome(self) -> Outcome:
-        grid = {
-            (row, i): method_of(row, point, self.case)
-            for row, found in self.candidates.items()
-            for i, point in enumerate(found)
-        }
-        places = self._search(grid)
-        chosen: dict[str, Point] = {row: self.candidates[row][places[row]] for row in places}
-        methods = {row: grid[row, place] for row, place in places.items()}
+        points = self._search(
+            {
+                row: {method_of(row, point, self.case): point for point in found}
+                for row, found in self.candidates.items()
+            }
+        )
+        chosen: dict[str, Point] = {row: point for row, (_, point) in points.items()}
+        methods = {row: method for row, (method, _) in points.items()}
         more = lacking(chosen, self.case) if {*DEAREST} <= {*chosen} else {}
-        extra = {(row, i): m for row, found in more.items() for i, m in enumerate(found)}
-        places = self._search(extra)
-        methods |= {row: extra[row, place] for row, place in places.items()}
-        return self._final(methods, chosen)
+        extra = self._search({row: dict.fromkeys(found) for row, found in more.items()})
+        return self._final(methods | {row: method for row, (method, _) in extra.items()}, chosen)
 
     def _setting(self, row: str, method: Method, **run: Any) -> Setting:
         sample = 0 if method.hears_all else self.case.sample(self.federation.clients)
         given = {"sample": sample, **run}
         return Setting(method, given, "", "", row, {})
 
-    def _search(self, grid: dict[tuple[str, int], Method]) -> dict[str, int]:
-        """The place of each row's candidate with the highest accuracy on validation data."""
-        names = list(dict.fromkeys(row for row, _ in grid))
+    def _search(self, grid: Mapping[str, Mapping[Method, P]]) -> dict[str, tuple[Method, P]]:
+        """Of each row the candidate that does best on validation data; test data are not there."""
         if not self.size.search_rounds:
-            return dict.fromkeys(names, 0)
-        several = {k: m for k, m in grid.items() if sum(row == k[0] for row, _ in grid) > 1}
-        points = {
-            (row, i): self._setting(
-                f"{row} {i}", method, rounds=self.size.search_rounds, eval_every=0
-            )
-            for (row, i), method in several.items()
+            return {row: next(iter(several.items())) for row, several in grid.items()}
+        settings = {
+            row: [
+                replace(
+                    self._setting(row, method, rounds=self.size.search_rounds),
+                    varied={"candidate": place},
+                )
+                for place, method in enumerate(several)
+            ]
+            for row, several in grid.items()
         }
-        found = self._run(points, [SEARCH_SEED])
-        places = dict.fromkeys(names, 0)
-        for name in dict.fromkeys(row for row, _ in several):
-            places[name] = best({i: s for (row, i), s in found.items() if row == name})
-        return places
-
-    def _run(
-        self, points: Mapping[K, Setting], seeds: Sequence[int], keep: Sequence[str] = ()
-    ) -> dict[K, list[Summary]]:
-        found = self.runs(points, self.stock, seeds, keep)
-        self.spent += sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
-        return found
+        found, spent = self.runs.chosen(settings, self.stock, SEARCH_SEED)
+        self.spent += spent
+        return {row: (s.method, grid[row][s.method]) for row, s in found.items()}
 
     def _final(self, methods: dict[str, Method], chosen: dict[str, Point]) -> Outcome:
         rounds = self.size.rounds
@@ -91,7 +83,8 @@ class _Measuring:
             row: self._setting(row, method, rounds=rounds, eval_every=every, eval_train=True)
             for row, method in methods.items()
         }
-        found = self._run(points, range(self.size.seeds), keep=("by_round", "by_client"))
+        found = self.runs(points, self.stock, range(self.size.seeds), ("by_round", "by_client"))
+        self.spent += sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
         alone = found.get(EQUAL) or found.get("local")
         return plain(
             {
