@@ -35,6 +35,33 @@ def test_rows_as_json(tmp_path, capsys):
     assert row["method"] == "fedavg" and row["lr"] == "0.1" and row["seed"] == 0
 
 
+def test_show_gives_its_table_again(tmp_path, capsys):
+    assert swept(tmp_path / "a", "fedavg", "--grid", "lr=0.1,0.2", "--seeds", "2") == 0
+    before = capsys.readouterr().out.splitlines()[1:]  # below the title
+    assert main(["show", str(tmp_path / "a")]) == 0
+    again = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in again] == [line.strip() for line in before]
+    assert main(["show", str(tmp_path / "a"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["label"], row["seeds"]) for row in rows] == [
+        ("fedavg lr=0.1", [0, 1]),
+        ("fedavg lr=0.2", [0, 1]),
+    ]
+
+
+def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
+    assert swept(tmp_path / "a", "fedavg", "--grid", "lr=0.1") == 0
+    assert main(["show", str(tmp_path / "a"), "--picture", str(tmp_path / "a.png")]) == 2
+    assert "is a sweep, which stores neither curves" in capsys.readouterr().err
+    runs = tmp_path / "a/runs.jsonl"
+    runs.write_text('{"key": "a-0", "job": "fedavg seed=0", "result": {"seeds": [0]}}\n')
+    assert main(["show", str(tmp_path / "a")]) == 2
+    assert "a run in it has no 'accuracy'" in capsys.readouterr().err
+    runs.write_text('["key", "job", "result"]\n{"key": 3, "job": 3, "result": 3}\n')
+    assert main(["show", str(tmp_path / "a")]) == 2
+    assert "has ended yet; go on with it: idiolect resume" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -48,6 +48,17 @@ def test_the_file_of_the_best_settings_is_the_final_run(tmp_path, capsys):
     assert found["methods"][0]["tried"] == 4 and found["cost"]["runs"] == 4
 
 
+def test_show_gives_the_final_runs_again(tmp_path, capsys):
+    assert tuned(tmp_path / "a", "fedavg", "--grid", "lr=0.1,0.5", "--quiet") == 0
+    before = capsys.readouterr().out
+    assert main(["show", str(tmp_path / "a")]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip() in before and "chosen on validation data" in said.err
+    (tmp_path / "a/final/compare.json").unlink()
+    assert main(["show", str(tmp_path / "a")]) == 2
+    assert "is not finished; continue it with: idiolect resume" in capsys.readouterr().err
+
+
 def test_a_channel_of_a_paper_comes_out_in_the_file(tmp_path, capsys):
     words = ["lbgm:lr=0.1,steps=1", "--grid", "lp-proj"]
     assert tuned(tmp_path / "a", *words) == 0

@@ -218,7 +218,8 @@ def test_a_method_that_is_not_stored_yet_is_added_and_the_others_stay(tmp_path, 
     robustness.write(tmp_path, **SMALL)
     before = json.loads((tmp_path / "robustness.json").read_text())
     trained.clear()
-    robustness.write_missing(tmp_path, ("Local", *SMALL["methods"]), jobs=1)
+    wanted = ("Local", *SMALL["methods"])
+    robustness.write_missing(tmp_path, wanted, SMALL["federations"], jobs=1)
     after = json.loads((tmp_path / "robustness.json").read_text())
     assert {trial.split()[0] for trial in trained} == {"Local"}
     for federation, attacks in before["tables"].items():
@@ -227,6 +228,13 @@ def test_a_method_that_is_not_stored_yet_is_added_and_the_others_stay(tmp_path, 
             assert list(new) == ["Local", *SMALL["methods"]]
             assert all(new[m] == row for m, row in rows.items())
     assert "| Local | " in (tmp_path / "robustness.md").read_text()
+    trained.clear()
+    robustness.write_missing(tmp_path, (), ("Synthetic(1, 1)",), jobs=1)
+    more = json.loads((tmp_path / "robustness.json").read_text())["tables"]
+    assert list(more) == ["Synthetic(0, 0)", "Synthetic(1, 1)"]
+    assert more["Synthetic(0, 0)"] == after["tables"]["Synthetic(0, 0)"]
+    assert all(list(rows) == list(wanted) for rows in more["Synthetic(1, 1)"].values())
+    assert all(trial.endswith("data=Synthetic(1, 1) seed=0") for trial in trained)
 
 
 def test_differences_from_the_paper_are_listed_and_only_they():

@@ -120,11 +120,13 @@ def test_an_error_of_a_job_is_raised_and_earlier_results_are_kept(tmp_path):
 
 
 # -- Ctrl-C -------------------------------------------------------------------------------------
-def press_ctrl_c_when(condition):
+def press_ctrl_c_when(condition, times=1):
     def wait_and_press():
         while not condition():
             time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(times):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            time.sleep(0.3)
 
     threading.Thread(target=wait_and_press, daemon=True).start()
 
@@ -153,8 +155,7 @@ def test_ctrl_c_lets_the_jobs_of_all_workers_end(tmp_path, trained, threads):
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path, trained):
     path = tmp_path / "runs.jsonl"
-    press_ctrl_c_when(lambda: len(trained) == 1)
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    press_ctrl_c_when(lambda: len(trained) == 1, times=2)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         finish([Square(2, seconds=5.0)], path)

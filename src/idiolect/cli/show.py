@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
-from ..core.paths import given_path
+from ..core.paths import given_path, resume_command
 from ..report.also import read_also
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
@@ -20,7 +20,12 @@ from ..report.goals import Goals
 from ..report.tables import results_table
 from ..run.comparison import Comparison
 from ..run.load import load
+from ..run.manifest import COMPARE
 from ..run.result import Result
+from ..run.sweep.stored import read_sweep
+from ..run.sweep.sweep import MANIFEST as SWEEP
+from ..run.tuning.tune import FINAL
+from ..run.tuning.tune import MANIFEST as TUNING
 from .flags import Flags, Parser
 from .pictures import add_against, add_also, add_clients_table, panels
 
@@ -28,7 +33,7 @@ from .pictures import add_against, add_also, add_clients_table, panels
 def show(argv: list[str]) -> None:
     """The table of one or many runs again."""
     parser = Parser("show", "The table of finished runs again; several runs in one table.")
-    parser.add_argument("runs", nargs="+", help="run directories")
+    parser.add_argument("runs", nargs="+", help="directories of runs, comparisons, sweeps, tuning")
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
     parser.add_argument("--delays", help="also draw delays and staleness of a run into this PNG")
     add_against(parser)
@@ -40,25 +45,32 @@ def show(argv: list[str]) -> None:
     also = read_also(parsed.also)
     if against and not parsed.picture:
         raise SettingError("against: it is about a picture; name its file: --picture curves.png")
-    found = [load(given_path(path, "runs")) for path in parsed.runs]
-    rows: list[dict[str, Any]] = []
+    places = [_place(given_path(path, "runs")) for path in parsed.runs]
+    swept = [place for place in places if (place / SWEEP).exists()]
+    found = {place: load(place) for place in places if place not in swept}
+    if swept and (parsed.picture or parsed.clients_table):
+        raise SettingError(
+            f"runs: {swept[0]} is a sweep, which stores neither curves nor clients: its table is "
+            "all that can be shown; for more, give a run the settings of interest"
+        )
+    rows = [row for place in swept for row in read_sweep(place)]
     goals = Goals()
     title = ""
-    for path, one in zip(parsed.runs, found, strict=True):
+    for path, one in found.items():
         if isinstance(one, Comparison):
             rows += one.summary()
             goals = one.goals
             title = one.title
             continue
-        rows.append(_named(one.summary(), path, len(found) > 1))
+        rows.append(_named(one.summary(), path, len(places) > 1))
         data = one.record.data
         title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
     if parsed.picture:
-        _draw(found, rows, goals, given_path(parsed.picture, "picture"), against)
+        _draw(list(found.values()), rows, goals, given_path(parsed.picture, "picture"), against)
     if parsed.delays:
         _draw_delays(parsed.runs, given_path(parsed.delays, "delays"))
     if parsed.clients_table:
-        for one in found:
+        for one in found.values():
             (ERR if parsed.json else OUT).print(clients_view(one))
     if parsed.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows))
@@ -108,6 +120,19 @@ def _data(row: dict[str, Any]) -> str:
     return str(row["settings"]["data"])
 
 
-def _named(row: dict[str, Any], path: str, several: bool) -> dict[str, Any]:
+def _named(row: dict[str, Any], path: Path, several: bool) -> dict[str, Any]:
     """A row whose label tells the run, where there are several."""
-    return row | {"label": f"{row['label']} ({Path(path).name})"} if several else row
+    return row | {"label": f"{row['label']} ({path.name})"} if several else row
+
+
+def _place(directory: Path) -> Path:
+    """Of a tuning, its final runs."""
+    if not (directory / TUNING).exists():
+        return directory
+    if not (directory / FINAL / COMPARE).exists():
+        raise SettingError(
+            f"runs: the search in {directory} is not finished; continue it with: "
+            f"{resume_command(directory)}"
+        )
+    say(f"{directory}: settings were chosen on validation data; these are the final runs")
+    return directory / FINAL

@@ -29,7 +29,7 @@ GROUPS: dict[str, dict[str, Experiment]] = {
             "lpproj.robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"
         ),
         "robustness-missing": Experiment(
-            "lpproj.robustness:write_missing", "the same, for methods not stored yet"
+            "lpproj.robustness:write_missing", "the same, for what is not stored yet"
         ),
         "splits": Experiment(
             "splits:write", "the split that is recommended, and FFGG with each split"

@@ -27,6 +27,7 @@ from .on_disk import on_disk
 from .orphans import end_with_parent
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
+RECORD = ("key", "job", "result")  # of a line
 
 
 class Job(Protocol):
@@ -60,14 +61,18 @@ def stored(path: Path) -> dict[str, Outcome]:
     >>> stored(Path("no-such-file.jsonl"))
     {}
     """
-    found: dict[str, Outcome] = {}
+    return {record["key"]: record["result"] for record in records(path)}
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The sound lines of such a file: key, job and result."""
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
             record = json.loads(line)
-            found[record["key"]] = record["result"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            if {*RECORD} <= {*record} and isinstance(record["key"], str):
+                yield record
+        except (ValueError, TypeError, RecursionError):
             continue
-    return found
 
 
 def finish(

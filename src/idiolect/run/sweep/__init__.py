@@ -5,9 +5,10 @@ trial     one run, with one seed
 rows      the results of trials as a table
 sweep     all of them
 progress  how it goes, on stderr
+stored    one of the past
 """
 
-from .rows import Sweep, best, merged
+from .rows import Sweep, merged
 from .sweep import sweep, sweep_plans, sweep_settings
 from .trial import Setting, Stock
 
@@ -15,7 +16,6 @@ __all__ = [
     "Setting",
     "Stock",
     "Sweep",
-    "best",
     "merged",
     "sweep",
     "sweep_plans",

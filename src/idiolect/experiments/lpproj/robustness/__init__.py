@@ -1,7 +1,8 @@
 """Which methods withstand malicious clients? Tables 6 to 9 of the lp-proj paper.
 
 `idiolect reproduce robustness` writes robustness.md, robustness.json and robustness.png;
-`robustness-missing` adds only methods that are not stored yet. MNIST is fetched if it is not there.
+`robustness-missing` adds only methods and data sets that are not stored yet. MNIST is fetched if it
+is not there.
 """
 
 from __future__ import annotations
@@ -72,41 +73,31 @@ def measured(
 
 
 def write_missing(
-    folder: Path, methods: Sequence[str] = tuple(METHODS), jobs: int = 0
+    folder: Path,
+    methods: Sequence[str] = tuple(METHODS),
+    federations: Sequence[str] = MAIN,
+    jobs: int = 0,
 ) -> list[Path]:
-    """Run only the methods that robustness.json does not have yet, at its sizes, and add them."""
+    """Run what robustness.json does not have yet of methods and data sets, at its sizes."""
     need_matplotlib()
     folder = Path(folder)
     figures = folder / FIGURES
     if not figures.exists():
-        return write(folder, methods=methods, jobs=jobs)
+        return write(folder, methods=methods, federations=federations, jobs=jobs)
     stored = json.loads(figures.read_text(encoding="utf-8"))
-    before = Tables.from_dict(stored["tables"])
+    tables = Tables.from_dict(stored["tables"])
     sizes = {name: stored["settings"][name] for name in ("rounds", "seeds", "clients")}
-    federations = list(stored["tables"])
-    attacks = list(stored["tables"][federations[0]])
-    have = {method for _, _, method in before.rows}
-    missing = [method for method in methods if method not in have]
+    attacks = list(dict.fromkeys(attack for _, attack, _ in tables.rows))
+    places = list(dict.fromkeys([*stored["tables"], *federations]))
+    have = {(federation, method) for federation, _, method in tables.rows}
+    known = [m for m in METHODS if m in methods or any(m == method for _, method in have)]
     with stored_runs(folder, "robustness", jobs) as runs:
-        added = measured(runs, federations, missing, attacks, **sizes)
-        return _store(folder, _in_order(before, added), sizes, _methods(before, added))
-
-
-def _methods(*tables: Tables) -> list[str]:
-    have = {method for one in tables for _, _, method in one.rows}
-    return [method for method in METHODS if method in have]
-
-
-def _in_order(before: Tables, added: Tables) -> Tables:
-    """Both, with methods in the order of the grid."""
-    rows = before.rows | added.rows
-    return Tables(
-        {
-            (federation, attack, method): rows[federation, attack, method]
-            for federation, attack in dict.fromkeys((f, a) for f, a, _ in before.rows)
-            for method in _methods(before, added)
-        }
-    )
+        for federation in places:
+            missing = [method for method in known if (federation, method) not in have]
+            if missing:
+                tables.rows |= measured(runs, [federation], missing, attacks, **sizes).rows
+        order = [(f, a, m) for f in places for a in attacks for m in known]
+        return _store(folder, Tables({key: tables.rows[key] for key in order}), sizes, known)
 
 
 def _store(

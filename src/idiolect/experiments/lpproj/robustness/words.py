@@ -3,7 +3,7 @@
 HEAD = """\
 # Which methods withstand malicious clients?
 
-The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic federations:
+The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic federations,
 {clients} clients of whom {heard} are heard per round, a logistic model (d = 610), {rounds} rounds,
 {seeds}. Written by `idiolect reproduce robustness`.
 
