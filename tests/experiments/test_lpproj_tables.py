@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from idiolect.experiments.lpproj import subspace, table2
+from idiolect.experiments.lpproj import personal, subspace, table2
 from idiolect.experiments.lpproj.personal import figures, measure, pages
 from idiolect.experiments.lpproj.personal.cases import CASES, SYNTHETIC, Case, Size
 from idiolect.experiments.lpproj.personal.published import COLUMNS, read_published
@@ -116,6 +116,16 @@ def test_the_page_has_the_paper_beside_ours(found, tmp_path):
     assert "agrees" not in marks  # digits stand in
     assert {c["mark"] for c in cells if c["table"] == "CIFAR"} == {"not run"}
     assert "lp-proj-table4.md" in index.read_text()
+
+
+def test_a_data_set_is_shown_at_the_full_scale_where_that_was_run(found, tmp_path):
+    title = SYNTHETIC.title
+    for scale, rounds in (("quick", "9 rounds"), ("full", "99 rounds")):
+        place = tmp_path / ".runs" / f"lp-proj-{scale}" / title / personal.OUTCOME
+        measure.store(place, found[title] | {"scale": rounds})
+        (shown,) = personal.measured(tmp_path, "quick", [], {title: SYNTHETIC}).values()
+        assert shown["scale"].endswith(rounds)
+    assert shown["scale"] == "at the full scale, 99 rounds"
 
 
 @pytest.mark.parametrize("kind", ["training", "fairness", "losses", "collaboration"])

@@ -18,6 +18,7 @@ from .measure import Outcome, outcome, store, stored
 EVERY = tuple(CASES)
 DRAWN = ("EMNIST", "CIFAR")  # of Figures 2 and 3
 OUTCOME = "outcome.json"
+FULL = "full"
 
 
 def write_table4(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Path]:
@@ -73,20 +74,28 @@ def write_figure9(folder: Path, scale: str) -> list[Path]:
 def measured(
     folder: Path, scale: str, titles: Sequence[str], cases: dict[str, Case]
 ) -> dict[str, Outcome]:
-    """What there is of every data set: those of `titles` run now, others as they are stored."""
+    """What there is of every data set: those of `titles` run now, others as they are stored.
+
+    Where a data set was run at the full scale too, that is what is shown.
+    """
     for title in titles:
         case = cases[title].here()
         runs = _runs(folder, scale, cases[title])
         store(runs / OUTCOME, outcome(case, case.sizes[scale], runs))
-    found = {t: stored(_runs(folder, scale, case) / OUTCOME) for t, case in cases.items()}
+    found = {t: _largest(folder, scale, case) for t, case in cases.items()}
     return {title: one for title, one in found.items() if one}
+
+
+def _largest(folder: Path, scale: str, case: Case) -> Outcome:
+    full = stored(_runs(folder, FULL, case) / OUTCOME) if scale != FULL else {}
+    if full:
+        return full | {"scale": f"at the full scale, {full['scale']}"}
+    return stored(_runs(folder, scale, case) / OUTCOME)
 
 
 def drawn(folder: Path, scale: str, cases: dict[str, Case]) -> dict[str, Outcome]:
     """What the table has stored of these data sets; what it has not is run."""
-    missing = [
-        t for t, case in cases.items() if not (_runs(folder, scale, case) / OUTCOME).exists()
-    ]
+    missing = [title for title, case in cases.items() if not _largest(folder, scale, case)]
     return measured(folder, scale, missing, cases)
 
 
