@@ -7,11 +7,20 @@ import pytest
 
 from idiolect.experiments import EXPERIMENTS
 from idiolect.experiments.feddeper import convergence, figure3, figure7, table1
-from idiolect.experiments.feddeper.cases import CASES, LOCAL, SIZES, Case, Size, methods
-from idiolect.experiments.feddeper.outcome import counted, outcome
+from idiolect.experiments.feddeper.cases import (
+    CASES,
+    LOCAL,
+    SIZES,
+    SMALLER,
+    Case,
+    Size,
+    methods,
+)
+from idiolect.experiments.feddeper.outcome import Outcome, counted, diverges, outcome
 from idiolect.experiments.feddeper.published import read_published
 from idiolect.experiments.tabled import page_of
 from idiolect.methods import FedDeper
+from idiolect.run.sweep import Stock
 
 FEW = Case("MNIST", 10, "MLP", 5)
 MANY = Case("MNIST", 100, "MLP", 5)
@@ -144,3 +153,22 @@ def test_all_are_listed():
     assert all(EXPERIMENTS[name].scales for name in names)
     assert isinstance(methods(10)["Deper*"], FedDeper)
     assert callable(page_of)
+
+
+def test_a_method_that_diverges_is_said_to():
+    case = Case("MNIST", 100, "MLP", 5)
+    curve = [{"round": 1, "train_loss": 0.9}, {"round": 2, "train_loss": 99.0}]
+    settled = [{"round": 1, "train_loss": 0.9}, {"round": 2, "train_loss": 0.8}]
+    found = Outcome(
+        SIZES["quick"],
+        Stock({}, {}),
+        {
+            (case, "Deper"): [{"global_by_round": curve}],
+            (case, "Avg"): [{"global_by_round": settled}],
+            (case, SMALLER): [{"global_model": {"accuracy": {"mean": 0.9}}}],
+        },
+    )
+    text = diverges(found, case, "Deper")
+    assert "training loss is 0.90 in round 1 and 99 in round 2" in text
+    assert "waits 20 rounds" in text and "With ϱ = 0.001 it ends at 90.00 %" in text
+    assert diverges(found, case, "Avg") == ""

@@ -32,6 +32,8 @@ HEARD = (5, 10)
 ROUNDS = {"MNIST": 500, "CIFAR-10": 2000}  # K of the paper
 SOURCES = {"MNIST": "mnist", "CIFAR-10": "cifar10"}
 LOCAL = "Local"
+SMALLER_RHO = 0.001  # where Figure 7 has 0.005: its n = 100
+SMALLER = f"Deper, ϱ = {SMALLER_RHO}"
 Options = dict[str, Any]
 
 
@@ -91,11 +93,11 @@ class Size:
         return f"{case.data}, n = {case.clients}, {share:g}"
 
     def settings(self, cases: Mapping[Case, int]) -> dict[tuple[Case, str], Setting]:
-        """Every method in every case, and Local at the gradients of FedAvg."""
+        """Every method in every case, a smaller ϱ of many clients, and Local, equal gradients."""
         found = {}
         for case, rounds in cases.items():
             every = max(1, rounds // self.points)
-            for name, method in methods(case.clients).items():
+            for name, method in (methods(case.clients) | smaller(case.clients)).items():
                 run: Options = {"sample": case.heard, "batch": BATCH}
                 run |= {"rounds": rounds, "eval_every": every}
                 if case.of_figure7 and not isinstance(method, FedDeper):
@@ -122,6 +124,13 @@ def methods(clients: int) -> dict[str, Method]:
         "Prox": FedProx(lr=LR, steps=STEPS, mu=1.0, weighting="equal"),
         "SCAF": Scaffold(lr=LR, steps=STEPS, server_rate=1.0),
     }
+
+
+def smaller(clients: int) -> dict[str, Method]:
+    """FedDeper with a smaller ϱ, where clients are many and rarely heard."""
+    if clients < max(RHO):
+        return {}
+    return {SMALLER: FedDeper(lr=LR, steps=STEPS, rho=SMALLER_RHO, lam=LAM)}
 
 
 def task_name(case: Case) -> str:

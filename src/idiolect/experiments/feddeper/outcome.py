@@ -14,10 +14,11 @@ from ...run.sweep import Stock
 from ..marks import Figure
 from ..reproduced import Claim
 from ..runs import Runs, Summary
-from .cases import CASES, ROUNDS, Case, Size, methods
+from .cases import CASES, ROUNDS, SMALLER, SMALLER_RHO, Case, Size, methods
 
 KEEP = ("by_round", "global_by_round")
 CLASSES = 10
+DIVERGED = 2  # times the loss of a guess
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,30 @@ def directory(folder: Path, scale: str) -> Path:
 
 def why(found: Outcome, cases: Iterable[Case]) -> str:
     """The reason why something differs in these cases, as far as it is known."""
+    cases = list(cases)
     rounds = " and ".join(sorted({found.fewer(c) for c in cases} - {""}))
-    return f"not found; {rounds} were run" if rounds else "not found"
+    fled = [
+        f"{m} diverges ({c})" for c in cases for m in methods(c.clients) if diverges(found, c, m)
+    ]
+    known = [*fled, *([f"{rounds} were run"] if rounds else [])]
+    return "; ".join(known if fled else ["not found", *known])
+
+
+def diverges(found: Outcome, case: Case, method: str) -> str:
+    """That a method's training loss ends far above that of a guess; "" where it does not."""
+    curve = found.curve(case, method, "train_loss")
+    if curve[-1] <= DIVERGED * math.log(CLASSES):
+        return ""
+    rounds = found.rounds(case, method)
+    lowest = int(np.nanargmin(curve))
+    waits = case.clients / case.heard
+    return (
+        f"it diverges: its training loss is {curve[lowest]:.2f} in round {rounds[lowest]} and "
+        f"{curve[-1]:,.0f} in round {rounds[-1]}. A client's own model waits {waits:.0f} rounds "
+        "for its turn, and ϱ then pushes as far as the shared one has moved in them. With "
+        f"ϱ = {SMALLER_RHO} it ends at {found.accuracy(case, SMALLER)} %. The paper prints ϱ for "
+        "Figure 7 alone"
+    )
 
 
 def too_few(found: Outcome, cases: Iterable[Case]) -> str:

@@ -11,8 +11,8 @@ from ...data.federation import Federation
 from ..marks import Cell, Figure
 from ..reproduced import Claim
 from ..tabled import Tabled
-from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size, methods
-from .outcome import Outcome, counted, outcome, too_few, why
+from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size, methods, smaller
+from .outcome import Outcome, counted, diverges, outcome, too_few, why
 from .published import read_published
 
 NAME = "feddeper-table1"
@@ -37,12 +37,24 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
         _cells(found),
         _claims(found),
         opening=OPENING,
-        reasons={
-            f"{_title(c)}/{c.model}": too_few(found, [c]) or why(found, [c]) for c in found.cases
-        },
+        reasons=_reasons(found),
         more=_more(found),
         seconds=found.seconds,
     )
+
+
+def _reasons(found: Outcome) -> dict[str, str]:
+    """Of a method that diverges, and of whole cases."""
+    of_cases = {
+        f"{_title(c)}/{c.model}": too_few(found, [c]) or why(found, [c]) for c in found.cases
+    }
+    of_cells = {
+        f"{_title(c)}/{m}/{c.model}": words
+        for c in found.cases
+        for m in methods(c.clients)
+        if (words := diverges(found, c, m))
+    }
+    return of_cases | of_cells
 
 
 def _title(case: Case) -> str:
@@ -56,7 +68,12 @@ def _cells(found: Outcome) -> list[Cell]:
         for (c, m), paper in published.items()
     ]
     alone = [Cell(_title(c), r, c.model, None, None) for c in CASES for r in (LOCAL, MAJORITY)]
-    return cells + alone
+    slower = [
+        Cell(_title(c), m, c.model, None, found.accuracy(c, m))
+        for c in CASES
+        for m in smaller(c.clients)
+    ]
+    return cells + slower + alone
 
 
 def _more(found: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
@@ -68,7 +85,8 @@ def _more(found: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
         if name not in known:
             known[name] = Figure(100 * majority(found.stock.federation(name)), None, 2)
         own: dict[str, Figure | None] = {MAJORITY: known[name]}
-        own |= {m: found.own(case, m) for m in ("Deper", "Deper*", LOCAL)}
+        with_own = ("Deper", "Deper*", *smaller(case.clients), LOCAL)
+        own |= {m: found.own(case, m) for m in with_own}
         for row, figure in own.items():
             cell = more.setdefault((_title(case), row), {})
             cell[f"{case.model}: own model, own data"] = str(figure)
