@@ -50,7 +50,7 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
         from matplotlib.figure import Figure
     except ImportError:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
-    columns = min(COLUMNS, len(panels))
+    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.4 + 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)

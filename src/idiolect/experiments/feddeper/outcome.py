@@ -14,7 +14,18 @@ from ...run.sweep import Stock
 from ..marks import Figure
 from ..reproduced import Claim
 from ..runs import Runs, Summary
-from .cases import CASES, ROUNDS, SMALLER, SMALLER_RHO, Case, Size, methods
+from .cases import (
+    CASES,
+    LAM,
+    RHO,
+    ROUNDS,
+    SMALLER,
+    SMALLER_RHO,
+    STEPS,
+    Case,
+    Size,
+    methods,
+)
 
 KEEP = ("by_round", "global_by_round")
 CLASSES = 10
@@ -119,12 +130,14 @@ def diverges(found: Outcome, case: Case, method: str) -> str:
     rounds = found.rounds(case, method)
     lowest = int(np.nanargmin(curve))
     waits = case.clients / case.heard
+    pushed = RHO[case.clients] * STEPS * waits / LAM
     return (
         f"it diverges: its training loss is {curve[lowest]:.2f} in round {rounds[lowest]} and "
         f"{curve[-1]:,.0f} in round {rounds[-1]}. A client's own model waits {waits:.0f} rounds "
-        "for its turn, and ϱ then pushes as far as the shared one has moved in them. With "
-        f"ϱ = {SMALLER_RHO} it ends at {found.accuracy(case, SMALLER)} %. The paper prints ϱ for "
-        "Figure 7 alone"
+        "for its turn, and ϱ then pushes by how far the shared one has moved away from it: with "
+        f"steady movement by ϱτn/(mλ) = {pushed:.1f} times as much as it moves per round, and "
+        f"above 1 that feeds itself. With ϱ = {SMALLER_RHO} it ends at "
+        f"{found.accuracy(case, SMALLER)} %. The paper prints ϱ for Figure 7 alone"
     )
 
 
