@@ -13,6 +13,8 @@ import torch
 from ...data.capped import capped
 from ...data.federation import Federation
 from ...run.sweep import Setting, Stock
+from ...run.sweep.progress import watched
+from ...run.tuning.search import search
 from ..runs import Runs
 from .cases import METHODS, PERSONALISED, Case, candidates
 
@@ -56,24 +58,28 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         return Setting(method, run, f"{name}/{n}", name, f"{name}, {n}: {label}", varied)
 
     tried = {
-        (name, n, label, number): setting(name, n, method, varied, label)
+        (name, n, label): [
+            setting(name, n, method, varied, label)
+            for method, varied in candidates(label, cases[name], tasks[name].d, size.steps)
+        ]
         for name, n in pairs
         for label in METHODS
-        for number, (method, varied) in enumerate(
-            candidates(label, cases[name], tasks[name].d, size.steps)
-        )
     }
-    found = _trained(tried, stock(SEARCH), SEARCH, directory / "search", size.jobs)
-    chosen: dict[tuple[str, int, str], Setting] = {}
-    valid: dict[tuple[str, int, str], float] = {}
-    for (name, n, label, number), summary in found.items():
-        reached = _pooled(summary["valid"]["accuracy"])
-        if reached > valid.get((name, n, label), -math.inf):
-            valid[name, n, label] = reached
-            chosen[name, n, label] = tried[name, n, label, number]
+    every = [point for several in tried.values() for point in several]
+    found = search(  # without test data
+        every,
+        stock(SEARCH),
+        [SEARCH],
+        jobs=size.jobs,
+        directory=directory / "search",
+        watch=watched,
+    )
+    standings = {key: found.standings(several[0].name) for key, several in tried.items()}
+    chosen = {key: ranked[0].setting for key, ranked in standings.items()}
+    valid = {key: ranked[0].figure or 0.0 for key, ranked in standings.items()}
     finals: dict[tuple[str, int, str], Setting] = {}
     for name, n in pairs:
-        best = max(PERSONALISED, key=lambda label: valid.get((name, n, label), -math.inf))
+        best = max(PERSONALISED, key=lambda label: valid[name, n, label])
         for label in ("local", "fedavg", best):
             finals[name, n, label] = chosen[name, n, label]
     runs = [
@@ -104,9 +110,10 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
                 "bytes": sum(mine[0]["bytes"].values()),
                 "clients": _changed(mine, [one[name, n, "local"] for one in runs]),
             }
-        row["seconds"] = sum(
-            summary["seconds"] for key, summary in found.items() if key[:2] == (name, n)
-        ) + sum(one[key]["seconds"] for one in runs for key in finals if key[:2] == (name, n))
+        searched = [s for key, ranked in standings.items() if key[:2] == (name, n) for s in ranked]
+        row["seconds"] = sum(s.summaries[0]["seconds"] for s in searched) + sum(
+            one[key]["seconds"] for one in runs for key in finals if key[:2] == (name, n)
+        )
         rows.append(row)
     return rows
 

@@ -13,7 +13,9 @@ from .tables import Tables
 
 def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
     """The whole page."""
+    with_mnist = any(federation == MNIST for federation, _, _ in tables.rows)
     head = words.HEAD.format(
+        more=words.AND_MNIST if with_mnist else "",
         rounds=rounds,
         seeds="1 seed" if seeds == 1 else f"{seeds} seeds",
         clients=clients,
@@ -24,7 +26,7 @@ def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
     findings = [unmoved(tables), above(tables), useless(tables), breaks(tables)]
     lines = [head, "## What it shows", "", *(f"- {text}" for text in findings), "", words.SETTINGS]
     few = FEDERATIONS[MNIST].few
-    if few and any(federation == MNIST for federation, _, _ in tables.rows):
+    if few and with_mnist:
         everyone, others = (min(rounds, number) for number in few)
         lines.append(words.MNIST.format(everyone=everyone, others=others))
     for federation, attack in dict.fromkeys((f, a) for f, a, _ in tables.rows):

@@ -3,7 +3,7 @@
 HEAD = """\
 # Which methods withstand malicious clients?
 
-The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic federations,
+The robustness tables of the lp-proj paper (Tables 6 to 9) on its two synthetic federations{more}:
 {clients} clients of whom {heard} are heard per round, a logistic model (d = 610), {rounds} rounds,
 {seeds}. Written by `idiolect reproduce robustness`.
 
@@ -45,6 +45,7 @@ SETTINGS = """\
 - The clean column does not depend on the attack; the paper's Krum row has two values for it.
 """
 
+AND_MNIST = ",\nand on MNIST as the settings below say"
 MNIST = """\
 - MNIST, two classes per client, is here at a small scale: one hidden layer of 100 units
   (d = 79,510), lp-proj with dim 50 as stated, the other settings as above, and few rounds:
