@@ -41,7 +41,7 @@ class Size:
 
 
 SIZES16 = {"quick": Size(60, 3, {"clients": 20, "share": 0.2}), "full": Size(200, 10)}
-SIZES17 = {"quick": Size(12, 2), "full": Size(200, 10)}
+SIZES17 = {"quick": Size(8, 2), "full": Size(200, 10)}
 
 
 def tied(method: str, dim: int, **more: Any) -> Method:

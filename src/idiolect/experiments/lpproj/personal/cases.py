@@ -143,7 +143,7 @@ CASES = {
             "resnet-small",
             600,
             {
-                "quick": Size(8, 1, 0, "few", {"clients": 10, "share": 0.1}),
+                "quick": Size(5, 1, 0, "few", {"clients": 5, "share": 0.05}),
                 "full": Size(200, 10, 200),
             },
             heard=0.2,

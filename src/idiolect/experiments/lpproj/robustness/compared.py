@@ -17,7 +17,7 @@ from ...reproduced import Claim
 from ...runs import Runs
 from ...tabled import Tabled
 from . import measured
-from .grid import ATTACKS, METHODS, MNIST, VOLUME, percent
+from .grid import ATTACKS, FEDERATIONS, METHODS, MNIST, VOLUME, percent
 from .published import read_published
 from .tables import Row, Tables
 
@@ -61,8 +61,7 @@ def write_table(
     page = Tabled(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy of benign clients under {attack} attacks",
-        scale=f"{scale}: {size.rounds} rounds (MNIST: 5 of methods that train everyone, 50 of the "
-        f"others), {size.seeds} seeds",
+        scale=f"{scale}: {size.rounds} rounds{_few()}, {size.seeds} seeds",
         opening=_opening(found, attack),
         printed=PRINTED,
         chosen=CHOSEN,
@@ -119,6 +118,15 @@ def _measured(folder: Path, scale: str, volume: bool, size: Size, jobs: int) -> 
     runs = Runs(folder / ".runs" / f"lp-proj-{name}-{scale}", jobs)
     sizes = {"rounds": size.rounds, "seeds": size.seeds, "clients": size.clients}
     return measured(runs, federations, tuple(METHODS), tuple(ATTACKS), **sizes)
+
+
+def _few() -> str:
+    place = FEDERATIONS[MNIST]
+    everyone, others = place.few or (0, 0)
+    return (
+        f" (MNIST: {place.clients} clients, {everyone} rounds of methods that train everyone, "
+        f"{others} of the others)"
+    )
 
 
 def _cells(tables: Tables, attack: str, titles: Sequence[str]) -> list[Cell]:

@@ -87,10 +87,11 @@ class Place:
     options: dict[str, Any] = field(default_factory=dict)
     dim: int = 21  # of the subspace of lp-proj
     few: tuple[int, int] | None = None  # rounds of methods that train everyone, and of the others
+    clients: int = 1000  # at most
 
     def load(self, clients: int) -> tuple[Federation, Task]:
         """The data and the model."""
-        federation = data.load(self.data, **self.options, clients=clients)
+        federation = data.load(self.data, **self.options, clients=min(clients, self.clients))
         shape = tuple(federation.inputs.shape[1:])
         return federation, Task(partial(models.make, self.model, shape, federation.classes))
 
@@ -104,7 +105,7 @@ VOLUME = "Synthetic, by volume"  # sizes by a power law: Tables 12 to 15
 FEDERATIONS = {
     "Synthetic(0, 0)": Place("synthetic", "linear", {"alpha": 0.0, "beta": 0.0}),
     "Synthetic(1, 1)": Place("synthetic", "linear", {"alpha": 1.0, "beta": 1.0}),
-    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(5, 50)),
+    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(3, 60), clients=40),
     VOLUME: Place("synthetic", "linear", {"sizes": "power", "minimum": 100}),
 }
 

@@ -47,10 +47,10 @@ SETTINGS = """\
 
 AND_MNIST = ",\nand on MNIST as the settings below say"
 MNIST = """\
-- MNIST, two classes per client, is here at a small scale: one hidden layer of 100 units
-  (d = 79,510), lp-proj with dim 50 as stated, the other settings as above, and few rounds:
-  {everyone} of the methods that train everyone in each of them, {others} of Global+…, where a tenth
-  trains. So a client trains about as often in all of them.
+- MNIST, two classes per client, is here at a small scale: {clients} clients of whom {heard} are
+  heard per round, one hidden layer of 100 units (d = 79,510), lp-proj with dim 50 as stated, the
+  other settings as above, and few rounds: {everyone} of the methods that train everyone for many
+  steps in each of them, {others} of Global+…, where those who are heard take one step.
 """
 
 FAR_APART = """\
