@@ -109,7 +109,7 @@ CASES = {
             "quickdraw",
             "mlp",
             80,
-            {"quick": Size(30, 2, 3, "R = 1"), "full": Size(200, 10, 200)},
+            {"quick": Size(20, 2, 5, "few"), "full": Size(200, 10, 200)},
             {"partition": "classes", "classes_per_client": 10},
             {"hidden": "100,100"},
             note="QuickDraw-62 stands in for EMNIST: 50 clients with 70 training drawings each "
