@@ -135,6 +135,9 @@ def test_mnist_has_few_rounds_and_a_larger_subspace():
     )
     assert (everyone.run["rounds"], sampled.run["rounds"]) == (3, 60)
     assert everyone.method.dim == 50
+    whole = setting((grid.MNIST, "lp-proj-1", "gaussian", 0.1), 200, 100, whole=True)
+    assert whole.run["rounds"] == 200
+    assert compared.SIZES["full"].whole and not compared.SIZES["quick"].whole
     assert setting(("Synthetic(0, 0)", "lp-proj-1", "none", 0.0), 200, 100).method.dim == 21
 
 

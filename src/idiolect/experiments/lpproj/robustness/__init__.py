@@ -51,7 +51,7 @@ def write(
     """
     need_matplotlib()  # refuse now, not after all the runs
     folder = Path(folder)
-    sizes = {"rounds": rounds, "seeds": seeds, "clients": clients}
+    sizes: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "clients": clients}
     with stored_runs(folder, "robustness", jobs) as runs:
         tables = measured(runs, federations, methods, attacks, **sizes)
         return _store(folder, tables, sizes, methods)
@@ -65,10 +65,12 @@ def measured(
     rounds: int,
     seeds: int,
     clients: int,
+    whole: bool = False,
 ) -> Tables:
     """The tables of these federations, methods and attacks."""
-    todo = {key: setting(key, rounds, clients) for key in keys(federations, methods, attacks)}
-    found = runs(todo, stocked(federations, clients), range(seeds), ("by_client",))
+    cells = keys(federations, methods, attacks)
+    todo = {key: setting(key, rounds, clients, whole) for key in cells}
+    found = runs(todo, stocked(federations, clients, whole), range(seeds), ("by_client",))
     return Tables.of(outcomes(found), attacks)
 
 

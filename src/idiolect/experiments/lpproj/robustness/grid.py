@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,13 @@ def keys(federations: Iterable[str], methods: Sequence[str], attacks: Sequence[s
     ]
 
 
-def setting(key: Key, rounds: int, clients: int) -> Setting:
+def place_of(federation: str, whole: bool = False) -> Place:
+    """A federation, with all clients and rounds where the `whole` grid is wanted."""
+    place = FEDERATIONS[federation]
+    return replace(place, few=None, clients=Place.clients) if whole else place
+
+
+def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting:
     """The runs of a cell.
 
     Those of a method that sends nothing tell who is malicious and have no round: what its benign
@@ -151,7 +157,7 @@ def setting(key: Key, rounds: int, clients: int) -> Setting:
     'RSA attack=sign-flip 10 % data=Synthetic(0, 0)'
     """
     federation, name, attack, share = key
-    competitor, place = METHODS[name], FEDERATIONS[federation]
+    competitor, place = METHODS[name], place_of(federation, whole)
     method = competitor.make(place.dim)
     heard = heard_per_round(clients)
     expected = int(heard * share + 1e-9)
@@ -171,11 +177,11 @@ def setting(key: Key, rounds: int, clients: int) -> Setting:
     )
 
 
-def stocked(federations: Iterable[str], clients: int) -> Stock:
+def stocked(federations: Iterable[str], clients: int, whole: bool = False) -> Stock:
     """The data and the models."""
     stock = Stock({}, {})
     for title in federations:
-        stock.data[title], stock.tasks[title] = FEDERATIONS[title].load(clients)
+        stock.data[title], stock.tasks[title] = place_of(title, whole).load(clients)
     return stock
 
 
