@@ -11,6 +11,7 @@ from ..core.knobs import SettingError
 from ..report.curve_picture import COLOURS, GREY, INK, STYLES
 
 COLUMNS = 3  # panels side by side
+EVEN = {4: 2, 8: 4}  # so many panels: so many side by side, none left alone
 MARKERS = "os^D"
 FEW = 6  # places of a logarithmic axis that have a mark each
 MANY = 5  # labels of a panel: more stand once, below the picture
@@ -50,7 +51,7 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
         from matplotlib.figure import Figure
     except ImportError:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
-    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))
+    columns = EVEN.get(len(panels), min(COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.4 + 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
