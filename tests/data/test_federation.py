@@ -1,6 +1,7 @@
 """Federations from the user's own arrays, frames, files and data sets; and what is refused."""
 
 import contextlib
+import copy
 
 import numpy as np
 import pandas as pd
@@ -186,3 +187,26 @@ def test_damaged_parquet_files_are_refused_whatever_the_library_makes_of_them(tm
         (tmp_path / "visits.parquet").write_bytes(body)
         with contextlib.suppress(SettingError):
             data.load("table", path=str(tmp_path / "visits.parquet"), client="site", target="ill")
+
+
+def test_the_fingerprint_is_kept_until_the_data_change(monkeypatch):
+    federation = data.load("synthetic", clients=3, samples=40)
+    hashed = []
+    monkeypatch.setattr(
+        Federation,
+        "_hashed",
+        lambda self, tensors, real=Federation._hashed: hashed.append(1) or real(self, tensors),
+    )
+    first = federation.fingerprint()
+    assert federation.fingerprint() == first and len(hashed) == 1
+    federation.targets[0] = 9 - federation.targets[0]
+    changed = federation.fingerprint()
+    assert changed != first and len(hashed) == 2
+    federation.targets[0] = 9 - federation.targets[0]
+    assert federation.fingerprint() == first
+    federation.targets[0] = 9 - federation.targets[0]  # not hashed before it is copied
+    for copied in (copy.copy(federation), copy.deepcopy(federation)):
+        assert copied.fingerprint() == changed
+    with torch.inference_mode():
+        untracked = federation.to("cpu", torch.float64)
+        assert untracked.fingerprint() == untracked.fingerprint()

@@ -9,6 +9,7 @@ in Python.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -188,10 +189,27 @@ the nearest is 13
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 over data, ranges and names: what a resumed run checks."""
+        """SHA-256 over data, ranges and names: what a resumed run checks.
+
+        Of large data it takes a second: it is kept until a tensor is changed in place.
+        """
+        tensors = (
+            *leaves(self.inputs),
+            *leaves(self.targets),
+            *(self.offsets[s] for s in SPLITS),
+        )
+        if any(t.is_inference() for t in tensors):  # their changes are not counted
+            return self._hashed(tensors)
+        # a copy, here or in another process, has tensors with counts of their own
+        state = (os.getpid(), id(self), *(t._version for t in tensors))
+        kept = self.__dict__.get("_fingerprint")
+        if kept is None or kept[0] != state:
+            kept = self.__dict__["_fingerprint"] = (state, self._hashed(tensors))
+        return kept[1]
+
+    def _hashed(self, tensors: Iterable[Tensor]) -> str:
         digest = hashlib.sha256()
-        data = (*leaves(self.inputs), *leaves(self.targets))
-        for t in (*data, *(self.offsets[s] for s in SPLITS)):
+        for t in tensors:
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
             if t.numel():
                 digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().data)
