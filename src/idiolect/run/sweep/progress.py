@@ -14,6 +14,53 @@ from ...report.console import ERR, SECONDS, say
 from ...report.figures import duration
 from ..grid import Job
 
+Kind = tuple[str, ...]  # what a run has in common with others: data and method
+
+
+class _Pace:
+    """How long the rest takes, by what runs of its kind have taken.
+
+    Rounds of one data set or method may take a hundred times as long as those of another: a kind
+    that has ended nowhere yet takes as long as the others on its data, or as all.
+    """
+
+    def __init__(self) -> None:
+        self.todo: dict[Kind, float] = {}  # cost
+        self.seen: dict[Kind, tuple[float, float]] = {}  # cost and seconds of what has ended
+        self.seconds = 0.0
+
+    def expect(self, trial: Job, cost: float) -> None:
+        kind = _kind(trial)
+        self.todo[kind] = self.todo.get(kind, 0.0) + cost
+
+    def ended(self, trial: Job, cost: float, seconds: float | None) -> None:
+        """One of those that were expected; without its seconds it tells nothing of others."""
+        kind = _kind(trial)
+        self.todo[kind] -= cost
+        if seconds is None or not cost:
+            return
+        self.seconds += seconds
+        for part in range(len(kind) + 1):
+            before = self.seen.get(kind[:part], (0.0, 0.0))
+            self.seen[kind[:part]] = (before[0] + cost, before[1] + seconds)
+
+    def left(self, elapsed: float) -> float | None:
+        """Seconds until the end, at the pace so far; None where nothing is known."""
+        if not self.seconds:
+            return None
+        workers = max(1.0, self.seconds / max(elapsed, 1e-9))  # that were really at work
+        return sum(cost * self._rate(kind) for kind, cost in self.todo.items()) / workers
+
+    def _rate(self, kind: Kind) -> float:
+        known = next(kind[:n] for n in range(len(kind), -1, -1) if kind[:n] in self.seen)
+        cost, seconds = self.seen[known]
+        return seconds / cost
+
+
+def _kind(trial: Job) -> Kind:
+    setting = getattr(trial, "setting", None)
+    return () if setting is None else (setting.data, setting.name)
+
 
 class Progressing:
     """Says how many runs go: how many are done and failed, and when they will end."""
@@ -26,19 +73,26 @@ class Progressing:
         self.done = 0
         self.cost = 0.0
         self.broken = 0
+        self.pace = _Pace()
+        for trial, cost in self.costs.items():
+            self.pace.expect(trial, cost)
 
     def report(self, results: Mapping[Any, Any], trial: Job | None) -> None:
         self.done = len(results)
         if trial is None:
             self.before = self.cost = sum(self.costs[t] for t in results)
+            for t in results:
+                self.pace.ended(t, self.costs[t], None)
             self.show(f"{self.done} were done before" if self.done else "starting", True)
             return
         self.cost += self.costs[trial]
+        self.pace.ended(trial, self.costs[trial], results[trial].get("seconds"))
         self.show(trial.describe(), self.done == len(self.costs))
 
     def failed(self, trial: Job, why: str) -> None:
         self.broken += 1
         self.cost += self.costs[trial]
+        self.pace.ended(trial, self.costs[trial], None)
         self.show(f"{trial.describe()} failed: {why}", True)
 
     def words(self) -> str:
@@ -46,7 +100,10 @@ class Progressing:
         text += f", {self.broken} failed" if self.broken else ""
         now = self.cost - self.before
         if now and self.cost < self.total:
-            left = (self.total - self.cost) * (time.monotonic() - self.began) / now
+            elapsed = time.monotonic() - self.began
+            left = self.pace.left(elapsed)
+            if left is None:
+                left = (self.total - self.cost) * elapsed / now
             text += f", about {duration(left)} left"
         return text
 
