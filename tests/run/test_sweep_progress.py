@@ -52,7 +52,7 @@ def test_without_times_or_a_run_alike_the_rounds_tell(clock):
     lines = _Lines([*quick, *slow])
     lines.report({}, None)
     clock.seconds = 5.0
-    lines.report({quick[0]: {}}, quick[0])
+    lines.report({quick[0]: None}, quick[0])  # a trial of Optuna
     assert lines.words() == "1 of 4 runs, about 15 s left"
     lines.failed(quick[1], "it broke")
     clock.seconds = 8.0

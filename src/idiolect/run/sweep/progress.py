@@ -62,6 +62,11 @@ def _kind(trial: Job) -> Kind:
     return () if setting is None else (setting.data, setting.name)
 
 
+def _seconds(outcome: Any) -> float | None:
+    """That a run took, where its outcome says so."""
+    return outcome.get("seconds") if isinstance(outcome, Mapping) else None
+
+
 class Progressing:
     """Says how many runs go: how many are done and failed, and when they will end."""
 
@@ -86,7 +91,7 @@ class Progressing:
             self.show(f"{self.done} were done before" if self.done else "starting", True)
             return
         self.cost += self.costs[trial]
-        self.pace.ended(trial, self.costs[trial], results[trial].get("seconds"))
+        self.pace.ended(trial, self.costs[trial], _seconds(results[trial]))
         self.show(trial.describe(), self.done == len(self.costs))
 
     def failed(self, trial: Job, why: str) -> None:
