@@ -62,7 +62,7 @@ CASES = {
     "Synthetic(0, 0)": Case("synthetic", "linear", 21, 328_020, 0.6, 200, 200, 20),
     "MNIST, 2 classes per client": Case("mnist", "mlp", 50, 228_000, 0.7, 10, 60, 10),
     "CIFAR-10, 2 classes per client": Case(
-        "cifar10", "lenet", 60, 1_029_600, 0.4, 1, 6, 3, heard=20, eval_every=2, fixed=False
+        "cifar10", "lenet", 60, 1_029_600, 0.4, 1, 10, 3, heard=20, eval_every=2, fixed=False
     ),
     VOLUME: Case(
         "synthetic",
