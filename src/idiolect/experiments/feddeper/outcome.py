@@ -111,12 +111,15 @@ def directory(folder: Path, scale: str) -> Path:
     return folder.parent / ".runs" / f"feddeper-{scale}"
 
 
-def why(found: Outcome, cases: Iterable[Case]) -> str:
-    """The reason why something differs in these cases, as far as it is known."""
+def why(found: Outcome, cases: Iterable[Case], of: Sequence[str] = ()) -> str:
+    """The reason why something differs in these cases, as far as it is known; `of` some methods."""
     cases = list(cases)
     rounds = " and ".join(sorted({found.fewer(c) for c in cases} - {""}))
     fled = [
-        f"{m} diverges ({c})" for c in cases for m in methods(c.clients) if diverges(found, c, m)
+        f"{m} diverges ({c})"
+        for c in cases
+        for m in of or methods(c.clients)
+        if diverges(found, c, m)
     ]
     known = [*fled, *([f"{rounds} were run"] if rounds else [])]
     return "; ".join(known if fled else ["not found", *known])

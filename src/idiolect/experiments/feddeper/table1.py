@@ -104,10 +104,11 @@ def majority(federation: Federation) -> float:
 
 
 def _claims(found: Outcome) -> list[Claim]:
-    best: dict[str, list[str]] = {"FedDeper": [], "FedDeper*": []}
+    rows = {"FedDeper": "Deper", "FedDeper*": "Deper*"}
+    best: dict[str, list[str]] = {name: [] for name in rows}
     for case in found.learnt:
         final = {m: _mean(found.accuracy(case, m)) for m in methods(case.clients)}
-        for name, row in (("FedDeper", "Deper"), ("FedDeper*", "Deper*")):
+        for name, row in rows.items():
             if final[row] >= max(final[m] for m in BASELINES):
                 best[name].append(str(case))
     many = len(found.learnt)
@@ -120,7 +121,7 @@ def _claims(found: Outcome) -> list[Claim]:
             f"three baselines in {len(where)}" + (f": {'; '.join(where)}" if where else ""),
             len(where),
             many,
-            why(found, found.learnt),
+            why(found, found.learnt, [rows[name]]),
         )
         for name, where in best.items()
     ]
