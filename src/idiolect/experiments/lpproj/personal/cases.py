@@ -122,7 +122,7 @@ CASES = {
             "lenet",
             60,
             {
-                "quick": Size(15, 2, 3, "few", {"clients": 20, "share": 0.1}),
+                "quick": Size(15, 1, 3, "few", {"clients": 20, "share": 0.1}),
                 "full": Size(200, 10, 200),
             },
         ),
