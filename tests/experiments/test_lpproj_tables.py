@@ -128,6 +128,15 @@ def test_a_data_set_is_shown_at_the_full_scale_where_that_was_run(found, tmp_pat
     assert shown["scale"] == "at the full scale, 99 rounds"
 
 
+def test_one_seed_says_nothing_of_a_difference(found):
+    rows = found[SYNTHETIC.title]["rows"]
+    one = {row: figures | {"accuracy": figures["accuracy"][:1]} for row, figures in rows.items()}
+    text = pages.opening({SYNTHETIC.title: {"rows": one}})
+    assert "one seed, so nothing says whether a difference of" in text
+    assert "these seeds show" not in text and "the subspace" not in text.split("- Synthetic")[1]
+    assert figures._unknown({"rows": one}).endswith("it may be chance")
+
+
 @pytest.mark.parametrize("kind", ["training", "fairness", "losses", "collaboration"])
 def test_figures_are_drawn_of_the_same_runs(found, tmp_path, kind):
     folder = tmp_path / "reproduced"

@@ -86,6 +86,8 @@ def _verdict(ours: dict[str, Any], local: dict[str, Any]) -> str:
     if a.mean is None or b.mean is None:
         return "one of them has no result"
     gap = a.mean - b.mean
+    if min(len(ours["accuracy"]), len(local["accuracy"])) < 2:
+        return f"one seed, so nothing says whether a difference of {gap:+.4f} is chance"
     if abs(gap) <= a.reach + b.reach:
         return "the subspace makes no difference that these seeds show"
     return f"the subspace {'gains' if gap > 0 else 'loses'} {abs(gap):.4f}"
