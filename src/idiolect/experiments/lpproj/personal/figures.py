@@ -14,6 +14,12 @@ from .pages import CHOSEN, PRINTED
 from .rows import EQUAL, METHODS, UNTIED
 
 OURS = ("lp-proj-1", "lp-proj-2")
+LAST = {  # the same figures of the last round
+    "accuracy": "accuracy",
+    "variance": "variance of accuracy",
+    "loss": "test loss",
+    "loss_variance": "variance of test loss",
+}
 ROWS = [*METHODS, EQUAL, UNTIED]  # each in the same colour in every panel
 Row = dict[str, Any]
 Point = Callable[[Row], tuple[float | None, float | None]]
@@ -117,8 +123,7 @@ def _late(row: Row, name: str) -> float | None:
     found = [value for value in row["late"][name] if value is not None]
     if len(found) == len(row["accuracy"]):
         return sum(found) / len(found)
-    last = {"accuracy": "accuracy", "variance": "variance of accuracy"}
-    return Figure.of(row[last[name]]).mean if name in last else None
+    return Figure.of(row[LAST[name]]).mean
 
 
 # -- what the paper says ---------------------------------------------------------------------------

@@ -126,6 +126,8 @@ def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "variance of train loss": [s["train"]["loss"]["variance"] for s in summaries],
         "accuracy": [s["accuracy"]["mean"] for s in summaries],
         "variance of accuracy": [s["accuracy"]["variance"] for s in summaries],
+        "test loss": [s["loss"]["mean"] for s in summaries],
+        "variance of test loss": [s["loss"]["variance"] for s in summaries],
         "late": {
             name: [one.get(name) for one in late]
             for name in ("accuracy", "variance", "loss", "loss_variance")
