@@ -170,5 +170,9 @@ def test_a_method_that_diverges_is_said_to():
     )
     text = diverges(found, case, "Deper")
     assert "training loss is 0.90 in round 1 and 99 in round 2" in text
-    assert "waits 20 rounds" in text and "With ϱ = 0.001 it ends at 90.00 %" in text
+    assert (
+        "waits 20 rounds" in text
+        and "With ϱ = 0.001, the one other value" in text
+        and "it ends at 90.00 %" in text
+    )
     assert diverges(found, case, "Avg") == ""
