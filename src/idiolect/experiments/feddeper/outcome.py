@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from ...methods import FedDeper
 from ...run.sweep import Stock
 from ..marks import Figure
 from ..reproduced import Claim
 from ..runs import Runs, Summary
 from .cases import (
     CASES,
-    LAM,
-    RHO,
     ROUNDS,
     SMALLER,
     SMALLER_RHO,
-    STEPS,
     Case,
     Size,
     methods,
@@ -132,16 +130,25 @@ def diverges(found: Outcome, case: Case, method: str) -> str:
         return ""
     rounds = found.rounds(case, method)
     lowest = int(np.nanargmin(curve))
-    waits = case.clients / case.heard
-    pushed = RHO[case.clients] * STEPS * waits / LAM
-    return (
+    text = (
         f"it diverges: its training loss is {curve[lowest]:.2f} in round {rounds[lowest]} and "
-        f"{curve[-1]:,.0f} in round {rounds[-1]}. A client's own model waits {waits:.0f} rounds "
-        "for its turn, and ϱ then pushes by how far the shared one has moved away from it: with "
-        f"steady movement by ϱτn/(mλ) = {pushed:.1f} times as much as it moves per round. "
-        "The likely reason, not a proof: the pull of the loss is not in this picture, and n = 10 "
-        f"with 1.2 holds. With ϱ = {SMALLER_RHO}, the one other value tried, after this was seen, "
-        f"it ends at {found.accuracy(case, SMALLER)} %. The paper prints ϱ for Figure 7 alone"
+        f"{curve[-1]:,.0f} in round {rounds[-1]}"
+    )
+    made = methods(case.clients)[method]
+    if not isinstance(made, FedDeper):
+        return text
+    waits = case.clients / case.heard
+    text += (
+        f". A client's own model waits {waits:.0f} rounds for its turn, and ϱ then pushes by how "
+        "far the shared one has moved away from it: with steady movement by ϱτn/(mλ) = "
+        f"{made.rho * made.steps * waits / made.lam:.1f} times as much as it moves per round. The "
+        "likely reason, not a proof: the pull of the loss is not in this picture"
+    )
+    if (case, SMALLER) not in found.summaries:
+        return text
+    return text + (
+        f". With ϱ = {SMALLER_RHO}, the one other value tried, after this was seen, it ends at "
+        f"{found.accuracy(case, SMALLER)} %. The paper prints ϱ for Figure 7 alone"
     )
 
 

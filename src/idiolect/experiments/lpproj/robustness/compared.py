@@ -62,7 +62,7 @@ def write_table(
     page = Tabled(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy of benign clients under {attack} attacks",
-        scale=f"{scale}: {size.rounds} rounds{'' if size.whole else _few()}, {size.seeds} seeds",
+        scale=f"{scale}: {size.rounds} rounds{_few(size, titles)}, {size.seeds} seeds",
         opening=_opening(found, attack),
         printed=PRINTED,
         chosen=CHOSEN,
@@ -121,12 +121,15 @@ def _measured(folder: Path, scale: str, volume: bool, size: Size, jobs: int) -> 
     return measured(runs, federations, tuple(METHODS), tuple(ATTACKS), **sizes, whole=size.whole)
 
 
-def _few() -> str:
+def _few(size: Size, titles: Sequence[str]) -> str:
+    """What is smaller of MNIST, where the table has it."""
     place = FEDERATIONS[MNIST]
-    everyone, others = place.few or (0, 0)
+    if size.whole or MNIST not in titles or place.few is None:
+        return ""
+    everyone, others = place.few
     return (
-        f" (MNIST: {place.clients} clients, {everyone} rounds of methods that train everyone, "
-        f"{others} of the others)"
+        f" (MNIST: {place.many(size.clients)} clients, {everyone} rounds of methods that train "
+        f"everyone, {others} of the others)"
     )
 
 
@@ -228,7 +231,7 @@ CHOSEN = """\
 Settings of C.2 are not printed for these tables: λ = lr = personal_lr = 0.1, R = 1, 20 inner steps;
 FedAvg with one step of 0.5; Ditto with 5 and 20 steps. The number of rounds. A ★ is a model that
 has collapsed; the paper prints no interval over repeats."""
-FEW = "few rounds at this scale: an attack acts on a client as often, and the models are young"
+FEW = "not found; MNIST has few rounds and clients at this scale"
 REASONS = {
     "Global+Krum": "Krum is told how many malicious clients it may expect, as far as n >= 2 f + 3 "
     "allows; the authors' code gives it f = 0 on clean runs and unsquared distances",

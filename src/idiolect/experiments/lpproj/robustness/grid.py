@@ -87,13 +87,17 @@ class Place:
     options: dict[str, Any] = field(default_factory=dict)
     dim: int = 21  # of the subspace of lp-proj
     few: tuple[int, int] | None = None  # rounds of methods that train everyone, and of the others
-    clients: int = 1000  # at most
+    at_most: int | None = None  # clients
 
     def load(self, clients: int) -> tuple[Federation, Task]:
         """The data and the model."""
-        federation = data.load(self.data, **self.options, clients=min(clients, self.clients))
+        federation = data.load(self.data, **self.options, clients=self.many(clients))
         shape = tuple(federation.inputs.shape[1:])
         return federation, Task(partial(models.make, self.model, shape, federation.classes))
+
+    def many(self, clients: int) -> int:
+        """Clients, where the grid has so many."""
+        return min(clients, self.at_most or clients)
 
     def rounds(self, method: Method, most: int) -> int:
         """Of a method, where the grid has `most`."""
@@ -105,7 +109,7 @@ VOLUME = "Synthetic, by volume"  # sizes by a power law: Tables 12 to 15
 FEDERATIONS = {
     "Synthetic(0, 0)": Place("synthetic", "linear", {"alpha": 0.0, "beta": 0.0}),
     "Synthetic(1, 1)": Place("synthetic", "linear", {"alpha": 1.0, "beta": 1.0}),
-    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(3, 60), clients=40),
+    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(3, 60), at_most=40),
     VOLUME: Place("synthetic", "linear", {"sizes": "power", "minimum": 100}),
 }
 
@@ -144,7 +148,7 @@ def keys(federations: Iterable[str], methods: Sequence[str], attacks: Sequence[s
 def place_of(federation: str, whole: bool = False) -> Place:
     """A federation, with all clients and rounds where the `whole` grid is wanted."""
     place = FEDERATIONS[federation]
-    return replace(place, few=None, clients=Place.clients) if whole else place
+    return replace(place, few=None, at_most=None) if whole else place
 
 
 def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting:

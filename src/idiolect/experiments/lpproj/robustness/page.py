@@ -28,7 +28,7 @@ def page(tables: Tables, rounds: int, seeds: int, clients: int) -> str:
     few = FEDERATIONS[MNIST].few
     if few and with_mnist:
         everyone, others = (min(rounds, number) for number in few)
-        who = {"clients": min(clients, FEDERATIONS[MNIST].clients)}
+        who = {"clients": FEDERATIONS[MNIST].many(clients)}
         who["heard"] = heard_per_round(clients)
         lines.append(words.MNIST.format(everyone=everyone, others=others, **who))
     for federation, attack in dict.fromkeys((f, a) for f, a, _ in tables.rows):
