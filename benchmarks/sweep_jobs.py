@@ -14,7 +14,7 @@ import torch
 
 import idiolect as il
 
-RUNS = 24
+RUNS = 48
 ROUNDS = 300
 
 

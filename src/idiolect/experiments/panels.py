@@ -64,17 +64,18 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
     return path
 
 
-def _mark(axes: Any, panel: Panel) -> None:
-    """A logarithmic axis: marks where something was measured, if these are few; else at decades."""
-    from matplotlib.ticker import NullFormatter
+def _mark(axis: Any, values: Sequence[float], places: Sequence[float] = ()) -> None:
+    """A logarithmic axis: marks at the places given, if these are few; else as there is room."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    places = sorted({x for line in panel.lines if line.points for x in line.x})
-    every = [x for line in panel.lines for x in line.x if x > 0]
+    axis.set_minor_formatter(NullFormatter())
+    known = [value for value in values if value > 0]
     if 0 < len(places) <= FEW:
-        axes.set_xticks(places, [f"{x:g}" for x in places])
-        axes.set_xticks([], minor=True)
-    elif every and max(every) > WIDE * min(every):
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_ticks(places, [f"{place:g}" for place in places])
+        axis.set_ticks([], minor=True)
+    elif known and max(known) < WIDE * min(known):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _shared(panels: Sequence[Panel]) -> bool:
@@ -106,9 +107,11 @@ def _panel(axes: Any, panel: Panel, legend: bool = True) -> None:
     axes.set_ylabel(panel.up, color=INK)
     if "x" in panel.log:
         axes.set_xscale("log")
-        _mark(axes, panel)
+        measured = sorted({x for line in panel.lines if line.points for x in line.x})
+        _mark(axes.xaxis, [x for line in panel.lines for x in line.x], measured)
     if "y" in panel.log:
         axes.set_yscale("log")
+        _mark(axes.yaxis, [y for line in panel.lines for y in line.y])
     for place, line in enumerate(panel.lines):
         number = place if line.style is None else line.style
         colour = COLOURS[number % len(COLOURS)]
