@@ -81,6 +81,15 @@ def test_every_row_goes_on_from_the_same_shared_model(page):
         assert one["first"] in FEW.first
 
 
+def test_step_sizes_are_chosen_without_test_data():
+    rates = fixed((0.001, 0.3))
+    search = Pipelines(SMALL, 0, (0.001, 0.3), rates).train()
+    assert search["first"] == 0.3
+    assert {row["lr"] for name, row in search["rows"].items() if name != "FedAvg"} == {0.3}
+    assert all(row["test"] is None for row in search["rows"].values())
+    assert all(row["valid"] is not None for row in search["rows"].values())
+
+
 def test_a_stored_run_is_gone_on_with(tmp_path):
     rates = ((f"{FFGG}: Adapter", (0.1,)),)
     job = Pipelines(SMALL, 0, (0.1,), rates, str(tmp_path))

@@ -1,7 +1,7 @@
 """The three steps of the FFGG paper as jobs: pre-train, personalise, fine-tune the private part.
 
 A job is a data set with a seed: one shared model is pre-trained, and every row of the table goes on
-from it. Where several step sizes are given, validation data choose.
+from it. Where several step sizes are given, validation data choose, and test data are not there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...run.result import Result
 from ...run.run import run
 from ...run.session import Start
 from ...run.split_candidates import Candidate
+from ...run.tuning.withheld import without_test
 from ...task.task import Task
 from ..jobs import Work
 from ..known_words import known_words
@@ -101,6 +102,11 @@ class Pipelines(Work):
     rates: tuple[tuple[str, tuple[float, ...]], ...]  # of step 2, by row
     directory: str = ""  # runs are stored there, so that a stopped one goes on; "": not at all
 
+    @property
+    def chooses(self) -> bool:
+        """Whether there is a step size to choose."""
+        return len(self.first) > 1 or any(len(rates) > 1 for _, rates in self.rates)
+
     def cost(self) -> float:
         tried = len(self.first) * self.case.settings(1)["rounds"]
         return tried + 3 * sum(len(r) for _, r in self.rates) * self.case.settings(2)["rounds"]
@@ -111,6 +117,8 @@ class Pipelines(Work):
     def train(self) -> dict[str, Any]:
         began = time.process_time()
         federation = self.case.load()
+        if self.chooses:
+            federation = without_test(federation)
         task = self.case.task(federation)
         begun = [self._begun(task, federation, lr) for lr in self.first]
         best = max(range(len(begun)), key=lambda i: _valid(begun[i]))
@@ -122,8 +130,9 @@ class Pipelines(Work):
                 found = self._row(row, lr, task, federation, begun[best])
                 tried[lr] = {"lr": lr, "start": shared["test"], **found}
             out["rows"][row] = max(tried.values(), key=lambda f: _number(f["valid"]))
-        hits = federation.majority_hits("test").sum() / federation.class_counts("test").sum()
-        out |= {"majority": float(hits), "clients": federation.clients, "d": task.d}
+        if not self.chooses:
+            hits = federation.majority_hits("test").sum() / federation.class_counts("test").sum()
+            out |= {"majority": float(hits), "clients": federation.clients, "d": task.d}
         return out | {"seconds": time.process_time() - began}
 
     def _begun(self, task: Task, federation: Federation, lr: float) -> Result:
