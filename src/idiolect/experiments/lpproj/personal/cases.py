@@ -34,7 +34,8 @@ class Size:
         if not self.search_rounds:
             search = "no search: lr = personal_lr = λ = 0.1, R = 1"
         part = ", ".join(f"{k} {v}" for k, v in self.options.items())
-        return f"{self.rounds} rounds, {self.seeds} seeds, {search}" + (part and f"; {part}")
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.rounds} rounds, {seeds}, {search}" + (part and f"; {part}")
 
 
 @dataclass(frozen=True)
