@@ -461,3 +461,16 @@ def test_a_line_that_sends_nothing_in_its_rounds_is_level():
     assert curve_picture._silent(prepared, "bytes")
     assert not curve_picture._silent(prepared, "rounds")
     assert not curve_picture._silent(curve_of("fedavg", 0.5), "bytes")
+    one_round = [{**prepared[0], "seed": seed} for seed in range(3)]
+    assert not curve_picture._silent(one_round, "bytes")
+
+
+def test_the_legend_of_many_lines_is_inside_the_picture(tmp_path):
+    from matplotlib.image import imread
+
+    few, many = ([curve_of(f"method {n}", 0.5) for n in range(lines)] for lines in (8, 22))
+    short, tall = (
+        imread(curve_picture.picture(curves, Goals(), tmp_path / "curves.png")[0]).shape[0]
+        for curves in (few, many)
+    )
+    assert short == 720 and tall > 150 * 22 * 0.25

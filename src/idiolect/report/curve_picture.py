@@ -23,6 +23,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v")
 PLAIN = len(COLOURS)  # more lines than this have markers too
+NAME = 0.26  # inches that a line of the legend takes
 DIRECT = 5  # up to so many lines are named at their ends, not in a legend
 AXES = {
     "rounds": "rounds",
@@ -65,7 +66,8 @@ def picture(
         return []
     columns = 2 if len(wanted) > 1 else 1
     rows = math.ceil(len(wanted) / columns)
-    figure = Figure(figsize=(7 + 4.5 * (columns - 1), max(4.8, 3.6 * rows)), layout="constrained")
+    tall = max(4.8, 3.6 * rows, NAME * len(lines))
+    figure = Figure(figsize=(7 + 4.5 * (columns - 1), tall), layout="constrained")
     FigureCanvasAgg(figure)
     panels = []
     for number, measure in enumerate(wanted):
@@ -119,7 +121,8 @@ def _silent(curve: Curve, measure: str) -> bool:
     if measure not in ("bytes", "values"):
         return False
     costs = {_cost(p, measure) for p in curve}
-    return costs == {0} or (len(costs) == 1 and len(curve) > 1)
+    rounds = {p["round"] for p in curve}
+    return costs == {0} or (len(costs) == 1 and len(rounds) > 1)
 
 
 def _known(points: list[Point], measure: str) -> bool:
