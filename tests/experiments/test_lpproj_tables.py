@@ -128,12 +128,19 @@ def test_a_data_set_is_shown_at_the_full_scale_where_that_was_run(found, tmp_pat
     assert shown["scale"] == "at the full scale, 99 rounds"
 
 
+def test_the_opening_tells_compute_from_the_tie():
+    seen = {"lp-proj-1": (0.80, 0.81), "lp-proj-2": (0.70, 0.71), "local": (0.50, 0.51)}
+    seen |= {EQUAL: (0.95, 0.96), UNTIED: (0.80, 0.812)}
+    one = {"rows": {row: {"accuracy": list(seeds)} for row, seeds in seen.items()}}
+    text = pages.opening({"set": one})
+    assert "lp-proj-1 less Local: -0.1500 (clear); the tie: -0.0010 (not clear)." in text
+
+
 def test_one_seed_says_nothing_of_a_difference(found):
     rows = found[SYNTHETIC.title]["rows"]
     one = {row: figures | {"accuracy": figures["accuracy"][:1]} for row, figures in rows.items()}
     text = pages.opening({SYNTHETIC.title: {"rows": one}})
-    assert "one seed, so nothing says whether a difference of" in text
-    assert "these seeds show" not in text and "the subspace" not in text.split("- Synthetic")[1]
+    assert "(one seed: it may be chance)" in text and "clear)" not in text
     assert figures._unknown({"rows": one}).endswith("it may be chance")
 
 
