@@ -14,10 +14,9 @@ from typing import Any
 
 from ...data.fetch import where
 from ..jobs import finished
-from ..marks import Cell, Figure
+from ..marks import Cell, Figure, gap
 from ..panels import Line, Panel
 from ..tabled import Tabled
-from ..where_it_helps.findings import gap
 from .published import SETS, TABLE2, TABLE3
 from .table2_runs import (
     FEDALT,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...host.scores import interval
+from ..marks import gap
 from .cases import PERSONALISED
 
 Row = dict[str, Any]
@@ -49,17 +49,6 @@ def compared(row: Row) -> Row:
         "means": {name: float(np.mean(facts["test"])) for name, facts in methods.items()},
         "clients": methods[federated]["clients"],
     }
-
-
-def gap(mine: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """The mean difference of runs with the same seed, and half its 95 % interval.
-
-    >>> mean, half = gap([0.5, 0.6, 0.7], [0.4, 0.5, 0.6])
-    >>> round(mean, 6), round(half, 6)
-    (0.1, 0.0)
-    """
-    gaps = [a - b for a, b in zip(mine, other, strict=True)]
-    return float(np.mean(gaps)), interval(gaps)
 
 
 def verdict(gain: float, half: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...marks import Cell, Figure
+from ...marks import Cell, Figure, gap
 from ...tabled import Tabled
 from .measure import Outcome
 from .published import COLUMNS, read_published
@@ -85,13 +85,12 @@ def opening(found: dict[str, Outcome]) -> str:
 
 def _gap(ours: dict[str, Any], other: dict[str, Any]) -> str:
     """How much more accurate, and whether the seeds show it."""
-    a, b = Figure.of(ours["accuracy"]), Figure.of(other["accuracy"])
-    if a.mean is None or b.mean is None:
+    if None in ours["accuracy"] or None in other["accuracy"]:
         return "one of them has no result"
-    gap = a.mean - b.mean
-    if min(len(ours["accuracy"]), len(other["accuracy"])) < 2:
-        return f"{gap:+.4f} (one seed: it may be chance)"
-    return f"{gap:+.4f} ({'clear' if abs(gap) > a.reach + b.reach else 'not clear'})"
+    difference, half = gap(ours["accuracy"], other["accuracy"])
+    if half is None:
+        return f"{difference:+.4f} (one seed: it may be chance)"
+    return f"{difference:+.4f} ± {half:.4f}"
 
 
 def _mean(row: dict[str, Any]) -> float:
@@ -104,7 +103,7 @@ The table lacks two rows: what a client reaches **alone with as many gradients**
 lp-proj itself with **λ = 0**, without any tie to the shared subspace. The paper's "local" takes one
 step per round (so does its code), lp-proj twenty times R. A step alone is 0.05, 0.1 or 0.5, as for
 the paper's "local"; a step of lp-proj's own models, in C.2, is 0.01, 0.05 or 0.1. Below, *the tie*
-is lp-proj-1 less its λ = 0, and *clear* is beyond both intervals."""
+is lp-proj-1 less its λ = 0; differences are between runs with the same seed."""
 PRINTED = """\
 Table 3 (clients, classes per client, models) and Appendix C.2: every combination of its candidates,
 chosen by accuracy on validation data (20 % of the training data); a tenth of the clients heard per
