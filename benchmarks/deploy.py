@@ -29,11 +29,11 @@ from pathlib import Path
 
 from idiolect.core.knobs import SettingError
 from idiolect.data.heart import SPARSE, Heart
-from idiolect.run.deploy import create
-from idiolect.run.deployment import Deployment, Terms
-from idiolect.run.layout import Layout, free_port
-from idiolect.run.load import load
+from idiolect.deploy.config import Deployment, Terms
+from idiolect.deploy.folder import Layout, free_port
+from idiolect.deploy.scaffold import create
 from idiolect.run.plan import Plan
+from idiolect.study.load import load
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]
 HOSTILE = [sys.executable, "-m", "benchmarks.hostile_site"]

@@ -10,8 +10,8 @@ import sys
 import torch
 
 from idiolect.cli.main import main
+from idiolect.deploy.site.site import Site
 from idiolect.host.calls import Call
-from idiolect.host.site.site import Site
 
 NAN = torch.tensor([0, 0, 192, 127], dtype=torch.uint8)  # as float32, little-endian
 
@@ -34,7 +34,7 @@ class Hostile(Site):
 
 
 if __name__ == "__main__":
-    from idiolect.host.site import process
+    from idiolect.deploy.site import process
 
     vars(process)["Site"] = Hostile
     sys.exit(main(sys.argv[1:]))

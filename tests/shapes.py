@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int, Real, Shaped, UInt8, UInt64, jaxtyped
 from torch import Tensor
 
 from idiolect import projections as package
-from idiolect.adversary.base import Attack
+from idiolect.attacks.base import Attack
 from idiolect.channels.stage import Stage
 from idiolect.method import Method
 from idiolect.server.rules.rule import Rule, Wrapper

@@ -28,9 +28,9 @@ for module, names in {NAMES!r}.items():
     [
         "idiolect",
         "idiolect.cli.main",
-        "idiolect.run.grid",
-        "idiolect.run.tuning",
-        "idiolect.theory",
+        "idiolect.study.many",
+        "idiolect.study.tune",
+        "idiolect_papers.closed_forms",
     ],
 )
 def test_importing_needs_nothing_of_unix(module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import idiolect as il
 from helpers import classification
-from idiolect.adversary import ATTACKS
+from idiolect.attacks import ATTACKS
 from idiolect.channels import CHANNELS
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
@@ -80,7 +80,7 @@ def test_every_attack_keeps_to_its_shapes(attack):
     with checked() as calls:
         train(make_method("fedavg"), attack=attack, malicious="2", rule="median", sample=6)
     on_messages = not ATTACKS[attack].poisons
-    assert bool(calls["idiolect.adversary.base:Attack.__call__"]) >= on_messages
+    assert bool(calls["idiolect.attacks.base:Attack.__call__"]) >= on_messages
 
 
 def test_functions_that_training_does_not_call_keep_to_their_shapes():

@@ -36,7 +36,7 @@ TARGETS = {
     "core.files": [
         "tests/core",
         "tests/run/test_foreign_directory.py",
-        "tests/run/test_manifest.py",
+        "tests/study/test_manifest.py",
     ],
     "run.checkpoint": [
         "tests/run/test_bound_checkpoints.py",

@@ -4,12 +4,13 @@ The names below are the public ones, with `idiolect.testing`; everything else ma
 """
 
 from . import data, models, solvers
-from .adversary import Attack
+from .attacks import Attack
 from .channels import Stage
 from .core.allocator import keep as keep_memory
 from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
 from .data.federation import Federation
+from .deploy.exported_models import load_exported
 from .method import Combine, Method
 from .methods import (
     METHODS,
@@ -34,23 +35,22 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
-from .run.advice.advice import Advice
-from .run.advise import advise
-from .run.compare import compare
-from .run.comparison import Comparison
-from .run.exported import load_exported
-from .run.load import load
-from .run.pipeline import pipeline
 from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
-from .run.splits import Splits, splits
-from .run.sweep import Sweep, sweep
-from .run.tuning import Tuned, tune
 from .run.watch import Moment
 from .server.rules import Rule, Wrapper
+from .study.advise.advice import Advice
+from .study.advise.advise import advise
+from .study.compare import compare
+from .study.comparison import Comparison
+from .study.load import load
+from .study.pipeline import pipeline
+from .study.splits import Splits, splits
+from .study.sweep import Sweep, sweep
+from .study.tune import Tuned, tune
 from .task.here import Here
 from .task.split import Split
 from .task.task import Task

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from host.site.common import Direct, form, server_for, synthetic, table, with_table
-from host.sites import Process, Told, agreement, plan_of
+from deploy.site.common import Direct, form, server_for, synthetic, table, with_table
+from deploy.sites import Process, Told, agreement, plan_of
 from idiolect.cli.main import main
+from idiolect.deploy.exported_models import load_exported
+from idiolect.deploy.site.rules import Rules
 from idiolect.engine.remote import Remote
 from idiolect.host.calls import Call
-from idiolect.host.site.rules import Rules
-from idiolect.run.exported import load_exported
 from idiolect.run.session import Session
 
 

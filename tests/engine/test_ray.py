@@ -32,10 +32,10 @@ from idiolect.engine.remote import Remote  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402
 from idiolect.host.surveyed import Surveyed  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
-from idiolect.run.grid import finish  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
 from idiolect.run.survey import data_of  # noqa: E402
-from idiolect.run.sweep import sweep_plans  # noqa: E402
+from idiolect.study.many import finish  # noqa: E402
+from idiolect.study.sweep import sweep_plans  # noqa: E402
 
 
 @pytest.fixture(scope="module")

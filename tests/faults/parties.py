@@ -17,8 +17,8 @@ from torch import Tensor
 from engine.setting import FEDERATION, RUN, TASK, bits, of_server
 from faults.engine import ENGINES, FaultyHost, Post, ScriptedHost, ScriptedServer
 from faults.fileops import at_operation, full_disk
-from idiolect.adversary import parse_attack
-from idiolect.adversary.host import MaliciousHost
+from idiolect.attacks import parse_attack
+from idiolect.attacks.host import MaliciousHost
 from idiolect.channels import parse_channel
 from idiolect.host.host import Host
 from idiolect.host.terms import HostSettings

@@ -11,7 +11,7 @@ import idiolect as il
 from idiolect.core import streams
 from idiolect.methods import finetuners
 from idiolect.task.here import Here
-from idiolect.theory.quadratic import Quadratic
+from idiolect_papers.closed_forms.quadratic import Quadratic
 from methods.common import LOGISTIC, PARTS, Case, N, assert_equals, every_batching, every_part
 from reference import setting
 from reference.ffgg import ffgg

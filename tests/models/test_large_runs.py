@@ -13,10 +13,10 @@ from torch import nn
 import idiolect as il
 from idiolect import models
 from idiolect.data.federation import Federation
-from idiolect.experiments.large.cases import METHODS
-from idiolect.experiments.large.measure import activations, session, states
-from idiolect.experiments.large.memory import Live
 from idiolect.wire.messages import HEADER
+from idiolect_papers.large.cases import METHODS
+from idiolect_papers.large.measure import activations, session, states
+from idiolect_papers.large.memory import Live
 
 
 def images(clients: int, each: int, side: int = 9) -> Federation:

@@ -11,16 +11,16 @@ from torch import nn
 
 import helpers
 import idiolect as il
-from idiolect.experiments.ffgg import figure3
-from idiolect.experiments.stragglers import SYNC
-from idiolect.experiments.stragglers import Size as Stragglers
-from idiolect.experiments.stragglers import write as write_stragglers
 from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
 from idiolect.report.delay_picture import delay_picture
 from idiolect.run.check_timing import why_not
 from idiolect.testing import private_of, state_of
-from idiolect.theory.quadratic import Quadratic
+from idiolect_papers.closed_forms.quadratic import Quadratic
+from idiolect_papers.ffgg import figure3
+from idiolect_papers.stragglers import SYNC
+from idiolect_papers.stragglers import Size as Stragglers
+from idiolect_papers.stragglers import write as write_stragglers
 
 FEDERATION = helpers.classification((20, 9, 14, 30, 11, 17, 8, 25))
 MODEL = partial(nn.Linear, helpers.FEATURES, helpers.CLASSES)

@@ -13,9 +13,9 @@ from helpers import classification
 from idiolect import Interrupted
 from idiolect.cli.main import main
 from idiolect.engine.inprocess import InProcess
-from idiolect.run.grid import finish, stored
 from idiolect.run.interrupts import SIGNALS, finish_on_interrupt
-from run.tiny_jobs import Square
+from idiolect.study.many import finish, stored
+from study.tiny_jobs import Square
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 

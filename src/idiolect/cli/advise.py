@@ -11,8 +11,8 @@ from pathlib import Path
 from ..core.paths import given_path
 from ..report.console import ERR, OUT, SECONDS, say
 from ..report.figures import duration
-from ..run.advice.asking import REFUSED, Asking
-from ..run.advise import advise as run_advise
+from ..study.advise.advise import advise as run_advise
+from ..study.advise.asking import REFUSED, Asking
 from .flags import Flags, Parser, plan_of, training_flags
 from .progress import directory_for
 

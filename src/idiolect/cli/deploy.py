@@ -20,18 +20,18 @@ from ..core.trees import leaves
 from ..data import DATASETS
 from ..data.preparation.kinds import coded
 from ..data.tables import TableFile
+from ..deploy.config import Deployment, Terms
+from ..deploy.folder import Layout
+from ..deploy.scaffold import certify, create
 from ..methods import METHODS
 from ..methods.presets import Preset, has_preset
 from ..models import MODELS, options_of
 from ..report.console import OUT, say
 from ..report.tables import results_table
-from ..run.deploy import certify, create
-from ..run.deployment import Deployment, Terms
-from ..run.layout import Layout
-from ..run.load import load
 from ..run.plan import Plan, row_spec
 from ..run.result import Result
 from ..run.settings import SECTIONS
+from ..study.load import load
 from ..task.losses import LOSSES
 from ..task.start import Initial
 from .flags import Flags, Parser, peek, words_among

@@ -15,15 +15,15 @@ from ..core.paths import given_folder, given_path
 from ..core.text import shown
 from ..data import DATASETS
 from ..data.tables import SUFFIXES, TableFile
-from ..host.site.folder import Folder
-from ..host.site.models import OwnModels
-from ..host.site.owned import Owned
-from ..host.site.process import run_site
-from ..host.site.rules import Rules
-from ..host.site.status import in_words, status
+from ..deploy.exported_models import export
+from ..deploy.site.folder import Folder
+from ..deploy.site.models import OwnModels
+from ..deploy.site.owned import Owned
+from ..deploy.site.process import run_site
+from ..deploy.site.rules import Rules
+from ..deploy.site.status import in_words, status
+from ..deploy.site_contract import Builder, Machine, check_machine
 from ..report.console import say
-from ..run.at_site import Builder, Machine, check_machine
-from ..run.exported import export
 from ..run.predict import predict
 from .flags import Flags, Parser, peek, words_among
 from .models import prediction_csv, prediction_json

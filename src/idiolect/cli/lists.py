@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import models
-from ..adversary import ATTACKS
+from ..attacks import ATTACKS
 from ..channels import CHANNELS, Channel, Form, Stage
 from ..core import streams
 from ..core.columns import Column, fitted_table, words

@@ -18,7 +18,7 @@ from .flags import Flags, Parser, plan_of, training_flags
 
 def reproduce(argv: list[str]) -> None:
     """Run a stored experiment again and write its page."""
-    from ..experiments import EXPERIMENTS, GROUPS
+    from idiolect_papers import EXPERIMENTS, GROUPS
 
     parser = Parser("reproduce", "Run a stored experiment again and write its page.")
     parser.add_argument("name", nargs="?", help="one of the experiments below")

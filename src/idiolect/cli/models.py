@@ -17,10 +17,10 @@ from ..data.federation import Federation
 from ..data.tables import TableFile
 from ..report.console import OUT, say
 from ..report.tables import results_table
-from ..run.comparison import Comparison
-from ..run.load import load
 from ..run.predict import Prediction, labels_of
 from ..run.result import Result
+from ..study.comparison import Comparison
+from ..study.load import load
 from .flags import Flags, Parser
 from .portable import FORMATS, export_one
 

@@ -19,9 +19,9 @@ from ..core.paths import given_folder, resume_command
 from ..core.text import shown
 from ..report.console import ERR, SECONDS, say
 from ..report.figures import duration
-from ..run.compare import Reporter
 from ..run.interrupts import Interrupted
 from ..run.run import Progress as Report
+from ..study.compare import Reporter
 
 clock = time.monotonic
 

@@ -10,8 +10,8 @@ from ..core.knobs import SettingError
 from ..core.paths import given_path
 from ..core.registry import names_in
 from ..run.identity import read_identity
-from ..run.manifest import read_comparison, read_pipeline
 from ..run.plan import Plan
+from ..study.manifest import read_comparison, read_pipeline
 from . import sweep, tune
 from .flags import Flags, Parser
 from .pictures import add_clients_table

@@ -18,14 +18,14 @@ from ..report.curves import panels as usual
 from ..report.delay_picture import delay_picture
 from ..report.goals import Goals
 from ..report.tables import results_table
-from ..run.comparison import Comparison
-from ..run.load import load
-from ..run.manifest import COMPARE
 from ..run.result import Result
-from ..run.sweep.stored import read_sweep
-from ..run.sweep.sweep import MANIFEST as SWEEP
-from ..run.tuning.tune import FINAL
-from ..run.tuning.tune import MANIFEST as TUNING
+from ..study.comparison import Comparison
+from ..study.load import load
+from ..study.manifest import COMPARE
+from ..study.sweep.stored import read_sweep
+from ..study.sweep.sweep import MANIFEST as SWEEP
+from ..study.tune.tune import FINAL
+from ..study.tune.tune import MANIFEST as TUNING
 from .flags import Flags, Parser
 from .pictures import add_against, add_also, add_clients_table, panels
 

@@ -6,8 +6,8 @@ import json
 
 from ..models.adapters import KINDS
 from ..report.console import OUT, say
-from ..run.splits import ROUNDS, Splits
-from ..run.splits import splits as measure_splits
+from ..study.splits import ROUNDS, Splits
+from ..study.splits import splits as measure_splits
 from .flags import Parser, plan_of, training_flags
 from .progress import progress_bar
 

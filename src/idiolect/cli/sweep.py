@@ -12,9 +12,9 @@ from ..core.knobs import SettingError
 from ..core.text import shown
 from ..report.console import OUT, say
 from ..run.plan import Plan
-from ..run.sweep import sweep_plans
-from ..run.sweep.progress import watched
-from ..run.sweep.sweep import MANIFEST
+from ..study.sweep import sweep_plans
+from ..study.sweep.progress import watched
+from ..study.sweep.sweep import MANIFEST
 from .flags import Parser, plans_of, training_flags
 from .progress import directory_for, resumable
 

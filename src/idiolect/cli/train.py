@@ -20,15 +20,15 @@ from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS, Goals
 from ..report.tables import baseline_row, results_table
-from ..run.compare import compare as run_compare
-from ..run.comparison import Comparison
-from ..run.pipeline import pipeline as run_pipeline
 from ..run.plan import Plan, method_spec, row_spec
 from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
 from ..run.sites_needed import refuse_without_sites
 from ..run.survey import data_of
+from ..study.compare import compare as run_compare
+from ..study.comparison import Comparison
+from ..study.pipeline import pipeline as run_pipeline
 from ..task.task import Task
 from .flags import Flags, Parser, peek, plan_of, plans_of, training_flags, words_among
 from .pictures import add_against, add_also, add_clients_table, panels

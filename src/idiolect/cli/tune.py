@@ -12,12 +12,12 @@ from ..core.knobs import SettingError
 from ..methods import METHODS
 from ..report.console import OUT, say
 from ..run.plan import Plan
-from ..run.sweep.progress import watched
-from ..run.tuning import Tuned, tune_plans
-from ..run.tuning.grids import grid_of, is_compressor
-from ..run.tuning.how import How, read_how
-from ..run.tuning.table import heading
-from ..run.tuning.tune import MANIFEST
+from ..study.sweep.progress import watched
+from ..study.tune import Tuned, tune_plans
+from ..study.tune.grids import grid_of, is_compressor
+from ..study.tune.how import How, read_how
+from ..study.tune.table import heading
+from ..study.tune.tune import MANIFEST
 from .flags import Parser, plans_of, training_flags
 from .progress import directory_for, progress_bar, resumable
 

@@ -79,7 +79,7 @@ class Logistic(Knobs):
     The coordinates of x are independent with mean zero and at most `bound` in size;
     P(y = 1) = 1 / (1 + exp(-x^T w_k)); ||w_k - w|| <= radius for all k, reached by one of them or
     by all (`places`), and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1 in the
-    paper). `idiolect.theory.logistic` has its risks and minimisers.
+    paper). `idiolect_papers.closed_forms.logistic` has its risks and minimisers.
 
     >>> f, w = Logistic(clients=5, radius=0.5).draw()
     >>> round(float((w - w.mean(0)).norm(dim=1).max()), 6), f.classes

@@ -24,14 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.files import (
-    check_object,
-    parse_json,
-    private_folder,
-    read_bytes,
-    sync,
-    write_json,
-)
+from ..core.files import check_object, parse_json, private_folder, read_bytes, sync, write_json
 from ..core.tensors import Shapes, read_tensors, write_tensors
 from ..core.types import State, prefixed, under
 from .calls import as_bytes, as_tensor

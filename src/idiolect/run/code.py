@@ -12,7 +12,7 @@ from pathlib import Path
 from ..method import Method
 
 _PACKAGE = Path(__file__).parents[1]
-NO_PART = ("cli", "experiments", "report")  # folders that say what is run and show what came out
+NO_PART = ("cli", "report")  # folders that say what is run and show what came out
 
 
 def code_of(method: Method) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..adversary import Attack
+from ..attacks import Attack
 from ..data.census import Census
 from ..data.federation import Federation
 from ..engine.asynchronous import Pace

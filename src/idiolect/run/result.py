@@ -13,11 +13,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import nn
 
-from ..core.files import (
-    private_folder,
-    write_atomic,
-    write_json,
-)
+from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id

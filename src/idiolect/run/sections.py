@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..adversary import Attack, attack_text, how_many, parse_attack
+from ..attacks import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
 from ..engine.asynchronous import NEXT

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..adversary import Attack, chosen
-from ..adversary.host import MaliciousHost, WatchedHost
-from ..adversary.observer import Observer
+from ..attacks import Attack, chosen
+from ..attacks.host import MaliciousHost, WatchedHost
+from ..attacks.observer import Observer
 from ..core import streams
 from ..core.files import check_object
 from ..core.knobs import SettingError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..adversary import attack_text
+from ..attacks import attack_text
 from ..core.knobs import SettingError
 from ..engine.delays import delays_text
 from ..host.metrics import direction

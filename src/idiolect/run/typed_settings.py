@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from ..adversary import Attack
+from ..attacks import Attack
 from ..channels import Channel, Stage
 from ..engine.delays import Delays
 from ..host.metrics import Metric

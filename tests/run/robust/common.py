@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import idiolect as il
-from idiolect.adversary import ATTACKS as NAMES
+from idiolect.attacks import ATTACKS as NAMES
 from idiolect.host.host import Host
 from idiolect.host.terms import Sent
 from idiolect.methods import make_method

@@ -1,0 +1,1 @@
+"""A real federation: its server, the sites and their owners, and the network between them."""

@@ -1,0 +1,185 @@
+"""A deployed federation as one file, deployment.toml: what is trained, on what, by how many sites.
+
+[deployment]   sites, least, wait, deadline, address, insecure
+[data]         the form that every site's data must have: the data contract
+[method] [model] [run] [task]   as in any settings file
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.files import write_atomic
+from ..core.knobs import Knobs, SettingError, build, knob
+from ..core.typed import expect_fields
+from ..run.plan import Plan
+from ..run.settings import Settings
+from ..run.sites_needed import FLOWER
+
+FILE = "deployment.toml"
+MOST = 1 << 20  # bytes of it
+SCALES = ("client", "federated")
+ENGINES = ("inprocess", FLOWER)  # that a plan may name: here they mean the same
+FORMS: dict[str, dict[str, Any]] = {
+    "table": {
+        "kind": str,
+        "target": str,
+        "features": list[str],
+        "classes": list[bool | int | float | str],
+        "scale": str,
+    },
+    "array": {"kind": str, "inputs": list, "classes": int},
+}
+
+
+@dataclass(frozen=True)
+class Terms(Knobs):
+    """How the server deals with its sites."""
+
+    sites: int = knob(2, "sites that must be there before the first round", low=1)
+    least: int = knob(1, "sites that a later round needs", low=1)
+    wait: float = knob(600.0, "seconds in which they may come, before the run stops", above=0)
+    deadline: float = knob(
+        600.0, "seconds after which a round goes on without the sites that are late", above=0
+    )
+    address: str = knob("127.0.0.1:9092", "host:port that the sites connect to")
+    insecure: bool = knob(False, "without TLS and keys of sites: for trials on one machine")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.least > self.sites:
+            raise SettingError(
+                f"least: {self.least} is not accepted; at most the {self.sites} of sites"
+            )
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise SettingError(f"address: {self.address!r} is not accepted; host:port")
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What deployment.toml says."""
+
+    plan: Plan
+    data: dict[str, Any]  # the data contract
+    terms: Terms = field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        check_form(self.data)
+        check_settings(self.plan.make_settings())
+        if self.plan.task_options.get("weights"):
+            raise SettingError("weights: a file of the server is not at the sites; leave it out")
+
+    @property
+    def run_plan(self) -> Plan:
+        """The plan of its runs, as server and sites have it."""
+        return replace(self.plan, settings={**self.plan.settings, "engine": FLOWER})
+
+    @classmethod
+    def read(cls, folder: Path) -> Deployment:
+        """SettingError where there is none, or it is not one."""
+        path = folder / FILE
+        try:
+            with path.open("rb") as file:
+                body = file.read(MOST + 1)
+            if len(body) > MOST:
+                raise ValueError(f"at most {MOST} bytes")
+            found = tomllib.loads(body.decode())
+            sections = ("deployment", "data", "method", "model", "run", "task")
+            expect_fields(found, dict.fromkeys(sections, dict[str, Any]), sections[3:])
+        except FileNotFoundError:
+            raise SettingError(
+                f"directory: {folder} holds no deployment ({FILE} is missing); "
+                f"idiolect deploy init {folder}"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise SettingError(f"directory: cannot use {path}: {error}") from None
+        method, model = dict(found["method"]), dict(found.get("model", {}))
+        settings = dict(found.get("run", {}))
+        plan = Plan(
+            str(method.pop("name", "")),
+            method,
+            "",
+            {},
+            str(model.pop("name", "")),
+            model,
+            str(settings.pop("loss", "")),
+            settings,
+            dict(found.get("task", {})),
+        )
+        return cls(plan, found["data"], build(Terms, found["deployment"], "deployment"))
+
+    def write(self, folder: Path) -> None:
+        """As `read` finds it."""
+        plan = self.plan
+        loss = {"loss": plan.loss} if plan.loss else {}
+        sections = {
+            "deployment": asdict(self.terms),
+            "data": self.data,
+            "method": {"name": plan.method, **plan.method_fields},
+            "model": {**({"name": plan.model} if plan.model else {}), **plan.model_options},
+            "run": {**self.run_plan.run_settings, **loss},
+            "task": plan.task_options,
+        }
+        lines = ["# a federation of several sites; see docs/deploy.md"]
+        for name, values in sections.items():
+            if values:
+                lines += ["", f"[{name}]"]
+                lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
+        write_atomic(folder / FILE, ("\n".join(lines) + "\n").encode())
+
+
+def _toml(value: Any) -> str:
+    """Plain data as TOML has them: as JSON, but for characters that JSON leaves as they are."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def check_form(data: dict[str, Any]) -> None:
+    """Refuse a data contract that no site could keep."""
+    kind = data.get("kind")
+    if kind not in FORMS:
+        raise SettingError(f"data: kind {str(kind)[:40]!r} is not accepted; 'table' or 'array'")
+    try:
+        expect_fields(data, FORMS[kind], place="data")
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+    if kind == "table":
+        names = data["features"]
+        if not names or len(set(names)) < len(names) or data["target"] in names:
+            raise SettingError("features: one or more columns, each once, without the target")
+        if data["scale"] not in SCALES:
+            raise SettingError(
+                f"scale: {data['scale']!r} is not accepted; 'client' (each site by its own means) "
+                "or 'federated' (all by the means of all, from counts and sums)"
+            )
+        if len(data["classes"]) == 1:
+            raise SettingError("classes: one class is not accepted; two or more, or [] for values")
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse run settings that make no sense where the data are with their owners."""
+    refused = {
+        "seeds": (settings.seeds != 1, "one seed: a run of its own for each"),
+        "attack": (settings.attack is not None, "malicious clients are for simulations"),
+        "delays": (settings.delays is not None, "time is real here"),
+        "client_weights": (bool(str(settings.client_weights)), "sites count by their samples"),
+        "held_out": (settings.held_out > 0, "every client that has agreed takes part"),
+        "keep_best": (settings.keep_best, "models are with their owners, who keep the last ones"),
+        "engine": (settings.engine not in ENGINES, "Flower carries its messages, in rounds"),
+    }
+    for name, (given, why) in refused.items():
+        if given:
+            value = settings.as_dict()[name]
+            raise SettingError(f"{name}: {value!r} is not accepted in a deployment; {why}")

@@ -1,0 +1,152 @@
+"""Models that a site has written for its owner: a folder that is read without any data.
+
+client-000000.safetensors, ...   the weights of each client's model
+clients.json                     which file is whose
+model.json                       what the weights belong to, and what goes in and comes out
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import nn
+
+from ..core.files import private_folder, read_json_object, write_atomic, write_json
+from ..core.knobs import SettingError
+from ..core.registry import names_in
+from ..core.tensors import Shapes, check_shapes, read_tensors, shapes_of
+from ..core.types import Id
+from ..data.ids import unknown_client
+from ..run.plan import Plan
+from ..run.predict import Prediction, is_several, plain_list, predict
+from ..run.settings import DTYPES
+from ..task.task import Task
+from .site.models import OwnModels
+
+MODEL = "model.json"
+CLIENTS = "clients.json"
+FORMAT = 1
+_MODEL = {
+    "format": int,
+    "site": str,
+    "run": str,
+    "rounds": int,
+    "method": str,
+    "plan": dict[str, Any],
+    "data": dict[str, Any],
+}
+
+
+def export(models: OwnModels, folder: Path, site: str) -> list[Path]:
+    """Every client's model; the files, of which the last two describe the others."""
+    target = private_folder(folder)
+    index = {}
+    paths = []
+    for number, id in enumerate(models.ids):
+        path = target / f"client-{number:06d}.safetensors"
+        write_atomic(path, save_tensors(models.tensors(id)))
+        index[path.name] = id
+        paths.append(path)
+    write_json(target / CLIENTS, index)
+    plan = models.agreement.plan
+    about = {
+        "format": FORMAT,
+        "site": site,
+        "run": f"{models.agreement.run:08x}",
+        "rounds": models.rounds,
+        "method": str(plan.get("method")),
+        "plan": plan,
+        "data": models.members.data,
+    }
+    write_json(target / MODEL, about)
+    return [*paths, target / CLIENTS, target / MODEL]
+
+
+def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
+    """The models in a folder that `idiolect host export` has written.
+
+    Code that is neither idiolect's nor an installed package's is imported only if you `trust` the
+    folder.
+    """
+    path = Path(folder)
+    about = read_json_object(path / MODEL, _MODEL, limit=256 << 20)
+    if about["format"] != FORMAT:
+        raise SettingError(f"folder: {path} was written by another version of idiolect")
+    index = read_json_object(path / CLIENTS, limit=256 << 20)
+    for name, id in index.items():
+        if Path(name).name != name or not isinstance(id, int | str):
+            raise SettingError(f"folder: cannot use {path / CLIENTS}: a file and its client each")
+    return Exported(path, about, {id: name for name, id in index.items()}, trust)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Models of some clients, each an `nn.Module` that is ready for use."""
+
+    path: Path
+    about: dict[str, Any]
+    files: dict[Id, str]  # by client
+    trust: bool = False
+
+    @property
+    def contract(self) -> Exported:
+        """What `predict` asks for the task."""
+        return self
+
+    @cached_property
+    def task(self) -> Task:
+        """Model and loss."""
+        plan = Plan.read(self.about["plan"], f"folder: plan in {self.path / MODEL}")
+        data = self.about["data"]
+        try:
+            ((kind, shape),) = data["inputs"]
+            blank = torch.zeros(1, *shape, dtype=getattr(torch, kind.removeprefix("torch.")))
+            classes = int(data["classes"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+            raise SettingError(f"folder: {self.path / MODEL} does not tell what goes in") from None
+        with names_in(self.path, self.trust):
+            task = plan.make_task(_Form(blank, classes, tuple(shape)))  # type: ignore[arg-type]
+            return task.under(dtype=DTYPES[plan.make_settings().dtype])
+
+    def module(self, id: Id | None = None) -> nn.Module:
+        """The model of a client; of the only one without an id."""
+        if id is None and len(self.files) == 1:
+            id = next(iter(self.files))
+        by_text = {str(own): name for own, name in self.files.items()}
+        if str(id) not in by_text:
+            raise unknown_client(id if id is not None else "", tuple(self.files))
+        module = copy.deepcopy(self.task.module)
+        shapes = shapes_of(dict(module.state_dict()))
+
+        def check(found: Shapes) -> None:
+            # numbers of either precision fit
+            check_shapes(
+                {n: (s, shapes[n][1] if n in shapes else d) for n, (s, d) in found.items()}, shapes
+            )
+
+        weights = read_tensors(self.path / by_text[str(id)], check)
+        module.to(self.task.dtype).load_state_dict(weights)
+        return module.eval()
+
+    def predict(self, rows: Any, client: Any = None) -> Prediction:
+        """What a client's model says of raw rows of a table (a data frame), or of inputs."""
+        if is_several(client):
+            return predict(self, rows, plain_list(client), self.about["data"])
+        if client is None and len(self.files) == 1:
+            client = next(iter(self.files))
+        return predict(self, rows, client, self.about["data"])
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The form of the data, for the making of a model by name."""
+
+    inputs: torch.Tensor
+    classes: int
+    shape: tuple[int, ...]

@@ -1,0 +1,220 @@
+"""The server's process of a deployed federation: it waits for runs to carry out.
+
+    python -m idiolect.deploy.flower_server FOLDER
+
+A run is wanted when server/wanted.json says so; what became of it is in server/outcome.json. The
+file stays until the run has ended: a server that was killed goes on with it when it is back. It
+takes tasks of its own runs from the SuperLink alone, and imports no code that comes with them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from idiolect_flower.clients import control, look_sooner, runtime
+
+from ..core.files import check_object, read_json, write_atomic, write_json
+from ..core.knobs import SettingError
+from ..core.text import shown
+from ..engine.flower import FlowerCarrier, require
+from ..report.figures import Figure
+from ..run.checkpoint import CheckpointError
+from ..run.interrupts import Interrupted
+from ..run.result import Result
+from .certificates import public_key
+from .config import Deployment, Terms
+from .folder import Layout
+from .rounds import TooFewSites
+from .server import serve
+
+WANTED = "wanted.json"
+OUTCOME = "outcome.json"
+SAID = "said.txt"  # what there is to say of the run
+LAST = "flower-run"  # the number of the Flower run that was started last
+LOOK = 0.5  # seconds
+
+
+class FlowerServer:
+    """Carries out the runs of one deployment."""
+
+    def __init__(self, folder: Path):
+        require()
+        look_sooner()
+        self.layout = Layout(folder)
+        self.terms: Terms = Deployment.read(folder).terms
+        place = self.layout.server
+        self.root = None if self.terms.insecure else self.layout.authority.read_bytes()
+        self.secret = (place / "secret").read_bytes()
+        self.control = control(self.terms.address, self.root, (place / "key").read_bytes())
+
+    def register(self) -> None:
+        """Let the sites connect whose public keys are here."""
+        from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+
+        if self.terms.insecure:
+            return
+        known = {bytes(n.public_key) for n in self.control.ListNodes(ListNodesRequest()).nodes_info}
+        for path in sorted(self.layout.keys.glob("*.pub")):
+            key = public_key(path)
+            if key not in known:
+                self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=path.stem[:32]))
+                self.say(f"{path.name} may connect")
+
+    def work(self) -> None:
+        """Runs, one after the other, until the process is stopped."""
+        self.register()
+        while True:
+            wanted = self.wanted()
+            if wanted is None:
+                time.sleep(LOOK)
+                continue
+            self.register()
+            error = ""
+            try:
+                self.carry_out(wanted)
+            except (SettingError, TooFewSites, CheckpointError) as problem:
+                error = str(problem)
+            write_json(self.layout.server / OUTCOME, {"id": wanted["id"], "error": error})
+            (self.layout.server / WANTED).unlink(missing_ok=True)
+
+    def wanted(self) -> dict[str, Any] | None:
+        """The run that is to be carried out, if there is one."""
+        path = self.layout.server / WANTED
+        if not path.exists():
+            return None
+        return check_object(read_json(path), {"id": str, "directory": str, "resume": bool})
+
+    def carry_out(self, wanted: dict[str, Any]) -> Result:
+        """One run, as a Flower run of its own."""
+        directory = Path(wanted["directory"])
+        resume = wanted["resume"] or (directory / "settings.json").exists()
+        deployment = Deployment.read(self.layout.folder)
+        with _Task(self) as grid:
+            return serve(
+                FlowerCarrier(grid),
+                deployment,
+                directory,
+                resume=resume,
+                tell=self.say,
+                progress=lambda seed, rounds, figure: self.say(_line(rounds, figure)),
+            )
+
+    def say(self, text: str) -> None:
+        """To who follows the run."""
+        line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
+        print(line, flush=True)
+        with suppress(OSError), open(self.layout.server / SAID, "a") as file:
+            file.write(f"{line}\n")
+
+
+class _Task:
+    """A Flower run and its task, as a Grid while it lasts."""
+
+    def __init__(self, server: FlowerServer):
+        self.server = server
+
+    def __enter__(self) -> Any:
+        from flwr.common.serde import run_from_proto
+        from flwr.proto.runtime_pb2 import PullTaskInputRequest
+        from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+        from flwr.supercore.task_identity import TaskIdentity
+        from flwr.superlink.grid import HttpGrid
+
+        server = self.server
+        token = self._token(self._start())
+        self.grid = HttpGrid(server.terms.address, server.root is None, server.root, token=token)
+        client = self.grid._runtime_client
+        self.alive = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        self.alive.start()
+        given = client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id = given.task_id
+        TaskIdentity.run_id = given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        self.grid.set_run(run_from_proto(given.run))
+        return self.grid
+
+    def _start(self) -> int:
+        """A new Flower run."""
+        import hashlib
+
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.common.serde import fab_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        self._stop_last()
+        content = build_fab_from_disk(self.server.layout.app)
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        run = int(self.server.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+        write_atomic(self.server.layout.server / LAST, str(run).encode())
+        return run
+
+    def _stop_last(self) -> None:
+        """The Flower run of a server that was killed: sites may wait for a message of it whose
+        parts never came, and take no other one before they learn that it is over."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        with suppress(Exception):  # there was none, or it is over
+            last = int((self.server.layout.server / LAST).read_text())
+            self.server.control.StopRun(StopRunRequest(run_id=last))
+
+    def _token(self, run: int) -> str:
+        """What opens the task of this run; tasks of others are not carried out."""
+        from flwr.common.constant import SubStatus
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
+        from flwr.supercore.constant import TaskType
+
+        server = self.server
+        client = runtime(server.terms.address, server.root, secret=server.secret)
+        while True:
+            got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            if not (got.HasField("task") and got.token):
+                time.sleep(LOOK / 5)
+                continue
+            if got.task.run_id == run:
+                client.close()
+                return str(got.token)
+            other = runtime(server.terms.address, server.root, token=got.token)
+            other.PushTaskOutput(
+                PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="no run of this server")
+            )
+            other.close()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        from flwr.common.constant import SubStatus
+        from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+
+        self.grid._retry_invoker.max_tries = 1
+        status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
+        with suppress(Exception):  # of Flower: the run is over all the same
+            self.grid._runtime_client.PushTaskOutput(
+                PushTaskOutputRequest(sub_status=status, details=str(error or "")[:200])
+            )
+        self.alive.stop()
+        self.grid.close()
+
+
+def _line(rounds: int, figure: float) -> str:
+    name = figure.name if isinstance(figure, Figure) else "accuracy"
+    told = f"{name} {figure:.4f}" if figure == figure else f"no site has told its {name}"
+    return f"round {rounds} is done: {told}"
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        FlowerServer(Path(arguments[0])).work()
+    except SettingError as error:
+        print(f"error: {shown(error)}", file=sys.stderr, flush=True)
+        return 2
+    except Interrupted as stop:
+        print(f"interrupted: {shown(stop)}", file=sys.stderr, flush=True)
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

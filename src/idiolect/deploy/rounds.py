@@ -1,0 +1,156 @@
+"""Synchronous rounds with sites of other owners, which come and go between rounds.
+
+Before each round: who has gone is not asked any more, who is back takes part again under its wire
+ids, who is new joins. A site that did not answer is greeted first, and asked again when it has
+answered. What sites refuse, fail to do or send as nonsense costs their own messages only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..core.factors import Factors
+from ..engine.lines import Gone
+from ..engine.remote import Remote
+from ..host.foreign import Foreign
+from ..host.metrics import Form
+from ..host.terms import HostSettings
+from .census import Site
+from .registry import Assembly
+
+GREETING = 10.0  # seconds in which those greeted before a round may answer
+SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
+LOOK = 0.5  # seconds between two looks at who is there
+
+
+class TooFewSites(RuntimeError):
+    """Fewer sites are there than a round needs, for longer than the server waits."""
+
+
+@dataclass
+class Sites(Remote):
+    """Carries messages between one server and sites."""
+
+    assembly: Assembly = field(kw_only=True)
+    host_settings: HostSettings = field(kw_only=True)
+    form: Form = field(kw_only=True)  # of outputs and targets
+    least: int = 1  # sites that a round needs
+    wait: float = 600.0  # seconds in which they may come
+    sample_of: Callable[[int], int] = lambda eligible: eligible  # clients heard among so many
+    joined: Callable[[Site], None] = lambda site: None  # told before a new site's first round
+
+    def __post_init__(self) -> None:
+        self.strict = False
+        self.silence = self.silence or SILENCE
+        self.tell = self._tell
+        super().__post_init__()
+        self.sites: list[Site] = []  # of each host
+
+    def add(self, site: Site) -> None:
+        """A site with wire ids, as the next host."""
+        self.sites.append(site)
+        assert isinstance(self.hosts, list)  # the same one for the whole run
+        self.hosts.append(Foreign(site.census(), site.wire_ids, self.host_settings, self.form))
+        self.assembly.network.nodes.append(site.node)
+
+    def advance(self, factors: Factors | None = None) -> None:
+        self.assemble()
+        super().advance(factors)
+
+    def present(self, host: int) -> bool:
+        """Not one that has just given no answer: the deadline has been waited for once."""
+        gone = self.unanswered.get(host)
+        return self.sites[host].here and (gone is None or gone.reason == "malformed")
+
+    def unexpected(self, ticket: int, frame: bytes | None) -> None:
+        self.assembly.heard(ticket, frame)
+
+    # -- between rounds --------------------------------------------------------------------------
+    def assemble(self) -> None:
+        """Who takes part in the next round; TooFewSites where not enough come in time."""
+        self._dismiss()
+        now = time.monotonic()
+        new = [site for site in self.sites if site.name not in self.assembly.known]
+        for site in new:  # it has agreed just now, and may have to load its data
+            self.assembly.enrol(site)
+        first, end = now + min(self.deadline or self.wait, self.wait), now + self.wait
+        self.assembly.look()
+        while self.assembly.expecting(GREETING) or (
+            not all(site.here for site in new) and time.monotonic() < first
+        ):
+            self.assembly.look(LOOK)
+            self._settle()
+        self._settle()
+        while self.here < self.least:
+            if time.monotonic() > end:
+                raise TooFewSites(
+                    f"sites: {self.here} of the {self.least} that a round needs are there, for "
+                    f"{self.wait:g} seconds; the run can be resumed when they are back"
+                )
+            self.assembly.look(LOOK)
+            self._settle()
+            time.sleep(0.0 if self.assembly.talking else LOOK)
+
+    def check_complete(self) -> None:
+        """Before the last figures, who gave no answer is greeted once more; nobody joins now."""
+        if not self.unanswered:
+            return
+        self._dismiss()
+        end = time.monotonic() + self.wait
+        self.assembly.look()
+        while self.assembly.expecting(GREETING) or (
+            self.here < self.least and time.monotonic() < end
+        ):
+            self.assembly.look(LOOK)
+            time.sleep(0.0 if self.assembly.talking else LOOK)
+        for n, site in enumerate(self.sites):
+            self.assembly.network.nodes[n] = site.node
+        self.unanswered = {}
+
+    def _dismiss(self) -> None:
+        """Who gave no answer does not take part until it has been greeted."""
+        for n, gone in self.unanswered.items():
+            if gone.reason != "malformed":  # it is there; what it sends is its own affair
+                self.sites[n].here = False
+
+    @property
+    def here(self) -> int:
+        """How many sites take part."""
+        return sum(site.here for site in self.sites)
+
+    def _settle(self) -> None:
+        """The roster as the sites are now."""
+        roster = self.server.roster
+        for site in list(self.assembly.agreed.values()):
+            self._join(site)
+        for n, site in enumerate(self.sites):
+            self.assembly.network.nodes[n] = site.node
+            if site.here and not bool(roster.eligible[site.wire_ids].any()):
+                roster.rejoin(site.ids)
+            elif not site.here:
+                roster.leave(site.ids)
+        eligible = int(roster.eligible.sum())
+        if eligible:
+            self.server.sample = self.sample_of(eligible)
+
+    def _join(self, site: Site) -> None:
+        """A new site, from this round on."""
+        site.joined = self.server.version
+        site.wire_ids = self._enrolled(site)
+        self.server.roster.leave(site.ids)  # until it has said that it takes part
+        self.joined(site)
+        self.add(site)
+        self.assembly.enrol(site)
+
+    def _enrolled(self, site: Site) -> Tensor:
+        return self.server.enrol(list(site.ids), site.sizes["train"])
+
+    def _tell(self, host: int, gone: Gone) -> None:
+        site = self.sites[host]
+        said = gone.text or self.assembly.network.why.get(site.node, "")
+        after = f": {said}" if said else ""
+        self.assembly.tell(f"{site.name} gives no message ({gone.reason}){after}")

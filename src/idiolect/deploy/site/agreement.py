@@ -1,0 +1,152 @@
+"""What a federation is about, as a server tells it and as a site remembers it: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ...core.files import read_json_object, write_json
+from ...core.typed import expect_fields
+from ...data.federation import Federation
+from ...host.terms import HostSettings
+from ...server.contract import Contract
+from .folder import AGREEMENT, ENROLLED, MEMBERS
+
+TABLE = "table"
+ARRAY = "array"
+_FORMS: dict[str, dict[str, Any]] = {
+    TABLE: {
+        "kind": str,
+        "target": str,
+        "features": list[str],
+        "classes": list[bool | int | float | str],
+        "preparation": dict[str, Any] | None,
+    },
+    ARRAY: {"kind": str, "inputs": list, "classes": int},
+}
+_AGREEMENT = {"plan": dict[str, Any], "run": int, "seed": int, "data": dict[str, Any]}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Method, model, loss and run settings (`plan`), the run, its seed, and the form of the data.
+
+    `data` is {"kind": "table", "target", "features", "classes", "preparation"}, with names of
+    classes ([] for a regression) and a preparation or None: each site prepares by its own numbers;
+    or {"kind": "array", "inputs": [dtype, shape], "classes"}.
+    """
+
+    plan: dict[str, Any]
+    run: int  # 32 bits
+    seed: int
+    data: dict[str, Any]
+
+    @classmethod
+    def read(cls, facts: Any) -> Agreement:
+        """Of unknown origin; ValueError says what is wrong."""
+        expect_fields(facts, _AGREEMENT)
+        if not 0 <= facts["run"] < 2**32:
+            raise ValueError("run: a whole number of 32 bits is expected")
+        if not 0 <= facts["seed"] < 2**63:
+            raise ValueError("seed: a whole number >= 0 is expected")
+        return cls(**{**facts, "data": read_form(facts["data"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / AGREEMENT, self.as_dict())
+
+    @classmethod
+    def load(cls, folder: Path) -> Agreement:
+        try:
+            return cls.read(read_json_object(folder / AGREEMENT, limit=64 << 20))
+        except ValueError as error:
+            raise ValueError(f"{folder / AGREEMENT}: {error}") from None
+
+
+def read_form(data: Any) -> dict[str, Any]:
+    """The form of the data, of unknown origin; ValueError says what is wrong."""
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in _FORMS:
+        raise ValueError(f"data: kind is {str(kind)[:40]!r}; one of {', '.join(_FORMS)}")
+    expect_fields(data, _FORMS[kind], place="data")
+    if kind == TABLE and (
+        not data["features"] or len(set(data["features"])) < len(data["features"])
+    ):
+        raise ValueError("data: features are one or more columns, each named once")
+    if kind == ARRAY:
+        inputs = data["inputs"]
+        sound = len(inputs) == 2 and isinstance(inputs[0], str) and isinstance(inputs[1], list)
+        if not sound or not all(type(n) is int and n >= 0 for n in inputs[1]):
+            raise ValueError("data: inputs are [dtype, shape]")
+    return dict(data)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which of the owner's clients take part, and what their data are like."""
+
+    ids: list[int | str]  # as the owner calls them
+    names: list[str]  # as the server does
+    data: dict[str, Any]  # classes, class_names, inputs and preparation: what predictions need
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / MEMBERS, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Members:
+        hints = {"ids": list[int | str], "names": list[str], "data": dict[str, Any]}
+        found = cls(**read_json_object(folder / MEMBERS, hints, limit=256 << 20))
+        if len(found.ids) != len(found.names) or not found.ids:
+            raise ValueError(f"{folder / MEMBERS}: a name for each client is expected")
+        return found
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What a server has said of the clients of this site."""
+
+    wire_ids: list[int]
+    checksum: int  # of the contract
+    validation: bool  # whether any client of the run, at whichever site, has validation data
+
+    @classmethod
+    def read(cls, facts: Any, clients: int) -> Enrolled:
+        """Of unknown origin, for so many clients; ValueError says what is wrong."""
+        expect_fields(facts, {"wire_ids": list[int], "checksum": int, "validation": bool})
+        ids = facts["wire_ids"]
+        if len(ids) != clients or any(b <= a for a, b in pairwise(ids)):
+            raise ValueError(f"wire_ids: {clients} increasing whole numbers are expected")
+        if ids and not (ids[0] >= 0 and ids[-1] < 2**32 - 1):
+            raise ValueError("wire_ids: whole numbers of 32 bits are expected")
+        return cls(**facts)
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / ENROLLED, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path, clients: int) -> Enrolled | None:
+        """None where nobody was enrolled yet."""
+        path = folder / ENROLLED
+        if not path.exists():
+            return None
+        try:
+            return cls.read(read_json_object(path, limit=256 << 20), clients)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an agreement comes to at a site."""
+
+    contract: Contract
+    settings: HostSettings
+
+
+# made by the layers above, which know methods, models and settings by name
+Build = Callable[[Agreement, Federation, tuple[str, ...]], Work]

@@ -1,0 +1,225 @@
+"""The owner's data: what there is, and as a federation wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import data as data_sets
+from ...core.knobs import SettingError
+from ...core.trees import leaves
+from ...core.typed import expect_fields
+from ...data.federation import Federation
+from ...data.frames import read_table
+from ...data.preparation import Preparation
+from ...data.preparation.choose import read_names
+from ...data.preparation.kinds import CATEGORY, coded
+from ...data.reading import Reading
+from ...data.tables import TableFile
+from ...host.service import Refused
+from .agreement import TABLE, Members
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE = "(all rows)"  # the column of clients of a table that has one client
+UNREADABLE = "this site's data cannot be read as agreed; its owner sees why"
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Data as the owner named them: a table, or a data set by name, and how it is read.
+
+    `share` is "2/3" for the second of three equal parts of the clients of a data set: for trials.
+    """
+
+    site: str
+    data: str = "table"
+    options: dict[str, Any] = field(default_factory=dict)  # as given
+    share: str = ""
+
+    @classmethod
+    def read(cls, saved: Any) -> Owned:
+        """The inverse of `as_dict`; ValueError says what is wrong."""
+        hints = {"site": str, "data": str, "options": dict[str, Any], "share": str}
+        expect_fields(saved, hints)
+        return cls(**saved)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_table(self) -> bool:
+        return self.data == TABLE
+
+    # -- what there is ---------------------------------------------------------------------------
+    def check(self) -> str:
+        """Read the data, and say what there is in a line; SettingError where they cannot be."""
+        if self.is_table:
+            reader, frame = self.reader, self.frame
+            for role in ("target", "client", "split"):
+                name = self.options.get(role)
+                if name and name not in frame.columns:
+                    raise SettingError(f"{role}: column {name!r} is not in {reader.path}")
+            return f"{reader.path}: {len(frame):,} rows, {len(frame.columns)} columns"
+        found = self.loaded
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(found.inputs))
+        return f"{found.name}: {found.clients:,} clients, {found.samples:,} samples of {shapes}"
+
+    @cached_property
+    def reader(self) -> TableFile:
+        return TableFile(**self.options)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The table as it is in its file."""
+        return self.reader.frame()
+
+    @cached_property
+    def loaded(self) -> Federation:
+        """The data set."""
+        found = data_sets.load(self.data, **self.options)
+        if not self.share:
+            return found
+        part, _, of = self.share.partition("/")
+        whole = part.isdigit() and of.isdigit() and 1 <= int(part) <= int(of) <= found.clients
+        if not whole:
+            raise SettingError(
+                f"share: {self.share!r} is not accepted; k/n for the k-th of n parts of the "
+                f"{found.clients} clients"
+            )
+        return found.of(np.array_split(np.arange(found.clients), int(of))[int(part) - 1])
+
+    # -- as a federation wants them --------------------------------------------------------------
+    def agreed(self, form: dict[str, Any]) -> Federation:
+        """The data in the agreed form; Refused names what does not fit, and no value of a row."""
+        return self._table(form) if form["kind"] == TABLE else self._arrays(form)
+
+    def _arrays(self, form: dict[str, Any]) -> Federation:
+        if self.is_table:
+            raise Refused("data: this site has a table; arrays are asked for")
+        found = self.loaded
+        inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)]
+        if inputs != [form["inputs"]]:
+            raise Refused(f"data: a sample is {inputs} at this site; {form['inputs']} is agreed")
+        if found.classes != form["classes"]:
+            raise Refused(
+                f"data: there are {found.classes} classes at this site; {form['classes']} are "
+                "agreed"
+            )
+        return found
+
+    def _table(self, form: dict[str, Any]) -> Federation:
+        frame = self.table(form["target"], form["features"])
+        how = self.reading(form)
+        classes = tuple(form["classes"])
+        self._check_classes(frame, form["target"], classes)
+        prepared = None
+        if form["preparation"] is not None:
+            try:
+                prepared = Preparation.from_dict(form["preparation"])
+            except SettingError as error:
+                raise Refused(str(error)) from None
+            names = [column.name for column in prepared.columns]
+            if names != form["features"]:
+                raise Refused("data: the preparation is of other columns than the features")
+        try:
+            found = read_table(frame, how, self.site, prepared, classes)
+        except SettingError as error:
+            raise Refused(UNREADABLE) from error
+        made = found.preparation
+        assert made is not None
+        texts = [c.name for c in made.columns if c.kind == CATEGORY]
+        if prepared is None and texts:
+            raise Refused(
+                f"data: column {texts[0]!r} holds categories, whose names all sites must know; "
+                "a preparation is needed (preparation federated)"
+            )
+        return found
+
+    def table(self, target: str, features: Sequence[str]) -> pd.DataFrame:
+        """The table, if it has these columns and its owner has not said otherwise."""
+        if not self.is_table:
+            raise Refused("data: this site has no table, and a table is asked for")
+        try:
+            frame = self.frame
+        except SettingError as error:
+            raise Refused(UNREADABLE) from error
+        for name in (target, *features):
+            if name not in frame.columns:
+                raise Refused(f"data: column {name!r} is not in this site's table")
+        own = self.options.get("target")
+        if own and own != target:
+            raise Refused(f"data: {target!r} is to be predicted; this site's owner allows another")
+        allowed = read_names(self.options.get("features"))
+        kept = {*read_names(self.options.get("drop"))}
+        kept |= {self.options[role] for role in ("client", "split") if self.options.get(role)}
+        for name in features:
+            if name == target or name in kept or (allowed and name not in allowed):
+                raise Refused(f"data: column {name!r} is no feature at this site")
+        if not self.options.get("client"):
+            frame = frame.copy(deep=False)
+            frame.insert(0, ONE, self.site)
+        return frame
+
+    def reading(self, form: dict[str, Any]) -> Reading:
+        """How the table is read under an agreement."""
+        own = {f.name: getattr(self.reader, f.name) for f in fields(Reading)}
+        kept = {name: own[name] for name in ("split", "valid", "test", "seed")}
+        kept["client"] = self.options.get("client") or ONE
+        kept["target"] = form["target"]
+        kept["kind"] = "classes" if form["classes"] else "values"
+        if form.get("preparation") is None:
+            scale = self.options.get("scale", "client")
+            kept["scale"] = "client" if scale == "federated" else scale
+            kept["features"] = tuple(form["features"])
+            kept["missing"] = own["missing"]
+            kept["dates"] = own["dates"]
+        return Reading(**kept)
+
+    def _check_classes(self, frame: pd.DataFrame, target: str, classes: tuple[Any, ...]) -> None:
+        if not classes:
+            return
+        _, found = coded(frame[target].dropna())
+        if any(value not in classes for value in found):
+            raise Refused(
+                f"data: column {target!r} holds classes at this site that are not among the "
+                f"{len(classes)} agreed"
+            )
+
+    # -- who takes part --------------------------------------------------------------------------
+    def members(self, found: Federation, least: int, own_names: bool) -> Members:
+        """The clients with so many training samples, and what the server calls them.
+
+        That is the site's name, with numbers if they are several, or their own ids.
+        """
+        chosen = (found.sizes("train") >= least).nonzero().flatten().tolist()
+        if not chosen:
+            raise Refused("min_samples: no client of this site has as many training samples")
+        names = found.names
+        if not own_names:
+            several = [f"{self.site}/{k + 1}" for k in range(found.clients)]
+            names = tuple(several) if found.clients > 1 else (self.site,)
+        ids = [found.ids[k] for k in chosen]
+        return Members(ids, [names[k] for k in chosen], _facts(found))
+
+
+def joined(found: Federation, members: Members) -> Federation:
+    """The data of those who take part, by the names that their random numbers are keyed by."""
+    positions = [found.position(id) for id in members.ids]
+    return replace(found.of(positions), ids=tuple(members.names))
+
+
+def _facts(found: Federation) -> dict[str, Any]:
+    """What predictions need to know of the data, as a record of a run has it."""
+    return {
+        "name": found.name,
+        "classes": found.classes,
+        "class_names": list(found.class_names),
+        "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)],
+        "preparation": found.preparation.as_dict() if found.preparation else None,
+    }

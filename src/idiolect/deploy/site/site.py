@@ -1,0 +1,387 @@
+"""A site at work: what is asked, what is answered, and what the owner's rules make of it."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version as version_of
+from typing import Any
+
+import torch
+
+from ...core.files import check_object, private_folder
+from ...core.knobs import SettingError
+from ...core.trees import leaves
+from ...data.federation import SPLITS, Federation
+from ...host import calls
+from ...host.calls import FAILED, REFUSED, Call
+from ...host.durable import Durable
+from ...host.host import Host
+from ...host.service import Refused, Service
+from .agreement import Agreement, Build, Enrolled, Members, Work
+from .folder import ENROLLED, ROWS, Folder
+from .leaving import Content, check_caps, check_round, content, without_few
+from .log import Log, now
+from .owned import Owned, joined
+from .rules import Rules
+from .spent import Spent
+from .sums import check_same, read_sums_call, sums_reply
+
+ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
+MOST_RUNS = 1000  # of a state directory
+SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """An agreement, and what it comes to here."""
+
+    agreement: Agreement
+    members: Members
+    federation: Federation  # of those who take part, by their names on the wire
+    work: Work
+
+
+class Site:
+    """Answers frames, one after the other; every reply passes through the rules.
+
+    A frame that comes twice in a row is answered once: the second gets the first one's reply.
+    `tell` gets lines for the owner, in plain words.
+    """
+
+    def __init__(
+        self,
+        owned: Owned,
+        folder: Folder,
+        rules: Rules,
+        build: Build,
+        tell: Callable[[str], None] = print,
+    ):
+        self.owned = owned
+        self.folder = folder
+        self.rules = rules
+        self.build = build
+        self.tell = tell
+        self.log = Log(folder.messages)
+        self.spent = Spent.load(folder.path)
+        self.agreed: Agreed | None = None
+        self.service: Service | None = None
+        self._last: tuple[bytes | None, bytes] = (None, b"")
+        self._told = ""
+
+    # -- lifecycle -------------------------------------------------------------------------------
+    def resume(self) -> None:
+        """Go on with the run that this site was in, if it was in one."""
+        run = self.folder.current()
+        if run is None:
+            return
+        place = self.folder.run(run)
+        try:
+            self.agreed = self._agree(Agreement.load(place), Members.load(place))
+            enrolled = Enrolled.load(place, self.agreed.federation.clients)
+            if enrolled is not None:
+                self._enrol(enrolled, begun=True)
+        except (ValueError, OSError) as error:
+            self.agreed = self.service = None
+            self.tell(f"the run {run:08x} cannot be gone on with: {_in_full(error)}")
+            return
+        if self.service is not None:
+            self.tell(f"going on with run {run:08x} after {self.service.concluded + 1} rounds")
+
+    def most_bytes(self) -> int:
+        """The largest frame that is accepted now: no larger than the contract can need."""
+        most = SMALL
+        if self.agreed is not None:
+            contract = self.agreed.work.contract
+            clients = self.agreed.federation.clients
+            up = max(contract.up.length, contract.up.values * 8)
+            most += contract.down.length + 2 * up + 64 * clients
+        return min(most, self.rules.most_bytes)
+
+    def close(self) -> None:
+        self.log.close()
+
+    # -- a frame ---------------------------------------------------------------------------------
+    def handle(self, frame: bytes) -> bytes:
+        """The reply to a frame."""
+        self.spent.bytes_in += len(frame)
+        self.spent.last_contact = now()
+        if frame == self._last[0]:
+            self.log.write("in", "", len(frame), content="the same message again")
+            reply = self._last[1]
+            self.spent.bytes_out += len(reply)
+            self.spent.save(self.folder.path)
+            self.log.write("out", "", len(reply), content="the same reply again")
+            return reply
+        kind, round = "", None
+        try:
+            call = Call.open(frame, self.most_bytes())
+            kind = call.kind if call.kind in (*_KINDS, *_INSIDE) else "unknown"
+            told = call.facts.get("version")
+            round = told if type(told) is int else None
+            self.log.write("in", kind, len(frame), round=round, content=_KINDS.get(kind, ""))
+            reply, said = self._answer(call, frame)
+        except Exception as error:
+            return self._refuse(kind, round, error)
+        self.spent.messages += 1
+        self.spent.bytes_out += len(reply)
+        self.spent.save(self.folder.path)  # before it leaves
+        self.log.write(
+            "out", kind, len(reply), round=round, numbers=said.numbers, content=said.words
+        )
+        self._last = (frame, reply)
+        return reply
+
+    def refuse(self, reason: str) -> bytes:
+        """The reply to what is refused before it is a call: a frame that is too large."""
+        return self._refuse("", None, Refused(reason))
+
+    def _refuse(self, kind: str, round: int | None, error: Exception) -> bytes:
+        if isinstance(error, Refused):
+            reply = Call(REFUSED, {"reason": str(error)})
+        else:  # its text may have values of the data in it
+            reply = Call(FAILED, {"text": f"{type(error).__name__} at this site in {kind!r}"})
+        frame = reply.pack()
+        self.spent.refused += 1
+        self.spent.bytes_out += len(frame)
+        with suppress(OSError):  # a full disk
+            self.spent.save(self.folder.path)
+            why = f"refused: {error}" if isinstance(error, Refused) else type(error).__name__
+            self.log.write("out", reply.kind, len(frame), round=round, verdict=why)
+        self.tell(f"{kind or 'a message'} was refused: {_in_full(error)}")
+        return frame
+
+    def _answer(self, call: Call, frame: bytes) -> tuple[bytes, Content]:
+        """The reply, packed, and what is in it; nothing is kept of a call that is refused."""
+        if call.kind in _INSIDE:
+            raise Refused(f"{call.kind}: it is not for outsiders")
+        if call.kind in ROUND_CALLS:
+            return self._round(call, frame)
+        known: dict[str, Callable[[Call], Call]] = {
+            "hello": self._hello,
+            "sums": self._sums,
+            "agree": self._take_agreement,
+            "enrol": self._take_enrolment,
+            "status": self._status,
+        }
+        if call.kind not in known:
+            raise Refused(f"{call.kind[:40]!r} is nothing that a site is asked for")
+        if call.tensors:
+            raise Refused(f"{call.kind}: it has no tensors")
+        reply = known[call.kind](call)
+        said = content(reply, 1)
+        packed = reply.pack()
+        check_caps(self.rules, self.spent, said.numbers, len(packed))
+        self.spent.numbers += said.numbers
+        return packed, said
+
+    # -- before the rounds -----------------------------------------------------------------------
+    @property
+    def concluded(self) -> int:
+        """The last round that is done; -1 before the first."""
+        return self.service.concluded if self.service else -1
+
+    def _hello(self, call: Call) -> Call:
+        _fields(call, {})
+        facts = {"idiolect": version_of("idiolect"), "site": self.owned.site}
+        run = self.agreed.agreement.run if self.agreed else None
+        return Call("hello", {**facts, "run": run, "concluded": self.concluded})
+
+    def _status(self, call: Call) -> Call:
+        if self.service is None:
+            return Call("status", {"concluded": -1, "written": -1})
+        return self.service.reply(Call("status"))
+
+    def _sums(self, call: Call) -> Call:
+        if not self.rules.sums:
+            raise Refused("sums: this site's owner lets no sums of columns leave")
+        asked = read_sums_call(call)
+        reply = sums_reply(self.owned, asked, self.rules.min_samples)
+        check_same(self.folder.path, asked)
+        return reply
+
+    def _take_agreement(self, call: Call) -> Call:
+        facts = dict(call.facts)
+        _check_version(facts.pop("idiolect", None))
+        try:
+            agreement = Agreement.read(facts)
+        except ValueError as error:
+            raise Refused(f"agree: {error}") from None
+        place = self.folder.run(agreement.run)
+        same = self.agreed is not None and self.agreed.agreement == agreement
+        # until its clients are enrolled, a run may still be agreed anew: its preparation may come
+        if (place / ENROLLED).exists() and Agreement.load(place) != agreement:
+            raise Refused(f"run: {agreement.run} was agreed with other terms; use a new number")
+        if not same:
+            if len(self.folder.runs()) >= MOST_RUNS and not place.exists():
+                raise Refused(f"run: this site has taken part in {MOST_RUNS} runs; no more")
+            found = self._agree(agreement)
+            private_folder(place)
+            found.members.save(place)
+            agreement.save(place)
+            self.folder.enter(agreement.run)
+            self.agreed = found
+            self.service = None
+            clients = found.federation.clients
+            self.tell(f"agreed to run {agreement.run:08x}: {_about(agreement)}; {clients} clients")
+        assert self.agreed is not None
+        return self._census(self.agreed.federation)
+
+    def _agree(self, agreement: Agreement, members: Members | None = None) -> Agreed:
+        """What an agreement comes to; `members` are those who took part in it before."""
+        found = self.owned.agreed(agreement.data)
+        if members is None:
+            own = self.rules.client_names == "own"
+            members = self.owned.members(found, self.rules.min_samples, own)
+        data = joined(found, members)
+        try:
+            work = self.build(agreement, data, self.rules.allow_code)
+        except SettingError as error:
+            raise Refused(str(error)) from None
+        for metric in work.settings.metrics:
+            if metric.name not in self.rules.metrics:
+                raise Refused(
+                    f"metrics: {metric.name} is to be counted; this site's owner allows "
+                    f"{', '.join(self.rules.metrics) or 'none'}"
+                )
+        return Agreed(agreement, members, data, work)
+
+    def _census(self, data: Federation) -> Call:
+        sizes = {split: data.sizes(split).tolist() for split in SPLITS}
+        clients = [
+            {"id": name, **{split: sizes[split][k] for split in SPLITS}}
+            for k, name in enumerate(data.names)
+        ]
+        inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(data.inputs)]
+        return Call("census", {"clients": clients, "inputs": inputs, "classes": data.classes})
+
+    def _take_enrolment(self, call: Call) -> Call:
+        agreed = self._agreed()
+        try:
+            enrolled = Enrolled.read(call.facts, agreed.federation.clients)
+        except ValueError as error:
+            raise Refused(f"enrol: {error}") from None
+        place = self.folder.run(agreed.agreement.run)
+        earlier = Enrolled.load(place, agreed.federation.clients)
+        if earlier is not None and earlier != enrolled:
+            raise Refused("enrol: the clients of this site were enrolled otherwise in this run")
+        if self.service is None:
+            self._enrol(enrolled, begun=earlier is not None)
+            enrolled.save(place)
+        return self._status(call)
+
+    def _enrol(self, enrolled: Enrolled, begun: bool) -> None:
+        agreed = self._agreed()
+        contract = agreed.work.contract
+        if contract.checksum != enrolled.checksum:
+            raise Refused(
+                f"enrol: the contract has the checksum {contract.checksum:08x} at this site, and "
+                f"{enrolled.checksum:08x} at the server: versions, method, model or settings differ"
+            )
+        settings = replace(agreed.work.settings, validation=enrolled.validation)
+        host = Host(contract, agreed.federation, torch.tensor(enrolled.wire_ids), settings)
+        durable = Durable(host, self.folder.run(agreed.agreement.run) / ROWS)
+        durable.load(begun)
+        self.service = Service(host, durable)
+
+    def _agreed(self) -> Agreed:
+        if self.agreed is None:
+            raise Refused("nothing is agreed yet: agree comes first")
+        return self.agreed
+
+    # -- rounds ----------------------------------------------------------------------------------
+    def _round(self, call: Call, frame: bytes) -> tuple[bytes, Content]:
+        """A call of a round, with what it may take and what may leave."""
+        agreed = self._agreed()
+        service = self.service
+        if service is None:
+            raise Refused("nobody is enrolled yet: enrol comes first")
+        order = hashlib.sha256(frame).hexdigest()
+        again = order == self.spent.last_order  # after a restart: it was counted before
+        training = call.kind == "update"
+        if training and not again:
+            check_round(self.rules, self.spent)
+        try:
+            reply = service.reply(call)
+            if reply.kind == "scores":
+                reply = without_few(self.rules, reply, agreed.work.settings.metrics)
+            said = content(reply, agreed.work.contract.task.dtype.itemsize)
+            packed = reply.pack()
+            check_caps(self.rules, self.spent, 0 if again else said.numbers, len(packed))
+        except Exception:
+            if training and type(call.facts.get("version")) is int:
+                service.host.undo(call.facts["version"])
+            raise
+        self._keep_down(call, service)
+        if not again:
+            self.spent.numbers += said.numbers
+            self.spent.rounds += training
+        if training:
+            self.spent.last_order = order
+        for name in said.metrics:
+            self.spent.metrics[name] = self.spent.metrics.get(name, 0) + 1
+        self._say(call)
+        return packed, said
+
+    def _keep_down(self, call: Call, service: Service) -> None:
+        """The message that personal models are made with, beside the rows."""
+        if "down" in call.tensors and service.durable is not None:
+            service.durable.keep_down(call.facts["version"], calls.as_bytes(call.tensors["down"]))
+
+    def _say(self, call: Call) -> None:
+        """A line per round."""
+        line = ""
+        if call.kind == "conclude":
+            line = f"round {call.facts['version'] + 1} is done"
+        elif call.kind.startswith("evaluate") and not self._told.startswith("evaluated"):
+            line = f"evaluated after {call.facts['version']} rounds"
+        if line and line != self._told:
+            self._told = line
+            self.tell(line)
+
+
+_KINDS = {
+    "hello": "who is there?",
+    "sums": "asks for counts and sums of columns",
+    "agree": "method, model, settings and form of the data",
+    "enrol": "numbers that stand for the clients",
+    "status": "which round is done?",
+    "update": "an order to train, with the shared model",
+    "answer": "asks for the values of some coordinates",
+    "conclude": "whose messages counted",
+    "evaluate": "asks for figures of the personal models",
+    "evaluate_shared": "asks for figures of the shared model",
+}
+_INSIDE = ("save", "load", "begin", "arrived", "release")  # of a host in the engine's own hands
+
+
+def _check_version(theirs: Any) -> None:
+    """Refuse a server of another version; one that does not say it is judged by its contract."""
+    ours = version_of("idiolect")
+    if theirs is not None and theirs != ours:
+        raise Refused(
+            f"version: the server has idiolect {str(theirs)[:40]}, this site {ours}; "
+            "the same is needed on both"
+        )
+
+
+def _fields(call: Call, fields: dict[str, Any]) -> None:
+    try:
+        check_object(call.facts, fields)
+    except ValueError as error:
+        raise Refused(f"{call.kind}: {error}") from None
+
+
+def _about(agreement: Agreement) -> str:
+    model = agreement.plan.get("model") or "the model chosen from the data"
+    return f"{agreement.plan.get('method')}, {model}"
+
+
+def _in_full(error: BaseException) -> str:
+    """All there is to say of an error, for the owner."""
+    if isinstance(error, SettingError):
+        return f"{error} ({error.__cause__})" if error.__cause__ else str(error)
+    return "".join(traceback.format_exception(error)).strip()

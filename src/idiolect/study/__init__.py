@@ -1,0 +1,1 @@
+"""Many runs: comparisons, pipelines, sweeps, tuning, advice and splits."""

@@ -1,0 +1,111 @@
+"""compare.json and pipeline.json: what a folder of several runs says of them, read warily."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+from ..core.files import read_json
+from ..core.knobs import SettingError
+from ..core.typed import expect_fields
+from ..report.goals import Goals
+from ..run.plan import Plan
+
+COMPARE = "compare.json"
+PIPELINE = "pipeline.json"
+_Figures = dict[str, float | None]
+_COMPARISON = {
+    "baselines": bool,
+    "count": str,
+    "folders": list[str],
+    "plans": list[dict[str, Any]],
+    "rounds": list[int],
+    # when it is finished
+    "skipped": dict[str, str],
+    "note": str,
+    "labels": list[str],
+    "goals": dict[str, Any],
+    "majority": dict[str, Any] | None,
+    "title": str,
+}
+_MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note"}
+_GOALS = {
+    "budget": int,
+    "target": float | None,
+    "count": str,
+    "metric": str,
+    "higher": bool,
+}
+_MAJORITY = {
+    "method": str,
+    "label": str,
+    "rounds": int,
+    "seeds": list[int],
+    "accuracy": _Figures,
+    "loss": _Figures,
+    "bytes": dict[str, int],
+    "values": dict[str, float],
+    "gradients_per_client": float,
+    "seconds": float,
+    "rejected": int,
+    "metrics": dict[str, _Figures],
+}
+_STAGE = {"method": str, "rounds": int}
+
+
+def read_comparison(directory: Path) -> dict[str, Any]:
+    """compare.json of a comparison, finished or not; SettingError names what is wrong in it."""
+    path = directory / COMPARE
+    saved = read_json(path)
+    finished = isinstance(saved, dict) and "labels" in saved
+    try:
+        expect_fields(saved, _COMPARISON, set(_COMPARISON) - {"folders"})
+        if finished:
+            expect_fields(saved, _COMPARISON, _MAY_MISS)
+            expect_fields(saved["goals"], _GOALS, {"metric", "higher"}, place="goals")
+            if saved["majority"] is not None:
+                expect_fields(saved["majority"], _MAJORITY, {"metrics"}, place="majority")
+            if len(saved["labels"]) != len(saved["folders"]):
+                raise ValueError("labels and folders are not as many")
+            Goals(**saved["goals"])
+        for name in saved["folders"]:
+            _check_inside(directory, name)
+        for number, plan in enumerate(saved.get("plans", ())):
+            Plan.read(plan, f"plans[{number}]")
+    except ValueError as error:
+        raise SettingError(f"directory: cannot use {path}: {error}") from None
+    return saved
+
+
+def read_pipeline(directory: Path) -> dict[str, Any]:
+    """pipeline.json of a pipeline; SettingError names what is wrong in it."""
+    path = directory / PIPELINE
+    saved = read_json(path)
+    try:
+        hints = {"stages": list[dict[str, Any]], "plans": list[dict[str, Any]]}
+        expect_fields(saved, hints, {"plans"})
+        for number, stage in enumerate(saved["stages"]):
+            expect_fields(stage, _STAGE, place=f"stages[{number}]")
+        for number, plan in enumerate(saved.get("plans", ())):
+            Plan.read(plan, f"plans[{number}]")
+        if not saved["stages"] or len(saved.get("plans", saved["stages"])) != len(saved["stages"]):
+            raise ValueError("stages and plans are not as many")
+    except ValueError as error:
+        raise SettingError(f"directory: cannot use {path}: {error}") from None
+    return saved
+
+
+def _check_inside(directory: Path, name: str) -> None:
+    """Refuse a name that leaves the directory, by itself or through a link."""
+    plain = name not in ("", ".", "..") and not set(name) & set("/\\:\0")
+    if not plain:
+        raise ValueError(f"folders: {name[:80]!r} does not lie in the directory")
+    try:
+        kind = (directory / name).lstat().st_mode
+    except FileNotFoundError:
+        return  # resume runs it again, load says what is missing
+    except OSError as error:
+        raise ValueError(f"folders: {name[:80]!r}: {error.strerror}") from None
+    if not stat.S_ISDIR(kind):
+        raise ValueError(f"folders: {name[:80]!r} is not a folder itself")

@@ -1,0 +1,296 @@
+"""Many independent runs, in worker processes: stored as they finish, continued at a restart.
+
+A job is one run. The results of a grid are lines of a JSONL file, found again by the key of their
+job: started a second time, a grid runs only the jobs that are not stored yet.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ..core.plain import plain
+from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
+from ..run.on_disk import on_disk
+
+Outcome = dict[str, Any]  # the result of a job, as JSON holds it
+RECORD = ("key", "job", "result")  # of a line
+
+
+class Job(Protocol):
+    """One run of a grid: hashable, and picklable where more than one worker runs it."""
+
+    def key(self) -> str:
+        """A digest of everything that the result depends on: another setting is another key."""
+
+    def train(self) -> Outcome:
+        """The run itself. Its result is plain data: what JSON can hold."""
+
+    def cost(self) -> float:
+        """How long it takes, in any unit that all jobs of the grid share."""
+
+    def describe(self) -> str:
+        """A few words for people who read the stored lines."""
+
+
+J = TypeVar("J", bound=Job)
+Report = Callable[[Mapping[J, Outcome], J | None], None]
+Failed = Callable[[J, Exception], None]
+
+
+class WorkerLost(RuntimeError):
+    """A worker process ended in a job: it was killed, or memory ran out."""
+
+
+def stored(path: Path) -> dict[str, Outcome]:
+    """The finished jobs of a file, by key. A line that is damaged or cut off counts as not run.
+
+    >>> stored(Path("no-such-file.jsonl"))
+    {}
+    """
+    return {record["key"]: record["result"] for record in records(path)}
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The sound lines of such a file: key, job and result."""
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        try:
+            record = json.loads(line)
+            if {*RECORD} <= {*record} and isinstance(record["key"], str):
+                yield record
+        except (ValueError, TypeError, RecursionError):
+            continue
+
+
+def finish(
+    jobs: Sequence[J],
+    path: Path,
+    workers: int = 1,
+    report: Report[J] | None = None,
+    share: Any = None,
+    failed: Failed[J] | None = None,
+) -> dict[J, Outcome]:
+    """The results of all jobs, in their order: stored at `path`, or run now and appended there.
+
+    `report(results, job)` is called with all results so far: once at the start with job None, and
+    after every job with the one that has just finished. With one worker the jobs run in this
+    process. On Ctrl-C, SIGTERM or SIGHUP the jobs at work are finished and stored, then
+    `Interrupted` is raised; a second signal stops at once. Workers end with this process, however
+    it ends. What a full disk does not take is tried again with the next job.
+
+    A worker that is killed is replaced, and its job is run again. What fails ends the grid; with
+    `failed` it is told there, has no result, and the others go on. `share` is what every job finds
+    in `shared()`; workers get it once.
+    """
+    before = stored(path)
+    keys = {job: job.key() for job in jobs}
+    results = {job: before[key] for job, key in keys.items() if key in before}
+    left = [job for job in keys if job not in results]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if report:
+        report(results, None)
+    waiting: list[str] = []  # lines that are not stored yet
+    with closing(_each(left, workers, share)) as finished:
+        for job, result in finished:
+            if isinstance(result, Exception):
+                if failed is None:
+                    raise result
+                failed(job, result)
+                continue
+            record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
+            waiting.append(json.dumps(record, allow_nan=False))
+            results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
+            with on_disk(f"the result of {job.describe()}"):
+                store(path, waiting)
+            if report:
+                report(results, job)
+    if waiting:
+        with on_disk(f"{len(waiting)} of {len(results)} results"):
+            store(path, waiting)
+    return {job: results[job] for job in keys if job in results}
+
+
+def store(path: Path, lines: list[str]) -> None:
+    """Append lines and forget them; one that was cut off there must not run into the next one."""
+    while lines:
+        with path.open("ab+", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            whole = file.read(1) in (b"", b"\n")
+            left = memoryview(f"{'' if whole else chr(10)}{lines[0]}\n".encode())
+            while left:
+                left = left[file.write(left) :]
+        del lines[0]
+
+
+# -- running ------------------------------------------------------------------------------------
+Ended = tuple[J, Outcome | Exception]
+_shared: Any = None
+
+
+def shared() -> Any:
+    """What the jobs of a grid have in common."""
+    return _shared
+
+
+@contextmanager
+def _sharing(share: Any) -> Iterator[None]:
+    global _shared
+    before, _shared = _shared, share
+    try:
+        yield
+    finally:
+        _shared = before
+
+
+def _each(jobs: Sequence[J], workers: int, share: Any) -> Generator[Ended[J], None, None]:
+    """The jobs with their results or errors, in the order in which they finish."""
+    with finish_on_interrupt("finishing the jobs at work, then stopping") as interrupted:
+        if workers < 2 or len(jobs) < 2:
+            with _sharing(share):
+                yield from _in_this_process(jobs, interrupted)
+        else:
+            yield from _in_workers(jobs, workers, share, interrupted)
+        if interrupted():
+            raise interrupted.stop(
+                "the finished jobs are stored; the same command goes on from there"
+            )
+
+
+def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[Ended[J]]:
+    for job in jobs:
+        if interrupted():
+            return
+        try:
+            outcome: Outcome | Exception = _train_in_thread(job)
+        except Exception as error:
+            outcome = error
+        yield job, outcome
+
+
+def _in_workers(
+    jobs: Sequence[J], workers: int, share: Any, interrupted: Interruption
+) -> Iterator[Ended[J]]:
+    """Jobs in a pool. Where a worker is lost, nobody knows in which of the jobs at work: they are
+    run again, and those that were at work twice one by one."""
+    queue = deque(jobs)
+    suspects: deque[J] = deque()
+    lost: Counter[J] = Counter()
+    while (queue or suspects) and not interrupted():
+        alone = not queue
+        some = deque([suspects.popleft()]) if alone else queue
+        for job, outcome in _in_pool(some, 1 if alone else workers, share, interrupted):
+            if not isinstance(outcome, BrokenProcessPool):
+                yield job, outcome
+            elif alone:
+                yield job, WorkerLost("its worker process was killed, or ran out of memory")
+            else:
+                lost[job] += 1
+                (suspects if lost[job] > 1 else queue).append(job)
+
+
+def _in_pool(
+    queue: deque[J], workers: int, share: Any, interrupted: Interruption
+) -> Iterator[Ended[J]]:
+    """The jobs of a queue, until it is empty or a worker is lost."""
+    running: dict[Future[Outcome], J] = {}
+    others = set(multiprocessing.active_children())
+    broken = False
+    with _pool(workers, share) as pool:
+        try:
+            while (queue and not broken) or running:
+                while queue and not broken and len(running) <= workers:  # one ahead: nobody waits
+                    job = queue.popleft()
+                    try:
+                        running[pool.submit(_train_in_thread, job)] = job
+                    except BrokenProcessPool as lost:
+                        broken = True
+                        yield job, lost
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    error = future.exception()
+                    if error is not None and not isinstance(error, Exception):
+                        raise error
+                    broken |= isinstance(error, BrokenProcessPool)
+                    yield running.pop(future), error if error is not None else future.result()
+                if interrupted():
+                    queue.clear()
+                    running = {f: job for f, job in running.items() if not f.cancel()}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+            raise
+
+
+def _pool(workers: int, share: Any) -> ProcessPoolExecutor:
+    spawn = multiprocessing.get_context("spawn")  # a forked process may hang in torch's threads
+    return ProcessPoolExecutor(
+        workers, mp_context=spawn, initializer=_prepare_worker, initargs=(share,)
+    )
+
+
+def _prepare_worker(share: Any) -> None:
+    """One thread per worker; signals are the parent's business, and its end is the worker's."""
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    global _shared
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
+    torch.set_num_threads(1)
+    threadpool_limits(1)  # NumPy's BLAS: threads of several workers would wait for each other
+    _shared = share
+
+
+def _train_in_thread(job: Job) -> Outcome:
+    """Train outside the main thread, where a run leaves Ctrl-C to the grid.
+
+    The thread is a daemon, so that a second Ctrl-C does not wait for it.
+    """
+    result: Future[Outcome] = Future()
+
+    def train() -> None:
+        try:
+            result.set_result(job.train())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=train, daemon=True).start()
+    return result.result()
+
+
+# -- A worker whose parent was killed ends too, where it would wait for its next job for ever --
+
+POLL = 0.5  # seconds
+
+
+def end_with_parent(pid: int | None = None) -> None:
+    """Watch the parent of this process in a thread: a process of multiprocessing knows it.
+
+    Any other is told its `pid`, and asks again and again (where the system tells, as Unix does).
+    """
+    threading.Thread(target=_watch, args=(pid,), daemon=True).start()
+
+
+def _watch(pid: int | None) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # a pipe that is closed with the parent, however it ends
+    elif pid is not None:
+        while os.getppid() == pid:
+            time.sleep(POLL)
+    os._exit(1)

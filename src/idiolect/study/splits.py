@@ -1,0 +1,349 @@
+"""Which part of a model should be personal: every split measured, and one recommended.
+
+From a common start (FedAvg for some rounds, or given weights) the private part of every client is
+fine-tuned, all else as it is. Validation data decide. What is within one standard error of the
+best is as good, and of these the smallest private part is taken: section 4.3 of the FFGG paper,
+"the smaller the personalized part w is, the easier will be its fine-tuning". Test data are never
+looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.knobs import SettingError, build
+from ..core.plain import plain
+from ..data.federation import Federation
+from ..methods import label_of
+from ..report.splits import splits_table
+from ..report.tables import render
+from ..run.given import AnyMethod, AnyModel, read_method, read_task
+from ..run.progress import wanted
+from ..run.run import run, torch_threads
+from ..run.settings import DTYPES, Settings
+from ..task.task import Task
+from ..wire.messages import HEADER
+from .split_candidates import EVERYTHING, NOTHING, Candidate, candidates
+from .split_measure import Measure, Measured
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ROUNDS = 50  # of FedAvg, where the user does not say
+STEPS = 50  # of fine-tuning
+RATES = [0.03, 0.1, 0.3, 1.0]  # the best of which each candidate has
+DIVERGED = (
+    "start: the start has diverged, and no candidate has a finite validation loss; "
+    "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
+)
+# settings of a run that are about its evaluation, which this has no use for
+EVALUATION = (
+    "eval_every",
+    "metrics",
+    "metric",
+    "target_accuracy",
+    "target_value",
+    "patience",
+    "keep_best",
+)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The candidates as rows of plain data, the one to take, and why."""
+
+    rows: list[dict[str, Any]]
+    choice: str  # as `part` of a method: "layer:2", "adapter", or "none": nothing
+    reasons: list[str]
+    title: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def table(self, width: int | None = None) -> Table:
+        """The table of the command line."""
+        return splits_table(self.rows, self.choice, self.reasons, self.title, width)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        found = {"choice": self.choice, "reasons": self.reasons, "candidates": self.rows}
+        return cast(dict[str, Any], plain({**self.facts, **found}))
+
+    def __str__(self) -> str:
+        return render(self.table())
+
+    def __repr__(self) -> str:
+        return f"Splits(choice={self.choice!r}, of {len(self.rows)})"
+
+
+def splits(
+    task: AnyModel,
+    federation: Federation,
+    *,
+    parts: str = "",
+    rank: int = 4,
+    adapter: str = "low-rank",
+    start: AnyMethod = "fedavg",
+    private_start: str = "common",
+    progress: bool | None = None,
+    report: Any = None,
+    tell: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Splits:
+    """Measure every part of a model that could be personal, and recommend one.
+
+    `parts` names candidates, separated by semicolons ("input;head;adapter,norms"); without it there
+    is one for each block or layer, for norms, for biases, and for adapters of inner width `rank`
+    (0: none) of kind `adapter`. `start` is the method whose shared model they start from; with
+    `private_start="random"` the private part starts anew, as that of FFGG does by default. Settings
+    are those of `run`: `rounds` of the start (50 without word, none with `weights`), `seeds`,
+    `batch`, `sample`, ...; `finetune_steps` and `finetune_lr` are those of the private part (50
+    steps, and the best of 0.03, 0.1, 0.3 and 1 on validation data). `report` and `tell` are for the
+    command line: what rounds and lines of progress go to.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("digits", clients=4)
+    >>> model = lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="16")
+    >>> found = il.splits(model, federation, rounds=5, finetune_steps=5)
+    >>> [row["part"] for row in found.rows]
+    ['none', 'layer:1', 'layer:2', 'biases', 'adapter', 'all']
+    """
+    whole, _ = read_task(task, federation)
+    given = _given(settings, whole)
+    chosen = build(Settings, given, "run")
+    if not bool(federation.sizes("valid").any()):
+        raise SettingError(
+            "data: no client has validation data, which decide between splits; "
+            "give a validation share (valid=0.2)"
+        )
+    if private_start not in ("common", "random"):
+        raise SettingError(
+            f"private_start: {private_start!r} is not accepted; 'common' or 'random'"
+        )
+    method = read_method(start)
+    bound = whole.under(chosen.numerics(chosen.seed))
+    found = [
+        Candidate(NOTHING),
+        *candidates(bound, parts, rank, adapter),
+        Candidate(EVERYTHING),
+    ]
+    steps = chosen.finetune_steps or STEPS
+    rates = [chosen.finetune_lr] if "finetune_lr" in settings else RATES
+    unseen = without_test(federation)
+    told = tell or (_line if wanted(progress) else _silent)
+    for_run = {n: v for n, v in given.items() if not n.startswith("finetune_")}
+    if report is not None:
+        progress = report(label_of(method), chosen.seed, chosen.rounds)
+    result = run(method, whole, unseen, progress=progress, **for_run, eval_every=0)
+    measured: list[list[Measured]] = []
+    with torch_threads(chosen.threads):
+        for seed in range(chosen.seed, chosen.seed + chosen.seeds):
+            session = result.session(seed)
+            x0 = session.server.handover()
+            if x0 is None:
+                raise SettingError(
+                    f"start: {label_of(method)} has no shared model to start from; "
+                    "a method such as fedavg"
+                )
+            people = session.people.evaluated
+            people = people[federation.sizes("train")[people] > 0]
+            keys = streams.name_keys(federation.names)[people.numpy()]
+            data = unseen.to(chosen.device, DTYPES[chosen.dtype])
+            random = private_start == "random"
+            measure = Measure(data, people, keys, chosen, seed, steps, random)
+            one = [
+                _one(measure, session.contract.task, x0, c, rates, told, f"{i + 1} of {len(found)}")
+                for i, c in enumerate(found)
+            ]
+            measured.append(one)
+    sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
+    heard = chosen.sampled(len(people), method.hears_all)
+    rows = [
+        _row(c, whole, bound, [seed[i] for seed in measured], sizes, heard, federation.classes)
+        for i, c in enumerate(found)
+    ]
+    _against_best(rows, measured, sizes["valid"])
+    choice, reasons = choose(rows, len(people))
+    facts = {
+        "data": federation.name,
+        "clients": len(people),
+        "d": whole.d,
+        "start": {"method": label_of(method), "rounds": chosen.rounds},
+        "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
+        "seeds": list(range(chosen.seed, chosen.seed + chosen.seeds)),
+        "heard": heard,
+    }
+    title = (
+        f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; {chosen.rounds:,} rounds of "
+        f"{label_of(method)}, then {steps} steps on the private part"
+        + (", from a random start" if private_start == "random" else "")
+    )
+    return Splits(rows, choice, reasons, title, facts)
+
+
+def _given(settings: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The settings of the start: with weights it is those."""
+    rounds = 0 if task.initial.weights else ROUNDS
+    kept = {n: v for n, v in settings.items() if n not in EVALUATION}
+    return {"rounds": rounds, **kept}
+
+
+def without_test(federation: Federation) -> Federation:
+    """The same federation, in which no client has test data."""
+    none = torch.full_like(federation.offsets["test"], int(federation.offsets["test"][0]))
+    return replace(federation, offsets=federation.offsets | {"test": none})
+
+
+def _line(text: str) -> None:
+    from ..report.console import say
+
+    say(text)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def _one(
+    measure: Measure,
+    task: Task,
+    start: Tensor,
+    candidate: Candidate,
+    rates: list[float],
+    tell: Callable[[str], None],
+    place: str,
+) -> Measured:
+    on, split, x0 = candidate.on(task, start)
+    found = measure(on, split, x0, rates if len(split.w) else rates[:1])
+    loss = float(found.loss["valid"].sum() / measure.data.sizes("valid")[measure.clients].sum())
+    tell(f"seed {measure.seed}: {candidate.name} ({place}), validation loss {loss:.4f}")
+    return found
+
+
+def _row(
+    candidate: Candidate,
+    plain_task: Task,
+    bound: Task,
+    seeds: list[Measured],
+    sizes: dict[str, Tensor],
+    heard: int,
+    classes: int,
+) -> dict[str, Any]:
+    """A candidate as plain data: means over seeds, pooled over samples."""
+    task, split, _ = candidate.on(bound, bound.start())
+    shared, private = len(split.theta), len(split.w)
+    message = HEADER.itemsize + task.dtype.itemsize * shared if shared else 0
+    row: dict[str, Any] = {
+        "part": candidate.part,
+        "name": candidate.name,
+        "also": list(candidate.also),
+        "private": private,
+        "shared": shared,
+        "bytes_per_round": 2 * heard * message,
+        "lr": [m.lr for m in seeds] if private else [],
+        "gradient_before": _mean([float(m.before.mean()) for m in seeds]),
+        "gradient_left": _mean([float(m.left.mean()) for m in seeds]) if shared else 0.0,
+        "gradient_left_of_mean": _mean([m.mean_left for m in seeds]) if shared else 0.0,
+    }
+    for s in ("train", "valid"):
+        n = float(sizes[s].sum())
+        row[f"{s}_loss"] = _mean([float(m.loss[s].sum()) / n for m in seeds])
+        row[f"{s}_accuracy"] = (
+            _mean([float(m.hits[s].sum()) / n for m in seeds]) if classes else math.nan
+        )
+    return row
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _against_best(
+    rows: list[dict[str, Any]], measured: list[list[Measured]], sizes: Tensor
+) -> None:
+    """The gap of every row to the best partial one, and its standard error, into the rows.
+
+    Paired over clients, each weighing as many samples as it has; with several seeds the larger of
+    that and the standard error over seeds.
+    """
+    losses = torch.stack([torch.stack([m.loss["valid"] for m in seed]) for seed in measured])
+    have = sizes > 0
+    n = sizes[have]
+    each = losses[:, :, have]  # [seeds, candidates, clients], summed over samples
+    able = [i for i, row in enumerate(rows) if row["shared"] and math.isfinite(row["valid_loss"])]
+    if not able:
+        raise SettingError(DIVERGED)
+    best = min(able, key=lambda i: rows[i]["valid_loss"])
+    for i, row in enumerate(rows):
+        gap = (each[:, i] - each[:, best]).mean(0)  # [clients]
+        mean = gap.sum() / n.sum()
+        spread = (gap - mean * n).square().sum().sqrt() / n.sum()
+        error = float(spread) * math.sqrt(len(n) / max(len(n) - 1, 1))
+        if len(each) > 1:
+            by_seed = (each[:, i] - each[:, best]).sum(1) / n.sum()
+            error = max(error, float(by_seed.std()) / math.sqrt(len(each)))
+        row["gap"] = float(mean)
+        row["gap_error"] = error
+        row["tied"] = math.isfinite(row["gap"]) and row["gap"] <= error
+
+
+def choose(rows: list[dict[str, Any]], clients: int) -> tuple[str, list[str]]:
+    """The part to take, and why: in words."""
+    able = [r for r in rows if r["shared"] and r["tied"]]
+    row = min(able, key=lambda r: (r["private"], r["valid_loss"]))
+    none, whole = rows[0], rows[-1]
+    others = [r["name"] for r in able if r is not row]
+    reasons = [f"{_recommended(row)}: validation loss {_against(row, none, whole)}"]
+    if others:
+        reasons.append(
+            f"{', '.join(others)}: within one standard error of the best; "
+            "of these the smallest private part is taken"
+        )
+    if row["private"]:
+        reasons.append(_of_gradient(row, clients))
+    if whole["gap"] < -whole["gap_error"]:
+        reasons.append(
+            f"a whole model of its own for each client does better still ({whole['valid_loss']:.4f}"
+            "): see finetune, ditto and local too"
+        )
+    return row["part"], reasons
+
+
+def _recommended(row: dict[str, Any]) -> str:
+    if not row["private"]:
+        return "no part needs to be personal (fedavg)"
+    also = f" ({', '.join(row['also'])})" if row["also"] else ""
+    adapters = row["name"].removeprefix(row["part"])
+    return f"part={row['part']}{also}{adapters}"
+
+
+def _against(row: dict[str, Any], none: dict[str, Any], whole: dict[str, Any]) -> str:
+    mine = f"{row['valid_loss']:.4f}"
+    if not row["private"]:
+        return f"{mine}, against {whole['valid_loss']:.4f} with a model fine-tuned by each client"
+    return (
+        f"{mine} once it is fine-tuned, against {none['valid_loss']:.4f} of the shared model and "
+        f"{whole['valid_loss']:.4f} of models fine-tuned as a whole"
+    )
+
+
+def _of_gradient(row: dict[str, Any], clients: int) -> str:
+    """What the gradient that is left says (FFGG, section 4.3)."""
+    before, left, together = (
+        row[k] for k in ("gradient_before", "gradient_left", "gradient_left_of_mean")
+    )
+    share = left / before if before else 0.0
+    text = (
+        f"fine-tuning it takes the shared part's gradient from {before:.3g} to {left:.3g} per "
+        f"client ({share:.0%}), {together:.3g} in the mean over clients"
+    )
+    if share < 0.05:
+        return f"{text}: close to 0, so that the shared part will hardly move; less may do"
+    if together > 2 * left / math.sqrt(clients):
+        return f"{text}: there is more for the shared part to learn from all of them"
+    return f"{text}: what is left differs from client to client, a mean learns little of it"

@@ -1,0 +1,280 @@
+"""Run every setting of a grid with every seed, in worker processes; nothing is run twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Unpack
+
+from ...core.files import write_json
+from ...core.knobs import SettingError, build
+from ...core.plain import plain
+from ...data.federation import Federation
+from ...data.shared import shared
+from ...method import Method
+from ...methods import name_of
+from ...run.check import check, warnings_once
+from ...run.directory import RunDirectory
+from ...run.given import AnyMethod, AnyModel, read_task
+from ...run.on_disk import on_disk
+from ...run.plan import Plan
+from ...run.settings import Settings
+from ...run.typed_settings import RunSettings
+from ...task.task import Task
+from ..compare import Row
+from ..many import finish
+from .axes import Axis, check_axes, combinations, read_axes
+from .rows import Sweep
+from .trial import FORMAT, Setting, Stock, Trial
+
+RUNS = "runs.jsonl"
+MANIFEST = "sweep.json"
+Watch = Callable[[Sequence[Trial]], Any]  # a context whose value hears of ended trials
+Grid = Mapping[str, Any] | Iterable[str]
+
+
+def sweep(
+    methods: AnyMethod | Plan | Sequence[AnyMethod | Plan],
+    task: AnyModel,
+    federation: Federation,
+    *,
+    grid: Grid = (),
+    jobs: int = 0,
+    directory: str | Path | None = None,
+    watch: Watch | None = None,
+    **settings: Unpack[RunSettings],
+) -> Sweep:
+    """Every combination of a grid with every seed, as one job that can be stopped and gone on with.
+
+    `grid` has names with values: fields of the methods (`lr`) or run settings (`sample`); a method
+    that has no such field is run once for it. Methods are as in `compare`. Runs are spread over
+    `jobs` processes (0: as many as there are cores), each with one thread unless `threads` says
+    more; results do not depend on it. With a directory, each run is stored there as it ends, and a
+    sweep that was stopped does only what is missing.
+
+    >>> import torch
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> found = il.sweep("fedavg", torch.nn.Linear(60, 10), federation, grid={"lr": [0.01, 0.1]},
+    ...                  seeds=2, jobs=1, rounds=2)
+    >>> [(row["lr"], row["seed"]) for row in found.rows()]
+    [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
+    """
+    whole, _ = read_task(task, federation)
+    given = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
+    rows = [Row.of(one) for one in given]
+    axes = read_axes(grid)
+    for axis in axes:
+        if axis.part in ("data", "model"):
+            raise SettingError(
+                f"grid: {axis.name} is not accepted for data and a model that are given; sweep "
+                "over plans, whose data and model have names"
+            )
+    if not rows:
+        raise SettingError("methods: none were given; at least one is needed")
+    check_axes(axes, [type(row.method) for row in rows])
+    first = build(Settings, dict(settings), "run")
+    common = {k: v for k, v in settings.items() if k not in ("seed", "seeds")}
+    points = [
+        _setting(row.method, {**common, **row.own}, row.name or name_of(row.method), chosen)
+        for row in rows
+        for chosen in combinations(axes, type(row.method))
+    ]
+    stock = Stock({"": federation}, {"": whole})
+    title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
+    where = None if directory is None else Path(directory)
+    manifest = {"grid": {axis.name: list(axis.values) for axis in axes}}
+    seeds = range(first.seed, first.seed + first.seeds)
+    return sweep_settings(
+        points, stock, seeds, jobs=jobs, directory=where, watch=watch, title=title, told=manifest
+    )
+
+
+def sweep_plans(
+    plans: Sequence[Plan],
+    grid: Grid = (),
+    *,
+    jobs: int = 0,
+    directory: Path | None = None,
+    watch: Watch | None = None,
+) -> Sweep:
+    """The same for plans, whose data and model have names: the grid may vary those too."""
+    axes = read_axes(grid)
+    kinds = [type(plan.make_method()) for plan in plans]
+    check_axes(axes, kinds)
+    first = plans[0].make_settings()
+    data: dict[str, Federation] = {}
+    tasks: dict[str, Task] = {}
+    points = []
+    for plan, kind in zip(plans, kinds, strict=True):
+        for chosen in combinations(axes, kind):
+            made = _changed(plan, chosen, kind)
+            data_name = repr((made.data, sorted(made.data_options.items())))
+            if data_name not in data:
+                data[data_name] = made.make_data()
+            task_name = repr((data_name, made.model, made.model_options, made.loss))
+            if task_name not in tasks:
+                tasks[task_name] = made.make_task(data[data_name])
+            varied = {axis.name: value for axis, value in chosen.items()}
+            rest = {k: v for k, v in made.run_settings.items() if k not in ("seed", "seeds")}
+            named = _named(plan)
+            points.append(Setting(made.make_method(), rest, data_name, task_name, named, varied))
+    stock = Stock(dict(data), tasks)
+    one = next(iter(data.values()))
+    title = f"{one.name}: {one.clients} clients" if len(data) == 1 else f"{len(data)} data sets"
+    manifest = {
+        "plans": [plan.as_dict() for plan in plans],
+        "grid": {axis.name: list(axis.values) for axis in axes},
+    }
+    seeds = range(first.seed, first.seed + first.seeds)
+    return sweep_settings(
+        points,
+        stock,
+        seeds,
+        jobs=jobs,
+        directory=directory,
+        watch=watch,
+        title=title,
+        told=manifest,
+    )
+
+
+# -- settings ------------------------------------------------------------------------------------
+def _setting(
+    method: Method, run: Mapping[str, Any], name: str, chosen: Mapping[Axis, Any]
+) -> Setting:
+    fields = {a.key: v for a, v in chosen.items() if a.place(type(method)) == "method"}
+    more = {a.key: v for a, v in chosen.items() if a.place(type(method)) == "run"}
+    if fields:
+        method = build(type(method), {**method.as_dict(), **fields}, name)
+    varied = {axis.name: value for axis, value in chosen.items()}
+    return Setting(method, {**run, **more}, "", "", name, varied)
+
+
+def _changed(plan: Plan, chosen: Mapping[Axis, Any], kind: type[Method]) -> Plan:
+    parts: dict[str, dict[str, Any]] = {}
+    for axis, value in chosen.items():
+        parts.setdefault(axis.place(kind), {})[axis.key] = value
+    return dataclasses.replace(
+        plan,
+        method_fields={**plan.method_fields, **parts.get("method", {})},
+        data_options={**plan.data_options, **parts.get("data", {})},
+        model_options={**plan.model_options, **parts.get("model", {})},
+        own={**plan.own, **parts.get("run", {})},
+    )
+
+
+def _named(plan: Plan) -> str:
+    """The method with the fields that were given for it."""
+    given = {**plan.method_fields, **plan.own}
+    return " ".join([plan.method, *(f"{name}={value}" for name, value in given.items())])
+
+
+# -- running -------------------------------------------------------------------------------------
+def sweep_settings(
+    points: Sequence[Setting],
+    stock: Stock,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 0,
+    directory: Path | None = None,
+    watch: Watch | None = None,
+    title: str = "",
+    told: Mapping[str, Any] | None = None,
+    keep: Sequence[str] = (),
+) -> Sweep:
+    """The same for settings that are made already, each with every seed.
+
+    `told` is what the directory says of the sweep. With `keep`, the summary of every run has its
+    evaluated rounds ("by_round"), its clients ("by_client") or the global model in its evaluated
+    rounds ("global_by_round") beside its figures.
+    """
+    if not len(seeds):
+        raise SettingError("seeds: 0 is not accepted; at least one")
+    workers = _workers(points, jobs)
+    trials = _trials(points, stock, seeds, tuple(keep))
+    done = Sweep({}, title=title)
+    with (
+        folder_for(directory, told or {}) as path,
+        shared_by(stock, workers, trials) as share,
+        watch(trials) if watch else nullcontext() as bar,
+    ):
+
+        def failed(trial: Trial, error: Exception) -> None:
+            done.failed[trial] = f"{type(error).__name__}: {error}"
+            if bar:
+                bar.failed(trial, done.failed[trial])
+
+        report = bar.report if bar else None
+        done.summaries = finish(trials, path, workers, report, share, failed)
+    if directory is not None:
+        with on_disk("the table"):
+            done.write(directory)
+    return done
+
+
+def _workers(points: Sequence[Setting], jobs: int) -> int:
+    """Processes that runs are spread over; with hosts on Ray it is the cluster that has them."""
+    settings = [build(Settings, point.settings(0), "run") for point in points]
+    if not any(s.on_ray for s in settings):
+        return jobs or os.cpu_count() or 1
+    if jobs > 1 and not all(s.address for s in settings):
+        raise SettingError(
+            f"jobs: {jobs} is not accepted with hosts on Ray that each run would start anew; 1, or "
+            "the address of a cluster"
+        )
+    return jobs or 1
+
+
+def _trials(
+    points: Sequence[Setting], stock: Stock, seeds: Sequence[int], keep: tuple[str, ...]
+) -> list[Trial]:
+    """Every setting with every seed, each once; all that is wrong is said before the first run."""
+    found: dict[str, Trial] = {}
+    with warnings_once():
+        for point in points:
+            federation, task = stock.federation(point.data), stock.tasks[point.task]
+            try:
+                check(point.method, task, federation, build(Settings, point.settings(0), "run"))
+            except SettingError as error:
+                raise SettingError(f"{point.label}: {error}") from None
+            digest = point.digest(task, federation)
+            for seed in seeds:
+                trial = Trial(point, seed, digest, keep)
+                found.setdefault(trial.key(), trial)
+    return list(found.values())
+
+
+@contextmanager
+def folder_for(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
+    """Where results are stored as they come."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
+            yield Path(scratch) / RUNS
+        return
+    with RunDirectory(directory, fresh=True) as folder:
+        folder.clear()
+        write_json(directory / MANIFEST, {"format": FORMAT, **plain(dict(manifest))})
+        yield directory / RUNS
+
+
+@contextmanager
+def shared_by(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[Stock]:
+    """What workers get: data in a file that all of them map."""
+    if workers < 2 or len(trials) < 2:
+        yield stock
+        return
+    try:
+        pickle.dumps((stock.tasks, [trial.setting for trial in trials]))
+    except Exception as error:  # whatever the user's own objects raise
+        raise SettingError(
+            f"jobs: {workers} is not accepted here; model and methods cannot be sent to worker "
+            f"processes ({error}). Define them in a module that can be imported, or give jobs=1"
+        ) from None
+    with shared(stock.opened) as files:
+        yield Stock(dict(files), stock.tasks)

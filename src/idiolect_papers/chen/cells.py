@@ -1,0 +1,204 @@
+"""One federation of the logistic instance, and every method's excess risks on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idiolect.data.federation import Federation
+from idiolect.data.regression import Logistic
+from idiolect.method import Method
+from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
+from idiolect.run.code import package_source
+from idiolect.run.run import run
+from idiolect.task.task import Task
+
+from ..closed_forms import logistic
+
+BALL = 2.0  # W = {||w|| <= 2}: all w*_i lie in it
+ROUNDS = 25  # of full gradients; seed 0 also says how far that is from the exact minimiser
+LOCAL_STEPS = 100
+INNER_STEPS = 8  # per round of FedProx and lp-proj, from where the last round ended
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The grid. `tuned` are the (m, n) at which FedProx and lp-proj run too."""
+
+    clients: tuple[int, ...] = (16, 48, 144)  # m
+    samples: tuple[int, ...] = (50, 150, 450, 1350)  # n = N/m
+    radii: tuple[float, ...] = tuple(0.02 * 2**k for k in range(7))  # R
+    seeds: int = 6
+    tuned: tuple[tuple[int, int], ...] = ((48, 50), (48, 150), (48, 450))
+    tuned_seeds: int = 3
+    lams: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # λ to choose from
+    features: int = 4  # d
+    dim: int = 2  # d_sub of lp-proj
+
+    def cells(self) -> Iterator[Cell]:
+        for m in self.clients:
+            for n in self.samples:
+                for radius in self.radii:
+                    for seed in range(self.seeds):
+                        tuned = (m, n) in self.tuned and seed < self.tuned_seeds
+                        lams = self.lams if tuned else ()
+                        yield Cell(m, n, radius, seed, self.features, self.dim, lams)
+
+
+def instance(clients: int, samples: int, radius: float, seed: int, features: int) -> Logistic:
+    """`samples` to train on, a quarter as many more to choose λ on."""
+    valid = samples // 4
+    return Logistic(
+        clients=clients,
+        samples=samples + valid,
+        features=features,
+        bound=2.0,
+        design="signs",
+        norm=0.5,
+        radius=radius,
+        places="sphere",
+        valid=valid / (samples + valid),
+        test=0.0,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All methods on one federation; FedProx and lp-proj where there are λ to choose from."""
+
+    clients: int
+    samples: int
+    radius: float
+    seed: int
+    features: int
+    dim: int
+    lams: tuple[float, ...]
+
+    @property
+    def place(self) -> tuple[int, int, float]:
+        return self.clients, self.samples, self.radius
+
+    def key(self) -> str:
+        text = json.dumps([code(), asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def cost(self) -> float:
+        return (1 + 5 * len(self.lams)) * (20_000 + self.clients * self.samples)
+
+    def describe(self) -> str:
+        return f"m = {self.clients}, n = {self.samples}, R = {self.radius:g}, seed {self.seed}"
+
+    def train(self) -> dict[str, Any]:
+        s = instance(self.clients, self.samples, self.radius, self.seed, self.features)
+        return Trial(s, *s.draw(), self.seed).all(self.dim, self.lams, exact=self.seed == 0)
+
+
+@lru_cache(maxsize=1)
+def code() -> str:
+    """The code that results depend on."""
+    return str(package_source())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A federation with its truth."""
+
+    s: Logistic
+    federation: Federation
+    truth: Tensor
+    seed: int
+
+    def all(self, dim: int, lams: tuple[float, ...], exact: bool) -> dict[str, Any]:
+        """{method: {aer, ier90, ...}}."""
+        beta = logistic.smoothness(self.federation)
+        out: dict[str, Any] = {
+            "fedavg": self.score(FedAvg(lr=1 / beta, steps=1, ball=BALL), ROUNDS)[0],
+            "local": self.score(Local(lr=1 / beta, steps=LOCAL_STEPS, ball=BALL), 1)[0],
+        }
+        if exact:
+            w = logistic.fedavg(self.federation, BALL).expand_as(self.truth)
+            out["fedavg"]["exact"] = self.risks(w)["aer"]
+            out["local"]["exact"] = self.risks(logistic.local(self.federation, BALL))["aer"]
+        if not lams:
+            return out
+        m = self.s.clients
+        n = int(self.federation.sizes("train")[0])
+        mu = logistic.constants(self.s, self.truth).mu
+        one = torch.ones(m)
+        for name, lam in (
+            ("fedprox 4.4", logistic.lam_for_aer(mu, self.s.radius, one, n * one)),
+            ("fedprox 4.5", logistic.lam_for_ier(mu, self.s.radius, m, m * n)),
+        ):
+            out[name] = self.score(soft(lam, beta), ROUNDS)[0] | {"lam": lam}
+            if exact:
+                _, x = logistic.fedprox(self.federation, lam, BALL)
+                out[name]["exact"] = self.risks(x)["aer"]
+        out["fedprox"] = self.chosen({lam: soft(lam, beta) for lam in lams})
+        out["lp-proj"] = self.chosen({lam: tied(lam, beta, dim) for lam in lams})
+        return out
+
+    def chosen(self, methods: dict[float, Method]) -> dict[str, Any]:
+        """The method whose λ has the least loss on validation data."""
+        found = {lam: self.score(method, ROUNDS) for lam, method in methods.items()}
+        best = min(found, key=lambda lam: found[lam][1])
+        return found[best][0] | {"lam": best}
+
+    def score(self, method: Method, rounds: int) -> tuple[dict[str, Any], float]:
+        """Excess risks after a run with full gradients, and its loss on validation data."""
+        result = run(
+            method,
+            self.task,
+            self.federation,
+            rounds=rounds,
+            sample=self.s.clients,
+            batching="full",
+            dtype="float64",
+            seed=self.seed,
+            eval_every=0,
+            threads=1,
+            progress=False,
+        )
+        x = result.session().personal_rows()
+        return self.risks(x), float(result.seeds[0].final["valid"]["loss"])
+
+    @property
+    def task(self) -> Task:
+        return logistic.task(self.s)
+
+    def risks(self, x: Tensor) -> dict[str, Any]:
+        each = logistic.ier(self.s, self.truth, x)
+        return {"aer": float(logistic.aer(each)), "ier90": float(each.quantile(0.9))}
+
+
+def soft(lam: float, beta: float) -> FedProxSoft:
+    """FedProx, solved: η_t = (λ + β) / (λ β), one over the smoothness of its outer problem."""
+    return FedProxSoft(
+        lam=lam,
+        lr=1 / (beta + lam),
+        steps=INNER_STEPS,
+        final_steps=50,
+        server_rate=(lam + beta) / beta,
+        ball=BALL,
+    )
+
+
+def tied(lam: float, beta: float, dim: int) -> LpProj:
+    """lp-proj-2, solved in the same way: with η λ = 1 a client sends P x."""
+    return LpProj(
+        p=2,
+        dim=dim,
+        projection="contiguous",  # P P^T = I, which no random P of so few dimensions is near
+        lam=lam,
+        lr=1 / lam,
+        personal_lr=1 / (beta + lam),
+        steps=INNER_STEPS,
+        server_rate=(lam + beta) / beta,
+    )

@@ -1,0 +1,180 @@
+"""The runs of Table 1 and Figures 4 to 7 of the FedDeper paper: who trains what on which data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from idiolect import models
+from idiolect.data import load
+from idiolect.data.federation import Federation
+from idiolect.method import Method
+from idiolect.methods import FedAvg, FedDeper, FedProx, Local, Scaffold
+from idiolect.study.sweep import Setting, Stock
+from idiolect.task.task import Task
+
+LR = 0.01  # η of all methods
+STEPS = 10  # τ
+LAM = 0.5  # λ
+RHO = {10: 0.03, 100: 0.005}  # ϱ by the number of clients, as Figure 7 has it
+BATCH = 10
+COLUMNS = (  # of Table 1: data, n, model
+    ("MNIST", 10, "MLP"),
+    ("MNIST", 10, "CNN"),
+    ("MNIST", 100, "MLP"),
+    ("MNIST", 100, "CNN"),
+    ("CIFAR-10", 100, "MLP"),
+    ("CIFAR-10", 100, "CNN"),
+)
+HEARD = (5, 10)
+ROUNDS = {"MNIST": 500, "CIFAR-10": 2000}  # K of the paper
+SOURCES = {"MNIST": "mnist", "CIFAR-10": "cifar10"}
+LOCAL = "Local"
+SMALLER_RHO = 0.001  # where Figure 7 has 0.005: its n = 100
+SMALLER = f"Deper, ϱ = {SMALLER_RHO}"
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One column of Table 1 with one number of clients heard."""
+
+    data: str
+    clients: int  # n
+    model: str
+    heard: int  # m
+
+    def __str__(self) -> str:
+        return f"{self.data}, n = {self.clients}, {self.model}, m = {self.heard}"
+
+    @property
+    def of_figure7(self) -> bool:
+        """Figure 7 has the personal models of this case."""
+        return (self.data, self.model, self.heard) == ("MNIST", "MLP", HEARD[0])
+
+
+CASES = tuple(Case(*column, heard) for heard in HEARD for column in COLUMNS)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run."""
+
+    said: str  # in words, for the page
+    rounds: Mapping[Case, int]  # K of every case that is run
+    seeds: int = 1
+    points: int = 10  # evaluated rounds
+    learnt: float = 0.9  # of the loss of a guess: claims are about cases that come below it
+    shares: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of the images
+    sources: Mapping[str, str] = field(default_factory=lambda: SOURCES)  # names of data sets
+
+    def federation(self, case: Case) -> Federation:
+        """Two classes per client, all images of the share; no validation data: nothing is tuned."""
+        share = self.shares.get((case.data, case.model), 1.0)
+        options = {} if share == 1 else {"share": share}
+        name = self.sources[case.data]
+        return load(name, clients=case.clients, level=False, valid=0.0, **options)
+
+    def stock(self, cases: Mapping[Case, int]) -> Stock:
+        """The data and models of some cases, by name."""
+        data: dict[str, Federation] = {}
+        tasks: dict[str, Task] = {}
+        for case in cases:
+            if self.data_name(case) not in data:
+                data[self.data_name(case)] = self.federation(case)
+            if task_name(case) not in tasks:
+                tasks[task_name(case)] = task_of(case, data[self.data_name(case)])
+        return Stock(dict(data), tasks)
+
+    def data_name(self, case: Case) -> str:
+        share = self.shares.get((case.data, case.model), 1.0)
+        return f"{case.data}, n = {case.clients}, {share:g}"
+
+    def settings(self, cases: Mapping[Case, int]) -> dict[tuple[Case, str], Setting]:
+        """Every method in every case, a smaller ϱ of many clients, and Local, equal gradients."""
+        found = {}
+        for case, rounds in cases.items():
+            every = max(1, rounds // self.points)
+            for name, method in (methods(case.clients) | smaller(case.clients)).items():
+                run: Options = {"sample": case.heard, "batch": BATCH}
+                run |= {"rounds": rounds, "eval_every": every}
+                if case.of_figure7 and not isinstance(method, FedDeper):
+                    # the local models of a round: the global one after τ steps at home
+                    run |= {"finetune_steps": STEPS, "finetune_lr": LR}
+                found[case, name] = self._setting(case, method, run, name)
+            alone: Options = {"batch": BATCH, "eval_every": 0}
+            alone["rounds"] = rounds * case.heard // case.clients
+            local = Local(lr=LR, steps=STEPS)  # all clients in every round
+            found[case, LOCAL] = self._setting(case, local, alone, LOCAL)
+        return found
+
+    def _setting(self, case: Case, method: Method, run: Options, name: str) -> Setting:
+        return Setting(method, run, self.data_name(case), task_name(case), f"{name} ({case})", {})
+
+
+def methods(clients: int) -> dict[str, Method]:
+    """The rows of Table 1, with the printed settings."""
+    rho = RHO[clients]
+    return {
+        "Deper": FedDeper(lr=LR, steps=STEPS, rho=rho, lam=LAM),
+        "Deper*": FedDeper(lr=LR, steps=STEPS // 2, rho=rho, lam=LAM),
+        "Avg": FedAvg(lr=LR, steps=STEPS, weighting="equal"),
+        "Prox": FedProx(lr=LR, steps=STEPS, mu=1.0, weighting="equal"),
+        "SCAF": Scaffold(lr=LR, steps=STEPS, server_rate=1.0),
+    }
+
+
+def smaller(clients: int) -> dict[str, Method]:
+    """FedDeper with a smaller ϱ, where clients are many and rarely heard."""
+    if clients < max(RHO):
+        return {}
+    return {SMALLER: FedDeper(lr=LR, steps=STEPS, rho=SMALLER_RHO, lam=LAM)}
+
+
+def task_name(case: Case) -> str:
+    return f"{case.data}, {case.model}"
+
+
+def task_of(case: Case, federation: Federation) -> Task:
+    """The paper's network for these data."""
+    shape = federation.shape
+    if case.model == "MLP":
+        return Task(partial(models.make, "mlp", shape, 10, hidden="512,256"))
+    return Task(partial(models.make, "feddeper-cnn", shape, 10))
+
+
+SIZES = {
+    "quick": Size(
+        "quick: one seed, m = 5; the paper's 500 rounds for MNIST with the MLP, 30 with the CNN "
+        "(n = 10, a tenth of the images), 150 for CIFAR-10 with the MLP (a fifth of the images)",
+        {
+            Case("MNIST", 10, "MLP", 5): 500,
+            Case("MNIST", 10, "CNN", 5): 30,
+            Case("MNIST", 100, "MLP", 5): 500,
+            Case("CIFAR-10", 100, "MLP", 5): 150,
+        },
+        shares={("MNIST", "CNN"): 0.1, ("CIFAR-10", "MLP"): 0.2},
+    ),
+    "full": Size(
+        "full: three seeds, the paper's rounds, all images",
+        {case: ROUNDS[case.data] for case in CASES},
+        seeds=3,
+        points=50,
+    ),
+}
+PRINTED = """\
+η = 0.01 for all methods, τ = 10 local steps (5 for FedDeper*), K = 500 rounds for MNIST and 2000
+for CIFAR-10, n = 10 or 100 clients of which m = 5 or 10 are heard per round, FedProx with μ = 1,
+SCAFFOLD with global step 1, λ = 0.5 and ϱ = 0.03 (n = 10) or 0.005 (n = 100) for FedDeper
+(Figure 7). MLP: 512 and 256 hidden neurons. CNN for MNIST: 32 and 64 filters of 3x3, then 1024 and
+512 neurons; for CIFAR-10: 64 and 128 filters of 5x5, then 1024, 512 and 256. "Non-i.i.d. splits as
+(McMahan et al. 2017)"."""
+CHOSEN = """\
+mini-batches of 10 with replacement, one for lines 7 and 8 of a step (the paper names no size;
+McMahan et al. have 10); every client holds two classes and all images are dealt out, which is what
+two shards of sorted labels come to, but for shards at the border of a class; ϱ and λ outside
+Figures 3 and 7, where FedDeper "is carefully tuned": those of Figure 7; convolutions without
+padding, 2x2 max pooling after each; pixels in [0, 1]; SCAFFOLD's option II; the initialisation of
+torch; the number of repeats. No public code was found."""

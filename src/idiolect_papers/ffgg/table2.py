@@ -1,0 +1,353 @@
+"""Table 2 of the FFGG paper in form: which part of a model should be personal, on real clients.
+
+`idiolect reproduce ffgg-table2`. The published sets are run where the folder of data sets
+(`IDIOLECT_DATA`) holds their standard files in femnist/, gldv2/ and stackoverflow/; stand-ins
+that can be fetched are run always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from idiolect.data.fetch import where
+
+from ..jobs import finished
+from ..marks import Cell, Figure, gap
+from ..panels import Line, Panel
+from ..tabled import Tabled
+from .published import SETS, TABLE2, TABLE3
+from .table2_runs import (
+    FEDALT,
+    FEDAVG,
+    FEDSIM,
+    FFGG,
+    FINETUNED,
+    LOCAL,
+    SHARED,
+    SPLITS,
+    Case,
+    Pipelines,
+    fixed,
+)
+
+NAME = "ffgg-table2"
+SEARCH = 100  # the seed of the search for step sizes; the final runs have 0, 1, 2
+Results = list[dict[str, Any]]  # of one data set, by seed
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run."""
+
+    text: str
+    seeds: int = 3
+    first: tuple[float, ...] = ()  # step sizes to choose from, of step 1; (): the printed one
+    rates: tuple[float, ...] = ()  # of steps 2 and 3
+    workers: int = 2
+    stored: bool = False  # single runs too, so that a stopped one goes on
+
+
+_SMALL = (("blocks", 2), ("heads", 2), ("width", 32), ("hidden", 64))
+_WORDS: dict[str, Any] = {"model": "transformer", "model_options": _SMALL, "known": True}
+_HIDDEN = (("hidden", "64,32"),)
+STAND_INS = {
+    "quickdraw (for FEMNIST)": Case(
+        "quickdraw", "EMNIST", (("clients", 30),), model_options=_HIDDEN, rounds=(60, 8)
+    ),
+    "hapt": Case("hapt", "EMNIST", (("step", 128),), model_options=_HIDDEN, rounds=(60, 8)),
+    "shakespeare (for StackOverflow)": Case(
+        "shakespeare",
+        "StackOverflow",
+        (("clients", 12), ("cap", 2000), ("length", 20)),
+        rounds=(120, 6),
+        sample=6,
+        **_WORDS,
+    ),
+    "chitchat (for StackOverflow)": Case(
+        "chitchat",
+        "StackOverflow",
+        (("clients", 12), ("cap", 2000), ("vocabulary", 100)),
+        rounds=(120, 6),
+        sample=6,
+        **_WORDS,
+    ),
+}
+PUBLISHED = {  # as in appendix E.5, from standard files
+    "FEMNIST": Case("femnist", "EMNIST", (("minimum", 125),), "resnet18", adapter="conv"),
+    "GLDv2": Case(
+        "gldv2",
+        "GLDv2",
+        (("minimum", 50), ("size", 224), ("test", 0.5)),
+        "resnet18",
+        adapter="conv",
+    ),
+    "StackOverflow": Case(
+        "stackoverflow",
+        "StackOverflow",
+        (("users", 1000),),
+        "transformer",
+        known=True,
+        rank=16,
+        adapter="bottleneck",
+    ),
+}
+QUICK: dict[str, dict[str, Any]] = {  # of the published sets
+    "FEMNIST": {"model": "mlp", "model_options": _HIDDEN, "options": (("clients", 50),)},
+    "GLDv2": {"model": "mlp", "model_options": _HIDDEN, "options": (("clients", 50), ("size", 32))},
+    "StackOverflow": {
+        "model_options": _SMALL,
+        "options": (("users", 50), ("cap", 3000), ("vocabulary", 100)),
+    },
+}
+SIZES = {
+    "quick": Size(
+        "quick: 3 seeds, 60 or 120 rounds of step 1 and 6 or 8 of step 2, step sizes chosen on "
+        "validation data with another seed",
+        first=(0.3, 1.0),
+        rates=(0.03, 0.3),
+    ),
+    "full": Size("full: 3 seeds, rounds and settings of Table 3", stored=True),
+}
+
+
+def cases(scale: str, folder: Path) -> dict[str, Case]:
+    """The stand-ins, and the published sets whose files are there."""
+    found = {}
+    for title, case in PUBLISHED.items():
+        path = folder / case.data
+        if not path.is_dir():
+            continue
+        if scale == "quick":
+            case = replace(case, rounds=(60, 8), rank=4, adapter="low-rank", **QUICK[title])
+        found[title] = replace(case, options=(*case.options, ("path", str(path))))
+    found |= STAND_INS
+    if scale == "quick":
+        return found
+    return {title: replace(case, as_printed=True, rounds=(0, 0)) for title, case in found.items()}
+
+
+def write(folder: Path, scale: str) -> list[Path]:
+    """Run what can be run here, and write the page."""
+    return tabled(cases(scale, where()), SIZES[scale], folder).write(folder)
+
+
+def tabled(chosen: Mapping[str, Case], size: Size, folder: Path) -> Tabled:
+    """The page of these data sets, measured."""
+    return page(measure(chosen, size, folder), size)
+
+
+def page(results: Mapping[str, Results], size: Size) -> Tabled:
+    """The page of these results."""
+    ours = {title: rows_of(found) for title, found in results.items()}
+    cells = [
+        Cell("Test accuracy, %", row, name, paper[name], _percent(ours.get(name, {}).get(row)))
+        for name in SETS
+        for row, paper in TABLE2.items()
+    ]
+    stand_ins = [title for title in ours if title not in SETS]
+    shown = list(next(iter(ours.values()), {}))
+    tables = {
+        "**Sets that can be had here: test accuracy, %**": [
+            {"method": row} | {t: str(_percent(ours[t][row])) for t in stand_ins} for row in shown
+        ]
+        + [{"method": "each client's commonest class"} | _majority(results, stand_ins)],
+        "**Step sizes and splits that validation data chose**": [
+            {"method": row} | {t: _chosen(results[t], row) for t in stand_ins} for row in shown
+        ],
+        "**FFGG with the split that validation data prefer, less another row, in points**": [
+            against(title, found) for title, found in results.items()
+        ],
+    }
+    return Tabled(
+        NAME,
+        "FFGG, Table 2: which part of the model should be personal?",
+        size.text,
+        PRINTED,
+        CHOSEN,
+        cells,
+        opening=opening(results),
+        tables=tables,
+        pictures={PICTURE: panels(results)},
+        figures=dict(results),
+        seconds=sum(one["seconds"] for found in results.values() for one in found),
+    )
+
+
+def measure(chosen: Mapping[str, Case], size: Size, folder: Path) -> dict[str, Results]:
+    """Search step sizes with a seed of its own where there are several; then the final runs."""
+    directory = str(folder / ".runs" / NAME) if size.stored else ""
+    first = {t: size.first or TABLE3[c.column]["lr"][:1] for t, c in chosen.items()}
+    rates = {t: fixed(size.rates or TABLE3[c.column]["lr"][1:]) for t, c in chosen.items()}
+    spent = dict.fromkeys(chosen, 0.0)
+    if size.first or size.rates:
+        search = {
+            title: Pipelines(case, SEARCH, first[title], rates[title], directory)
+            for title, case in chosen.items()
+        }
+        found = finished(list(search.values()), folder, f"{NAME}-search", size.workers)
+        for title, job in search.items():
+            result = found[job]
+            first[title] = (result["first"],)
+            rates[title] = tuple((row, (own["lr"],)) for row, own in result["rows"].items())
+            spent[title] = result["seconds"]
+    jobs = {
+        (title, seed): Pipelines(case, seed, first[title], rates[title], directory)
+        for title, case in chosen.items()
+        for seed in range(size.seeds)
+    }
+    done = finished(list(jobs.values()), folder, NAME, size.workers)
+    out: dict[str, Results] = {}
+    for (title, _), job in jobs.items():
+        out.setdefault(title, []).append(dict(done[job]))
+    for title, found_here in out.items():
+        found_here[0]["seconds"] += spent[title]
+    return out
+
+
+# -- rows ----------------------------------------------------------------------------------------
+def best_split(found: Results, family: str) -> str:
+    """The split of a family that validation data prefer, in the mean over seeds."""
+
+    def valid(row: str) -> float:
+        return sum(one["rows"][row]["valid"] or 0.0 for one in found)
+
+    return max((f"{family}: {split}" for split in SPLITS), key=valid)
+
+
+def sources(found: Results) -> dict[str, str]:
+    """A row of the page -> the runs that it shows."""
+    best = " (Stateless, Best)"
+    out = {FEDAVG: FEDAVG, LOCAL: LOCAL}
+    out |= {f"FFGG ({split})": f"{FFGG}: {split}" for split in SPLITS}
+    out |= {f"FedAlt{best}": best_split(found, FEDALT), f"FedSim{best}": best_split(found, FEDSIM)}
+    out |= {f"FFGG ({split}), from the shared model": f"{SHARED}: {split}" for split in SPLITS}
+    return out | {FINETUNED: FINETUNED}
+
+
+def rows_of(found: Results) -> dict[str, list[float | None]]:
+    """A row of the page -> test accuracy by seed."""
+    return {
+        row: [one["rows"][source]["test"] for one in found]
+        for row, source in sources(found).items()
+    }
+
+
+def against(title: str, found: Results) -> dict[str, str]:
+    """FFGG at its best split against the other rows, with intervals over seeds."""
+    rows = rows_of(found)
+    mine = best_split(found, FFGG)
+    own = [one["rows"][mine]["test"] or 0.0 for one in found]
+    out = {"data set": title, "split": mine.rsplit(": ", 1)[1]}
+    for row in COMPARED:
+        difference, half = gap(own, [v or 0.0 for v in rows[row]])
+        spread = "" if half is None else f" ± {100 * half:.2f}"
+        out[row] = f"{100 * difference:+.2f}{spread} ({_word(difference, half)})"
+    return out
+
+
+COMPARED = (FEDAVG, LOCAL, "FedAlt (Stateless, Best)", "FedSim (Stateless, Best)", FINETUNED)
+
+
+def _word(difference: float, half: float | None) -> str:
+    if half is None or abs(difference) <= half:
+        return "not clear"
+    return "better" if difference > 0 else "worse"
+
+
+def opening(results: Mapping[str, Results]) -> str:
+    """Does the order of the paper show on these sets?"""
+    missing = [name for name in SETS if name not in results]
+    text = ""
+    if missing:
+        text += (
+            f"{', '.join(missing)} cannot be fetched: their cells are run where the folder of "
+            "data sets (IDIOLECT_DATA) holds their standard files. "
+        )
+    text += (
+        "In the paper FFGG with its best split is better than FedAvg and Local on all three sets, "
+        "better than FedAlt and FedSim on FEMNIST and GLDv2, and level with them on StackOverflow. "
+    )
+    compared = [against(title, found) for title, found in results.items()]
+    told = []
+    for row in COMPARED:
+        words = [one[row].rsplit("(", 1)[1].rstrip(")") for one in compared]
+        counts = ", ".join(f"{word} on {words.count(word)}" for word in dict.fromkeys(words))
+        told.append(f"against {row}: {counts}")
+    text += f"Here, of {len(compared)} sets, FFGG with the split that validation data prefer is, "
+    return text + "; ".join(told) + "."
+
+
+def panels(results: Mapping[str, Results]) -> list[Panel]:
+    """Test accuracy after each of the three steps."""
+    out = []
+    for title, found in results.items():
+        lines = []
+        families = {"FFGG": FFGG, "FFGG, from shared": SHARED, "FedAlt": FEDALT, "FedSim": FEDSIM}
+        for number, (label, family) in enumerate(families.items()):
+            row = best_split(found, family)
+            steps = [
+                _mean([one["rows"][row][key] for one in found])
+                for key in ("start", "personalised", "test")
+            ]
+            split = row.rsplit(": ", 1)[1].lower()
+            lines.append(Line(f"{label} ({split})", [1, 2, 3], steps, style=number, points=True))
+        for number, row in enumerate((FINETUNED, LOCAL), len(families)):
+            level = _mean([one["rows"][row]["test"] for one in found])
+            lines.append(Line(row, [3], [level], style=number, points=True))
+        out.append(Panel(title, "after step", "test accuracy, %", lines))
+    return out
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [v for v in values if v is not None]
+    return 100 * sum(known) / len(known) if len(known) == len(values) else float("nan")
+
+
+def _percent(values: Sequence[float | None] | None) -> Figure | None:
+    if values is None:
+        return None
+    return Figure.of([None if v is None else 100 * v for v in values], 2)
+
+
+def _majority(results: Mapping[str, Results], titles: Sequence[str]) -> dict[str, str]:
+    return {t: f"{100 * results[t][0]['majority']:.2f}" for t in titles}
+
+
+def _chosen(found: Results, row: str) -> str:
+    source = sources(found)[row]
+    if source == FEDAVG:
+        return f"lr {found[0]['first']:g}"
+    split = f"{source.rsplit(': ', 1)[1]}, " if "Best" in row else ""
+    return f"{split}lr {found[0]['rows'][source]['lr']:g}"
+
+
+PICTURE = (
+    "Test accuracy after each step: the shared model (1), personalised training (2), fine-tuning "
+    "of the private part (3); each family with the split that validation data prefer."
+)
+PRINTED = """\
+Table 3 and appendix E: (1) FedAvg on the whole model, (2) personalised training (Algorithm 4 for
+FFGG: the private part drawn anew, one epoch on it alone, one epoch of steps in turn), (3) five
+epochs on the private part. EMNIST: ResNet-18, batch 32, 10 clients per round, 2000 and 500 rounds,
+step sizes 0.5 and 0.01. StackOverflow: transformer of 4 blocks, batch 64, 50 clients, FedAdam 5e-4
+and 5e-5, 1000 and 500 rounds, step sizes 1 and 0.1, linear schedule with 10 % warm-up, gradients
+clipped at 0.1. GLDv2: ResNet-18 from ImageNet, batch 64, 50 clients, FedAdam 2e-4 and 2e-5, 2500
+and 600 rounds, step sizes 0.01 and 0.001. Accuracy over all test samples; mean of three seeds."""
+CHOSEN = """\
+what stands after ± in the paper is taken as half an interval. The exponential schedule of EMNIST
+has no decay rounds ("N/A"): none is used. FedAvg is step 1 alone, as in the paper, with fewer
+gradients than the rows that go on from it. Local Training starts from a random model and makes as
+many passes over its data as a client of FFGG does on average in all three steps. FedAlt and FedSim
+start the private part at the pre-trained one in every round, and so do the rows "from the shared
+model" of FFGG, which the paper does not have; "FedAvg, all fine-tuned" fine-tunes the whole shared
+model for five epochs. Adapters are added after step 1. Only known words are predicted. Stand-ins:
+quickdraw has 62 classes of drawings, in clients made by a Dirichlet split (nobody knows who drew
+them); hapt, 30 people; shakespeare, next character, 12 roles; chitchat, next word of the 100
+commonest, 12 people. Their models are small at both scales: two hidden layers (64, 32) or a
+transformer of two blocks of width 32, low-rank adapters of rank 4. At the quick scale the server
+averages (no FedAdam, schedule or clipping), 10 clients (of texts 6) are heard per round, batches
+have 32 samples, and the step sizes of step 1 (0.3, 1) and of steps 2 and 3 (0.03, 0.3) are chosen
+on validation data with a seed of their own, for every row alike."""

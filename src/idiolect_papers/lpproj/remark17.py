@@ -1,0 +1,205 @@
+"""The role of d_sub under attack: Remark 17 of the lp-proj paper (in detail its Remark 31).
+
+`idiolect reproduce lp-proj-remark17`. At the best λ the test loss falls linearly in d_sub; at any λ
+its slope in λ is proportional to d_sub. Formulas beside runs of lp-proj, under the same-value
+attack of Figure 1.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..closed_forms.linear_regression import attacks, losses
+from ..panels import Line, Panel
+from ..reproduced import Claim, Reproduced
+from . import regression
+from .figure1_runs import Size as Figure1
+from .figure1_runs import prepare, settings
+from .regression import Mean, play, tested
+
+ATTACK = "same-value"
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of the experiment; those of the paper's Figure 1 as defaults."""
+
+    figure: Figure1 = Figure1()  # setting, attack, seeds and plays
+    dims: tuple[int, ...] = (10, 25, 50, 75, 100)
+    slope_at: tuple[float, ...] = (0.01, 0.1)  # λ
+    step: float = 0.1  # of the finite difference, relative
+
+
+def write(folder: Path, size: Size | None = None) -> list[Path]:
+    """Run everything and write the page."""
+    began = time.perf_counter()
+    size = size or Size()
+    found = measure(size)
+    page = Reproduced(
+        name="lp-proj-remark17",
+        title="lp-proj, Remark 17: the role of d_sub under attack",
+        settings=words(size, found),
+        claims=claims(size, found),
+        tables={
+            f"Same-value attack, mean over {size.figure.seeds} seeds ± 95 % interval": rows(
+                size, found
+            )
+        },
+        figures={k: np.asarray(v).tolist() for k, v in found.items()},
+        panels=panels(size, found),
+        seconds=time.perf_counter() - began,
+        order=22,
+    )
+    return page.write(folder)
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """gain[dim, seed]: loss at λ* minus Local's; slope[λ, dim, seed]: dL/dλ by differences."""
+    f = size.figure
+    s = f.setting
+    spread = attacks.attacked(s, f.around, f.malicious, f.tau**2)
+    best = losses.best_lam(s, spread)
+    gain = np.zeros((len(size.dims), f.seeds))
+    slope = np.zeros((len(size.slope_at), len(size.dims), f.seeds))
+    said_gain, said_slope = gain.copy(), slope.copy()  # the formulas at each seed's parameters
+    given = settings(ATTACK, f) | {"eval_every": 1}
+    alone = losses.local(s)
+    with regression.progress("lp-proj-remark17", len(size.dims) * f.seeds) as step:
+        for j in range(f.seeds):
+            for i, dim in enumerate(size.dims):
+                one = prepare(ATTACK, f.with_dim(dim), j)
+
+                def loss(lam: float, dim: int = dim, one: Any = one, j: int = j) -> float:
+                    method = regression.lpproj(s, lam, dim)
+                    return tested(play(method, one.federation, j, f.plays + 1, **given)).mean()
+
+                gain[i, j] = loss(best) - one.alone
+                said_gain[i, j] = losses.lpproj(s, best, dim, one.spread_seen) - alone
+                for k, lam in enumerate(size.slope_at):
+                    low, high = lam * (1 - size.step), lam * (1 + size.step)
+                    slope[k, i, j] = (loss(high) - loss(low)) / (high - low)
+                    rise = [losses.lpproj(s, at, dim, one.spread_seen) for at in (low, high)]
+                    said_slope[k, i, j] = (rise[1] - rise[0]) / (high - low)
+                step()
+    return {
+        "best": best,
+        "spread": spread,
+        "gain": gain,
+        "slope": slope,
+        "said_gain": said_gain,
+        "said_slope": said_slope,
+    }
+
+
+def per_dimension(size: Size, found: dict[str, Any]) -> float:
+    """The coefficient of d_sub in L* (Remark 31): σ² λ* (1/N - 1) / (2 n (b + λ*))."""
+    s = size.figure.setting
+    best = found["best"]
+    return s.noise**2 * best / (2 * s.samples * (s.b + best)) * (1 / s.clients - 1)
+
+
+def claims(size: Size, found: dict[str, Any]) -> list[Claim]:
+    dims = np.array(size.dims, float)
+    # least squares through the origin: without a shared dimension lp-proj is Local
+    fits = Mean.of((dims @ found["gain"]) / (dims @ dims))
+    said = per_dimension(size, found)
+    errors = [Mean.of(row) for row in found["gain"] - found["said_gain"]]
+    inside = sum(m.holds_zero for m in errors)
+    out = [
+        Claim(
+            "at λ* the loss is linear in d_sub with a negative coefficient, "
+            f"σ² λ* (1/N - 1) / (2 n (b + λ*)) = {said:.3g}",
+            f"{fits.text(2)} per dimension in runs; runs and formula agree within the 95 % "
+            f"interval at {inside} of {len(errors)} d_sub",
+            "agrees" if abs(fits.value - said) <= fits.half else "same order",
+        )
+    ]
+    for k, lam in enumerate(size.slope_at):
+        slope = found["slope"][k]
+        off = [Mean.of(row) for row in slope - found["said_slope"][k]]
+        ratio = Mean.of(slope[-1] / slope[0])
+        power = Mean.of(np.polyfit(np.log(dims), np.log(np.abs(slope)), 1)[0])
+        out.append(
+            Claim(
+                f"the slope of the loss in λ is proportional to d_sub (at λ = {lam:g})",
+                f"d_sub to the {power.text(3)} in runs (d_sub = {size.dims[-1]} against "
+                f"{size.dims[0]}: {ratio.text(3)} times); formula and runs agree within the "
+                f"interval at {sum(m.holds_zero for m in off)} of {len(off)} d_sub",
+                "agrees" if abs(power.value - 1) <= max(power.half, 0.05) else "same order",
+            )
+        )
+    s = size.figure.setting
+    damage = losses.lpproj(s, size.slope_at[-1], size.dims[0], found["spread"]) - losses.local(s)
+    out.append(
+        Claim(
+            "as d_sub increases the performance would be better",
+            f"at λ*, by {-said * size.dims[-1]:.1e} of a loss of {losses.local(s):.3g} for all "
+            f"{size.dims[-1]} dimensions; at λ = {size.slope_at[-1]:g} every "
+            f"{size.dims[0]} dimensions cost {damage:.2g} instead",
+            "agrees" if fits.value < 0 else "differs",
+            "true at λ* alone, which is not known in practice; above the threshold of Figure 1 "
+            "fewer shared dimensions are better, and none (Local) is best",
+        )
+    )
+    return out
+
+
+def rows(size: Size, found: dict[str, Any]) -> list[dict[str, Any]]:
+    out = []
+    for i, dim in enumerate(size.dims):
+        row: dict[str, Any] = {
+            "d_sub": dim,
+            "L(λ*) - Local, formula": f"{found['said_gain'][i].mean():.2e}",
+            "L(λ*) - Local, runs": Mean.of(found["gain"][i]).text(2),
+        }
+        for k, lam in enumerate(size.slope_at):
+            row[f"dL/dλ at {lam:g}, formula"] = f"{found['said_slope'][k, i].mean():.3g}"
+            row[f"dL/dλ at {lam:g}, runs"] = Mean.of(found["slope"][k, i]).text()
+        out.append(row)
+    return out
+
+
+def words(size: Size, found: dict[str, Any]) -> str:
+    f = size.figure
+    s = f.setting
+    return f"""\
+The setting of [Figure 1](lp-proj-figure1.md) under the same-value attack (n = {s.samples},
+N = {s.clients}, N_a = {f.malicious}, d = {s.features}, b = {s.b:g}, σ = {s.noise:g},
+Σ₁ = {f.around:g}, τ = {f.tau:g}; λ* = {found["best"]:.3g} by its formula), with d_sub from
+{size.dims[0]} to {size.dims[-1]}. The remark names no values. Runs of `lp-proj` (p = 2, orthonormal
+P) as there: {f.seeds} seeds, each playing the paper's round {f.plays} times. All d_sub and λ of a
+seed have the same data and the same draws of the attack, so that differences are paired; the slope
+in λ is a difference over ±{100 * size.step:g} % of λ, in runs and in the formula. The derivative
+printed in Remark 31 has its bracket after τ² instead of Σ₁."""
+
+
+def panels(size: Size, found: dict[str, Any]) -> list[Panel]:
+    dims = list(map(float, size.dims))
+    scale = 1e5
+    said = [scale * per_dimension(size, found) * d for d in dims]
+    means = [Mean.of(scale * row) for row in found["gain"]]
+    first = [
+        Line("Remark 31", dims, said, style=0, formula=True),
+        _band("lp-proj-2, runs", dims, means, 0),
+    ]
+    second: list[Line] = []
+    for k, lam in enumerate(size.slope_at):
+        formula = found["said_slope"][k].mean(1).tolist()
+        second.append(Line(f"λ = {lam:g}, formula", dims, formula, style=k + 1, formula=True))
+        measured = [Mean.of(row) for row in found["slope"][k]]
+        second.append(_band(f"λ = {lam:g}, runs", dims, measured, k + 1))
+    return [
+        Panel("Loss at λ*, against Local's", "d_sub", "(L(λ*) - Local's) × 10⁵", first),
+        Panel("Slope of the loss in λ", "d_sub", "dL/dλ", second, log="xy"),
+    ]
+
+
+def _band(label: str, x: list[float], means: list[Mean], style: int) -> Line:
+    low = [m.value - m.half for m in means]
+    high = [m.value + m.half for m in means]
+    return Line(label, x, [m.value for m in means], low, high, style=style, points=True)

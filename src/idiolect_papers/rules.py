@@ -1,0 +1,300 @@
+"""How far can malicious clients move each rule? The constant c of a (δ, c)-robust aggregator.
+
+c is that of Definition 2 of the FFGG paper, measured from below. `idiolect reproduce rules` writes
+rules.md and rules.json: for every rule the worst of |x̂ - x̄|² / (δ σ²) over honest and malicious
+rows of several kinds. x̄ is the mean of the honest rows, σ² the mean of |x_i - x_j|² over pairs of
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from idiolect.core import streams
+from idiolect.server.rules import Rule, TooFew, parse_rule
+
+from .result_cache import kept
+
+CLIENTS = 20
+DIMENSION = 20
+KEYS = 8  # random orders over which a rule that draws one is averaged
+SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
+GROWING = (10, 20, 40, 80)  # clients, one of them malicious
+RULES = (  # {f}: the number of malicious clients, which the rule is told
+    "mean",
+    "median",
+    "geometric-median",
+    "krum(f={f})",
+    "multi-krum(f={f})",
+    "bulyan(f={f})",
+    "trimmed-mean(f={f})",
+    "trimmed-mean",
+    "meamed(f={f})",
+    "mda(f={f})",
+    "centred-clipping(tau=1)",
+    "centred-clipping(tau=10)",
+    "centred-clipping(tau=0)",
+    "norm-bound + mean",
+    "bucketing + median",
+    "bucketing + geometric-median",
+    "bucketing + krum(f={f})",
+    "nnm(f={f}) + median",
+    "nnm(f={f}) + geometric-median",
+    "nnm(f={f}) + krum(f={f})",
+    "nnm(f={f}) + trimmed-mean(f={f})",
+)
+
+
+# -- honest rows -------------------------------------------------------------------------------
+def normal(stream: str, *shape: int) -> Tensor:
+    """Standard normal numbers; every stream has its own."""
+    numbers = streams.normal(streams.keys(0, f"rules {stream}"), int(np.prod(shape)))
+    return torch.from_numpy(numbers).view(*shape)
+
+
+def alike(n: int) -> Tensor:
+    return normal("honest", n, DIMENSION)
+
+
+def heavy(n: int) -> Tensor:
+    """A few clients far away: directions at random, lengths with a long tail."""
+    return normal("honest", n, DIMENSION) * normal("length", n, 1).abs() ** 3
+
+
+def clusters(n: int) -> Tensor:
+    """Two tight groups of about one size: the mean lies where nobody is."""
+    rows = 1e-2 * normal("honest", n, DIMENSION)
+    rows[: (n - 1) // 2, 0] += 10
+    return rows
+
+
+def minority(n: int) -> Tensor:
+    """A tenth of the clients, at least one, has data of its own."""
+    rows = 1e-2 * normal("honest", n, DIMENSION)
+    rows[: max(1, n // 10), 0] += 10
+    return rows
+
+
+def apart(n: int) -> Tensor:
+    """Every client alone on an axis, as when each has one class of its own."""
+    axes = torch.eye(DIMENSION, dtype=torch.float64)
+    return axes[torch.arange(n) % DIMENSION] + 1e-2 * normal("honest", n, DIMENSION)
+
+
+HONEST: dict[str, Callable[[int], Tensor]] = {
+    "alike": alike,
+    "heavy tails": heavy,
+    "two clusters": clusters,
+    "a minority": minority,
+    "apart": apart,
+}
+
+
+def spread(honest: Tensor) -> float:
+    """σ² of Definition 2: the mean of |x_i - x_j|² over pairs i ≠ j.
+
+    >>> spread(torch.tensor([[0.0], [1.0], [2.0]]))  # (1 + 4 + 1) / 3
+    2.0
+    """
+    return float(2 * (honest - honest.mean(0)).square().sum() / (len(honest) - 1))
+
+
+def honest_rows(kind: str, n: int) -> Tensor:
+    """Rows of σ = 1 around a mean of length 1."""
+    rows = HONEST[kind](n)
+    rows = (rows - rows.mean(0)) / spread(rows) ** 0.5
+    return rows + DIMENSION**-0.5
+
+
+# -- malicious rows: honest[G, m], f -> rows[f, m] to try ---------------------------------------
+def same_value(honest: Tensor, f: int) -> Iterator[Tensor]:
+    for value in (-1.0, 1.0, 100.0):
+        yield torch.full((f, honest.shape[1]), value, dtype=honest.dtype)
+
+
+def sign_flip(honest: Tensor, f: int) -> Iterator[Tensor]:
+    for scale in (1.0, 10.0):
+        yield -scale * honest[torch.arange(f) % len(honest)]
+
+
+def gaussian(honest: Tensor, f: int) -> Iterator[Tensor]:
+    for scale in (0.3, 3.0, 100.0):  # the stream's old name stays: the stored figures have it
+        yield honest.mean(0) + scale * normal("liars", f, honest.shape[1])
+
+
+def little_is_enough(honest: Tensor, f: int) -> Iterator[Tensor]:
+    """Baruch et al. 2019: a few standard deviations away, in every coordinate."""
+    for z in (-3.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 3.0):
+        yield (honest.mean(0) + z * honest.std(0)).expand(f, -1)
+
+
+def inner_product(honest: Tensor, f: int) -> Iterator[Tensor]:
+    """Xie et al. 2020: against the mean."""
+    for scale in (0.1, 0.5, 1.0, 5.0):
+        yield -scale * honest.mean(0).expand(f, -1)
+
+
+def mimic(honest: Tensor, f: int) -> Iterator[Tensor]:
+    """Karimireddy et al. 2022: all copy one honest client.
+
+    It is that at either end of the direction in which the honest clients differ most.
+    """
+    away = honest - honest.mean(0)
+    along = away @ torch.linalg.svd(away, full_matrices=False).Vh[0]
+    for i in (int(along.argmin()), int(along.argmax())):
+        yield honest[i].expand(f, -1)
+
+
+ATTACKS = {
+    "same value": same_value,
+    "sign flip": sign_flip,
+    "gaussian": gaussian,
+    "a little is enough": little_is_enough,
+    "inner product": inner_product,
+    "mimic": mimic,
+}
+
+
+# -- the measure -------------------------------------------------------------------------------
+def error(rule: Rule, rows: Tensor, mean: Tensor, keys: int) -> float:
+    """|x̂ - x̄|², for a rule that draws an order its mean over several."""
+    weights = torch.ones(len(rows), dtype=torch.float64)
+    errors = (rule(rows, weights, key=key) - mean for key in range(keys))
+    return sum(float(e.square().sum()) for e in errors) / keys
+
+
+Found = tuple[float, str, str]  # the largest ratio, for which honest rows, under which attack
+
+
+def worst(text: str, n: int, f: int) -> Found | None:
+    """The most that f malicious clients moved a rule; None where it cannot withstand f of n.
+
+    >>> worst("krum(f={f})", 20, 9) is None
+    True
+    """
+    rule = parse_rule(text.format(f=f))
+    keys = KEYS if "bucketing" in text else 1
+    try:
+        rule.check(n)
+    except TooFew:
+        return None
+    found = (0.0, "", "")
+    for kind in HONEST:
+        honest = honest_rows(kind, n - f)
+        mean = honest.mean(0)
+        scale = f / n * spread(honest)
+        for attack, malicious_rows in ATTACKS.items():
+            for malicious in malicious_rows(honest, f):
+                moved = error(rule, torch.cat([honest, malicious]), mean, keys)
+                found = max(found, (round(moved / scale, 3), kind, attack))
+    return found
+
+
+def by_share(text: str) -> dict[str, Found | None]:
+    return {f"δ = {delta:g}": worst(text, CLIENTS, round(delta * CLIENTS)) for delta in SHARES}
+
+
+def by_clients(text: str) -> dict[str, Found | None]:
+    return {f"n = {n}": worst(text, n, 1) for n in GROWING}
+
+
+def number(found: Found | None) -> str:
+    if found is None:
+        return "–"
+    return f"{found[0]:.2g}" if found[0] < 10 else f"{found[0]:,.0f}"
+
+
+def label(text: str) -> str:
+    return "trimmed-mean, not told f" if text == "trimmed-mean" else text.replace("(f={f})", "")
+
+
+def write(folder: Path) -> list[Path]:
+    """Measure (under a minute) and write rules.md and rules.json."""
+    console = Console(stderr=True)
+    page = [HEAD]
+    stored: dict[str, dict[str, dict[str, Found | None]]] = {}
+    with kept(folder / ".rules.jsonl") as keep:
+        for title, measure, before in (
+            ("share of malicious clients", by_share, FIRST),
+            ("number of clients", by_clients, SECOND),
+        ):
+            page.append(before)
+            for text in RULES:
+                cells = keep(partial(measure, text), title, text)
+                if text == RULES[0]:
+                    page.append("| rule | " + " | ".join(cells) + " | the largest with |")
+                    page.append("|---" * (len(cells) + 2) + "|")
+                _, kind, attack = max(c for c in cells.values() if c)
+                numbers = " | ".join(map(number, cells.values()))
+                page.append(f"| {label(text)} | {numbers} | {kind}, {attack} |")
+                console.print(page[-1], highlight=False, soft_wrap=True)
+                stored.setdefault(title, {})[label(text)] = cells
+        page.append(LAST)
+        (folder / "rules.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        figures = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+        (folder / "rules.json").write_text(figures, encoding="utf-8")
+    return [folder / "rules.md", folder / "rules.json"]
+
+
+HEAD = f"""\
+# Which aggregation rule?
+
+`mean` while all clients are honest. Against malicious (Byzantine) clients: `trimmed-mean(f=...)` or
+`nnm(f=...) + trimmed-mean(f=...)`, and tell it f: the most malicious clients you expect among those
+heard per round. `median` when you cannot tell, at the price below. A rule is one line of text:
+`--rule 'bucketing(size=2) + median'`.
+
+What is measured: a rule is a (δ, c)-robust aggregator (FFGG paper, Definition 2) if, with a share δ
+of malicious clients, its aggregate x̂ stays within |x̂ − x̄|² ≤ c δ σ² of the honest mean x̄, where σ²
+is the mean of |x_i − x_j|² over honest pairs. The tables show the largest |x̂ − x̄|² / (δ σ²) found:
+c is at least that. Each figure is of one round without history, so centred clipping starts from the
+coordinate median.
+
+Honest rows have {DIMENSION} coordinates, σ = 1 and a mean of length 1; they are drawn in
+{len(HONEST)} ways: {", ".join(HONEST)}. The attacks, each at several
+strengths: {", ".join(ATTACKS)}.
+Rules with an f are told the true number; a dash means that the rule refuses so many. Small numbers
+prove nothing (a cleverer attack may do more); large and growing ones do.
+Written by `idiolect reproduce rules`."""
+FIRST = f"""
+## More malicious clients: {CLIENTS} clients
+"""
+SECOND = """
+## Fewer malicious clients: one, among more and more clients
+
+Here δ = 1/n falls. A robust aggregator's number stays bounded: one malicious client among many does
+less and less harm.
+"""
+LAST = """
+## What it shows
+
+- **Median, geometric median and Krum are not (δ, c)-robust with one c for all δ**, as the paper
+  says: with two groups of clients their number doubles each time n does. That takes no malicious
+  client: they answer with the larger group, the honest mean lies between the two, and the error
+  stays the same however small δ is. A trimmed mean that is not told f trims all it can, which is
+  the median; centred clipping and norm bounds that take their length from the median distance
+  inherit it.
+- **What averages n − f or n − 2 f rows stays bounded:** trimmed mean, multi-Krum, MDA, the mean
+  around the median, Bulyan. The price is that f must be known, and Bulyan withstands fewer than a
+  quarter.
+- **Nearest-neighbour mixing repairs** median, geometric median and Krum: their numbers become those
+  of the averaging rules.
+- **Buckets of two help by a constant, not in order:** smaller numbers, and still growing with n;
+  the theory wants buckets that grow as δ falls. And f malicious clients among half as many rows are
+  twice the share: from δ = 0.25 on they are the majority. Median and geometric median are then led
+  anywhere (they have no f to refuse by); Krum refuses.
+- **Centred clipping is as good as its tau.** Of the size of σ it is among the best against many
+  malicious clients, but its number grows slowly with n: the theory wants tau to grow as δ falls.
+  Ten times σ lets malicious clients move it in proportion to their share.
+- **With 40 % malicious clients the order turns:** rules that keep n − f rows can be made to keep
+  every malicious row and drop honest ones instead; median, trimmed mean and centred clipping with a
+  good tau lose less there.
+- The mean's number is only as large as the attack that was tried."""

@@ -1,0 +1,117 @@
+"""The training runs of an experiment: sweeps that a command goes on with where it was stopped.
+
+An experiment says what is run. How is the same for all of them:
+
+    with stored_runs(folder, "golden") as runs:
+        found = runs(settings, stock, seeds=range(3))  # key -> summaries, one per seed
+        page.write_text(...)
+
+`settings` has a `Setting` for every key: a line or a cell of the experiment's tables.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from idiolect.core.knobs import SettingError
+from idiolect.study.sweep import Setting, Stock, sweep_settings
+from idiolect.study.sweep.progress import watched
+from idiolect.study.tune.search import search
+
+K = TypeVar("K")
+Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs in worker processes, each stored in a directory as it ends."""
+
+    directory: Path
+    jobs: int = 0  # worker processes; 0: as many as cores. Results do not depend on it
+
+    def __call__(
+        self,
+        settings: Mapping[K, Setting],
+        stock: Stock,
+        seeds: Sequence[int],
+        keep: Sequence[str] = (),
+    ) -> dict[K, list[Summary]]:
+        """The summaries of every setting, one per seed, with progress on stderr.
+
+        `stock` has the data and models that settings name. With `keep`, a summary has the run's
+        evaluated rounds ("by_round") or its clients ("by_client") too. What was stored before is
+        not run again. `merged` of `idiolect.study.sweep` makes one summary of all seeds, with its
+        interval.
+        """
+        if not settings:
+            return {}
+        done = sweep_settings(
+            list(settings.values()),
+            stock,
+            seeds,
+            jobs=self.jobs,
+            directory=self.directory,
+            watch=watched,
+            keep=keep,
+        )
+        if done.failed:
+            trial, why = next(iter(done.failed.items()))
+            raise SettingError(
+                f"{len(done.failed)} of {len(done.failed) + len(done.summaries)} runs failed; the "
+                f"same command tries them again. The first, {trial.describe()}: {why}"
+            )
+        found: dict[Setting, list[Summary]] = {setting: [] for setting in settings.values()}
+        for trial, summary in done.summaries.items():
+            found[trial.setting].append(summary)
+        for setting, summaries in found.items():
+            if not summaries:
+                raise ValueError(f"{setting.label}: the same setting stands there twice")
+        return {key: found[setting] for key, setting in settings.items()}
+
+    def chosen(
+        self, candidates: Mapping[str, Sequence[Setting]], stock: Stock, seed: int
+    ) -> tuple[dict[str, Setting], float]:
+        """Of every row the candidate that validation data prefer, and the CPU seconds spent.
+
+        Test data are taken away before the first run. A candidate without a rival is not run.
+        """
+        rivals = {row: several for row, several in candidates.items() if len(several) > 1}
+        first = {row: several[0] for row, several in candidates.items()}
+        if not rivals:
+            return first, 0.0
+        given = {replace(s, name=row): s for row, several in rivals.items() for s in several}
+        found = search(
+            list(given), stock, [seed], jobs=self.jobs, directory=self.directory, watch=watched
+        )
+        return first | {row: given[found.best(row)] for row in rivals}, found.cost.cpu_seconds
+
+
+@contextmanager
+def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
+    """Runs that are stored in the hidden directory `.name` of a folder until the experiment ends.
+
+    Stopped or failed before that, they stay there, and the same command goes on with them: by the
+    digest of all that a run depends on, code included. When the pages are written, at the end of
+    the `with` block, the directory is removed.
+
+    >>> import tempfile
+    >>> import idiolect as il
+    >>> stock = Stock({"few": il.data.load("synthetic", clients=4, samples=60)},
+    ...               {"linear": il.Task(lambda: il.models.make("linear", (60,), 10))})
+    >>> rates = {lr: Setting(il.FedAvg(lr=lr), {"rounds": 9}, "few", "linear", "fedavg", {"lr": lr})
+    ...          for lr in (0.0001, 0.1)}
+    >>> with (tempfile.TemporaryDirectory() as folder,
+    ...       stored_runs(Path(folder), "rates", jobs=1) as runs):
+    ...     chosen, _ = runs.chosen({"fedavg": list(rates.values())}, stock, seed=9)
+    ...     found = runs(rates, stock, seeds=range(2))
+    >>> chosen["fedavg"] is rates[0.1], [summary["seeds"] for summary in found[0.1]]
+    (True, [[0], [1]])
+    """
+    runs = Runs(folder / f".{name}", jobs)
+    yield runs
+    shutil.rmtree(runs.directory, ignore_errors=True)

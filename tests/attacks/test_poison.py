@@ -1,0 +1,205 @@
+"""Poisoned labels: at malicious clients, in their training data, nowhere else."""
+
+import numpy as np
+import pytest
+import torch
+
+from idiolect.attacks import parse_attack, poison
+from idiolect.core.knobs import SettingError
+from idiolect.data.federation import Federation
+
+MALICIOUS = torch.tensor([1, 4])
+
+
+def federation(classes=5, clients=6, samples=60, shape=(), names=None, seed=0):
+    rng = np.random.default_rng(seed)
+    n = clients * samples
+    y = rng.normal(size=(n, *shape)) if classes == 0 else rng.integers(0, classes, (n, *shape))
+    ids = np.repeat(np.array(names or [f"site {k}" for k in range(clients)]), samples)
+    return Federation.from_arrays(rng.normal(size=(n, 3)), y, ids, classes=classes or None)
+
+
+def changed(a, b):
+    """Rows whose target differs."""
+    return (
+        (a.targets != b.targets).flatten(1).any(1)
+        if a.targets.dim() > 1
+        else a.targets != b.targets
+    )
+
+
+def training(f, clients):
+    rows = torch.zeros(len(f.targets), dtype=torch.bool)
+    for k in clients.tolist():
+        rows[f.offsets["train"][k] : f.offsets["train"][k + 1]] = True
+    return rows
+
+
+@pytest.mark.parametrize("shape", [(), (4,)], ids=["classes", "tokens"])
+@pytest.mark.parametrize("classes", [2, 3, 5, 62])
+def test_every_training_label_of_a_malicious_client_is_wrong_and_no_other_is_touched(
+    classes, shape
+):
+    f = federation(classes, shape=shape)
+    g = poison(f, MALICIOUS, classes, "random", seed=3)
+    mask = training(f, MALICIOUS)
+    assert bool((f.targets != g.targets)[mask].all())
+    assert torch.equal(f.targets[~mask], g.targets[~mask])
+    assert bool(((g.targets >= 0) & (g.targets < classes)).all())
+
+
+@pytest.mark.parametrize(
+    "kind,labels", [("random", "wrong"), ("random", "uniform"), ("flip", "wrong")]
+)
+def test_all_but_the_targets_is_the_same_federation(kind, labels):
+    f = federation()
+    before = f.fingerprint()
+    g = poison(f, MALICIOUS, f.classes, kind, 0, labels)
+    assert (
+        g.inputs is f.inputs
+        and g.offsets is f.offsets
+        and g.names == f.names
+        and g.classes == f.classes
+        and g.name == f.name
+    )
+    assert g.targets.dtype == f.targets.dtype and g.targets.data_ptr() != f.targets.data_ptr()
+    assert f.fingerprint() == before != g.fingerprint()
+    for split in ("valid", "test"):
+        for k in range(f.clients):
+            assert torch.equal(f.part(k, split)[1], g.part(k, split)[1])
+
+
+def test_two_classes_flip():
+    f = federation(2)
+    mask = training(f, MALICIOUS)
+    for kind in ("random", "flip"):
+        assert torch.equal(poison(f, MALICIOUS, 2, kind, 0).targets[mask], 1 - f.targets[mask])
+
+
+def test_flip_mirrors_the_classes_and_twice_is_nothing():
+    f = federation(5)
+    g = poison(f, MALICIOUS, 5, "flip", 0)
+    mask = training(f, MALICIOUS)
+    assert torch.equal(g.targets[mask], 4 - f.targets[mask])
+    assert poison(g, MALICIOUS, 5, "flip", 0).fingerprint() == f.fingerprint()
+    assert torch.equal(
+        poison(f, MALICIOUS.repeat(2), 5, "flip", 0).targets, g.targets
+    )  # a client named twice flips once
+
+
+def test_wrong_labels_are_uniform_over_the_others_and_uniform_ones_over_all():
+    f = federation(4, clients=2, samples=60_000)
+    y = f.part(1, "train")[1]
+    wrong = poison(f, torch.tensor([1]), 4, "random", 0).part(1, "train")[1]
+    counts = torch.bincount((wrong - y) % 4, minlength=4) / len(y)
+    assert counts[0] == 0 and (counts[1:] - 1 / 3).abs().max() < 0.01
+    uniform = poison(f, torch.tensor([1]), 4, "random", 0, "uniform").part(1, "train")[1]
+    counts = torch.bincount((uniform - y) % 4, minlength=4) / len(y)
+    assert (counts - 1 / 4).abs().max() < 0.01
+
+
+def test_labels_are_fixed_by_seed_and_name_not_by_the_other_clients():
+    f = federation()
+    g = poison(f, MALICIOUS, 5, "random", 7)
+    assert torch.equal(g.targets, poison(f, MALICIOUS, 5, "random", 7).targets)
+    assert not torch.equal(g.targets, poison(f, MALICIOUS, 5, "random", 8).targets)
+    alone = poison(f, torch.tensor([4]), 5, "random", 7)
+    assert torch.equal(alone.part(4, "train")[1], g.part(4, "train")[1])
+    keep = np.repeat(
+        [k in (1, 4) for k in range(6)], 60
+    )  # the same two clients in a smaller federation
+    few = Federation.from_arrays(
+        np.ones((120, 1)),
+        np.zeros(120, dtype=int),
+        np.repeat([f"site {k}" for k in range(6)], 60)[keep],
+        classes=5,
+    )
+    whole = Federation.from_arrays(
+        np.ones((360, 1)),
+        np.zeros(360, dtype=int),
+        np.repeat([f"site {k}" for k in range(6)], 60),
+        classes=5,
+    )
+    small, large = (
+        poison(few, torch.tensor([0, 1]), 5, "random", 7),
+        poison(whole, MALICIOUS, 5, "random", 7),
+    )
+    assert torch.equal(small.part(1, "train")[1], large.part(4, "train")[1])
+
+
+def test_real_targets_change_places_or_sign():
+    f = federation(0)
+    moved, negated = poison(f, MALICIOUS, 0, "random", 0), poison(f, MALICIOUS, 0, "flip", 0)
+    mask = training(f, MALICIOUS)
+    assert (
+        torch.equal(negated.targets[mask], -f.targets[mask])
+        and not changed(f, negated)[~mask].any()
+    )
+    assert not changed(f, moved)[~mask].any()
+    for k in MALICIOUS.tolist():
+        a, b = f.part(k, "train")[1], moved.part(k, "train")[1]
+        assert torch.equal(a.sort().values, b.sort().values) and not torch.equal(a, b)
+
+
+def test_nobody_malicious_changes_nothing():
+    f = federation()
+    assert (
+        poison(f, torch.empty(0, dtype=torch.int64), 5, "random", 0).fingerprint()
+        == f.fingerprint()
+    )
+
+
+def test_a_malicious_client_without_training_data_is_no_trouble():
+    split = ["test"] * 2 + ["train"] * 2
+    f = Federation.from_arrays(np.eye(4), [0, 1, 1, 0], ["a", "a", "b", "b"], split=split)
+    assert poison(f, torch.tensor([0]), 2, "random", 0).fingerprint() == f.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"kind": "swap"}, "kind: 'swap' is not accepted; one of 'random', 'flip'"),
+        ({"labels": "any"}, "labels: 'any' is not accepted; one of 'wrong', 'uniform'"),
+        (
+            {"malicious": torch.tensor([6])},
+            "malicious: [6] are not all clients; accepted: 0 to 5",
+        ),
+        ({"malicious": torch.tensor([-1, 2])}, "malicious: [-1, 2] are not all clients"),
+        ({"classes": 3}, "classes: 3 is not accepted; false labels need at least 5 here"),
+        ({"classes": 0}, "classes: 0 is not accepted"),
+    ],
+)
+def test_bad_input_is_refused_in_words(options, words):
+    with pytest.raises(SettingError) as error:
+        poison(
+            federation(),
+            **({"malicious": MALICIOUS, "classes": 5, "kind": "random", "seed": 0} | options),
+        )
+    assert words in str(error.value)
+
+
+def test_one_class_has_no_wrong_label_and_real_targets_have_no_classes():
+    with pytest.raises(
+        SettingError, match="classes: 1 is not accepted; false labels need at least 2"
+    ):
+        poison(federation(1), MALICIOUS, 1, "random", 0)
+    with pytest.raises(
+        SettingError, match="classes: 5 is not accepted; 'arrays' has real targets, so 0"
+    ):
+        poison(federation(0), MALICIOUS, 5, "flip", 0)
+
+
+def test_an_attack_poisons_as_its_fields_say():
+    f = federation()
+    for line, kind, labels in [
+        ("data-poison", "random", "wrong"),
+        ("data-poison(labels=uniform)", "random", "uniform"),
+        ("label-flip", "flip", "wrong"),
+        ("scaling + data-poison(labels=uniform)", "random", "uniform"),
+    ]:
+        assert torch.equal(
+            parse_attack(line).poison(f, MALICIOUS, 2).targets,
+            poison(f, MALICIOUS, 5, kind, 2, labels).targets,
+        )
+    for line in ("same-value", "alie", "zero + scaling"):
+        assert parse_attack(line).poison(f, MALICIOUS, 2) is f

@@ -1,0 +1,112 @@
+"""A whole federation on this machine, as its owners would start it: with TLS and keys."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from idiolect import data
+from idiolect.deploy.config import Deployment, Terms
+from idiolect.deploy.folder import Layout, free_port
+from idiolect.deploy.scaffold import create
+from idiolect.run.plan import Plan
+
+COMMAND = [sys.executable, "-m", "idiolect_command"]
+SETTINGS = {"rounds": 3, "batch": 16, "seed": 5, "threads": 1}
+
+
+def plan(method: str, **settings) -> Plan:
+    fields = {"part": "output"} if method == "ffgg" else {}
+    return Plan(method, fields, "", model="mlp", settings={**SETTINGS, **settings})
+
+
+class Federation:
+    """Sites with two clients each of the digits, and a server."""
+
+    def __init__(self, folder: Path, sites: int = 3):
+        self.sites = self.least = sites
+        self.address = f"127.0.0.1:{free_port()}"
+        self.whole = data.load("digits", clients=2 * sites)
+        names = [f"site-{n // 2 + 1}/{n % 2 + 1}" for n in range(2 * sites)]
+        self.whole = replace(self.whole, ids=tuple(names))
+        self.layout: Layout = create(folder, self.deployment("fedavg"))
+        self.running: dict[str, subprocess.Popen] = {}
+
+    def deployment(self, method: str, **settings) -> Deployment:
+        inputs = [str(self.whole.inputs.dtype), list(self.whole.shape)]
+        form = {"kind": "array", "inputs": inputs, "classes": self.whole.classes}
+        terms = Terms(
+            sites=self.sites, least=self.least, wait=240.0, deadline=120.0, address=self.address
+        )
+        return Deployment(plan(method, **settings), form, terms)
+
+    def start(self) -> None:
+        self.begin("server", "deploy", "server", str(self.layout.folder))
+        for n in range(1, self.sites + 1):
+            self.start_host(n)
+            self.start_site(n)
+
+    def start_host(self, n: int, command: list[str] = COMMAND) -> None:
+        given = ["--data", "digits", "--clients", str(2 * self.sites), "--threads", "1"]
+        given += ["--share", f"{n}/{self.sites}", "--min-samples", "1", "--site", f"site-{n}"]
+        state = str(self.layout.site(n) / "state")
+        self.begin(f"host-{n}", "host", "start", *given, "--state", state, command=command)
+
+    def start_site(self, n: int) -> None:
+        self.begin(f"site-{n}", "deploy", "site", str(self.layout.folder), str(n))
+
+    def begin(self, name: str, *words: str, command: list[str] = COMMAND) -> None:
+        log = open(self.layout.folder / f"{name}.txt", "ab")  # noqa: SIM115
+        self.running[name] = subprocess.Popen([*command, *words], stdout=log, stderr=log)
+        log.close()
+
+    def run(self, method: str, directory: Path, *words: str, **settings):
+        """Train, as `idiolect deploy run` does."""
+        self.deployment(method, **settings).write(self.layout.folder)
+        command = [*COMMAND, "deploy", "run", str(self.layout.folder), "--json", *words]
+        self.ready()
+        return subprocess.run(
+            [*command, "--directory", str(directory)], capture_output=True, text=True, timeout=600
+        )
+
+    def ready(self) -> None:
+        """The server's supervisor is at work."""
+        end = time.monotonic() + 60
+        while not (self.layout.server / "pid").exists():
+            assert time.monotonic() < end, self.words()
+            time.sleep(0.2)
+
+    def words(self) -> str:
+        """What all processes have said, for a test that fails."""
+        files = [*self.layout.folder.glob("*.txt"), *self.layout.folder.rglob("log/*.txt")]
+        return "\n".join(f"== {f.name}\n{f.read_text()[-2000:]}" for f in files)
+
+    def stop(self) -> None:
+        """Everything ends."""
+        for child in self.running.values():
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        for child in self.running.values():
+            try:
+                child.wait(60)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def left(self) -> list[str]:
+        """Processes that still belong to this federation, by their commands."""
+        found = []
+        mark = os.fsencode(self.layout.folder)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes()
+            except OSError:
+                continue
+            if mark in command and int(path.parent.name) != os.getpid():
+                found.append(command.replace(b"\0", b" ").decode())
+        return found

@@ -1,0 +1,53 @@
+"""What a site makes of an agreement is what the server makes of its own plan."""
+
+import pytest
+
+from deploy.sites import RUN, array_form, plan_of, session_of
+from idiolect import data
+from idiolect.deploy.site.agreement import Agreement
+from idiolect.deploy.site_contract import Builder
+
+SETTINGS = [
+    {},
+    {"channel": "feedback + qsgd(levels=16)", "weight_decay": 0.01, "clip": 1.0},
+    {"optimizer": "adam", "optimizer_state": "private"},
+    {"optimizer": "sgd", "optimizer_options": "momentum=0.9", "lr_scale": "*.bias=0.1"},
+    {"dtype": "float32", "batching": "epochs", "finetune_steps": 3, "server_optimizer": "adam"},
+    {"schedule": "cosine", "rule": "median"},
+]
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return data.load("synthetic", clients=3, samples=40, features=8, classes=3)
+
+
+CASES = [(method, given) for method in ("ditto", "scaffold", "fedavg") for given in SETTINGS]
+CASES += [("lp-proj", given) for given in SETTINGS if "optimizer" not in given]
+
+
+@pytest.mark.parametrize("method, settings", CASES)
+def test_both_sides_come_to_the_same_contract(federation, method, settings):
+    plan = plan_of(method, **settings)
+    session = session_of(plan, federation)
+    agreement = Agreement.read(
+        {"plan": plan.as_dict(), "run": RUN, "seed": 0, "data": array_form(federation)}
+    )
+    work = Builder()(agreement, federation, ())
+    assert work.contract.checksum == session.contract.checksum
+    assert work.contract.up == session.contract.up and work.contract.down == session.contract.down
+    theirs = session.hosts[0].settings
+    for name in ("batch", "batching", "finetune_steps", "finetune_lr", "metrics"):
+        assert getattr(work.settings, name) == getattr(theirs, name), name
+    assert (work.settings.optimizer is None) == (theirs.optimizer is None)
+    assert work.settings.repeats  # a server may be restarted
+
+
+def test_another_seed_is_another_contract(federation):
+    plan = plan_of("ditto")
+    facts = {"plan": plan.as_dict(), "run": RUN, "data": array_form(federation)}
+    sums = {
+        Builder()(Agreement.read({**facts, "seed": s}), federation, ()).contract.checksum
+        for s in (0, 1)
+    }
+    assert len(sums) == 2

@@ -1,0 +1,388 @@
+"""`idiolect deploy`: what it writes, what it refuses, and a federation from start to stop."""
+
+import json
+import os
+import shlex
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import tomllib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("flwr")
+import idiolect as il
+from deploy.flower_federation import Federation
+from idiolect.cli.main import main
+from idiolect.core.knobs import SettingError
+from idiolect.deploy.certificates import (
+    check_certificate,
+    make_authority,
+    make_site_key,
+    public_key,
+)
+from idiolect.deploy.config import Deployment, Terms
+from idiolect.deploy.folder import Layout, free_port
+from idiolect.deploy.scaffold import create
+from idiolect.methods import make_method
+from idiolect.run.plan import Plan
+
+ARRAY = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
+TABLE = {
+    "kind": "table",
+    "target": "outcome",
+    "features": ["age", "blood pressure"],
+    "classes": ["no", "yes"],
+    "scale": "client",
+}
+
+
+def made(folder, data=ARRAY, **terms) -> Layout:
+    plan = Plan("lp-proj", {"dim": 50}, "", model="linear", settings={"rounds": 3, "batch": 8})
+    return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})))
+
+
+# -- the folder ------------------------------------------------------------------------------------
+def test_a_folder_says_what_it_was_told(tmp_path):
+    layout = made(tmp_path / "fed", TABLE, address="server.example:9092", deadline=30.0)
+    read = Deployment.read(layout.folder)
+    assert read.plan.method == "lp-proj" and read.plan.method_fields == {"dim": 50}
+    assert read.plan.run_settings == {"rounds": 3, "batch": 8, "engine": "flower"}
+    assert read.data == TABLE
+    assert read.terms == Terms(sites=2, address="server.example:9092", deadline=30.0)
+
+
+def test_a_folder_has_what_both_roles_need(tmp_path):
+    layout = made(tmp_path / "fed")
+    files = {str(p.relative_to(layout.folder)) for p in layout.folder.rglob("*") if p.is_file()}
+    assert files == {
+        "README.md",
+        "deployment.toml",
+        "app/pyproject.toml",
+        "app/idiolect_app/__init__.py",
+        "app/idiolect_app/client_app.py",
+        "app/idiolect_app/server_app.py",
+        "certificates/ca.crt",
+        "certificates/server.crt",
+        "certificates/server.key",
+        "keys/site-1.pub",
+        "keys/site-2.pub",
+        "sites/1/node.key",
+        "sites/2/node.key",
+        "server.sh",
+        "site-1.sh",
+        "site-2.sh",
+        "systemd/idiolect-server.service",
+        "systemd/idiolect-site-1.service",
+        "systemd/idiolect-site-2.service",
+    }
+    for name in ("certificates/server.key", "sites/1/node.key"):
+        assert stat.S_IMODE((layout.folder / name).stat().st_mode) == 0o600
+    assert os.access(layout.folder / "server.sh", os.X_OK)
+    readme = (layout.folder / "README.md").read_text()
+    assert "idiolect deploy server ." in readme and "idiolect host start" in readme
+
+
+def test_the_app_that_flower_carries_holds_no_code_of_a_run(tmp_path):
+    from flwr.cli.build import build_fab_from_disk
+
+    layout = made(tmp_path / "fed")
+    assert len(build_fab_from_disk(layout.app)) < 4000
+    settings = tomllib.loads((layout.app / "pyproject.toml").read_text())
+    assert settings["project"]["dependencies"] == ["idiolect[flower]"]
+    client = (layout.app / "idiolect_app" / "client_app.py").read_text()
+    assert "from idiolect_flower.relay import app" in client
+
+
+def test_an_insecure_folder_has_no_keys(tmp_path):
+    layout = made(tmp_path / "fed", insecure=True)
+    assert not layout.certificates.exists() and not layout.keys.exists()
+    assert "**without TLS" in (layout.folder / "README.md").read_text()
+
+
+def test_a_second_deployment_in_a_folder_is_refused(tmp_path):
+    made(tmp_path / "fed")
+    with pytest.raises(SettingError, match="holds a deployment already"):
+        made(tmp_path / "fed")
+
+
+REFUSED = {
+    "seeds": ({"seeds": 3}, {}, "seeds: 3 is not accepted in a deployment"),
+    "engine": ({"engine": "asynchronous"}, {}, "engine: 'asynchronous' is not accepted"),
+    "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "attack: 'sign-flip'"),
+    "least": ({}, {"sites": 2, "least": 3}, "least: 3 is not accepted; at most the 2"),
+    "address": ({}, {"address": "nowhere"}, "address: 'nowhere' is not accepted; host:port"),
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_what_makes_no_sense_with_real_sites_is_refused(field):
+    settings, terms, message = REFUSED[field]
+    with pytest.raises(SettingError, match=message):
+        Deployment(Plan("fedavg", {}, "", settings=settings), ARRAY, Terms(**terms))
+
+
+FORMS = {
+    "kind": ({"kind": "pictures"}, "kind 'pictures' is not accepted"),
+    "twice": ({**TABLE, "features": ["age", "age"]}, "each once"),
+    "target among features": ({**TABLE, "features": ["outcome"]}, "without the target"),
+    "scale": ({**TABLE, "scale": "all"}, "scale: 'all' is not accepted"),
+    "one class": ({**TABLE, "classes": ["no"]}, "one class is not accepted"),
+    "more": ({**ARRAY, "path": "/etc"}, "'path'.*is not expected"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_data_contract_that_no_site_could_keep_is_refused(name):
+    form, message = FORMS[name]
+    with pytest.raises(SettingError, match=message):
+        Deployment(Plan("fedavg", {}, ""), form)
+
+
+def test_a_folder_without_a_deployment(tmp_path):
+    with pytest.raises(SettingError, match=r"deployment.toml is missing.*idiolect deploy init"):
+        Deployment.read(tmp_path)
+    (tmp_path / "deployment.toml").write_text("[deployment\n")
+    with pytest.raises(SettingError, match="cannot use"):
+        Deployment.read(tmp_path)
+
+
+# -- init on the command line ----------------------------------------------------------------------
+def test_init_takes_the_form_of_the_data_from_a_table(tmp_path, capsys):
+    table = tmp_path / "like.csv"
+    table.write_text("id,age,pressure,outcome\n1,40,120,yes\n2,50,130,no\n")
+    words = ["--method", "lp-proj:p=1", "--dim", "7", "--rounds", "4", "--sites", "3"]
+    words += ["--like", str(table), "--target", "outcome", "--drop", "id"]
+    assert main(["deploy", "init", str(tmp_path / "fed"), *words]) == 0
+    read = Deployment.read(tmp_path / "fed")
+    assert read.data == {**TABLE, "features": ["age", "pressure"]}
+    assert read.plan.method_fields == {"p": 1, "dim": 7}
+    assert read.plan.run_settings == {"rounds": 4, "engine": "flower"}
+    assert read.terms.sites == 3
+    text = "".join(p.read_text() for p in (tmp_path / "fed").rglob("*.toml"))
+    assert "120" not in text  # no row of the table
+
+
+def test_init_without_tls_warns(tmp_path, capsys):
+    words = ["--data", "digits", "--insecure"]
+    assert main(["deploy", "init", str(tmp_path / "fed"), *words]) == 0
+    assert "warning: without TLS and keys" in capsys.readouterr().err
+    assert Deployment.read(tmp_path / "fed").data == ARRAY
+
+
+def test_init_asks_for_what_it_needs(tmp_path, capsys):
+    assert main(["deploy", "init", str(tmp_path / "fed")]) == 2
+    assert "target: name the column" in capsys.readouterr().err
+    assert main(["deploy", "init", str(tmp_path / "fed"), "--target", "y"]) == 2
+    assert "--like FILE" in capsys.readouterr().err
+    assert main(["deploy", "serve", "x"]) == 2
+    assert "did you mean 'server'" in capsys.readouterr().err
+
+
+# -- the engine of a run ---------------------------------------------------------------------------
+def test_a_run_by_flower_says_how_to_have_sites_and_the_command_does(tmp_path, capsys):
+    table = tmp_path / "visits.csv"
+    table.write_text("site,age,outcome\na,40,yes\nb,50,no\n")
+    words = ["run", "lp-proj:p=1", "--dim", "7", "--rounds", "4", "--channel", "qsgd(levels=4)"]
+    words += [
+        "--keep-best",
+        "false",
+        "--server-optimizer",
+        "sgd",
+        "--server-options",
+        "momentum=0.9",
+        "--engine",
+        "flower",
+        "--model",
+        "mlp",
+    ]
+    words += ["--data", "table", "--path", str(table), "--client", "site", "--target", "outcome"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "engine: 'flower' is not accepted here; it trains with real sites" in said
+    command = shlex.split(said[said.index("idiolect deploy init") :])
+    assert command[:6] == ["idiolect", "deploy", "init", "FOLDER", "--sites", "N"]
+    command[3], command[5] = str(tmp_path / "fed"), "3"
+    assert main(command[1:]) == 0
+    read = Deployment.read(tmp_path / "fed")
+    assert read.plan.make_method() == make_method("lp-proj", p=1, dim=7)
+    settings = read.plan.make_settings()
+    assert settings.engine == "flower" and settings.rounds == 4
+    assert settings.server_options == "momentum=0.9"
+    assert str(settings.as_dict()["channel"]) == "qsgd(levels=4)"
+    assert read.plan.model == "mlp" and read.data["features"] == ["site", "age"]
+
+
+def test_in_python_too(capsys):
+    whole = il.data.load("synthetic", clients=3, samples=20)
+    with pytest.raises(SettingError, match=r"deploy init FOLDER .*--method ditto --rounds 7"):
+        il.run("ditto", il.models.make("linear", (60,), 10), whole, engine="flower", rounds=7)
+
+
+# -- certificates and keys -------------------------------------------------------------------------
+def handshake(folder, name: str) -> str:
+    """The error of a client that trusts the authority and connects under a name; "" = none."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "server.crt", folder / "server.key")
+    client = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    ours, theirs = socket.socketpair()
+
+    def answer():
+        with theirs:
+            try:
+                with server.wrap_socket(theirs, server_side=True) as line:
+                    line.recv(1)
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        with ours, client.wrap_socket(ours, server_hostname=name):
+            return ""
+    except ssl.SSLError as error:
+        return str(error)
+    finally:
+        thread.join(5)
+
+
+def test_a_certificate_is_accepted_under_its_names_only(tmp_path):
+    make_authority(tmp_path, ["server.example", "127.0.0.1"])
+    assert handshake(tmp_path, "server.example") == ""
+    assert handshake(tmp_path, "127.0.0.1") == ""
+    assert "CERTIFICATE_VERIFY_FAILED" in handshake(tmp_path, "other.example")
+    check_certificate(tmp_path / "server.crt", tmp_path / "ca.crt", "server.example")
+    with pytest.raises(SettingError, match=r"is for server.example, 127.0.0.1.*other.example"):
+        check_certificate(tmp_path / "server.crt", tmp_path / "ca.crt", "other.example")
+
+
+def test_an_expired_certificate_is_named_with_its_dates(tmp_path):
+    began = datetime.now(UTC) - timedelta(days=9)
+    make_authority(tmp_path, ["127.0.0.1"], days=2, since=began)
+    day = f"{began + timedelta(days=2):%Y-%m-%d}"
+    with pytest.raises(SettingError, match=rf"is valid from .* to {day}, and today is"):
+        check_certificate(tmp_path / "server.crt", tmp_path / "ca.crt", "127.0.0.1")
+
+
+def test_a_certificate_of_another_authority_is_refused(tmp_path):
+    make_authority(tmp_path / "a", ["127.0.0.1"])
+    make_authority(tmp_path / "b", ["127.0.0.1"])
+    with pytest.raises(SettingError, match="was not made by the authority"):
+        check_certificate(tmp_path / "a/server.crt", tmp_path / "b/ca.crt", "127.0.0.1")
+
+
+def test_keys_are_as_flower_wants_them(tmp_path):
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+
+    (tmp_path / "site.pub").write_bytes(make_site_key(tmp_path / "node.key"))
+    assert bytes_to_public_key(public_key(tmp_path / "site.pub")).curve.name == "secp384r1"
+    (tmp_path / "bad.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(SettingError, match=r"bad.pub is no public key of a site"):
+        public_key(tmp_path / "bad.pub")
+
+
+# -- starting --------------------------------------------------------------------------------------
+def test_a_port_in_use_is_said_before_anything_starts(tmp_path, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made(tmp_path / "fed", address=f"127.0.0.1:{port}")
+        assert main(["deploy", "server", str(tmp_path / "fed")]) == 2
+    assert f"address: cannot listen at 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_expired_certificates_are_said_before_anything_starts(tmp_path, capsys):
+    layout = made(tmp_path / "fed")
+    began = datetime.now(UTC) - timedelta(days=9)
+    make_authority(layout.certificates, ["127.0.0.1"], days=2, since=began)
+    assert main(["deploy", "server", str(layout.folder)]) == 2
+    said = capsys.readouterr().err
+    assert "is valid from" in said and "idiolect deploy certificates" in said
+    assert main(["deploy", "certificates", str(layout.folder)]) == 0
+    layout.server_processes(Terms(address=f"127.0.0.1:{free_port()}"))
+
+
+def test_a_site_without_its_key_is_told_so(tmp_path, capsys):
+    layout = made(tmp_path / "fed")
+    (layout.site(1) / "node.key").unlink()
+    assert main(["deploy", "site", str(layout.folder), "1"]) == 2
+    assert "node.key is missing" in capsys.readouterr().err
+
+
+def test_a_run_without_a_server_is_told_so(tmp_path, capsys):
+    layout = made(tmp_path / "fed")
+    assert main(["deploy", "run", str(layout.folder)]) == 2
+    assert "server: it is not running; idiolect deploy server" in capsys.readouterr().err
+    assert main(["deploy", "stop", str(layout.folder)]) == 0
+    assert "nothing was running" in capsys.readouterr().err
+
+
+def test_processes_are_started_with_tls_keys_and_nothing_that_calls_home(tmp_path):
+    layout = made(tmp_path / "fed")
+    terms = Terms(address=f"127.0.0.1:{free_port()}")
+    link, serve = json.loads(layout.server_processes(terms).read_text())["processes"]
+    node, answer = json.loads(layout.site_processes(1, terms).read_text())["processes"]
+    assert "--enable-supernode-auth" in link["command"] and "--ssl-certfile" in link["command"]
+    assert "--isolation process --disable-runtime-dependency" in " ".join(link["command"])
+    assert "--auth-supernode-private-key" in node["command"]
+    for one in (link, serve, node, answer):
+        assert "--insecure" not in one["command"]
+        assert one["environment"]["FLWR_TELEMETRY_ENABLED"] == "0"
+        assert one["environment"]["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+
+
+def test_without_flower_it_is_said_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['flwr'] = None\n"
+        "from idiolect.cli.main import main\n"
+        f"sys.exit(main(['deploy', 'init', {str(tmp_path / 'fed')!r}, '--data', 'digits']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "pip install 'idiolect[flower]'" in done.stderr
+
+
+# -- a whole federation ----------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Three sites and a server, with TLS and keys."""
+    made = Federation(tmp_path_factory.mktemp("f") / "fed")
+    made.start()
+    yield made
+    made.stop()
+    assert not made.left()
+    with socket.socket() as free:  # the port is free again
+        host, _, port = made.address.rpartition(":")
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind((host, int(port)))
+
+
+SLOW = [pytest.param(m, marks=pytest.mark.slow) for m in ("fedavg", "ditto", "scaffold", "ffgg")]
+
+
+@pytest.mark.parametrize("method", ["lp-proj", *SLOW])
+def test_real_sites_reach_what_one_process_reaches(federation, tmp_path, method):
+    done = federation.run(method, tmp_path / "run")
+    assert done.returncode == 0, f"{done.stderr}\n{federation.words()}"
+    ours = json.loads(done.stdout)
+    assert "gives no message" not in done.stderr, f"{done.stderr}\n{federation.words()}"
+    chosen = federation.deployment(method).plan
+    alone = il.run(
+        chosen.make_method(),
+        chosen.make_task(federation.whole),
+        federation.whole,
+        **chosen.run_settings,
+    )
+    theirs = alone.summary()
+    for name in ("bytes", "values", "gradients_per_client", "rejected", "missing"):
+        assert ours[name] == theirs[name], name
+    assert ours["accuracy"]["mean"] == pytest.approx(theirs["accuracy"]["mean"], abs=0.005)
+    rows = il.load(tmp_path / "run").clients_table()
+    for mine, its in zip(rows, alone.clients_table(), strict=True):
+        assert mine["client"] == its["client"]
+        assert mine["test_loss"] == pytest.approx(its["test_loss"], rel=1e-4)

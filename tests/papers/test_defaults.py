@@ -1,0 +1,161 @@
+"""The defaults of the code are those that the written rule chooses from the stored figures."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from idiolect.methods import METHODS, make_method
+from idiolect_papers import defaults
+from idiolect_papers.defaults import alone
+from idiolect_papers.defaults.choose import rows_of
+from idiolect_papers.defaults.explained import EXPLAINED
+from idiolect_papers.defaults.federations import FORMS, KINDS
+from idiolect_papers.defaults.grids import GRIDS
+from idiolect_papers.defaults.jobs import Run
+from idiolect_papers.defaults.page import page, tied_table
+from idiolect_papers.defaults.rule import Cell, chosen, regrets
+
+DOCS = Path(__file__).parents[2] / "docs"
+STORED = json.loads((DOCS / "defaults.json").read_text())
+OTHER_NAMES = {"lp-proj-1", "lp-proj-2", "feddeper*"}
+
+
+# -- the rule -----------------------------------------------------------------------------------
+def test_the_worst_regret_decides():
+    rows = [[Cell(0.9, 1, 1), Cell(0.5, 1, 1)], [Cell(0.8, 9, 9), Cell(0.7, 9, 9)]]
+    assert regrets(rows) == pytest.approx([0.2, 0.1]) and chosen(rows) == 1
+
+
+def test_among_equals_fewer_gradients_win_then_fewer_bytes_then_the_smaller_regret():
+    best = [Cell(0.9, 100, 10)]
+    assert chosen([best, [Cell(0.895, 50, 99)]]) == 1
+    assert chosen([best, [Cell(0.895, 100, 5)]]) == 1
+    assert chosen([[Cell(0.895, 100, 10)], best]) == 1
+    assert chosen([best, best]) == 0
+    assert chosen([best, [Cell(0.88, 1, 1)]]) == 0  # no tie: too far below
+
+
+# -- the stored figures --------------------------------------------------------------------------
+def test_every_method_has_a_grid_and_the_stored_grids_are_those_of_the_code():
+    assert set(GRIDS) | OTHER_NAMES == set(METHODS)
+    for name, grid in GRIDS.items():
+        assert STORED["grids"][name]["candidates"] == list(grid.candidates), name
+        assert STORED["grids"][name]["variants"] == list(grid.variants), name
+
+
+def test_at_least_six_federations_decided():
+    assert list(STORED["settings"]["federations"]) == list(KINDS) and len(KINDS) >= 6
+    for name, grid in STORED["grids"].items():
+        assert len(grid["cells"]) == len(KINDS) * len(GRIDS[name].variants)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_defaults_of_the_code_are_what_the_rule_chooses(name):
+    grid = STORED["grids"][name]
+    rows = rows_of(grid["cells"])
+    assert chosen(rows) == grid["chosen"]
+    assert [round(r, 4) for r in regrets(rows)] == grid["regrets"]
+    cls, _ = METHODS.find(name)
+    found = {f.name: f.default for f in dataclasses.fields(cls)}
+    wanted = grid["candidates"][grid["chosen"]]
+    assert {field: found[field] for field in wanted} == wanted
+
+
+def test_feddeper_star_has_half_the_steps():
+    assert 2 * make_method("feddeper*").steps == make_method("feddeper").steps
+
+
+def test_the_page_is_that_of_the_figures():
+    assert (DOCS / "defaults.md").read_text() == page(STORED)
+
+
+@pytest.mark.parametrize(
+    ("method", "title"), [("fedavg", "digits, iid"), ("fedsim", "digits, by form")]
+)
+def test_a_cell_comes_out_again(method, title):
+    grid = STORED["grids"][method]
+    fields = GRIDS[method].given(grid["candidates"][grid["chosen"]], {})
+    found = Run(title, method, tuple(sorted(fields.items())), seed=0).train()
+    stored = grid["cells"][title][grid["chosen"]]
+    assert found["accuracy"] == pytest.approx(stored["accuracy"][0], abs=0.015)
+
+
+# -- where collaboration helps -------------------------------------------------------------------
+def test_collaboration_helps_on_some_federations_and_not_on_all():
+    helps = [title for title, row in STORED["local"].items() if row["helps"]]
+    assert "digits, iid" in helps and len(helps) < len(KINDS)
+
+
+def test_every_method_is_compared_where_collaboration_helps():
+    everyone = set(METHODS) - {"lp-proj", "local"}
+    for row in STORED["local"].values():
+        assert set(row["methods"]) == (everyone if row["helps"] else set())
+
+
+def test_no_default_is_worse_than_local_and_one_that_is_not_better_is_explained():
+    verdicts = {
+        name: figures["verdict"]
+        for row in STORED["local"].values()
+        for name, figures in row["methods"].items()
+    }
+    assert "worse" not in verdicts.values()
+    assert {name for name, verdict in verdicts.items() if verdict != "better"} == set(EXPLAINED)
+
+
+def test_a_difference_is_worse_only_beyond_its_interval():
+    def row(*pairs):
+        cells = [
+            [{"accuracy": v, "gradients": 1} for v in column] for column in zip(*pairs, strict=True)
+        ]
+        return alone._row(*cells)["verdict"]
+
+    assert row((0.5, 0.6), (0.51, 0.61)) == "worse"
+    assert row((0.5, 0.6), (0.61, 0.6)) == "within the interval"
+    assert row((0.7, 0.6), (0.71, 0.61)) == "better"
+
+
+def test_the_gain_of_lp_proj_grows_with_the_tied_part():
+    gains = [row["lp-proj-2"] for row in STORED["tied"]]
+    assert gains == sorted(gains) and gains[-1] > gains[0] + 0.1
+
+
+def test_the_page_on_choosing_shows_the_tied_part():
+    text = (DOCS / "choose.md").read_text()
+    assert tied_table(STORED["tied"]) in text
+
+
+# -- the command ---------------------------------------------------------------------------------
+SMALL = {
+    "seeds": 1,
+    "checked": 2,
+    "federations": ("digits, iid",),
+    "methods": ("local", "fedavg", "lp-proj"),
+    "rounds": 2,
+    "dims": (21,),
+    "workers": 1,
+}
+
+
+def test_a_small_grid_writes_its_page_and_a_second_start_runs_nothing_again(tmp_path, monkeypatch):
+    text, figures = defaults.write(tmp_path, **SMALL)
+    stored = json.loads(figures.read_text())
+    assert list(stored["grids"]) == list(SMALL["methods"])
+    assert "### fedavg" in text.read_text()
+    before = text.read_text()
+
+    def refuse(self):
+        raise AssertionError(f"{self.describe()} was stored")
+
+    monkeypatch.setattr(Run, "train", refuse)
+    defaults.write(tmp_path, **SMALL)
+    assert text.read_text() == before and json.loads(figures.read_text()) == stored
+
+
+def test_forms_begin_where_the_labels_repeat():
+    from sklearn.datasets import load_digits
+
+    labels = "".join(map(str, load_digits(return_X_y=True)[1]))
+    for start in FORMS:
+        assert "9095565098984177351" in labels[start : start + 60]
