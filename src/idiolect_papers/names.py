@@ -17,116 +17,124 @@ def _proved(function: str, text: str) -> Experiment:
 
 GROUPS: dict[str, dict[str, Experiment]] = {
     "pages of our own": {
-        "budget": Experiment("lpproj.budget:write", "accuracy at a byte budget (lp-proj, Table 5)"),
-        "defaults": Experiment("defaults:write", "the rule that chooses every method's defaults"),
-        "golden": Experiment("golden:write", "every method at its defaults on four federations"),
-        "golden-missing": Experiment(
-            "golden:write_missing", "the same, for methods not stored yet"
+        "budget": Experiment(
+            "lp_proj.budget:write", "accuracy at a byte budget (lp-proj, Table 5)"
         ),
-        "projections": Experiment("projections:write", "lp-proj with every kind of projection"),
-        "rules": Experiment("rules:write", "aggregation rules against attacks"),
+        "defaults": Experiment(
+            "own.defaults:write", "the rule that chooses every method's defaults"
+        ),
+        "golden": Experiment(
+            "own.golden:write", "every method at its defaults on four federations"
+        ),
+        "golden-missing": Experiment(
+            "own.golden:write_missing", "the same, for methods not stored yet"
+        ),
+        "projections": Experiment("own.projections:write", "lp-proj with every kind of projection"),
+        "rules": Experiment("own.rules:write", "aggregation rules against attacks"),
         "robustness": Experiment(
-            "lpproj.robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"
+            "lp_proj.robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"
         ),
         "robustness-missing": Experiment(
-            "lpproj.robustness:write_missing", "the same, for what is not stored yet"
+            "lp_proj.robustness:write_missing", "the same, for what is not stored yet"
         ),
         "splits": Experiment(
-            "splits:write", "the split that is recommended, and FFGG with each split"
+            "own.splits:write", "the split that is recommended, and FFGG with each split"
         ),
-        "advise-accuracy": _proved("advise:write", "how often `idiolect advise` is right"),
+        "advise-accuracy": _proved("own.advise:write", "how often `idiolect advise` is right"),
         "where-it-helps": Experiment(
-            "where_it_helps:write", "where federation helps: real clients, few samples", scales=True
+            "own.where_it_helps:write",
+            "where federation helps: real clients, few samples",
+            scales=True,
         ),
-        "large": Experiment("large:write", "time and memory of large models"),
+        "large": Experiment("own.large:write", "time and memory of large models"),
         "async-stragglers": _proved(
-            "stragglers:write", "time to a target when some clients are slow"
+            "own.stragglers:write", "time to a target when some clients are slow"
         ),
     },
     "lp-proj (Han, Li, Lin and Zhang 2024)": {
         "lp-proj-table1": _trained(
-            "lpproj.budget.compared:write_table1",
+            "lp_proj.budget.compared:write_table1",
             "accuracy at a budget, words to a target; two data sets",
         ),
         "lp-proj-table2": _trained(
-            "lpproj.table2:write", "in form: ResNet-34 with a P of 50 blocks"
+            "lp_proj.table2:write", "in form: ResNet-34 with a P of 50 blocks"
         ),
-        "lp-proj-table4": _trained("lpproj.personal:write_table4", "ten methods on six data sets"),
+        "lp-proj-table4": _trained("lp_proj.personal:write_table4", "ten methods on six data sets"),
         "lp-proj-table5": _trained(
-            "lpproj.budget.compared:write_table5",
+            "lp_proj.budget.compared:write_table5",
             "accuracy at a budget, words to a target; all data sets",
         ),
         "lp-proj-table6": _trained(
-            "lpproj.robustness.compared:write_table6", "accuracy under same-value attacks"
+            "lp_proj.robustness.compared:write_table6", "accuracy under same-value attacks"
         ),
         "lp-proj-table7": _trained(
-            "lpproj.robustness.compared:write_table7", "accuracy under sign-flip attacks"
+            "lp_proj.robustness.compared:write_table7", "accuracy under sign-flip attacks"
         ),
         "lp-proj-table8": _trained(
-            "lpproj.robustness.compared:write_table8", "accuracy under Gaussian attacks"
+            "lp_proj.robustness.compared:write_table8", "accuracy under Gaussian attacks"
         ),
         "lp-proj-table9": _trained(
-            "lpproj.robustness.compared:write_table9", "accuracy under data-poison attacks"
+            "lp_proj.robustness.compared:write_table9", "accuracy under data-poison attacks"
         ),
         "lp-proj-table10": _trained(
-            "lpproj.personal:write_table10", "Table 4 with volumes by a power law"
+            "lp_proj.personal:write_table10", "Table 4 with volumes by a power law"
         ),
         "lp-proj-table11": _trained(
-            "lpproj.budget.compared:write_table11", "Table 5 with volumes by a power law"
+            "lp_proj.budget.compared:write_table11", "Table 5 with volumes by a power law"
         ),
         "lp-proj-table12": _trained(
-            "lpproj.robustness.compared:write_table12", "Table 6 with volumes by a power law"
+            "lp_proj.robustness.compared:write_table12", "Table 6 with volumes by a power law"
         ),
         "lp-proj-table13": _trained(
-            "lpproj.robustness.compared:write_table13", "Table 7 with volumes by a power law"
+            "lp_proj.robustness.compared:write_table13", "Table 7 with volumes by a power law"
         ),
         "lp-proj-table14": _trained(
-            "lpproj.robustness.compared:write_table14", "Table 8 with volumes by a power law"
+            "lp_proj.robustness.compared:write_table14", "Table 8 with volumes by a power law"
         ),
         "lp-proj-table15": _trained(
-            "lpproj.robustness.compared:write_table15",
+            "lp_proj.robustness.compared:write_table15",
             "Table 9 with volumes by a power law",
         ),
-        "lp-proj-table16": _trained("lpproj.subspace:write_table16", "with P orthogonal or not"),
-        "lp-proj-table17": _trained("lpproj.subspace:write_table17", "with d_sub from 40 to 200"),
-        "lp-proj-figure1": _proved("lpproj.figure1:write", "test loss against λ under attack"),
+        "lp-proj-table16": _trained("lp_proj.subspace:write_table16", "with P orthogonal or not"),
+        "lp-proj-table17": _trained("lp_proj.subspace:write_table17", "with d_sub from 40 to 200"),
+        "lp-proj-figure1": _proved("lp_proj.figure1:write", "test loss against λ under attack"),
         "lp-proj-figure2": _trained(
-            "lpproj.personal:write_figure2", "accuracy against its variance, two data sets"
+            "lp_proj.personal:write_figure2", "accuracy against its variance, two data sets"
         ),
         "lp-proj-figure3": _trained(
-            "lpproj.personal:write_figure3", "curves of training, two data sets"
+            "lp_proj.personal:write_figure3", "curves of training, two data sets"
         ),
         "lp-proj-figure4": _trained(
-            "lpproj.robustness.compared:write_figure4",
+            "lp_proj.robustness.compared:write_figure4",
             "accuracy of benign clients under four attacks",
         ),
         "lp-proj-figure5": _trained(
-            "lpproj.personal:write_figure5", "curves of training, all data sets"
+            "lp_proj.personal:write_figure5", "curves of training, all data sets"
         ),
         "lp-proj-figure6": _trained(
-            "lpproj.personal:write_figure6", "accuracy against its variance, all data sets"
+            "lp_proj.personal:write_figure6", "accuracy against its variance, all data sets"
         ),
         "lp-proj-figure7": _trained(
-            "lpproj.personal:write_figure7", "test loss against its variance"
+            "lp_proj.personal:write_figure7", "test loss against its variance"
         ),
         "lp-proj-figure8": _trained(
-            "lpproj.personal:write_figure8", "curves of training, volumes by a power law"
+            "lp_proj.personal:write_figure8", "curves of training, volumes by a power law"
         ),
-        "lp-proj-figure9": _trained("lpproj.personal:write_figure9", "collaboration fairness"),
+        "lp-proj-figure9": _trained("lp_proj.personal:write_figure9", "collaboration fairness"),
         "lp-proj-theorem9": _proved(
-            "lpproj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²"
+            "lp_proj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²"
         ),
         "lp-proj-theorem13": _proved(
-            "lpproj.theorem13:write", "smooth, constant steps: rates 1/√T and 1/T^(2/3)"
+            "lp_proj.theorem13:write", "smooth, constant steps: rates 1/√T and 1/T^(2/3)"
         ),
         "lp-proj-theorem14": _proved(
-            "lpproj.theorem14:write", "schedules of η, ν, D: rates 1/T and 1/(βT)²; d_sub"
+            "lp_proj.theorem14:write", "schedules of η, ν, D: rates 1/T and 1/(βT)²; d_sub"
         ),
         "lp-proj-theorem15": _proved(
-            "lpproj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)"
+            "lp_proj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)"
         ),
-        "lp-proj-theorem32": _proved("lpproj.theorem32:write", "variance of losses over clients"),
-        "lp-proj-remark17": _proved("lpproj.remark17:write", "the role of d_sub under attack"),
+        "lp-proj-theorem32": _proved("lp_proj.theorem32:write", "variance of losses over clients"),
+        "lp-proj-remark17": _proved("lp_proj.remark17:write", "the role of d_sub under attack"),
     },
     "FFGG (partially personalised federated learning)": {
         "ffgg-table2": _trained(

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from idiolect_papers.advise import write
-from idiolect_papers.advise.cases import Case, Sizes
-from idiolect_papers.advise.page import Judged
+from idiolect_papers.own.advise import write
+from idiolect_papers.own.advise.cases import Case, Sizes
+from idiolect_papers.own.advise.page import Judged
 
 SMALL = Sizes(
     alphas=(1.0,),

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from idiolect.channels import Form, parse_channel
-from idiolect_papers.lpproj import budget
-from idiolect_papers.lpproj.budget import cases, compared
-from idiolect_papers.lpproj.budget.cases import CASES, FINETUNED, grids, rows
-from idiolect_papers.lpproj.budget.page import gain, page
+from idiolect_papers.lp_proj import budget
+from idiolect_papers.lp_proj.budget import cases, compared
+from idiolect_papers.lp_proj.budget.cases import CASES, FINETUNED, grids, rows
+from idiolect_papers.lp_proj.budget.page import gain, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from idiolect.methods import METHODS, make_method
-from idiolect_papers import defaults
-from idiolect_papers.defaults import alone
-from idiolect_papers.defaults.choose import rows_of
-from idiolect_papers.defaults.explained import EXPLAINED
-from idiolect_papers.defaults.federations import FORMS, KINDS
-from idiolect_papers.defaults.grids import GRIDS
-from idiolect_papers.defaults.jobs import Run
-from idiolect_papers.defaults.page import page, tied_table
-from idiolect_papers.defaults.rule import Cell, chosen, regrets
+from idiolect_papers.own import defaults
+from idiolect_papers.own.defaults import alone
+from idiolect_papers.own.defaults.choose import rows_of
+from idiolect_papers.own.defaults.explained import EXPLAINED
+from idiolect_papers.own.defaults.federations import FORMS, KINDS
+from idiolect_papers.own.defaults.grids import GRIDS
+from idiolect_papers.own.defaults.jobs import Run
+from idiolect_papers.own.defaults.page import page, tied_table
+from idiolect_papers.own.defaults.rule import Cell, chosen, regrets
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = json.loads((DOCS / "defaults.json").read_text())

@@ -9,7 +9,8 @@ import pytest
 
 from idiolect import FedAvg
 from idiolect.methods import METHODS
-from idiolect_papers import EXPERIMENTS, golden
+from idiolect_papers import EXPERIMENTS
+from idiolect_papers.own import golden
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = json.loads((DOCS / "results.json").read_text())

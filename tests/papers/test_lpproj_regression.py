@@ -10,8 +10,8 @@ import torch
 from helpers import state_of
 from idiolect.data.regression import Linear
 from idiolect_papers.closed_forms.linear_regression import fairness, losses, solutions
-from idiolect_papers.lpproj import figure1, regression, remark17, theorem32, theorem32_runs
-from idiolect_papers.lpproj.figure1_runs import settings
+from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32, theorem32_runs
+from idiolect_papers.lp_proj.figure1_runs import settings
 
 SETTING = Linear(clients=10, samples=16, features=8, b=1.5, noise=0.5)
 SMALL = figure1.Size(

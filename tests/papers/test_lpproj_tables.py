@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from idiolect_papers.lpproj import personal, subspace, table2
-from idiolect_papers.lpproj.personal import figures, measure, pages
-from idiolect_papers.lpproj.personal.cases import CASES, SYNTHETIC, Case, Size
-from idiolect_papers.lpproj.personal.published import COLUMNS, read_published
-from idiolect_papers.lpproj.personal.rows import EQUAL, UNTIED, candidates, method_of
+from idiolect_papers.lp_proj import personal, subspace, table2
+from idiolect_papers.lp_proj.personal import figures, measure, pages
+from idiolect_papers.lp_proj.personal.cases import CASES, SYNTHETIC, Case, Size
+from idiolect_papers.lp_proj.personal.published import COLUMNS, read_published
+from idiolect_papers.lp_proj.personal.rows import EQUAL, UNTIED, candidates, method_of
 
 SMALL = {"clients": 5, "samples": 80}
 

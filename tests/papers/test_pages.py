@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from idiolect_papers import large, projections
+from idiolect_papers.own import large, projections
 
 DOCS = Path(__file__).parents[2] / "docs"
 

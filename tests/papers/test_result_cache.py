@@ -15,7 +15,7 @@ from idiolect.run.check import numbers_fit
 from idiolect.study import many as grid
 from idiolect.study.many import finish, store, stored
 from idiolect_papers import result_cache as module
-from idiolect_papers import rules
+from idiolect_papers.own import rules
 from idiolect_papers.result_cache import kept
 from study.tiny_jobs import Square
 

@@ -11,13 +11,13 @@ from idiolect import Interrupted
 from idiolect.run.run import run
 from idiolect.study.sweep.trial import Trial
 from idiolect_papers import EXPERIMENTS
-from idiolect_papers.lpproj import robustness
-from idiolect_papers.lpproj.robustness import compared, grid
-from idiolect_papers.lpproj.robustness.findings import above, breaks, differences, unmoved, useless
-from idiolect_papers.lpproj.robustness.grid import keys, outcomes, setting, stocked
-from idiolect_papers.lpproj.robustness.page import page
-from idiolect_papers.lpproj.robustness.published import read_published
-from idiolect_papers.lpproj.robustness.tables import Cell, Tables
+from idiolect_papers.lp_proj import robustness
+from idiolect_papers.lp_proj.robustness import compared, grid
+from idiolect_papers.lp_proj.robustness.findings import above, breaks, differences, unmoved, useless
+from idiolect_papers.lp_proj.robustness.grid import keys, outcomes, setting, stocked
+from idiolect_papers.lp_proj.robustness.page import page
+from idiolect_papers.lp_proj.robustness.published import read_published
+from idiolect_papers.lp_proj.robustness.tables import Cell, Tables
 from idiolect_papers.runs import stored_runs
 
 DOCS = Path(__file__).parents[2] / "docs"

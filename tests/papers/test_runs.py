@@ -7,7 +7,7 @@ import pytest
 import idiolect as il
 from idiolect.study.sweep import Setting, Stock
 from idiolect.study.sweep.trial import Trial
-from idiolect_papers import golden, projections
+from idiolect_papers.own import golden, projections
 from idiolect_papers.runs import stored_runs
 
 

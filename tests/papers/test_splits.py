@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from idiolect_papers.splits import Case, verdict, write
+from idiolect_papers.own.splits import Case, verdict, write
 
 SMALL = Case(
     "digits",

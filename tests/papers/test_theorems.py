@@ -5,7 +5,7 @@ import json
 import pytest
 
 from idiolect_papers.feddeper import figure1, theorem2
-from idiolect_papers.lpproj import theorem9, theorem13, theorem14, theorem15
+from idiolect_papers.lp_proj import theorem9, theorem13, theorem14, theorem15
 
 SIZES = {
     theorem9: theorem9.Size(

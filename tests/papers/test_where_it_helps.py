@@ -9,11 +9,11 @@ import pytest
 from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data.capped import capped
-from idiolect_papers.where_it_helps import written
-from idiolect_papers.where_it_helps.cases import CASES, METHODS, Case, candidates
-from idiolect_papers.where_it_helps.findings import compared
-from idiolect_papers.where_it_helps.measure import Size, spread
-from idiolect_papers.where_it_helps.page import opening, page_of
+from idiolect_papers.own.where_it_helps import written
+from idiolect_papers.own.where_it_helps.cases import CASES, METHODS, Case, candidates
+from idiolect_papers.own.where_it_helps.findings import compared
+from idiolect_papers.own.where_it_helps.measure import Size, spread
+from idiolect_papers.own.where_it_helps.page import opening, page_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = {

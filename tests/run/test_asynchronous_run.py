@@ -18,9 +18,9 @@ from idiolect.run.check_timing import why_not
 from idiolect.testing import private_of, state_of
 from idiolect_papers.closed_forms.quadratic import Quadratic
 from idiolect_papers.ffgg import figure3
-from idiolect_papers.stragglers import SYNC
-from idiolect_papers.stragglers import Size as Stragglers
-from idiolect_papers.stragglers import write as write_stragglers
+from idiolect_papers.own.stragglers import SYNC
+from idiolect_papers.own.stragglers import Size as Stragglers
+from idiolect_papers.own.stragglers import write as write_stragglers
 
 FEDERATION = helpers.classification((20, 9, 14, 30, 11, 17, 8, 25))
 MODEL = partial(nn.Linear, helpers.FEATURES, helpers.CLASSES)

@@ -25,9 +25,9 @@ from idiolect_papers.closed_forms.robust import STEEPEST, GemanMcClure, Robust
 from idiolect_papers.feddeper.figure1 import Quadratics, SquaredHinge, digits
 from idiolect_papers.feddeper.theorem2 import Balls
 from idiolect_papers.jobs import Work, finished
-from idiolect_papers.lpproj.quadratic import Quadratic
-from idiolect_papers.lpproj.smooth import Nonconvex
-from idiolect_papers.lpproj.theorem14 import PRACTICAL
+from idiolect_papers.lp_proj.quadratic import Quadratic
+from idiolect_papers.lp_proj.smooth import Nonconvex
+from idiolect_papers.lp_proj.theorem14 import PRACTICAL
 from idiolect_papers.rates import Slope
 from reference import iterates, lpproj_rates
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from idiolect_papers import rules
+from idiolect_papers.own import rules
 
 STORED = json.loads((Path(__file__).parents[3] / "docs" / "rules.json").read_text())
 

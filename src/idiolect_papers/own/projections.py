@@ -19,7 +19,7 @@ from idiolect.projections import PROJECTIONS
 from idiolect.study.sweep import Setting, Stock, merged
 from idiolect.task.task import Task
 
-from .runs import stored_runs
+from ..runs import stored_runs
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
 PS = (1.0, 2.0)

@@ -23,10 +23,10 @@ from idiolect.run.run import run
 from idiolect.run.watch import Moment
 from idiolect.task.task import Task
 
-from .closed_forms.quadratic import Quadratic
-from .jobs import Work, finished
-from .panels import Line, Panel
-from .reproduced import Claim, Reproduced, Row
+from ..closed_forms.quadratic import Quadratic
+from ..jobs import Work, finished
+from ..panels import Line, Panel
+from ..reproduced import Claim, Reproduced, Row
 
 SYNC, ASYNC, BUFFERED = "synchronous", "asynchronous", "buffered"
 MODES = (SYNC, ASYNC, BUFFERED)

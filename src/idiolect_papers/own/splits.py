@@ -27,7 +27,7 @@ from idiolect.study.split_candidates import Candidate
 from idiolect.study.splits import Splits, splits, without_test
 from idiolect.task.task import Task
 
-from .result_cache import kept
+from ..result_cache import kept
 
 STARTS = ("common", "random")  # of the private part: the pre-trained one, or anew (the paper)
 

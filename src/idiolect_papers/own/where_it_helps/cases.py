@@ -16,7 +16,7 @@ from idiolect.method import Method
 from idiolect.methods import make_method
 from idiolect.task.task import Task
 
-from ..known_words import known_words
+from ...known_words import known_words
 from .bigrams import Bigrams
 
 PERSONALISED = ("finetune", "ditto", "lp-proj-2", "fedalt", "pfedme")

@@ -16,7 +16,7 @@ from idiolect.study.sweep import Setting, Stock
 from idiolect.study.sweep.progress import watched
 from idiolect.study.tune.search import search
 
-from ..runs import Runs
+from ...runs import Runs
 from .cases import METHODS, PERSONALISED, Case, candidates
 
 K = TypeVar("K", bound=Hashable)

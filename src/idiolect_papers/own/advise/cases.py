@@ -14,7 +14,7 @@ from idiolect.data.regression import Logistic
 from idiolect.data.synthetic import Synthetic
 from idiolect.task.task import Task
 
-from ..closed_forms import logistic
+from ...closed_forms import logistic
 
 FIRST = 14  # data seed: none that was looked at while the advice was written
 SYNTHETIC, LOGISTIC, DIGITS = "synthetic", "logistic", "digits"

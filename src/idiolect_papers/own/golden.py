@@ -23,7 +23,7 @@ from idiolect.run.run import run
 from idiolect.study.sweep import Setting, Stock, merged
 from idiolect.task.task import Task
 
-from .runs import stored_runs
+from ..runs import stored_runs
 
 ROUNDS = 50
 SEEDS = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..marks import gap
+from ...marks import gap
 from .cases import PERSONALISED
 
 Row = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced
+from ...panels import Line, Panel
+from ...reproduced import Claim, Reproduced
 from .cases import DIGITS, LOGISTIC, SYNTHETIC, Case, Sizes
 from .measure import METHODS, TRUTH_SEEDS, CaseJob
 

@@ -17,14 +17,14 @@ from typing import Any
 
 from rich.console import Console
 
-from ..result_cache import kept
+from ...result_cache import kept
 from .cases import METHODS, MODELS
 from .page import line, page
 
 _CHILD = """
 import json, sys, torch
 import idiolect
-from idiolect_papers.large.measure import measure
+from idiolect_papers.own.large.measure import measure
 from idiolect.study.many import end_with_parent
 end_with_parent(int(sys.argv[3]))
 torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from torch import Tensor
 from idiolect.core import streams
 from idiolect.server.rules import Rule, TooFew, parse_rule
 
-from .result_cache import kept
+from ..result_cache import kept
 
 CLIENTS = 20
 DIMENSION = 20

@@ -1,0 +1,1 @@
+"""Pages of our own, which no paper has: defaults, rules, advice, large models and others."""
