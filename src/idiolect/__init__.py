@@ -35,12 +35,12 @@ from .methods import (
     Scaffnew,
     Scaffold,
 )
+from .run.callbacks import Moment
 from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
 from .run.settings import Settings
-from .run.watch import Moment
 from .server.rules import Rule, Wrapper
 from .study.advise.advice import Advice
 from .study.advise.advise import advise

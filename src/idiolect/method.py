@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from torch import Tensor
 
-from .core.factors import Factors, scaled
-from .core.knobs import Knobs
+from .core.knobs import Factors, Knobs, scaled
 from .core.types import State
 from .task.here import Here
 from .task.task import Task

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from idiolect.run.code import package_source
+from idiolect.run.identity import package_source
 from idiolect.study.many import finish
 from idiolect.study.sweep.progress import watched
 

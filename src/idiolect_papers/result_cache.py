@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from idiolect.run.code import package_source
+from idiolect.run.directory import on_disk
+from idiolect.run.identity import package_source
 from idiolect.run.interrupts import Interruption, finish_on_interrupt
-from idiolect.run.on_disk import on_disk
 from idiolect.study.many import store, stored
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idiolect.core.trees import leaves
+from idiolect.core.types import leaves
 from idiolect.data import Federation, load
 from idiolect.data.census import Census
 from idiolect.data.splits import SPLITS

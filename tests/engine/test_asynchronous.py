@@ -28,7 +28,7 @@ from idiolect.engine.asynchronous import Asynchronous, Pace
 from idiolect.engine.delays import parse_delays
 from idiolect.engine.inprocess import InProcess
 from idiolect.methods import METHODS, make_method
-from idiolect.run.check_timing import why_not
+from idiolect.run.validate import why_not
 from idiolect.server.arrivals import Arrivals
 from idiolect.server.staleness import parse_staleness
 from idiolect.testing import state_of

@@ -9,8 +9,7 @@ import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.methods import METHODS, label_of, make_method
-from idiolect.run.given import read_method
-from idiolect.run.plan import row_spec
+from idiolect.run.plan import read_method, row_spec
 
 WITH = [name for name in METHODS if METHODS.find(name)[0].presets]
 

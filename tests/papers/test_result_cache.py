@@ -11,7 +11,7 @@ import torch
 
 import idiolect as il
 from idiolect import Interrupted
-from idiolect.run.check import numbers_fit
+from idiolect.run.validate import numbers_fit
 from idiolect.study import many as grid
 from idiolect.study.many import finish, store, stored
 from idiolect_papers import result_cache as module

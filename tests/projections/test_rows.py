@@ -8,7 +8,7 @@ cheap.
 import pytest
 import torch
 
-from idiolect.core.tiles import TILE
+from idiolect.core.tensors import TILE
 from idiolect.projections import PROJECTIONS, Spec, make_projection
 
 STARTS = {

@@ -8,7 +8,7 @@ import pytest
 
 import idiolect as il
 from idiolect.cli.main import main
-from idiolect.run.best_on_test import best_after, best_after_20
+from idiolect.run.record import best_after, best_after_20
 
 ARGS = split(
     "--clients 5 --samples 40 --features 6 --classes 3 --sample 2 --batch 8 --quiet --rounds"

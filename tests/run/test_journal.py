@@ -12,12 +12,12 @@ from safetensors.numpy import load_file, save
 from torch import nn
 
 import idiolect as il
-from idiolect.run import checkpoint, growing
-from idiolect.run.arrays import float32_safetensors
+from idiolect.run import checkpoint
+from idiolect.run import round_log as growing
 from idiolect.run.checkpoint import CheckpointError
 from idiolect.run.directory import RunDirectory
-from idiolect.run.growing import GrowingFile, Mark
-from idiolect.run.journal import Journal
+from idiolect.run.record import float32_safetensors
+from idiolect.run.round_log import GrowingFile, Journal, Mark
 
 FILES = ("metrics.csv", "ledger-seed-0.csv", "accuracy-seed-0.f32", "record.safetensors")
 
@@ -360,7 +360,7 @@ def saves(directory, monkeypatch, minutes_per_round, **settings) -> list[int]:
         rounds.append(round)
         return save(folder, bound, round, *args)
 
-    monkeypatch.setattr(sys.modules["idiolect.run.runner"], "clock", lambda: now[0])
+    monkeypatch.setattr(sys.modules["idiolect.run.loop"], "clock", lambda: now[0])
     monkeypatch.setattr(checkpoint, "save", noted)
 
     def progress(seed, round, accuracy):

@@ -13,8 +13,10 @@ from torch import nn
 import idiolect as il
 from helpers import classification
 from idiolect import Interrupted, SettingError
-from idiolect.run import code, identity, starts
-from idiolect.run.code import class_source
+from idiolect.run import directory as starts
+from idiolect.run import identity
+from idiolect.run import identity as code
+from idiolect.run.identity import class_source
 from run.test_resume import same
 
 FEDERATION = classification((20,) * 6, features=8)

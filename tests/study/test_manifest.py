@@ -9,7 +9,7 @@ from torch import nn
 import idiolect as il
 from helpers import classification
 from idiolect.cli.main import main
-from idiolect.core.typed import expect, expect_fields
+from idiolect.core.documents import expect, expect_fields
 
 
 @pytest.fixture(autouse=True)

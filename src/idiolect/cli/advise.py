@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.paths import given_path
+from ..core.files import given_path
 from ..report.console import ERR, OUT, SECONDS, say
 from ..report.figures import duration
 from ..study.advise.advise import advise as run_advise

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from ..core.columns import fitted_table, words
 from ..core.knobs import SettingError, describe, nearest
-from ..core.notes import listed
-from ..core.text import shown
+from ..core.text import listed, shown
 from ..data import DATASETS, get, load, picture, table
 from ..data.federation import Federation
 from ..data.own import OWN

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import data
-from ..core.files import check_object, read_json, write_json
+from ..core.files import check_object, given_folder, given_path, read_json, write_json
 from ..core.knobs import SettingError, build, kinds_of, nearest
-from ..core.paths import given_folder, given_path
-from ..core.trees import leaves
+from ..core.types import leaves
 from ..data import DATASETS
 from ..data.preparation.kinds import coded
 from ..data.tables import TableFile

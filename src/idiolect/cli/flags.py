@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NoReturn
 
+from ..core.files import given_path
 from ..core.knobs import BOOLEANS, SettingError, accepted, check, kinds_of, nearest, written
-from ..core.paths import given_path
 from ..data import DATASETS
 from ..methods import METHODS
 from ..methods.presets import Preset, has_preset

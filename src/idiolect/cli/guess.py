@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.knobs import SettingError
-from ..core.notes import listed
+from ..core.text import listed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.files import write_atomic
+from ..core.files import given_folder, given_path, write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, nearest
-from ..core.paths import given_folder, given_path
 from ..core.text import shown
 from ..data import DATASETS
 from ..data.tables import SUFFIXES, TableFile

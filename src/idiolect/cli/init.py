@@ -9,9 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import write_atomic
+from ..core.files import given_path, write_atomic
 from ..core.knobs import SettingError, accepted, kinds_of, written
-from ..core.paths import given_path
 from ..core.text import shown
 from ..core.toml import toml_text
 from ..data import load

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from ..core.columns import Column, fitted_table, words
+from ..core.files import given_folder
 from ..core.knobs import nearest
-from ..core.paths import given_folder
 from ..core.text import shown
 from ..projections.report import all_kinds
 from ..report.console import OUT, literal
 from ..report.figures import number, size
-from ..run.measure import measure
+from ..run.kernel_timing import measure
 from .flags import Flags, Parser, plan_of, training_flags
 
 

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import write_atomic
+from ..core.files import given_folder, given_path, write_atomic
 from ..core.knobs import SettingError, nearest
-from ..core.paths import given_folder, given_path
 from ..core.text import csv_cell, shown
 from ..data.federation import Federation
 from ..data.tables import TableFile

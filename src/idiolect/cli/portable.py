@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.documents import plain
 from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
-from ..core.plain import plain
 from ..report.console import say
 from ..run.predict import preparation_of
 from ..run.result import Result

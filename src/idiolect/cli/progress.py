@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.paths import given_folder, resume_command
+from ..core.files import given_folder, resume_command
 from ..core.text import shown
 from ..report.console import ERR, SECONDS, say
 from ..report.figures import duration

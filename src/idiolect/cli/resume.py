@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from ..core.files import given_path
 from ..core.knobs import SettingError
-from ..core.paths import given_path
 from ..core.registry import names_in
 from ..run.identity import read_identity
 from ..run.plan import Plan

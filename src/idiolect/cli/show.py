@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.files import given_path, resume_command
 from ..core.knobs import SettingError
-from ..core.paths import given_path, resume_command
 from ..report.also import read_also
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say

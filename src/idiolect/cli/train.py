@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import plain
 from ..core.knobs import SettingError
-from ..core.plain import plain
 from ..data.federation import Federation
 from ..methods import METHODS
 from ..report import curves
@@ -20,11 +20,10 @@ from ..report.clients import clients_view
 from ..report.console import ERR, OUT, say
 from ..report.goals import COUNTS, Goals
 from ..report.tables import baseline_row, results_table
-from ..run.plan import Plan, method_spec, row_spec
+from ..run.plan import Plan, method_spec, refuse_without_sites, row_spec
 from ..run.result import Result
 from ..run.run import run as run_method
 from ..run.settings import Settings
-from ..run.sites_needed import refuse_without_sites
 from ..run.survey import data_of
 from ..study.compare import compare as run_compare
 from ..study.comparison import Comparison

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .documents import expect, expect_fields
 from .knobs import SettingError
-from .typed import expect, expect_fields
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -231,3 +232,45 @@ def _refuse_half_characters(value: Any) -> None:
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def given_path(text: str, field: str) -> Path:
+    """A path with its "~" expanded; it need not exist.
+
+    >>> given_path("a\\0b", "path")
+    Traceback (most recent call last):
+        ...
+    idiolect.core.knobs.SettingError: path: 'a\\x00b' is not accepted: embedded null byte
+    """
+    try:
+        if "\0" in text:
+            raise ValueError("embedded null byte")
+        path = Path(text).expanduser()
+        os.fsencode(path)  # not every locale has every character
+        path.exists()  # a name that is too long is an error here
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingError(f"{field}: {text!r} is not accepted: {reason}") from None
+    return path
+
+
+def given_folder(text: str, field: str) -> Path:
+    """A folder that is there, or could be made: nothing else has its name or that of a parent."""
+    path = given_path(text, field)
+    for place in (path, *path.parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                raise SettingError(
+                    f"{field}: {text!r} is not accepted: {str(place)!r} is not a folder"
+                )
+            break
+    return path
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, ready to be pasted.
+
+    >>> resume_command(Path("my run"))
+    "idiolect resume 'my run'"
+    """
+    return f"idiolect resume {shlex.quote(str(directory))}"

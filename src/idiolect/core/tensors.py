@@ -112,3 +112,16 @@ def read_tensors(path: Path, check: Callable[[Shapes], None]) -> State:
 
 def _text(shape: Shape, dtype: torch.dtype) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+TILE = 12
+
+
+def tiles(rows: int) -> list[slice]:
+    """All whole tiles, and what is left: that alone is filled up, so that little is copied.
+
+    >>> tiles(30), tiles(24), tiles(5)
+    ([slice(0, 24, None), slice(24, 30, None)], [slice(0, 24, None)], [slice(0, 5, None)])
+    """
+    whole = rows - rows % TILE
+    return [part for part in (slice(0, whole), slice(whole, rows)) if part.start < part.stop]

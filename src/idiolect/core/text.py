@@ -11,7 +11,11 @@ command line, in a plan or in Python. Nothing is evaluated; only literals are re
 from __future__ import annotations
 
 import ast
+import sys
 import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from .knobs import SettingError, build
@@ -120,3 +124,44 @@ def _one(part: str, field: str) -> tuple[str, dict[str, Any]]:
 def _value(node: ast.expr) -> Any:
     """A literal; a bare word is text."""
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def note(text: str) -> None:
+    """A line for the user; nothing on stdout, which belongs to results."""
+    with suppress(OSError, ValueError):  # a terminal that is gone must not cost a run
+        print(f"note: {shown(text)}", file=sys.stderr)
+
+
+def listed(items: Iterable[object], most: int = 5) -> str:
+    """The first items of a list, and how many there are beyond them.
+
+    >>> listed(["a", 3]), listed(range(100), most=2)
+    ("'a', 3", '0, 1 and 98 more')
+    """
+    texts = [repr(item) for item in items]
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+_said: ContextVar[set[str] | None] = ContextVar("warnings that were said", default=None)
+
+
+@contextmanager
+def warnings_once() -> Iterator[None]:
+    """Say each warning once, where many runs of one kind follow each other."""
+    before = _said.set(set())
+    try:
+        yield
+    finally:
+        _said.reset(before)
+
+
+def warn(text: str) -> None:
+    """A warning for the user."""
+    said = _said.get()
+    if said is not None:
+        if text in said:
+            return
+        said.add(text)
+    with suppress(OSError):  # a terminal that is gone must not cost a run
+        print(f"warning: {shown(text)}", file=sys.stderr)

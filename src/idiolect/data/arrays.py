@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.notes import note
-from ..core.trees import leaves
+from ..core.text import note
+from ..core.types import leaves
 from .convert import Ragged, check_memory, in_units, is_sparse, read_tree, rows_of, to_tensor
 from .ids import ClientId, read_ids
 from .mapped import arrange, check_finite, is_mapped

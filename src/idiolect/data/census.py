@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.trees import leaves, map_tree
+from ..core.types import leaves, map_tree
 from .federation import Federation
 from .ids import ClientId
 from .splits import SPLITS

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.knobs import SettingError
-from ..core.notes import note
-from ..core.text import shown
+from ..core.text import note, shown
 from .hub import is_hub, is_partitioner, is_streamed, partitions, read_columns
 from .ids import read_ids
 from .samples import Reader, finish, is_array, is_pair, join

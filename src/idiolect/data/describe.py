@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..core.notes import listed
-from ..core.text import shown
-from ..core.trees import leaves
+from ..core.text import listed, shown
+from ..core.types import leaves
 from .splits import SPLITS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, build
-from ..core.trees import Sequences, Tree, first, leaves, length, map_tree
+from ..core.types import Sequences, Tree, first, leaves, length, map_tree
 from .arrays import MEMORY, read_arrays
 from .datasets import read_datasets
 from .describe import describe

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
-from ..core.notes import note
-from ..core.text import shown
+from ..core.text import note, shown
 from .convert import check_memory
 from .federation import Federation
 from .own import OWN, own_folder

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, nearest
-from ..core.paths import given_path
 from ..core.text import shown
 from .archives import (
     LIMIT,

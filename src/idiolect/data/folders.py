@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, knob
-from ..core.notes import note
-from ..core.paths import given_path
-from ..core.text import shown
+from ..core.text import note, shown
 from .convert import check_memory
 from .federation import Federation
 from .ids import read_ids

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 from .federation import Federation
 from .ids import ClientId, read_ids
 from .preparation import Preparation

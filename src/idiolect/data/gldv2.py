@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
-from ..core.notes import note
-from ..core.text import shown
+from ..core.text import note, shown
 from .federation import Federation
 from .folders import decode
 from .own import OWN, own_folder

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from ..core.files import given_path
 from ..core.knobs import Knobs, SettingError, knob
-from ..core.paths import given_path
 from . import fetch
 from .federation import Federation
 from .frames import read_table

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.files import given_path
 from ..core.knobs import Knobs, SettingError, knob
-from ..core.paths import given_path
 from . import fetch
 from .federation import Federation
 from .splits import SPLITS

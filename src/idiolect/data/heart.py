@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.files import given_path
 from ..core.knobs import Knobs, SettingError, knob, nearest
-from ..core.notes import note
-from ..core.paths import given_path
+from ..core.text import note
 from . import fetch
 from .federation import Federation
 from .frames import read_table

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, knob
-from ..core.paths import given_path
 from . import cifar, fetch, idx, partition
 from .federation import Federation
 from .partitioned import Partitioned

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.knobs import SettingError, nearest
-from ..core.notes import note
+from ..core.text import note
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 NUMBERS = ("id", "idx", "index", "__index_level_0__")  # of samples, not features

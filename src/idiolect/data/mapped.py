@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 from .convert import in_units, to_tensor
 from .pixels import Change
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.files import given_path
 from ..core.knobs import SettingError
-from ..core.paths import given_path
 
 
 @dataclass(frozen=True)

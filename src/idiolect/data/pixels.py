@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour and opacity
 Change = Callable[[Tensor], Tensor]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, knob
-from ..core.paths import given_path
 from . import fetch, idx
 from .federation import Federation
 from .partitioned import Partitioned

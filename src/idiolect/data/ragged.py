@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.notes import note
-from ..core.trees import Sequences, leaves
+from ..core.text import note
+from ..core.types import Sequences, leaves
 from .convert import Ragged
 from .outcome import IGNORED
 

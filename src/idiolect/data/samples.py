@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from ..core.knobs import SettingError
-from ..core.notes import note
-from ..core.text import shown
+from ..core.text import note, shown
 from .convert import is_sparse, read_array, rows_of, to_tensor
 from .keys import Keys, choose_keys
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.trees import Tree, map_tree
+from ..core.types import Tree, map_tree
 from .census import blank
 from .federation import Federation
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 
 SPLITS = ("train", "valid", "test")
 ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, knob
-from ..core.notes import note
-from ..core.paths import given_path
+from ..core.text import note
 from .federation import Federation
 from .frames import read_table
 from .preparation.kinds import refuse_twice

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 from .convert import Ragged, is_sparse, read_array, read_tree, rows_of
 from .mapped import chunks
 from .outcome import IGNORED, KINDS, plain_column, read_outcome

@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import expect_fields
 from ..core.files import write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob
-from ..core.typed import expect_fields
-from ..run.plan import Plan
+from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
-from ..run.sites_needed import FLOWER
 
 FILE = "deployment.toml"
 MOST = 1 << 20  # bytes of it

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..engine.lines import Gone
 from ..engine.remote import Remote
 from ..host.foreign import Foreign

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from ..core.documents import expect
 from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
-from ..core.typed import expect
 from ..data.census import Census
 from ..data.preparation.federated import bytes_told, combine, means
 from ..engine.lines import PATIENCE
@@ -28,16 +28,16 @@ from ..host.metrics import form_of
 from ..host.terms import HostSettings
 from ..method import Method
 from ..run import checkpoint
-from ..run.check import check
+from ..run.callbacks import Callbacks
 from ..run.directory import RunDirectory, checkpoint_folder
 from ..run.identity import identity_of, read_identity, run_number
+from ..run.loop import Runner
 from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import torch_threads
-from ..run.runner import Runner
 from ..run.session import Session, Share
 from ..run.settings import Settings
-from ..run.watch import Callbacks
+from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
 from .census import Site, census_of

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
 from ..host.host import Host

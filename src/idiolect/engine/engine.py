@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..core.tensors import Shapes
 from ..core.types import State
 from ..host.host import Host

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from .delays import Delays
 from .engine import Engine
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..core.knobs import SettingError
-from ..core.notes import note
+from ..core.text import note
 from ..data.federation import Federation
 from ..host.durable import Durable
 from ..host.host import Host

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..core.factors import Factors
-from ..core.notes import note
+from ..core.knobs import Factors
+from ..core.text import note
 from ..host import calls
 from ..host.calls import Call
 from ..host.foreign import Foreign

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core import streams
-from ..core.factors import whole
+from ..core.knobs import whole
 from ..core.store import Store
 from ..core.types import State
 from ..server.exchange import Order, Verdict

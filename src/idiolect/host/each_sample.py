@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.trees import Tree
+from ..core.types import Tree
 from ..data.federation import Federation
 from ..task.losses import Loss, joined
 

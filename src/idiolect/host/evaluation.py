@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.tiles import TILE, tiles
-from ..core.trees import Tree, first, leaves, map_tree
+from ..core.tensors import TILE, tiles
+from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import joined
 from ..task.task import Task

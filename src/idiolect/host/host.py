@@ -17,11 +17,9 @@ from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
-from ..core.factors import whole
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, whole
 from ..core.store import Store
-from ..core.trees import leaves
-from ..core.types import State, prefixed, under
+from ..core.types import State, leaves, prefixed, under
 from ..data.federation import Federation
 from ..server.contract import Contract
 from ..server.exchange import Order, Query, Verdict

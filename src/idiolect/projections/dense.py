@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import streams
-from ..core.tiles import TILE, tiles
+from ..core.tensors import TILE, tiles
 
 _PIECE = 1 << 22  # numbers generated at once: memory beyond P itself stays small
 

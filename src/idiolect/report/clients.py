@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..core.columns import LONGEST, Column, fitted_table
-from ..core.plain import plain
+from ..core.documents import plain
 from ..core.text import shown
 from .figures import count, number
 

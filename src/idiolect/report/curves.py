@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import plain
 from ..core.files import write_atomic
-from ..core.plain import plain
 from ..core.text import csv_cell
 from .curve_picture import picture
 from .goals import COUNTS, Curve, Goals, Point

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.files import given_path
 from ..core.knobs import SettingError, nearest
-from ..core.paths import given_path
 
 ACCEPTED = "a file of client,weight lines, or {client: weight}, with weights > 0"
 

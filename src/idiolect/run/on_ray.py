@@ -27,8 +27,7 @@ from ..host.surveyed import Surveyed
 from ..method import Method
 from ..server.arrivals import Arrivals
 from ..server.server import Server
-from .check_timing import concurrency
-from .session import Share, data_of_clients
+from .session import Share, concurrency, data_of_clients
 from .settings import Settings
 from .survey import Load
 

@@ -5,17 +5,22 @@ From flags, a TOML file or a run directory.
 
 from __future__ import annotations
 
+import inspect
+import shlex
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, get_type_hints
 
+from torch import nn
+
 from .. import data, models
+from ..core.documents import expect_fields
 from ..core.knobs import SettingError, build, nearest
 from ..core.text import split_outside
-from ..core.typed import expect_fields
 from ..data.federation import Federation
 from ..method import Method
-from ..methods import METHODS, make_method
+from ..methods import METHODS, make_method, name_of
 from ..methods.presets import PRESET
 from ..task.losses import LOSSES
 from ..task.start import Initial
@@ -134,3 +139,159 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
             )
     own = {k: v for k, v in given.items() if k not in theirs}
     return name, {k: v for k, v in given.items() if k in theirs}, own
+
+
+AnyMethod = Method | type[Method] | str
+AnyModel = Task | nn.Module | type[nn.Module] | Callable[[], nn.Module]
+
+_FEDERATION = (
+    "make one with idiolect.Federation.from_arrays, from_frame or from_datasets, "
+    "or idiolect.data.load"
+)
+
+
+def read_method(given: Any) -> Method:
+    """A method from an object, a class (its defaults) or a text.
+
+    >>> import idiolect as il
+    >>> read_method("lp-proj:p=1,lam=0.5").lam, read_method(il.Ditto) == il.Ditto()
+    (0.5, True)
+    """
+    if isinstance(given, Method):
+        return given
+    if isinstance(given, str):
+        name, fields = method_spec(given)
+        return make_method(name, **fields)
+    if isinstance(given, type) and issubclass(given, Method):
+        return given()
+    hint = ""
+    if _is_model(given) or isinstance(given, Federation):
+        hint = "; the order is (method, task, federation)"
+    raise SettingError(
+        f"method: {_kind(given)} is not accepted; a method such as idiolect.Ditto(), "
+        f"or a text like 'ditto' or 'lp-proj:p=1,lam=0.1'{hint}"
+    )
+
+
+def read_task(given: Any, federation: Any) -> tuple[Task, str]:
+    """A task from what was given as one; and how its loss was chosen, "" where it was given.
+
+    A module, a class of modules or a function that makes one gets its loss from the data:
+    cross_entropy for classes, mse for real targets.
+    """
+    if isinstance(given, Federation) or isinstance(federation, Task | nn.Module):
+        raise SettingError(
+            "task: a federation stands in its place; the order is (method, task, federation)"
+            if isinstance(given, Federation)
+            else f"federation: {_kind(federation)} stands in its place; "
+            "the order is (method, task, federation)"
+        )
+    read_federation(federation)
+    if isinstance(given, Task):
+        return given, ""
+    if isinstance(given, type) and issubclass(given, Task):
+        raise SettingError(
+            "task: the class Task is not accepted; an object: idiolect.Task(module, loss)"
+        )
+    if isinstance(given, Method) or not _is_model(given):
+        raise SettingError(
+            f"task: {_kind(given)} is not accepted; a torch.nn.Module, a class or function that "
+            "makes one, or idiolect.Task(module, loss)"
+        )
+    if not isinstance(given, nn.Module):
+        _refuse_arguments(given)
+    loss = "cross_entropy" if federation.classes else "mse"
+    reason = f"the data have {federation.classes} classes"
+    if not federation.classes:
+        reason = "the targets are real numbers"
+    return Task(given, loss), f"loss: {loss}, as {reason}; idiolect.Task(module, loss) has another"
+
+
+def read_federation(given: Any) -> Federation:
+    """The federation, if it is one."""
+    if isinstance(given, Federation):
+        return given
+    raise SettingError(f"federation: {_kind(given)} is not accepted; {_FEDERATION}")
+
+
+def _is_model(given: Any) -> bool:
+    if isinstance(given, type):
+        return issubclass(given, nn.Module)
+    return isinstance(given, nn.Module | Task) or callable(given)
+
+
+def _refuse_arguments(make: Callable[..., Any]) -> None:
+    """A class or function whose call needs arguments cannot make a model by itself."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # it does not tell
+        return
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
+    if needed:
+        name = getattr(make, "__name__", type(make).__name__)
+        raise SettingError(
+            f"task: {name} needs {', '.join(needed)}; give an object, {name}(...), "
+            f"or a function without arguments: lambda: {name}(...)"
+        )
+
+
+def _kind(given: Any) -> str:
+    """What was given, in a few words."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    if isinstance(given, str):
+        return f"the text {given[:80]!r}"
+    return f"an object of type {type(given).__name__}"
+
+
+FLOWER = "flower"
+
+
+def refuse_without_sites(method: Method, settings: Settings, plan: Plan | None = None) -> None:
+    """Refuse the engine 'flower', whose clients are in no federation of this process."""
+    if settings.engine == FLOWER:
+        raise SettingError(
+            "engine: 'flower' is not accepted here; it trains with real sites, which keep their "
+            "data (docs/deploy.md). A folder for them, with this method and these settings: "
+            f"{deploy_command(method, settings, plan)}"
+        )
+
+
+def deploy_command(method: Method, settings: Settings, plan: Plan | None = None) -> str:
+    """`idiolect deploy init` with the same method and settings; FOLDER and the like are to be
+    filled in.
+
+    >>> deploy_command(make_method("ditto", lam=0.3), Settings(rounds=50))
+    'idiolect deploy init FOLDER --sites N --like TABLE --target COLUMN --method ditto --lam 0.3 \
+--rounds 50'
+    """
+    name = name_of(method)
+    known = name in METHODS
+    kind = type(method)
+    words = ["--method", name if known else f"{kind.__module__}:{kind.__qualname__}"]
+    by_default = make_method(name) if known else kind()
+    words += _flags(method.as_dict(), by_default.as_dict())
+    usual = Settings().as_dict()
+    words += _flags({**settings.as_dict(), "engine": usual["engine"]}, usual)
+    data = ["--like", "TABLE", "--target", "COLUMN"]
+    if plan is not None:
+        options = plan.data_options
+        if plan.data == "table":
+            data = ["--like", str(options.get("path") or "TABLE")]
+            data += ["--target", str(options.get("target") or "target")]
+        elif plan.data:
+            data = ["--data", plan.data]
+        named = {"model": plan.model, **plan.model_options, "loss": plan.loss}
+        words += _flags({**named, **plan.task_options}, {"model": "", "loss": ""})
+    return shlex.join(["idiolect", "deploy", "init", "FOLDER", "--sites", "N", *data, *words])
+
+
+def _flags(values: dict[str, Any], by_default: dict[str, Any]) -> list[str]:
+    """A flag for each value that is not the default."""
+    found = []
+    for name, value in values.items():
+        if name not in by_default or value != by_default[name]:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found += [f"--{name.replace('_', '-')}", text]
+    return found

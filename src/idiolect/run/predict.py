@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.documents import expect
 from ..core.knobs import SettingError
-from ..core.trees import Tree, arguments, first, leaves, map_tree
-from ..core.typed import expect
-from ..core.types import Id
+from ..core.types import Id, Tree, arguments, first, leaves, map_tree
 from ..data.pixels import plan_pixels
 from ..data.preparation import Preparation
 from ..task.losses import Loss, logits

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
+from ..core.documents import expect, expect_fields, plain
+from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
-from ..core.plain import plain
 from ..core.text import shown
-from ..core.typed import expect, expect_fields
 from ..host.scores import interval
 from ..report.curves import point
-from .best_on_test import best_after_20
 from .directory import FORMAT
 
 _OPTIONAL = ("heard", "metrics", "baseline")
@@ -294,4 +296,109 @@ def _measure(figures: list[Figures], key: str) -> dict[str, Any]:
         "ci95": interval(by_seed),
         "mean_of_clients": float(_mean([f[f"{key}_clients"] for f in figures])),
         "by_seed": by_seed,
+    }
+
+
+def read_record(path: Path) -> Record:
+    """The record of a run directory."""
+    if not (path / "record.json").exists():
+        begun = (path / "settings.json").exists()
+        text = (
+            f"the run in {path} is not finished; continue it with: {resume_command(path)}"
+            if begun
+            else f"{path} holds no run (record.json is missing)"
+        )
+        raise SettingError(f"directory: {text}")
+    try:
+        record = Record.from_dict(read_json_object(path / "record.json"))
+        if (path / "record.safetensors").exists():
+            _read_arrays(record, path / "record.safetensors")
+    except SettingError as error:
+        text = str(error).removeprefix("record: ").removeprefix("directory: ")
+        raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
+    return record
+
+
+def _read_arrays(record: Record, path: Path) -> None:
+    """The accuracies of clients in every evaluated round, as many as the record has."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="np") as file:
+            for s in record.seeds:
+                shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
+                found = file.get_slice(f"seed-{s.seed}")
+                if found.get_dtype() != "F32" or found.get_shape() != shape:
+                    raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
+                s.by_client = file.get_tensor(f"seed-{s.seed}")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise SettingError(f"{path.name} beside it: {error}") from None
+
+
+PIECE = 1 << 20  # numbers written at once
+
+
+def float32_safetensors(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """The bytes of a safetensors file with these float32 arrays, as the library writes them.
+
+    >>> from safetensors.numpy import load
+    >>> load(b"".join(float32_safetensors({"seed-0": np.ones((1, 2), np.float32)})))
+    {'seed-0': array([[1., 1.]], dtype=float32)}
+    """
+    header = {}
+    end = 0
+    for name in sorted(arrays):
+        start = end
+        end += 4 * arrays[name].size
+        shape = list(arrays[name].shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in sorted(arrays):
+        flat = arrays[name].reshape(-1)
+        for at in range(0, len(flat), PIECE):
+            yield np.ascontiguousarray(flat[at : at + PIECE], "<f4").tobytes()
+
+
+AFTER = 20  # the lp-proj paper: "the optimal achievable test accuracy after the 20th round"
+NOTE = (
+    f"the best evaluated round from round {AFTER} on, chosen on test data (lp-proj, Figures 2, 6 "
+    "and 7): optimistic, never for comparison"
+)
+History = Sequence[dict[str, float]]
+
+
+def best_after(history: History, after: int = AFTER) -> dict[str, float]:
+    """The row with the highest accuracy from this round on, the first of equals; {} without one.
+
+    Where targets are real numbers, the row with the least loss.
+
+    >>> rows = [{"round": r, "accuracy": a, "loss": 1.0} for r, a in ((10, 0.9), (20, 0.7))]
+    >>> best_after([*rows, {"round": 30, "accuracy": 0.8, "loss": 2.0}])["round"]
+    30
+    """
+    late = [row for row in history if row["round"] >= after]
+    known = [row for row in late if not math.isnan(row["accuracy"])]
+    if known:
+        return max(known, key=lambda row: row["accuracy"])
+    return min((r for r in late if not math.isnan(r["loss"])), key=lambda r: r["loss"], default={})
+
+
+def best_after_20(histories: Sequence[History]) -> dict[str, Any]:
+    """Figures of the best late round of every seed, and of the variance over clients in it."""
+    rows = [best_after(history) for history in histories]
+
+    def mean(key: str) -> float:
+        return sum(row.get(key, math.nan) for row in rows) / len(rows)
+
+    by_seed = [row.get("accuracy", math.nan) for row in rows]
+    return {
+        "accuracy": mean("accuracy"),
+        "ci95": interval(by_seed),
+        "variance": mean("accuracy_variance"),
+        "loss": mean("loss"),
+        "loss_variance": mean("loss_variance"),
+        "rounds": [int(row["round"]) if row else None for row in rows],
+        "by_seed": by_seed,
+        "note": NOTE,
     }

@@ -23,13 +23,12 @@ from ..data.preparation import Preparation
 from ..report.tables import render, results_table
 from ..task.start import constants
 from . import checkpoint
-from .arrays import float32_safetensors
 from .directory import RunDirectory
-from .journal import Journal
-from .newcomers import personalised
+from .personalise import personalised
 from .predict import Prediction, is_several, labels_of, plain_list, predict, preparation_of
-from .record import Record, SeedRecord
+from .record import Record, SeedRecord, float32_safetensors
 from .restore import bound_of
+from .round_log import Journal
 from .session import Session, host_folder
 
 if TYPE_CHECKING:

@@ -10,23 +10,23 @@ from typing import Any, Unpack
 import torch
 
 from ..core.knobs import SettingError, build
+from ..core.text import warn
 from ..data.federation import Federation
 from ..host.surveyed import whole as with_samples
 from ..methods import name_of
-from .best import check_validation
-from .check import check, warn
+from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
-from .given import AnyMethod, AnyModel, read_method, read_task
+from .early_stopping import check_validation
 from .identity import identity_of
 from .interrupts import Interrupted
+from .loop import Runner
+from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
 from .progress import Progress, reporting
 from .result import Result
-from .runner import Runner
 from .session import Start
 from .settings import Settings
-from .sites_needed import refuse_without_sites
 from .typed_settings import RunSettings
-from .watch import Callback, Callbacks
+from .validate import check
 
 __all__ = ["Interrupted", "Progress", "run"]
 

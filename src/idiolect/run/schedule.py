@@ -10,8 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ..core.factors import RATES, Factors
-from ..core.knobs import SettingError
+from ..core.knobs import RATES, Factors, SettingError
 
 FORMS = (
     "constant, cosine, linear, step:EVERY:FACTOR, inverse:RATE, inverse:RATE:POWER, "

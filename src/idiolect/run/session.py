@@ -39,7 +39,6 @@ from ..server.roster import Roster
 from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
-from .check_timing import concurrency
 from .checkpoint import Checkpoint
 from .settings import Settings, fixed_on_resume
 
@@ -331,6 +330,11 @@ def _engine(server: Server, hosts: Sequence[Host], settings: Settings, method: M
     pace = Pace(busy, settings.next_client)
     clock = Workers(server, hosts) if settings.real else None
     return Asynchronous(server, hosts, clock, arrivals, pace, settings.delays)
+
+
+def concurrency(method: Method, s: Settings, eligible: int, heard: int) -> int:
+    """How many clients are at work at any time."""
+    return s.concurrency or (eligible if method.trains == "everyone" else heard)
 
 
 def starts_in_checkpoint(task: Task) -> bool:

@@ -1,34 +1,407 @@
-"""A run as one frozen object: flags, TOML file, report header and the resume check all read it."""
+"""The settings of a run, by what they are about: one frozen dataclass for each part.
+
+Every setting has one owner: a field of one of these. Texts (channel, rule, attack, schedule) are
+parsed once, into the objects that the fields hold.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..attacks import attack_text
-from ..core.knobs import SettingError
-from ..engine.delays import delays_text
-from ..host.metrics import direction
+from ..attacks import Attack, attack_text, how_many, parse_attack
+from ..channels import Channel, channel_text, parse_channel
+from ..core.knobs import Knobs, SettingError, knob
+from ..engine.asynchronous import NEXT
+from ..engine.delays import Delays, delays_text, parse_delays
+from ..host.metrics import Metric, direction, metrics_text, parse_metrics
+from ..methods.statistics import CHOICES as STATISTICS
+from ..server.arrivals import SINCE
+from ..server.rules import Rule, parse_rule, rule_text
+from ..server.rules.mean import Mean
+from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text
+from ..server.step import ServerStep
+from ..task.batches import BATCHING
+from ..task.kernels import KERNELS
 from ..task.numerics import Numerics
-from .schedule import Schedule
-from .sections import (
-    ALL_UP_TO,
-    DTYPES,
-    MAY_CHANGE,
-    MAY_GROW,
-    SECTIONS,
-    Adversary,
-    Communication,
-    Evaluation,
-    Machines,
-    Optimisation,
-    Resources,
+from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
+from .client_weights import ClientWeights
+from .schedule import FORMS, Schedule
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+MAY_CHANGE = "may change"
+MAY_GROW = "may grow"
+ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
+
+
+def parse_target(given: Any) -> float | None:
+    """A number, from text too; None or "" for none."""
+    if given is None or given == "":
+        return None
+    try:
+        if not isinstance(given, bool) and math.isfinite(float(given)):
+            return float(given)
+    except (TypeError, ValueError):
+        pass
+    raise SettingError(
+        f"target_value: {given!r} is not accepted; "
+        "target_value (where to stop) is a number, or '' for none"
+    )
+
+
+@dataclass(frozen=True)
+class Run(Knobs):
+    """How long a run is, and how often it is repeated."""
+
+    rounds: int = knob(200, "communication rounds", low=0, on_resume=MAY_GROW)
+    seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
+    seed: int = knob(
+        0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
+    )
+    bytes: int = knob(
+        0, "stop before more bytes are sent, both directions together; 0 = no budget", low=0
+    )
+    target_accuracy: float = knob(
+        0.0, "stop when the pooled test accuracy reaches this; 0 = no target", low=0, high=1
+    )
+    checkpoint_every: int = knob(
+        0,
+        "rounds between checkpoints; 0 = by time alone",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+    checkpoint_minutes: float = knob(
+        5.0,
+        "minutes after which the next round's end saves a checkpoint; 0 = not by time",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+
+
+@dataclass(frozen=True)
+class Selection(Knobs):
+    """Who takes part in a round."""
+
+    sample: int = knob(
+        0,
+        f"S, clients heard per round; 0 = all up to {ALL_UP_TO}, of more a tenth but at least 10",
+        low=0,
+    )
+    quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
+    held_out: int = knob(
+        0, "clients kept out of training, personalised and evaluated at the end", low=0
+    )
+    held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
+    client_weights: ClientWeights = knob(
+        ClientWeights(),
+        "p_i, how much each client counts in place of its number of samples: a file of "
+        "client,weight lines, or a JSON object; '' = by samples",
+        parse=ClientWeights.parse,
+        write=str,
+    )
+
+
+@dataclass(frozen=True)
+class Optimisation(Knobs):
+    """How clients and server step, whatever the method."""
+
+    batch: int = knob(64, "mini-batch size", low=1)
+    batching: str = knob(
+        "replace",
+        "mini-batches with replacement, without (epochs), or all data (full)",
+        choices=BATCHING,
+    )
+    schedule: Schedule = knob(
+        Schedule(),
+        f"learning rates over rounds: {FORMS}; products (warmup:5*cosine); or a curve for each "
+        "field of the method, batch or server_lr (lr=inverse:0.1 + nu=inverse:0.1:2)",
+        parse=Schedule.parse,
+        write=str,
+    )
+    optimizer: str = knob(
+        "sgd",
+        f"how clients step, for the methods that leave it open: {', '.join(ELEMENTWISE)} of torch",
+    )
+    optimizer_options: str = knob(
+        "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), weight_decay=0.01'"
+    )
+    optimizer_state: str = knob(
+        "reset",
+        "what it keeps (momentum, ...): reset each round, or private to each client between rounds",
+        choices=STATES,
+    )
+    lr_scale: str = knob(
+        "",
+        "factors on the learning rate by parameter names, the last match wins: "
+        "'features.*=0.1, head.*=10'",
+    )
+    clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
+    weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
+    server_optimizer: str = knob(
+        "sgd", "server step on the aggregated change: any torch.optim name"
+    )
+    server_lr: float = knob(1.0, "server step size", above=0)
+    server_options: str = knob(
+        "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'"
+    )
+    finetune_steps: int = knob(
+        0, "steps on every personal model before it is used or evaluated", low=0
+    )
+    finetune_lr: float = knob(0.1, "step size of those", above=0)
+    statistics: str = knob(
+        "averaged",
+        "running statistics (BatchNorm): averaged with the model where one is sent, or private to "
+        "each client (FedBN)",
+        choices=STATISTICS,
+    )
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer:
+        """The clients' optimiser."""
+        return ClientOptimizer(
+            self.optimizer, self.optimizer_options, self.optimizer_state, self.lr_scale
+        )
+
+    @property
+    def server_step(self) -> ServerStep:
+        """The server's optimiser."""
+        return ServerStep(self.server_optimizer, self.server_lr, self.server_options)
+
+
+@dataclass(frozen=True)
+class Communication(Knobs):
+    """How messages are coded and combined."""
+
+    channel: Channel = knob(
+        Channel(),
+        "how messages up are coded, e.g. 'qsgd(levels=16)', 'feedback + topk(share=0.01) + half'; "
+        "see: channels",
+        parse=parse_channel,
+        write=channel_text,
+    )
+    rule: Rule = knob(
+        Mean(),
+        "the server's aggregation rule, e.g. 'median', 'krum(f=2)', "
+        "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
+        parse=parse_rule,
+        write=rule_text,
+    )
+
+
+ENGINES = ("inprocess", "asynchronous", "ray", "flower")
+CLOCKS = ("simulated", "real", "ray")
+
+
+@dataclass(frozen=True)
+class Timing(Knobs):
+    """When messages come, and what the server does then."""
+
+    engine: str = knob(
+        "inprocess",
+        "synchronous rounds in this process (inprocess), with hosts on a Ray cluster (ray) or with "
+        "real sites (flower; see: deploy init), or each message used as it arrives (asynchronous); "
+        "then a round is `sample` arrivals",
+        choices=ENGINES,
+    )
+    delays: Delays | None = knob(
+        None,
+        "how long clients take, in simulated time: 'constant(mean=1)', 'exponential(mean=1)', "
+        "'pareto(shape=1.5)', 'lognormal(sigma=1)', 'trace(path=\"delays.csv\")'; any of them with "
+        "spread=, slow= and slowdown= for clients that are unlike",
+        parse=parse_delays,
+        write=delays_text,
+    )
+    clock: str = knob(
+        "simulated",
+        "asynchronous: time by `delays`, or real time with worker processes (real) or hosts on a "
+        "Ray cluster (ray)",
+        choices=CLOCKS,
+    )
+    workers: int = knob(2, "clock real: worker processes that share out the clients", low=1)
+    concurrency: int = knob(
+        0,
+        "asynchronous: clients at work at any time; 0 = `sample`, or all where everyone trains",
+        low=0,
+    )
+    next_client: str = knob(
+        "sampled",
+        "asynchronous: who starts when a message has arrived, one sampled among those not at work "
+        "or the same",
+        choices=NEXT,
+    )
+    staleness: Staleness = knob(
+        Constant(),
+        "asynchronous: the weight of a message by its staleness, 'constant', 'polynomial(a=0.5)' "
+        "or 'hinge(a=10, b=4)'",
+        parse=parse_staleness,
+        write=staleness_text,
+    )
+    buffer: int = knob(
+        1, "asynchronous: messages per step of the server, through its rule (FedBuff)", low=1
+    )
+    change_from: str = knob(
+        "start",
+        "asynchronous: a model that arrives is a change from the one its client started from, or "
+        "from the newest (FedAsync's mixing)",
+        choices=SINCE,
+    )
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether messages are used one by one."""
+        return self.engine == "asynchronous"
+
+    @property
+    def real(self) -> bool:
+        """Whether clients are at work in processes of their own."""
+        return self.asynchronous and self.clock != "simulated"
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether hosts are on a Ray cluster."""
+        return self.engine == "ray" or (self.asynchronous and self.clock == "ray")
+
+
+@dataclass(frozen=True)
+class Machines(Knobs):
+    """Hosts in other processes: where they run, and how long they are waited for."""
+
+    address: str = knob(
+        "",
+        "ray: HOST:PORT of a cluster, 'auto' on one of its machines; '' = start one here",
+        on_resume=MAY_CHANGE,
+    )
+    cpus_per_host: float = knob(
+        1.0, "ray: CPUs of each host, with as many threads", above=0, on_resume=MAY_CHANGE
+    )
+    gpus_per_host: float = knob(
+        0.0, "ray: GPUs of each host; below 1 several share one", low=0, on_resume=MAY_CHANGE
+    )
+    deadline: float = knob(
+        0.0,
+        "ray: seconds after which a round goes on without hosts that have not answered; their "
+        "clients count as missing; 0 = wait for all",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+    patience_for_hosts: float = knob(
+        60.0,
+        "ray: seconds in which a host that was lost may come back before the round goes on",
+        low=0,
+        on_resume=MAY_CHANGE,
+    )
+
+
+@dataclass(frozen=True)
+class Adversary(Knobs):
+    """Malicious clients, in simulations."""
+
+    attack: Attack | None = knob(
+        None,
+        "what malicious clients do, e.g. 'sign-flip', 'same-value(std=100)', 'data-poison'; "
+        "see: attacks",
+        parse=parse_attack,
+        write=attack_text,
+    )
+    malicious: float = knob(
+        0.0, "malicious clients: below 1 their share, from 1 on their number", low=0
+    )
+
+    def malicious_among(self, clients: int) -> int:
+        """How many of these clients are malicious."""
+        return how_many(self.malicious, clients)
+
+
+@dataclass(frozen=True)
+class Evaluation(Knobs):
+    """When models are evaluated, and by which figures."""
+
+    eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    eval_train: bool = knob(
+        False, "evaluated rounds have loss and accuracy on training data too: curves of both"
+    )
+    metrics: tuple[Metric, ...] = knob(
+        (),
+        "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
+        "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
+        "module:function; "
+        "'' = none, or rmse and r2 for a regression",
+        parse=parse_metrics,
+        write=metrics_text,
+    )
+    metric: str = knob(
+        "",
+        "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
+        "the metrics; '' = accuracy, or the loss of a regression",
+    )
+    target_value: float | None = knob(
+        None,
+        "stop when the chosen metric, pooled over the clients' test data, is as good as this "
+        "number; '' = no target",
+        parse=parse_target,
+        write=lambda target: target,
+    )
+    patience: int = knob(
+        0,
+        "stop after so many evaluations without a better one on validation data; 0 = never",
+        low=0,
+    )
+    patience_metric: str = knob(
+        "",
+        "the figure on validation data that says which evaluation is better: loss, accuracy or one "
+        "of the metrics; '' = the chosen metric, or the loss",
+    )
+    keep_best: bool = knob(
+        False, "keep the models of the best evaluation on validation data, beside the last ones"
+    )
+
+    @property
+    def validates(self) -> bool:
+        """Whether evaluations look at validation data too."""
+        return bool(self.patience or self.keep_best)
+
+    @property
+    def watched(self) -> str:
+        """The figure on validation data that says which evaluation is better."""
+        return self.patience_metric or self.metric or "loss"
+
+
+@dataclass(frozen=True)
+class Resources(Knobs):
+    """Where and in what precision a run computes."""
+
+    device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
+    dtype: str = knob("float32", "numbers of models and messages", choices=tuple(DTYPES))
+    kernel: str = knob("auto", "how the cohort gradient is computed", choices=KERNELS)
+    hosts: int = knob(1, "hosts that the honest clients are shared out among", low=1)
+    threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0, on_resume=MAY_CHANGE)
+    chunk: int = knob(
+        0, "clients at once; 0 = as many as fit in memory", low=0, on_resume=MAY_CHANGE
+    )
+    memory: float = knob(
+        2.0,
+        "GiB for a chunk at work, and for private rows before they move to a file",
+        above=0,
+        on_resume=MAY_CHANGE,
+    )
+
+
+SECTIONS: tuple[type[Knobs], ...] = (
     Run,
     Selection,
+    Optimisation,
+    Communication,
     Timing,
+    Machines,
+    Adversary,
+    Evaluation,
+    Resources,
 )
+
 
 __all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
 

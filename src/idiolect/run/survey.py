@@ -16,8 +16,8 @@ from ..engine.ray import Place, ask
 from ..host.baselines import trivial
 from ..host.metrics import in_use
 from ..host.surveyed import Surveyed
-from .check import check
 from .plan import Plan
+from .validate import check
 
 
 def data_of(plans: Sequence[Plan]) -> Federation:

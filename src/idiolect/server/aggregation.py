@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import streams
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..core.types import State, prefixed, under
 from ..wire.admission import Admitted
 from ..wire.messages import pack_down

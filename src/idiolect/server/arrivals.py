@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..core.types import State
 from ..wire.admission import FATES, Admitted, Inbox, Messages
 from ..wire.ledger import RoundEntry

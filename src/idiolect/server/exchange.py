@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 
 
 @dataclass(frozen=True)

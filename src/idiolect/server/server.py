@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.factors import Factors
+from ..core.knobs import Factors
 from ..core.store import Store
 from ..core.tensors import Shapes
 from ..core.types import State, under

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..core.factors import Factors
-from ..core.knobs import nearest
+from ..core.knobs import Factors, nearest
 from ..core.optimizers import make_optimizer, optimizers
 from ..core.types import State, prefixed, under
 

@@ -14,25 +14,25 @@ from typing import Any, Unpack
 
 from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
+from ..core.text import warn
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..method import Method
 from ..methods import Local, label_of, make_method
 from ..report.goals import Goals
 from ..report.tables import baseline_row
-from ..run.best import check_validation
-from ..run.check import check, warn
-from ..run.given import AnyMethod, AnyModel, read_method, read_task
+from ..run.callbacks import Callback, Callbacks
+from ..run.directory import on_disk
+from ..run.early_stopping import check_validation
 from ..run.identity import read_identity
 from ..run.interrupts import finish_on_interrupt
-from ..run.on_disk import on_disk
-from ..run.plan import Plan, row_spec
+from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task, row_spec
 from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import run
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..run.watch import Callback, Callbacks
+from ..run.validate import check
 from ..task.task import Task
 from .comparison import Comparison, refuse_taken
 from .manifest import COMPARE, read_comparison

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import private_folder, write_json
+from ..core.documents import plain
+from ..core.files import private_folder, resume_command, write_json
 from ..core.knobs import SettingError
-from ..core.paths import resume_command
-from ..core.plain import plain
-from ..core.text import shown
+from ..core.text import shown, warn
 from ..report import curves
 from ..report.also import read_also
 from ..report.goals import Curve, Goals
 from ..report.tables import render, results_table
-from ..run.check import warn
-from ..run.collaboration import collaboration_fairness
-from ..run.on_disk import on_disk
+from ..run.directory import on_disk
 from ..run.result import Result, frame
+from .collaboration import collaboration_fairness
 from .manifest import COMPARE, PIPELINE
 
 if TYPE_CHECKING:

@@ -7,22 +7,19 @@ from typing import Any
 
 from torch import nn
 
+from ..core.files import resume_command
 from ..core.knobs import SettingError, build
-from ..core.paths import resume_command
 from ..core.registry import names_in
+from ..core.text import warn
 from ..data.federation import Federation
 from ..methods import make_method
 from ..report.goals import Goals
-from ..run.absent import WithoutData, absent, in_form
-from ..run.check import warn
 from ..run.directory import checkpoint_folder, refuse_links
-from ..run.given import AnyModel
 from ..run.identity import MADE_ANEW, check_same, identity_of, read_identity, run_number
-from ..run.plan import Plan
+from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
-from ..run.read_record import read_record
-from ..run.record import Record
-from ..run.restore import restore
+from ..run.record import Record, read_record
+from ..run.restore import WithoutData, absent, in_form, restore
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings

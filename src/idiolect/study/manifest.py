@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import expect_fields
 from ..core.files import read_json
 from ..core.knobs import SettingError
-from ..core.typed import expect_fields
 from ..report.goals import Goals
 from ..run.plan import Plan
 

@@ -22,9 +22,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ..core.plain import plain
+from ..core.documents import plain
+from ..run.directory import on_disk
 from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
-from ..run.on_disk import on_disk
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
 RECORD = ("key", "job", "result")  # of a line

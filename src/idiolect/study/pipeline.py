@@ -15,14 +15,14 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import label_of
-from ..run.given import AnyMethod, AnyModel, read_method, read_task
+from ..run.callbacks import Callback, Callbacks
 from ..run.interrupts import finish_on_interrupt
+from ..run.plan import AnyMethod, AnyModel, read_method, read_task
 from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import run
 from ..run.session import Start
 from ..run.typed_settings import RunSettings
-from ..run.watch import Callback, Callbacks
 from .compare import begin_folder
 from .manifest import PIPELINE, read_pipeline
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.trees import leaves
+from ..core.types import leaves
 from ..data.federation import Federation
 from ..host.evaluation import Evaluator, Sums
 from ..host.terms import HostSettings

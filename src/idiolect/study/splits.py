@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from ..core import streams
+from ..core.documents import plain
 from ..core.knobs import SettingError, build
-from ..core.plain import plain
 from ..data.federation import Federation
 from ..methods import label_of
 from ..report.splits import splits_table
 from ..report.tables import render
-from ..run.given import AnyMethod, AnyModel, read_method, read_task
+from ..run.plan import AnyMethod, AnyModel, read_method, read_task
 from ..run.progress import wanted
 from ..run.run import run, torch_threads
 from ..run.settings import DTYPES, Settings

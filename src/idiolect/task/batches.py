@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core import streams
 from ..core.streams import Keys
-from ..core.trees import Sequences, Tree, first, map_tree
+from ..core.types import Sequences, Tree, first, map_tree
 
 BATCHING = ("replace", "epochs", "full")
 _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend on it

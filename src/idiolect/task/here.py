@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
-from ..core.trees import Sequences, Tree
+from ..core.types import Sequences, Tree
 from .batches import Batch, Batches
 from .optimise import Optimise
 

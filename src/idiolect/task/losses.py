@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..core.trees import Tree, first, leaves, map_tree
+from ..core.types import Tree, first, leaves, map_tree
 
 IGNORED = -100  # the target that does not count, as in torch
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError, nearest
-from ..core.trees import Tree, first
+from ..core.types import Tree, first
 from .losses import IGNORED, LOSSES, CrossEntropy, Loss, beside, logits
 
 Given = str | nn.Module | Callable[..., Tensor] | Loss

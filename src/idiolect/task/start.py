@@ -13,10 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ..core.files import check_regular
+from ..core.files import check_regular, given_path
 from ..core.knobs import Knobs, SettingError, knob
 from ..core.parts import parts_of
-from ..core.paths import given_path
 from ..core.tensors import Shapes, file_shapes
 from ..core.types import State
 from .split import matching

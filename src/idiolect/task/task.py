@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
 from ..core.parts import parts_of
-from ..core.trees import Tree, arguments
+from ..core.types import Tree, arguments
 from .batches import Batch
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
 from .layout import Layout

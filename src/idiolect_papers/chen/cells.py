@@ -16,7 +16,7 @@ from idiolect.data.federation import Federation
 from idiolect.data.regression import Logistic
 from idiolect.method import Method
 from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
-from idiolect.run.code import package_source
+from idiolect.run.identity import package_source
 from idiolect.run.run import run
 from idiolect.task.task import Task
 

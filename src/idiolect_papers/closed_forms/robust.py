@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from idiolect import projections
 from idiolect.core.knobs import Knobs, knob
-from idiolect.core.trees import Tree
+from idiolect.core.types import Tree
 from idiolect.data.federation import Federation
 from idiolect.task.losses import Loss, beside, logits
 from idiolect.task.task import Task

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idiolect.core.trees import Tree
+from idiolect.core.types import Tree
 from idiolect.data.federation import Federation
 from idiolect.methods import FedAvg
-from idiolect.run.follow import follow
+from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 from idiolect.task.losses import Loss, beside, logits
 from idiolect.task.task import Task

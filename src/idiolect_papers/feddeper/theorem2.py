@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from idiolect.methods import FedDeper
-from idiolect.run.follow import follow
+from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
 from ..closed_forms.feddeper import Theorem2

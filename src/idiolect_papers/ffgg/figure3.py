@@ -22,8 +22,8 @@ from idiolect.core import streams
 from idiolect.core.text import shown
 from idiolect.engine.delays import parse_delays
 from idiolect.methods import Ffgg
+from idiolect.run.callbacks import Moment
 from idiolect.run.run import run
-from idiolect.run.watch import Moment
 
 from ..closed_forms.quadratic import Problem, Quadratic
 from ..jobs import Work, finished

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from idiolect.method import Method
 from idiolect.methods import FedAvg, Ffgg, L2gd, Scaffold
+from idiolect.run.callbacks import Moment
 from idiolect.run.run import run
-from idiolect.run.watch import Moment
 
 from ..closed_forms.quadratic import Constants, Problem
 from ..panels import Line

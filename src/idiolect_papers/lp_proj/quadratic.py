@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idiolect import projections
 from idiolect.methods import LpProj
-from idiolect.run.follow import Standing, follow
+from idiolect.run.iterate import Standing, follow
 
 from ..closed_forms.linear_regression import solutions
 from ..closed_forms.lpproj_rates import Scheduled, StronglyConvex

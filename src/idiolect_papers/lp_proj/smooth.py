@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from idiolect.methods import LpProj
-from idiolect.run.follow import follow
+from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
 from ..closed_forms.lpproj_rates import Scheduled, Smooth

@@ -20,7 +20,7 @@ from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.methods.ffgg import Ffgg
 from idiolect.report.figures import count, number
-from idiolect.run.given import read_method
+from idiolect.run.plan import read_method
 from idiolect.run.run import run
 from idiolect.run.session import Start
 from idiolect.study.split_candidates import Candidate

@@ -19,8 +19,8 @@ from idiolect import data
 from idiolect.host.scores import interval
 from idiolect.methods import FedAvg, Ffgg
 from idiolect.models import make
+from idiolect.run.callbacks import Moment
 from idiolect.run.run import run
-from idiolect.run.watch import Moment
 from idiolect.task.task import Task
 
 from ..closed_forms.quadratic import Quadratic

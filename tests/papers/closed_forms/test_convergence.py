@@ -11,7 +11,7 @@ from torch import nn
 import idiolect as il
 from helpers import private_of, state_of
 from idiolect.core import streams
-from idiolect.run.follow import follow
+from idiolect.run.iterate import follow
 from idiolect.run.schedule import Schedule
 from idiolect_papers.closed_forms.iterates import (
     averaged,

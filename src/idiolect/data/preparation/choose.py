@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.notes import note
+from ...core.text import note
 from .kinds import CATEGORY, DATE, NUMBER, coded, kind_of, numbers
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.documents import expect_fields
 from ...core.knobs import SettingError
-from ...core.typed import expect_fields
 from .encode import length_of
 from .kinds import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
 from .prepared import Column, Preparation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.notes import listed, note
+from ...core.text import listed, note
 from ..ids import ClientId
 from .encode import bytes_of_categories, categories_of
 from .kinds import CATEGORY

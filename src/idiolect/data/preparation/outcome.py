@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.notes import listed
+from ...core.text import listed
 from ..outcome import FEW, few_and_repeated
 from .kinds import DATE, NUMBER, coded, in_order, kind_of, numbers
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.documents import expect_fields
 from ...core.knobs import SettingError
-from ...core.notes import listed, note
-from ...core.typed import expect_fields
+from ...core.text import listed, note
 from ..ids import ClientId, plain_id, unknown_client
 from .check import check
 from .choose import find

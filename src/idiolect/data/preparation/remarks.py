@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ...core.notes import listed, note
+from ...core.text import listed, note
 from ..ids import ClientId
 from .kinds import CATEGORY
 from .prepared import Preparation

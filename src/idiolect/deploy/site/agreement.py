@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ...core.documents import expect_fields
 from ...core.files import read_json_object, write_json
-from ...core.typed import expect_fields
 from ...data.federation import Federation
 from ...host.terms import HostSettings
 from ...server.contract import Contract

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import data as data_sets
+from ...core.documents import expect_fields
 from ...core.knobs import SettingError
-from ...core.trees import leaves
-from ...core.typed import expect_fields
+from ...core.types import leaves
 from ...data.federation import Federation
 from ...data.frames import read_table
 from ...data.preparation import Preparation

@@ -14,7 +14,7 @@ import torch
 
 from ...core.files import check_object, private_folder
 from ...core.knobs import SettingError
-from ...core.trees import leaves
+from ...core.types import leaves
 from ...data.federation import SPLITS, Federation
 from ...host import calls
 from ...host.calls import FAILED, REFUSED, Call

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.documents import expect_fields
 from ...core.files import check_object, read_json_object, write_json
 from ...core.knobs import SettingError
-from ...core.typed import expect_fields
 from ...data.frames import training_rows
 from ...data.preparation.federated import MISSING, first_sums, second_sums
 from ...host.calls import Call

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.knobs import SettingError
 from ...core.registry import Table
-from ...core.trees import leaves
+from ...core.types import leaves
 from ...data.federation import Federation
 from ...task.losses import Loss
 from .auc import Auc

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.knobs import SettingError
-from ...core.trees import Tree
+from ...core.types import Tree
 from ...task.losses import logits
 
 MOST_CLASSES = 1000  # of metrics that count by pairs of classes or by class and score

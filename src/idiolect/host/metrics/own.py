@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import SettingError
-from ...core.trees import map_tree
+from ...core.types import map_tree
 from .metric import Form, Metric, Samples
 
 LOWER = ("loss", "error", "deviance", "distance")  # in a name: lower is better

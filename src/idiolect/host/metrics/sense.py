@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ...core.knobs import SettingError
-from ...core.trees import Tree, map_tree
+from ...core.types import Tree, map_tree
 from ...data.federation import Federation
 from ...task.task import Task
 from . import ALWAYS, form_of, in_use, refuse

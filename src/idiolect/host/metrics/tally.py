@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...core.trees import Tree, leaves, map_tree
+from ...core.types import Tree, leaves, map_tree
 from .metric import Form, Measured, Metric, Samples
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.columns import LONGEST, Column, fitted_table
+from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
-from ...core.plain import plain
 from ...core.text import shown
 from ...data.ids import ClientId
 from ...report.advice_picture import draw

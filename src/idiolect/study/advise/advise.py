@@ -9,10 +9,10 @@ from typing import Unpack
 from torch import nn
 
 from ...core.knobs import SettingError, build
+from ...core.text import warnings_once
 from ...data.federation import Federation
 from ...method import Method
-from ...run.check import warnings_once
-from ...run.given import AnyMethod, AnyModel, read_federation, read_task
+from ...run.plan import AnyMethod, AnyModel, read_federation, read_task
 from ...run.run import torch_threads
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ...core import streams
 from ...core.knobs import SettingError
-from ...core.trees import leaves
+from ...core.types import leaves
 from ...data.federation import Federation
 from ...task.here import Here
 from ...task.task import Task

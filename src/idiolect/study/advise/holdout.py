@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...core import streams
 from ...core.knobs import SettingError
-from ...core.trees import first, map_tree
+from ...core.types import first, map_tree
 from ...data.federation import Federation
 
 FOLDS = 5

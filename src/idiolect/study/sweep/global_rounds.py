@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.trees import map_tree
+from ...core.types import map_tree
 from ...data.federation import Federation
-from ...run.watch import Moment
+from ...run.callbacks import Moment
 from ...task.task import Task
 
 MOST = 5000  # samples of a split: more would take longer than the training between two of these

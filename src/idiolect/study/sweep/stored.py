@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core.files import resume_command
 from ...core.knobs import SettingError
-from ...core.paths import resume_command
 from ..many import records
 from .rows import merged
 from .sweep import RUNS

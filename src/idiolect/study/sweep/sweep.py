@@ -11,20 +11,19 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
 
+from ...core.documents import plain
 from ...core.files import write_json
 from ...core.knobs import SettingError, build
-from ...core.plain import plain
+from ...core.text import warnings_once
 from ...data.federation import Federation
 from ...data.shared import shared
 from ...method import Method
 from ...methods import name_of
-from ...run.check import check, warnings_once
-from ...run.directory import RunDirectory
-from ...run.given import AnyMethod, AnyModel, read_task
-from ...run.on_disk import on_disk
-from ...run.plan import Plan
+from ...run.directory import RunDirectory, on_disk
+from ...run.plan import AnyMethod, AnyModel, Plan, read_task
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
+from ...run.validate import check
 from ...task.task import Task
 from ..compare import Row
 from ..many import finish

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.documents import plain
 from ...core.knobs import build
-from ...core.plain import plain
 from ...data.federation import Federation
 from ...data.shared import SharedData
 from ...method import Method
+from ...run.callbacks import Callback
 from ...run.identity import identity_of
 from ...run.result import Result
 from ...run.run import run
 from ...run.settings import Settings
-from ...run.watch import Callback
 from ...task.task import Task
 from ..many import shared
 from .global_rounds import GlobalRounds

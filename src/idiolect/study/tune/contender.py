@@ -10,8 +10,7 @@ from typing import Any
 from ...core.knobs import SettingError, build
 from ...method import Method
 from ...methods import METHODS, label_of, make_method, name_of
-from ...run.given import AnyMethod, read_method
-from ...run.plan import Plan, row_spec
+from ...run.plan import AnyMethod, Plan, read_method, row_spec
 from ...run.settings import Settings
 from ..compare import Row
 from ..sweep import Setting

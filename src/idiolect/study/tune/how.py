@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.documents import expect_fields, plain
 from ...core.knobs import SettingError
-from ...core.plain import plain
-from ...core.typed import expect_fields
 from ..sweep.axes import Axis, check_axes, read_axes
 from .contender import Contender
 from .grids import ANY, PAPERS

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...core.knobs import SettingError, build
 from ...host.metrics import direction
+from ...run.callbacks import Moment
 from ...run.settings import Settings
-from ...run.watch import Moment
 from ..sweep import Setting
 from ..sweep.trial import Trial
 from .search import AT_THE_END

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.knobs import build
-from ...run.check import check
 from ...run.settings import Settings
+from ...run.validate import check
 from ..many import finish
 from ..sweep import Setting, Stock
 from ..sweep.sweep import Watch, folder_for, shared_by

@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
 
+from ...core.documents import plain
 from ...core.files import private_folder, read_json, write_json
 from ...core.knobs import SettingError, build
-from ...core.plain import plain
 from ...data.federation import Federation
 from ...method import Method
 from ...methods import label_of
-from ...run.given import AnyMethod, AnyModel, read_task
-from ...run.plan import Plan
+from ...run.plan import AnyMethod, AnyModel, Plan, read_task
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
 from ...task.task import Task

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.documents import plain
 from ...core.files import write_atomic, write_json
-from ...core.plain import plain
 from ...core.text import shown
 from ...method import Method
 from ...report.tables import render
-from ...run.on_disk import on_disk
+from ...run.directory import on_disk
 from ...run.result import Result
 from ..comparison import Comparison
 from .contender import Contender

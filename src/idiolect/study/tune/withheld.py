@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from ...core.knobs import SettingError
-from ...core.trees import map_tree
+from ...core.types import map_tree
 from ...data.federation import Federation
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ...core.knobs import SettingError
-from ...core.trees import Tree, arguments
+from ...core.types import Tree, arguments
 from ..batches import Batch
 from ..layout import Layout
 from ..losses import Loss, total

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ...core.trees import Tree, arguments, length, map_tree
+from ...core.types import Tree, arguments, length, map_tree
 from ..batches import Batch
 from ..layout import Layout
 from ..losses import Loss, total

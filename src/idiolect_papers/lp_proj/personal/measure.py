@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from idiolect.core.documents import plain
 from idiolect.core.files import write_json
-from idiolect.core.plain import plain
 from idiolect.method import Method
-from idiolect.run.collaboration import pearson
+from idiolect.study.collaboration import pearson
 from idiolect.study.sweep import Setting, Stock
 from idiolect.study.tune.grids import Point
 

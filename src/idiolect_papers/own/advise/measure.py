@@ -12,7 +12,7 @@ import numpy as np
 
 from idiolect.data.federation import Federation
 from idiolect.methods import make_method
-from idiolect.run.code import package_source
+from idiolect.run.identity import package_source
 from idiolect.run.result import Result
 from idiolect.run.run import run
 from idiolect.study.advise.advice import Advice

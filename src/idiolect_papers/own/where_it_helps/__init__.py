@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from idiolect.core.plain import plain
+from idiolect.core.documents import plain
 
 from .cases import CASES, Case
 from .measure import SIZES, Size, measure

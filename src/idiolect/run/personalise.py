@@ -17,11 +17,11 @@ from ..host.scores import Scores, summarise
 from ..server.contract import Contract
 from ..server.exchange import Order
 from ..server.roster import Roster
-from .check_model import check_model
-from .given import read_federation
+from .plan import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord
 from .session import Session
+from .validate import check_model
 
 
 @dataclass(frozen=True)

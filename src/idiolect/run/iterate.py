@@ -16,11 +16,11 @@ from ..core.knobs import build
 from ..core.types import State
 from ..data.federation import Federation
 from ..task.task import Task
-from .check import check, numbers_fit
-from .given import AnyMethod, read_method
+from .plan import AnyMethod, read_method
 from .session import Session
 from .settings import Settings
 from .typed_settings import RunSettings
+from .validate import check, numbers_fit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..host.scores import interval
-from .record import Record, SeedRecord
+from ..run.record import Record, SeedRecord
 
 LOCAL = "local"
 
