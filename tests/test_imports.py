@@ -1,21 +1,53 @@
-"""`import idiolect` waits for torch and little else."""
+"""`import idiolect` is quick, its public names wait for torch and little else."""
 
 import subprocess
 import sys
 
-HEAVY = ("sklearn", "scipy", "pandas", "matplotlib", "PIL", "rich", "ray", "flwr", "optuna")
+import idiolect
 
-SCRIPT = f"""
+HEAVY = [
+    "sklearn",
+    "scipy.stats",
+    "pandas",
+    "matplotlib",
+    "PIL",
+    "rich",
+    "ray",
+    "flwr",
+    "optuna",
+    "torchmetrics",
+    "polars",
+    "pyarrow",
+]
+
+NAMES = f"""
 import sys
 import torch
 before = set(sys.modules)
-import idiolect
+from idiolect import *
 print(" ".join(name for name in {HEAVY} if name in set(sys.modules) - before))
 """
 
 
+def output(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_no_heavy_package_is_imported_before_it_is_needed():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == []
+    assert output(NAMES) == ""
+
+
+def test_importing_the_package_loads_no_torch():
+    assert output("import idiolect, sys; print('torch' in sys.modules)") == "False"
+
+
+def test_run_is_the_function_whatever_was_imported_first():
+    code = "import idiolect.run.settings, idiolect as il; print(callable(il.run), il.data.__name__)"
+    assert output(code) == "True idiolect.data"
+
+
+def test_every_public_name_is_there():
+    for name in idiolect.__all__:
+        assert getattr(idiolect, name) is not None
+    assert set(idiolect.__all__) <= set(dir(idiolect))

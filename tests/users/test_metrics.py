@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import subprocess
-import sys
 import warnings
 from functools import partial
 
@@ -428,14 +426,6 @@ def test_only_declared_figures_of_a_metric_leave_a_host():
     assert auc.rows.shape == (7, 2), "a value per client, not its scores"
     with pytest.raises(Exception, match="undeclared"):
         check_scores(found, ("test",), ids, Form(4))
-
-
-def test_metrics_cost_no_import_at_the_start():
-    code = (
-        "import sys, idiolect; print([m for m in ('sklearn', 'torchmetrics') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
 
 
 # -- regression --------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments = [arguments[1], "--help", *arguments[2:]]
         if arguments[0] not in COMMANDS:
             raise unknown_command(arguments, COMMANDS)
-        allocator.keep()
+        allocator.keep_memory()
         COMMANDS[arguments[0]].load()(arguments[1:])
         return 0
     except (FetchError, CheckpointError) as error:  # in lines of their own

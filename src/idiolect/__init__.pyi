@@ -1,0 +1,115 @@
+"""The public names of idiolect and the modules that define them."""
+
+from . import data, models, solvers
+from .attacks import Attack
+from .channels import Stage
+from .core.allocator import keep_memory
+from .core.knobs import Knobs, SettingError, knob
+from .core.types import State
+from .data.federation import Federation
+from .deploy.exported_models import load_exported
+from .method import Combine, Method
+from .methods import (
+    METHODS,
+    Dichotomy,
+    Ditto,
+    FedAlt,
+    FedAvg,
+    FedDeper,
+    FedProx,
+    FedProxSoft,
+    FedSim,
+    Ffgg,
+    Finetune,
+    L2gd,
+    LgFedAvg,
+    Local,
+    LocalFfgg,
+    LpProj,
+    PerFedAvg,
+    PFedMe,
+    Rsa,
+    Scaffnew,
+    Scaffold,
+)
+from .run.callbacks import Moment
+from .run.predict import Prediction
+from .run.record import Record
+from .run.result import Result
+from .run.run import Interrupted, run
+from .run.settings import Settings
+from .server.rules import Rule, Wrapper
+from .study.advise.advice import Advice
+from .study.advise.advise import advise
+from .study.compare import compare
+from .study.comparison import Comparison
+from .study.load import load
+from .study.pipeline import pipeline
+from .study.splits import Splits, splits
+from .study.sweep import Sweep, sweep
+from .study.tune import Tuned, tune
+from .task.here import Here
+from .task.split import Split
+from .task.task import Task
+
+__all__ = [
+    "METHODS",
+    "Advice",
+    "Attack",
+    "Combine",
+    "Comparison",
+    "Dichotomy",
+    "Ditto",
+    "FedAlt",
+    "FedAvg",
+    "FedDeper",
+    "FedProx",
+    "FedProxSoft",
+    "FedSim",
+    "Federation",
+    "Ffgg",
+    "Finetune",
+    "Here",
+    "Interrupted",
+    "Knobs",
+    "L2gd",
+    "LgFedAvg",
+    "Local",
+    "LocalFfgg",
+    "LpProj",
+    "Method",
+    "Moment",
+    "PFedMe",
+    "PerFedAvg",
+    "Prediction",
+    "Record",
+    "Result",
+    "Rsa",
+    "Rule",
+    "Scaffnew",
+    "Scaffold",
+    "SettingError",
+    "Settings",
+    "Split",
+    "Splits",
+    "Stage",
+    "State",
+    "Sweep",
+    "Task",
+    "Tuned",
+    "Wrapper",
+    "advise",
+    "compare",
+    "data",
+    "keep_memory",
+    "knob",
+    "load",
+    "load_exported",
+    "models",
+    "pipeline",
+    "run",
+    "solvers",
+    "splits",
+    "sweep",
+    "tune",
+]
