@@ -28,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from idiolect.core.knobs import SettingError
-from idiolect.data.heart import SPARSE, Heart
+from idiolect.data.sets.heart import SPARSE, Heart
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.folder import Layout, free_port
 from idiolect.deploy.scaffold import create

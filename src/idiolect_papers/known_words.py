@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from idiolect.data.federation import Federation
-from idiolect.data.outcome import IGNORED
+from idiolect.data.read.sequences import IGNORED
 
 
 def known_words(federation: Federation) -> Federation:

@@ -5,7 +5,7 @@ import torch
 
 from idiolect.core.types import leaves
 from idiolect.data import Federation, load
-from idiolect.data.census import Census
+from idiolect.data.federation import Census
 from idiolect.data.splits import SPLITS
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.data.preparation import Preparation
-from idiolect.data.preparation.federated import combine, first_sums, means, second_sums
+from idiolect.data.prepare import Preparation
+from idiolect.data.prepare.federated import combine, first_sums, means, second_sums
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(

@@ -13,7 +13,8 @@ from PIL import Image
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import cifar, idx
+from idiolect.data.sets import cifar10 as cifar
+from idiolect.data.sets import images as idx
 
 RNG = np.random.default_rng(0)
 

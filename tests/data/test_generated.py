@@ -6,8 +6,8 @@ import torch
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data.regression import Linear, Logistic
-from idiolect.data.synthetic import Synthetic
+from idiolect.data.sets.regression import Linear, Logistic
+from idiolect.data.sets.synthetic import Synthetic
 
 
 @pytest.mark.parametrize("name", ["synthetic", "linear", "logistic", "digits"])

@@ -7,7 +7,7 @@ from data.pickles import dump, old_array, old_frame
 from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data import repack
-from idiolect.data.hapt import Hapt, cut
+from idiolect.data.sets.hapt import Hapt, cut
 
 NAMES = [*repack.CHANNELS, "sequence", "label"]
 

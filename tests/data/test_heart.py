@@ -10,7 +10,7 @@ import pytest
 from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data import fetch
-from idiolect.data.heart import HOSPITALS, Heart
+from idiolect.data.sets.heart import HOSPITALS, Heart
 from idiolect.data.sources import SOURCES, File
 
 # as in the published files: whole numbers or with a point, "?" for a missing value

@@ -10,7 +10,7 @@ import torch
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import name_keys
 from idiolect.data import Federation
-from idiolect.data.ids import read_ids
+from idiolect.data.read.ids import read_ids
 
 DAY = datetime.date(2024, 5, 1)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from idiolect.core.knobs import SettingError
-from idiolect.data.outcome import FEW, read_outcome
+from idiolect.data.read.targets import FEW, read_outcome
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 from idiolect import data
 from idiolect.cli.data import data as command
 from idiolect.core.knobs import SettingError
-from idiolect.data import femnist, idx
 from idiolect.data.own import OWN
+from idiolect.data.sets import femnist
+from idiolect.data.sets import images as idx
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -9,7 +9,7 @@ import pytest
 
 from data.pickles import Call, Name, dump, new_array, new_frame, old_array, old_frame
 from idiolect.core.knobs import SettingError
-from idiolect.data import pickled
+from idiolect.data.sets import pickles as pickled
 
 NUMBERS = np.arange(6.0).reshape(2, 3)
 LABELS = np.array([[7, 8, 9]])

@@ -13,8 +13,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.data.preparation import Column, Preparation
-from idiolect.data.preparation.scale import MEDIAN_STEPS, Rows
+from idiolect.data.prepare import Column, Preparation
+from idiolect.data.prepare.fit import MEDIAN_STEPS, Rows
 
 ROWS = 24
 CELLS = {

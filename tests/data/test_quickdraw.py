@@ -10,8 +10,9 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import archives, idx, repack
-from idiolect.data.quickdraw import CLASSES, IMAGES
+from idiolect.data import archives, repack
+from idiolect.data.sets import images as idx
+from idiolect.data.sets.quickdraw import CLASSES, IMAGES
 from idiolect.data.sources import SOURCES, FetchError
 
 MANY = SOURCES["quickdraw"].ways[0].many

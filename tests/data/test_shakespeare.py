@@ -7,8 +7,7 @@ import pytest
 from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data import repack
-from idiolect.data.plays import speeches
-from idiolect.data.shakespeare import Shakespeare
+from idiolect.data.sets.shakespeare import Shakespeare, speeches
 
 PLAY = """Notes of the editor.
 

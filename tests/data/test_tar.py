@@ -7,7 +7,8 @@ import tracemalloc
 
 import pytest
 
-from idiolect.data import archives, tar
+from idiolect.data import archives
+from idiolect.data import archives as tar
 from idiolect.data.sources import FetchError, File
 
 MEMBERS = {"a": "toy/a"}

@@ -14,9 +14,9 @@ import torch
 from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data import archives, fetch, sources
+from idiolect.data.sets.text import Chitchat, Sotu, tokens
 from idiolect.data.sources import SOURCES, DataSource, File, Way
 from idiolect.data.splits import SPLITS
-from idiolect.data.text import Chitchat, Sotu, tokens
 
 SPEECH = {
     "1790-Alpha-1": "One two. Three",

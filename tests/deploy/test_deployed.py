@@ -12,7 +12,7 @@ import idiolect as il
 from engine.stand_in import StandIn, Wires, three
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
-from idiolect.data.preparation import Preparation
+from idiolect.data.prepare import Preparation
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.rounds import TooFewSites
 from idiolect.deploy.server import serve

@@ -5,7 +5,7 @@ import pytest
 
 import idiolect as il
 from engine.stand_in import Wires
-from idiolect.data.preparation.federated import bytes_told, combine, first_sums, means, second_sums
+from idiolect.data.prepare.federated import bytes_told, combine, first_sums, means, second_sums
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.folder import Folder

@@ -7,7 +7,7 @@ from engine.engine_suite import EngineSuite
 from engine.loopback import Loopback, remote
 from engine.setting import CLIENTS, EXACT, Network, balanced, contract, hosts, of_server, server
 from idiolect.core.knobs import SettingError
-from idiolect.data.census import Census
+from idiolect.data.federation import Census
 from idiolect.engine.remote import Remote
 from idiolect.host.calls import Call
 from idiolect.host.foreign import Foreign

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from idiolect.data.census import Census
+from idiolect.data.federation import Census
 from idiolect.host.foreign import Foreign
 from idiolect.host.metrics import Form, Measured, parse_metrics
 from idiolect.host.scores import Scores

@@ -8,7 +8,7 @@ from torch import nn
 import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.models import adapt, make
-from idiolect.models.adapted import Adapter
+from idiolect.models.adapters import Adapter
 from idiolect.task.batches import Batch
 
 RANK = 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import state_of
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 from idiolect_papers.closed_forms.linear_regression import fairness, losses, solutions
 from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32, theorem32_runs
 from idiolect_papers.lp_proj.figure1_runs import settings

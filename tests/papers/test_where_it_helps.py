@@ -8,7 +8,7 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data.capped import capped
+from idiolect.data.federation import capped
 from idiolect_papers.own.where_it_helps import written
 from idiolect_papers.own.where_it_helps.cases import CASES, METHODS, Case, candidates
 from idiolect_papers.own.where_it_helps.findings import compared

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import idiolect as il
-from idiolect.data.regression import Logistic
+from idiolect.data.sets.regression import Logistic
 from idiolect.study.advise import words
 from idiolect.study.advise.clients import GAINS, LOSES, UNTOLD, client_gains, discoveries
 from idiolect.study.advise.decision import Compared, alternative, decide

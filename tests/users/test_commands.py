@@ -17,7 +17,7 @@ import torch
 import idiolect
 from idiolect.cli import portable, progress
 from idiolect.cli.main import main
-from idiolect.data.tables import TableFile
+from idiolect.data.read.table_files import TableFile
 from idiolect.report import curve_picture, curves
 from idiolect.report.goals import Goals
 

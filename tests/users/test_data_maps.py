@@ -11,7 +11,7 @@ import pytest
 
 from idiolect import Federation
 from idiolect.core.knobs import SettingError
-from idiolect.data import mapped
+from idiolect.data.read import memory_maps as mapped
 
 N = 60
 X = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)

@@ -17,7 +17,7 @@ from torch import nn
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
-from idiolect.data.preparation import Preparation
+from idiolect.data.prepare import Preparation
 
 N = 300
 rng = np.random.default_rng(0)

@@ -17,8 +17,8 @@ from ..core.files import check_object, given_folder, given_path, read_json, writ
 from ..core.knobs import SettingError, build, kinds_of, nearest
 from ..core.types import leaves
 from ..data import DATASETS
-from ..data.preparation.kinds import coded
-from ..data.tables import TableFile
+from ..data.prepare.columns import coded
+from ..data.read.table_files import TableFile
 from ..deploy.config import Deployment, Terms
 from ..deploy.folder import Layout
 from ..deploy.scaffold import certify, create

@@ -13,7 +13,7 @@ from ..core.files import given_folder, given_path, write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.text import shown
 from ..data import DATASETS
-from ..data.tables import SUFFIXES, TableFile
+from ..data.read.table_files import SUFFIXES, TableFile
 from ..deploy.exported_models import export
 from ..deploy.site.folder import Folder
 from ..deploy.site.models import OwnModels

@@ -15,7 +15,7 @@ from ..core.text import shown
 from ..core.toml import toml_text
 from ..data import load
 from ..data.federation import SPLITS, Federation
-from ..data.tables import TableFile
+from ..data.read.table_files import TableFile
 from ..report.console import OUT, literal, say
 from .flags import Flags, Parser
 from .guess import guess_client, guess_target
@@ -90,7 +90,7 @@ def _complete(options: dict[str, Any]) -> list[str]:
 
 def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
     """What is done about missing values and dates, which would be refused otherwise."""
-    from ..data.preparation.kinds import DATE, kind_of
+    from ..data.prepare.columns import DATE, kind_of
 
     reading = TableFile(**options)
     roles = (reading.client, reading.target, reading.split)

@@ -13,26 +13,26 @@ from typing import Any
 
 from ..core.knobs import Knobs
 from ..core.registry import Table
-from .digits import Digits
-from .emnist import Emnist
 from .entries import data_set, make
 from .federation import Federation
-from .femnist import Femnist
 from .fetch import get, where
-from .folders import Folder
-from .gldv2 import Gldv2
-from .groups import Chem97, InstEval, MovieLens
-from .hapt import Hapt
-from .heart import Heart
-from .images import Cifar10, FashionMnist, Mnist
 from .picture import picture, table
-from .quickdraw import QuickDraw
-from .regression import Linear, Logistic
-from .shakespeare import Shakespeare
-from .stackoverflow import StackOverflow
-from .synthetic import Synthetic
-from .tables import TableFile
-from .text import Chitchat, Sotu
+from .read.folders import Folder
+from .read.table_files import TableFile
+from .sets.digits import Digits
+from .sets.emnist import Emnist
+from .sets.femnist import Femnist
+from .sets.gldv2 import Gldv2
+from .sets.groups import Chem97, InstEval, MovieLens
+from .sets.hapt import Hapt
+from .sets.heart import Heart
+from .sets.images import Cifar10, FashionMnist, Mnist
+from .sets.quickdraw import QuickDraw
+from .sets.regression import Linear, Logistic
+from .sets.shakespeare import Shakespeare
+from .sets.stackoverflow import StackOverflow
+from .sets.synthetic import Synthetic
+from .sets.text import Chitchat, Sotu
 
 DATASETS: Table[type[Knobs]] = Table(
     "data set",

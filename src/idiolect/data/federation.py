@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError, build
+from ..core.knobs import SettingError, build, nearest
+from ..core.text import listed, shown
 from ..core.types import Sequences, Tree, first, leaves, length, map_tree
-from .arrays import MEMORY, read_arrays
-from .datasets import read_datasets
-from .describe import describe
-from .ids import ClientId, plain_id, unknown_client
-from .preparation import Preparation
+from .prepare import Preparation
+from .read.arrays import MEMORY, read_arrays
+from .read.datasets import read_datasets
+from .read.ids import ClientId, plain_id, unknown_client
+from .read.targets import check_special
 from .splits import SPLITS
-from .targets import check_special
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,35 @@ the nearest is 13
             sequences=self.sequences and self.sequences.of(index.cpu()),
             offsets=offsets,
             ids=self.ids if ids is None else ids,
+        )
+
+    def without(self, split: str) -> Federation:
+        """The same clients without their samples of a split, say "test": nothing can look at them.
+
+        The test samples are the last rows, so that the others are not copied.
+
+        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], list("aabb"), valid=0, test=0.5)
+        >>> f.without("test").samples, f.without("test").sizes("test").tolist()
+        (2, [0, 0])
+        """
+        if split not in SPLITS:
+            raise nearest(split, SPLITS, "split")
+        low, high = int(self.offsets[split][0]), int(self.offsets[split][-1])
+        end = low if high == self.samples else None
+        rows = torch.arange(self.samples)
+        rows = torch.cat([rows[:low], rows[high:]])
+
+        def keep(t: Tensor) -> Tensor:
+            return t[:end] if end is not None else t[rows.to(t.device)]
+
+        later = SPLITS[SPLITS.index(split) + 1 :]
+        offsets = {s: self.offsets[s] - (high - low if s in later else 0) for s in SPLITS}
+        return replace(
+            self,
+            inputs=map_tree(keep, self.inputs),
+            targets=map_tree(keep, self.targets),
+            sequences=self.sequences and self.sequences.of(rows),
+            offsets=offsets | {split: torch.full_like(offsets[split], low)},
         )
 
     def _check_positions(self, positions: Sequence[int] | np.ndarray | Tensor) -> Tensor:
@@ -367,9 +397,8 @@ the nearest is 13
         >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
         [[0.0]]
         """
-        from .frames import read_table
-        from .preparation.choose import read_names
-        from .reading import Reading
+        from .prepare.columns import read_names
+        from .read.frames import Reading, read_table
 
         how = Reading(
             client=str(client),
@@ -447,7 +476,7 @@ the nearest is 13
         or `size` resizes them to size x size pixels. `colour` is "grey", "rgb" or "auto": grey if
         all are. Class names are kept.
         """
-        from .folders import Folder
+        from .read.folders import Folder
 
         fields = {
             "path": str(path),
@@ -460,3 +489,200 @@ the nearest is 13
             **options,
         }
         return build(Folder, fields, "from_folder").load()
+
+
+# -- A federation in a few lines --
+
+WIDTH = 100
+
+
+def describe(federation: Federation) -> str:
+    """What `repr` shows: clients, samples, features, classes and what was done to a table.
+
+    >>> from idiolect.data import Federation
+    >>> Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy")
+    Federation 'toy': 2 clients, 2 samples (2 train, 0 valid, 0 test)
+      clients   'a', 'b'
+      samples   1 per client
+      features  1
+      classes   2
+    """
+    parts = {split: int(federation.sizes(split).sum()) for split in SPLITS}
+    per_client = torch.stack([federation.sizes(split) for split in SPLITS]).sum(0)
+    low, high = int(per_client.min()), int(per_client.max())
+    spread = f"{low:,} per client" if low == high else f"{low:,} to {high:,} per client"
+    counts = ", ".join(f"{count:,} {split}" for split, count in parts.items())
+    shapes = ["x".join(f"{n:,}" for n in t.shape[1:]) or "1" for t in leaves(federation.inputs)]
+    lines = {
+        "clients": listed(federation.ids),
+        "samples": spread,
+        "features": " + ".join(shapes),
+    }
+    if federation.classes:
+        names = f" ({listed(federation.class_names)})" if federation.class_names else ""
+        lines["classes"] = f"{federation.classes:,}{names}"
+    else:
+        lines["target"] = "real values"
+    if federation.preparation is not None:
+        lines |= _prepared(federation.preparation)
+    title = (
+        f"Federation {federation.name!r}: {federation.clients:,} clients, "
+        f"{sum(parts.values()):,} samples ({counts})"
+    )
+    return "\n".join([shown(title, WIDTH), *(_line(*item) for item in lines.items())])
+
+
+def _line(name: str, text: str) -> str:
+    return shown(f"  {name:<9} {text}", WIDTH)
+
+
+def _prepared(made: Preparation) -> dict[str, str]:
+    kinds = Counter(column.kind for column in made.columns)
+    words = ", ".join(f"{count:,} of kind {kind}" for kind, count in kinds.items())
+    lines = {"columns": f"{len(made.columns):,} ({words}), giving {len(made.feature_names):,}"}
+    lines["columns"] += " features"
+    if set(kinds) - {"category"}:
+        sent = max(made.bytes_up, default=0) + made.bytes_down
+        lines["scale"] = made.scale + (f" (at most {sent:,} bytes per client)" if sent else "")
+    if made.missing != "refuse":
+        lines["missing"] = made.missing
+    if made.dropped:
+        lines["dropped"] = "; ".join(f"{name!r} ({why})" for name, why in made.dropped.items())
+    return lines
+
+
+# -- Who has how many samples, and of which form: all that is known of data that are elsewhere --
+
+
+@dataclass(frozen=True)
+class Census(Federation):
+    """A federation whose samples are blank, and take no memory.
+
+    It says who takes part and what one sample is, so that a server, a model and a run can be made;
+    a model that is trained on it learns nothing.
+
+    >>> sizes = {"train": [3, 2], "valid": [0, 0], "test": [1, 1]}
+    >>> census = Census.of_sizes(["north", "south"], sizes, classes=2, shape=(4,))
+    >>> census.sizes("train").tolist(), census.shape, census.samples
+    ([3, 2], (4,), 7)
+    """
+
+    @classmethod
+    def of_sizes(
+        cls,
+        ids: Sequence[ClientId],
+        sizes: Mapping[str, Sequence[int] | Tensor],  # split -> samples of each client
+        classes: int,
+        shape: tuple[int, ...] = (0,),  # of one sample
+        dtype: torch.dtype = torch.float32,
+        name: str = "census",
+    ) -> Census:
+        """Of these clients."""
+        offsets, total = _ranges({s: torch.as_tensor(sizes[s], dtype=torch.int64) for s in SPLITS})
+        inputs = torch.zeros((), dtype=dtype).expand(total, *shape)
+        kind = torch.int64 if classes else torch.float32
+        targets = torch.zeros((), dtype=kind).expand(total)
+        return cls(inputs, targets, offsets, tuple(ids), classes, name)
+
+    @classmethod
+    def of_data(cls, data: Federation, **more: Any) -> Self:
+        """Of the clients of these data, which are not kept; `more` are fields of a subclass."""
+        return cls(
+            map_tree(lambda t: blank(t, len(t)), data.inputs),
+            map_tree(lambda t: blank(t, len(t)), data.targets),
+            data.offsets,
+            data.ids,
+            data.classes,
+            data.name,
+            data.class_names,
+            data.preparation,
+            special=data.special,
+            **more,
+        )
+
+    def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Self:
+        """The census of the clients at some positions, in that order."""
+        chosen = self._check_positions(positions)
+        offsets, total = _ranges({split: self.sizes(split)[chosen] for split in SPLITS})
+        return replace(
+            self,
+            inputs=map_tree(lambda t: blank(t, total), self.inputs),
+            targets=map_tree(lambda t: blank(t, total), self.targets),
+            offsets=offsets,
+            ids=tuple(self.ids[k] for k in chosen.tolist()),
+        )
+
+    def to(self, device: str | torch.device, dtype: torch.dtype) -> Self:
+        def move(t: Tensor) -> Tensor:
+            kind = dtype if t.is_floating_point() else t.dtype
+            return torch.zeros((), dtype=kind, device=device).expand(t.shape)
+
+        return replace(
+            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
+        )
+
+    def fingerprint(self) -> str:
+        """SHA-256 over names, numbers of samples and the form of one."""
+        forms = "".join(f"{t.dtype}{tuple(t.shape[1:])}" for t in leaves(self.inputs))
+        digest = hashlib.sha256(f"{forms}{self.classes}".encode())
+        for split in SPLITS:
+            digest.update(self.offsets[split].numpy().tobytes())
+        digest.update("\0".join(self.names).encode())
+        return digest.hexdigest()
+
+
+def _ranges(sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+    """Offsets of clients with so many samples, and the number of all samples."""
+    offsets = {}
+    start = 0
+    for split in SPLITS:
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
+        offsets[split] = start + ends
+        start += int(ends[-1])
+    return offsets, start
+
+
+def blank(t: Tensor, samples: int) -> Tensor:
+    """So many samples of the form of these, all of them zeros that take no memory."""
+    return torch.zeros((), dtype=t.dtype, device=t.device).expand(samples, *t.shape[1:])
+
+
+# -- A federation as it would be if every client had fewer samples --
+
+
+def capped(federation: Federation, most: Mapping[str, int], seed: int = 0) -> Federation:
+    """At most so many samples of a client in each split that is named, drawn at random.
+
+    Samples stay in their split and in their order; another seed draws others. A client that has
+    fewer keeps what it has.
+
+    >>> from . import load
+    >>> few = capped(load("synthetic", clients=3), {"train": 10, "valid": 2})
+    >>> few.sizes("train").tolist(), few.sizes("valid").tolist()
+    ([10, 10, 10], [2, 2, 2])
+    """
+    for split, many in most.items():
+        if split not in SPLITS or many < 1:
+            raise SettingError(
+                f"most: {split!r}: {many} is not accepted; at least 1 sample of {', '.join(SPLITS)}"
+            )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {s: _drawn(federation.offsets[s], most.get(s), generator) for s in SPLITS}
+    rows, sizes = ({split: pair[k] for split, pair in drawn.items()} for k in (0, 1))
+    return federation.taking(rows, sizes)
+
+
+def _drawn(
+    offsets: Tensor, most: int | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:  # int64[N + 1] -> rows, sizes[N]
+    """The rows that are kept of a split, in order, and how many each client has of them."""
+    low, high = int(offsets[0]), int(offsets[-1])
+    sizes = offsets.diff()
+    if most is None:
+        return torch.arange(low, high), sizes
+    client = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    # by client, and within a client at random: the first `most` of each are kept
+    order = torch.randperm(high - low, generator=generator)
+    order = order[client[order].argsort(stable=True)]
+    within = torch.arange(high - low) - (offsets[:-1] - low)[client]
+    return low + order[within < most].sort().values, sizes.clamp(max=most)

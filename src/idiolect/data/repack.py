@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from ..core.knobs import SettingError
-from . import idx, pickled, plays
+from .sets import images as idx
+from .sets import pickles as pickled
+from .sets import shakespeare as plays
 
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 UNPACKED = 1 << 26  # bytes of a table of R; the largest we take has 6 MB

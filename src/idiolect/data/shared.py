@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.types import Tree, map_tree
-from .census import blank
-from .federation import Federation
+from .federation import Federation, blank
 
 ALIGNED = mmap.ALLOCATIONGRANULARITY
 FILE = "samples"

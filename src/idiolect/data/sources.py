@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 
 from ..core.knobs import SettingError
-from . import cifar
 from .natural import NATURAL
+from .sets import cifar10 as cifar
 from .ways import DataSource, FetchError, File, Way
 from .ways import wheel as _wheel
 

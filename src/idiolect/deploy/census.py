@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.files import check_object
 from ..core.types import Id
-from ..data.census import Census
+from ..data.federation import Census
 from ..data.splits import SPLITS
 from ..host.calls import Call
 

@@ -22,7 +22,7 @@ from ..core.knobs import SettingError
 from ..core.registry import names_in
 from ..core.tensors import Shapes, check_shapes, read_tensors, shapes_of
 from ..core.types import Id
-from ..data.ids import unknown_client
+from ..data.read.ids import unknown_client
 from ..run.plan import Plan
 from ..run.predict import Prediction, is_several, plain_list, predict
 from ..run.settings import DTYPES

@@ -20,8 +20,8 @@ import torch
 from ..core.documents import expect
 from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
-from ..data.census import Census
-from ..data.preparation.federated import bytes_told, combine, means
+from ..data.federation import Census
+from ..data.prepare.federated import bytes_told, combine, means
 from ..engine.lines import PATIENCE
 from ..host.host import Host
 from ..host.metrics import form_of

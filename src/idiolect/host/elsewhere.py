@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..core.types import State
-from ..data.census import Census
-from ..data.federation import Federation
+from ..data.federation import Census, Federation
 from ..server.contract import Contract
 from .calls import Call
 from .host import Host

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
-from ..data.census import Census
+from ..data.federation import Census
 from .calls import MOST_COUNTED
 from .host import Host
 from .metrics import Form, Tally

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..core.knobs import SettingError
-from ..data.census import Census
-from ..data.federation import Federation
+from ..data.federation import Census, Federation
 from .metrics import Metric
 from .scores import Scores
 

@@ -19,8 +19,7 @@ from .adapters import adapt
 from .base import Model
 from .cnn import FedDeperCNN, LeNet, smallest_side
 from .custom import Builder, options_of
-from .linear import Linear
-from .mlp import MLP
+from .dense import MLP, Linear
 from .resnet import ResNet18, ResNet34, ResNetSmall
 from .transformer import Transformer
 

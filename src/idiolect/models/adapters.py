@@ -1,26 +1,56 @@
-"""Adapters: small modules at the layers of any model, for the part that each client keeps.
-
-Low-rank: a linear layer or a convolution becomes y = layer(x) + B A x (LoRA, Hu et al. 2022). After
-a transformer layer comes the bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention
-reads the weights of its linear layers without calling them. A is random and B zero, so that an
-adapted model starts as the same function. The adapters of Pillutla et al. 2022, "bottleneck" and
-"conv", are in sublayers.py. What was `head.weight` is then `head.layer.weight`, next to
-`head.adapter.down` (A) and `head.adapter.up` (B); `Task.split("adapter")` selects A and B.
-"""
+"""A layer with an adapter, whatever the adapter is."""
 
 from __future__ import annotations
 
 import copy
 from fnmatch import fnmatchcase
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError, check, knob
-from ..core.parts import ADAPTER
-from . import sublayers
-from .adapted import Adapted, Adapter
+from ..core.parts import ADAPTER, blocks_of, is_attention
+
+
+class Adapter(nn.Module):
+    """What is added at a layer. All parameters are its own: they are called adapter.*"""
+
+    after: ClassVar[bool] = False  # whether it reads what the layer gives, not what it is given
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter beside it, or after it."""
+
+    layer: nn.Module
+    adapter: Adapter
+
+    def __init__(self, layer: nn.Module, adapter: Adapter) -> None:
+        super().__init__()
+        self.layer = layer
+        self.adapter = adapter
+        self.training = layer.training
+        self.adapter.training = layer.training
+
+    def forward(self, x: Tensor, *others: Any, **named: Any) -> Any:
+        y = self.layer(x, *others, **named)
+        if isinstance(y, tuple):  # attention, with its weights behind
+            return (y[0] + self.adapter(y[0]), *y[1:])
+        return y + self.adapter(y if self.adapter.after else x)
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the layer can still be read.
+
+        nn.TransformerEncoder reads `self_attn`, a user's code may read `out_features`.
+        """
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+
+# -- Adapters: small modules at the layers of any model, for the part that each client keeps --
 
 
 class LowRank(Adapter):
@@ -138,8 +168,8 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-
     rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
     kind = check("kind", kind, knob("low-rank", "the kind of adapter", choices=KINDS), str)
     module = copy.deepcopy(module)
-    places = sublayers.PLACES.get(kind, _adaptable)
-    make = sublayers.MAKE.get(kind, _low_rank)
+    places = PLACES.get(kind, _adaptable)
+    make = MAKE.get(kind, _low_rank)
     chosen = _chosen(places(module), layers, kind)
     for name, _ in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
@@ -160,7 +190,7 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-
         parent, _, child = name.rpartition(".")
         setattr(module.get_submodule(parent), child, made[layer])
     if kind == "bottleneck":
-        sublayers.call_every_layer(module)
+        call_every_layer(module)
     return module
 
 
@@ -177,3 +207,147 @@ def _chosen(found: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn
             f"names or patterns of: {known or f'none ({_FITS[kind]})'}"
         )
     return chosen
+
+
+# -- The adapters of Pillutla et al. (ICML 2022), as their public code has them --
+
+BOTTLENECK_STD = 0.01
+CONV_STD = 1e-4
+GROUPS = (32, 16, 8, 4, 2, 1)
+CHANNELS = 8  # the least of a group
+
+
+class SublayerAdapter(Adapter):
+    """U relu(D y + a) + b."""
+
+    after = True
+
+    def __init__(self, width: int, rank: int, like: Tensor) -> None:
+        super().__init__()
+        self.down = nn.Parameter(like.new_empty(rank, width))
+        self.down_bias = nn.Parameter(like.new_empty(rank))
+        self.up = nn.Parameter(like.new_empty(width, rank))
+        self.up_bias = nn.Parameter(like.new_empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.down, self.up):
+            nn.init.normal_(weight, std=BOTTLENECK_STD)
+        for bias in (self.down_bias, self.up_bias):
+            nn.init.zeros_(bias)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return F.linear(F.linear(y, self.down, self.down_bias).relu(), self.up, self.up_bias)
+
+
+class PointwiseAdapter(Adapter):
+    """C norm(y): a 1x1 convolution of the channels, behind a group norm."""
+
+    after = True
+
+    def __init__(self, channels: int, groups: int, like: Tensor) -> None:
+        super().__init__()
+        self.groups = groups
+        self.scale = nn.Parameter(like.new_empty(channels))
+        self.shift = nn.Parameter(like.new_empty(channels))
+        self.up = nn.Parameter(like.new_empty(channels, channels, 1, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
+        nn.init.zeros_(self.shift)
+        nn.init.normal_(self.up, std=CONV_STD)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return F.conv2d(F.group_norm(y, self.groups, self.scale, self.shift), self.up)
+
+
+def after_sublayer(layer: nn.Module, rank: int) -> Adapter:
+    """The adapter after attention, or after the linear layer that ends a sublayer."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return SublayerAdapter(layer.embed_dim, rank, layer.out_proj.weight.detach())
+    assert isinstance(layer, nn.Linear)
+    return SublayerAdapter(layer.out_features, rank, layer.weight.detach())
+
+
+def after_convolution(layer: nn.Module, rank: int) -> Adapter:
+    """The adapter after a convolution; it has no rank."""
+    assert isinstance(layer, nn.Conv2d)
+    channels = layer.out_channels
+    fits = (g for g in GROUPS if channels % g == 0 and channels // g >= CHANNELS)
+    return PointwiseAdapter(channels, next(fits, 1), layer.weight.detach())
+
+
+def sublayers_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The modules that end the sublayers of a transformer's blocks, by name and in order."""
+    return {
+        f"{path}.{name}": layer
+        for path, stacked in blocks_of(module)
+        if stacked
+        for name, layer in _ends(module.get_submodule(path)).items()
+        if not _has_one(module, f"{path}.{name}")
+    }
+
+
+def _ends(block: nn.Module) -> dict[str, nn.Module]:
+    """What ends attention, wherever it is in a block, and the last linear layer outside of it."""
+    ends: dict[str, nn.Module] = {}
+    outside: dict[str, nn.Module] = {}
+    within = ""  # the attention that the walk is in
+    for name, layer in block.named_modules():
+        if within and name.startswith(f"{within}."):
+            continue
+        if name and is_attention(layer):
+            within = name
+            last = _last_linear(name, layer)
+            if last is not None:
+                ends[last[0]] = last[1]
+        elif isinstance(layer, nn.Linear):
+            outside = {name: layer}
+    return ends | outside
+
+
+def _last_linear(path: str, attention: nn.Module) -> tuple[str, nn.Module] | None:
+    if isinstance(attention, nn.MultiheadAttention):  # it never calls the layers inside
+        return path, attention
+    inside = [
+        (f"{path}.{name}", layer)
+        for name, layer in attention.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    return inside[-1] if inside else None
+
+
+def _has_one(module: nn.Module, name: str) -> bool:
+    """Whether a layer has an adapter already."""
+    parent = name.rpartition(".")[0]
+    return bool(parent) and isinstance(module.get_submodule(parent), Adapted)
+
+
+def convolutions_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The convolutions of residual blocks, shortcuts (1x1) apart, by name and in order."""
+    return {
+        f"{path}.{name}": layer
+        for path, _ in blocks_of(module)
+        for name, layer in module.get_submodule(path).named_modules()
+        if isinstance(layer, nn.Conv2d)
+        and max(layer.kernel_size) > 1
+        and not _has_one(module, f"{path}.{name}")
+    }
+
+
+def call_every_layer(module: nn.Module) -> None:
+    """Let torch's transformer layers call what is in them also where no gradient is needed.
+
+    Their short cut for inference reads the weights of the layers inside and would pass over the
+    adapters.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.TransformerEncoderLayer):
+            layer.activation_relu_or_gelu = 0  # one of the conditions of the short cut
+        if isinstance(layer, nn.TransformerEncoder):
+            layer.use_nested_tensor = False
+
+
+PLACES = {"bottleneck": sublayers_of, "conv": convolutions_of}
+MAKE = {"bottleneck": after_sublayer, "conv": after_convolution}

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, nearest
 from .block import block, layers
-from .gaussian import Gaussian
-from .identity import Identity
-from .sparse import Contiguous, Sparse
+from .dense import Gaussian
+from .sparse import Contiguous, Identity, Sparse
 from .spec import Spec
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from . import dense
-from .slices import Slices
+from .sparse import Slices
 from .spec import Spec, shares
 
 

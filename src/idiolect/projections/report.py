@@ -11,8 +11,7 @@ from ..core.knobs import SettingError
 from ..wire.messages import HEADER
 from . import PROJECTIONS, Projection, Spec, check, make_projection
 from .block import Blocks
-from .slices import Slices
-from .sparse import Sparse
+from .sparse import Slices, Sparse
 
 
 def singular_values(

@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..attacks import Attack
-from ..data.census import Census
-from ..data.federation import Federation
+from ..data.federation import Census, Federation
 from ..engine.asynchronous import Pace
 from ..engine.engine import Engine
 from ..engine.ray import Place, RayCarrier, Recipe

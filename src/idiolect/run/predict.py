@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..core.documents import expect
 from ..core.knobs import SettingError
 from ..core.types import Id, Tree, arguments, first, leaves, map_tree
-from ..data.pixels import plan_pixels
-from ..data.preparation import Preparation
+from ..data.prepare import Preparation
+from ..data.read.pictures import plan_pixels
 from ..task.losses import Loss, logits
 
 AT_ONCE = 4096  # rows in one forward pass

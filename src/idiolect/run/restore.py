@@ -13,8 +13,7 @@ from torch import Tensor
 from ..core.documents import expect, expect_fields
 from ..core.knobs import SettingError
 from ..core.types import Id
-from ..data.census import Census
-from ..data.federation import SPLITS, Federation
+from ..data.federation import SPLITS, Census, Federation
 from . import checkpoint
 from .checkpoint import Bound, Checkpoint, CheckpointError
 from .identity import digest

@@ -18,8 +18,8 @@ from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id
 from ..data.federation import Federation
-from ..data.ids import plain_id, unknown_client
-from ..data.preparation import Preparation
+from ..data.prepare import Preparation
+from ..data.read.ids import plain_id, unknown_client
 from ..report.tables import render, results_table
 from ..task.start import constants
 from . import checkpoint

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Logistic
+from idiolect.data.sets.regression import Logistic
 from idiolect.method import Method
 from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
 from idiolect.run.identity import package_source

@@ -1,8 +1,8 @@
 """Federated logistic regression with known truth: excess risks, minimisers and λ.
 
 From the paper of Chen, Zheng, Long and Su (2021), whose Section 4.1 proves its lower bounds on this
-instance. The data are those of `idiolect.data.regression.Logistic`; m clients with n samples each,
-N = m n in all. Models are rows x[m, d], the truth is w*[m, d].
+instance. The data are those of `idiolect.data.sets.regression.Logistic`; m clients with n samples
+each, N = m n in all. Models are rows x[m, d], the truth is w*[m, d].
 
 - `ier`, `aer`: individual and average excess risks, eq. (2.1) and Definition 4.2;
 - `local`, `fedavg`, `fedprox`: exact minimisers of eq. (1.3), (4.5) and (4.8), by Newton's method;
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Logistic
+from idiolect.data.sets.regression import Logistic
 from idiolect.task.task import Task
 
 MOST_POINTS = 2**16  # of {-c, c}^d that are enumerated
@@ -216,7 +216,7 @@ def _training(federation: Federation) -> tuple[Tensor, Tensor]:  # -> [m, n, d],
     if not bool((sizes == n).all()):
         raise SettingError(
             "samples: clients with different numbers of training samples are not accepted here; "
-            "all the same, as `idiolect.data.regression.Logistic` draws them"
+            "all the same, as `idiolect.data.sets.regression.Logistic` draws them"
         )
     offsets = federation.offsets["train"]
     rows = slice(int(offsets[0]), int(offsets[-1]))

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 
 from ..closed_forms.linear_regression import attacks, losses
 from . import regression

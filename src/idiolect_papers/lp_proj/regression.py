@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from idiolect import projections
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 from idiolect.host.scores import interval
 from idiolect.method import Method
 from idiolect.methods import Ditto, FedAvg, Local, LpProj, PFedMe

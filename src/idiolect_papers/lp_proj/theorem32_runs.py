@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 from idiolect.method import Method
 
 from ..closed_forms.linear_regression import fairness

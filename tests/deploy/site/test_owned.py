@@ -9,7 +9,7 @@ from deploy.site.common import form, table, with_table
 from deploy.sites import agreement, plan_of
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.data.preparation.federated import combine, means
+from idiolect.data.prepare.federated import combine, means
 from idiolect.deploy.site.owned import Owned
 from idiolect.host.calls import Call
 

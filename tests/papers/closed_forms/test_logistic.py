@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 import idiolect as il
 from idiolect.core.knobs import SettingError
-from idiolect.data.regression import Logistic
+from idiolect.data.sets.regression import Logistic
 from idiolect_papers.closed_forms import logistic
 
 SETTINGS = {"batching": "full", "dtype": "float64", "eval_every": 0, "progress": False}

@@ -11,7 +11,7 @@ from torch import nn
 import idiolect as il
 from helpers import run, state_of
 from idiolect import projections
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 from idiolect.methods import make_method
 from idiolect_papers.closed_forms.linear_regression import attacks, fairness, losses, solutions
 

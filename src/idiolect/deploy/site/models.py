@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.knobs import SettingError
-from ...data.ids import ClientId, unknown_client
+from ...data.read.ids import ClientId, unknown_client
 from ...host.durable import Durable
 from ...host.host import Host
 from ...host.service import Refused

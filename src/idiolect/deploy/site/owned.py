@@ -14,12 +14,10 @@ from ...core.documents import expect_fields
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import Federation
-from ...data.frames import read_table
-from ...data.preparation import Preparation
-from ...data.preparation.choose import read_names
-from ...data.preparation.kinds import CATEGORY, coded
-from ...data.reading import Reading
-from ...data.tables import TableFile
+from ...data.prepare import Preparation
+from ...data.prepare.columns import CATEGORY, coded, read_names
+from ...data.read.frames import Reading, read_table
+from ...data.read.table_files import TableFile
 from ...host.service import Refused
 from .agreement import TABLE, Members
 

@@ -8,7 +8,7 @@
 All numbers are over the training rows of the site; no value of a single row leaves. A site answers
 about one target, one list of features and one treatment of missing values, ever: sums over rows
 that differ in one of them could be subtracted from each other. What the server makes of the answers
-is `idiolect.data.preparation.federated`.
+is `idiolect.data.prepare.federated`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from ...core.documents import expect_fields
 from ...core.files import check_object, read_json_object, write_json
 from ...core.knobs import SettingError
-from ...data.frames import training_rows
-from ...data.preparation.federated import MISSING, first_sums, second_sums
+from ...data.prepare.federated import MISSING, first_sums, second_sums
+from ...data.read.frames import training_rows
 from ...host.calls import Call
 from ...host.service import Refused
 from .owned import UNREADABLE, Owned

@@ -12,7 +12,7 @@ from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.text import shown
-from ...data.ids import ClientId
+from ...data.read.ids import ClientId
 from ...report.advice_picture import draw
 from ...report.figures import count, number, size
 from ..comparison import refuse_taken

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.ids import ClientId
+from ...data.read.ids import ClientId
 from .estimate import LEVEL, Held, by_client
 
 LEAST = 5  # samples below which nothing is said of a client

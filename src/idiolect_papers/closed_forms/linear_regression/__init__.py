@@ -13,7 +13,7 @@ The other three answer before any data are drawn, for the setting of `data.regre
 
 docs/fidelity.md lists where the paper's formulas had to be corrected.
 
->>> from idiolect.data.regression import Linear
+>>> from idiolect.data.sets.regression import Linear
 >>> figure1 = Linear()  # n = 200, N = 100, d = 100, b = 1, sigma = 1
 >>> spread = attacks.attacked(figure1, spread=0.1, malicious=20, power=100.0**2)
 >>> f"{losses.best_lam(figure1, spread):.3g} {losses.lpproj_wins_from(figure1, spread):.3g}"

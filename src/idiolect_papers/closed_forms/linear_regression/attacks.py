@@ -26,7 +26,7 @@ import math
 
 from torch import Tensor
 
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 
 
 def spread(w: Tensor, P: Tensor | None = None) -> float:  # w[N, d], P[m, d] with orthonormal rows

@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 
 
 def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float:  # w[N, d]

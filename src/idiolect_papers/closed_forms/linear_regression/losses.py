@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from idiolect.data.regression import Linear
+from idiolect.data.sets.regression import Linear
 
 
 def coordinate(s: Linear, lam: float, spread: float) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 
 from idiolect import models
 from idiolect.data.federation import Federation
-from idiolect.data.regression import Logistic
-from idiolect.data.synthetic import Synthetic
+from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.synthetic import Synthetic
 from idiolect.task.task import Task
 
 from ...closed_forms import logistic

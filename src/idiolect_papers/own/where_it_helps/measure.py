@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from idiolect.data.capped import capped
-from idiolect.data.federation import Federation
+from idiolect.data.federation import Federation, capped
 from idiolect.study.sweep import Setting, Stock
 from idiolect.study.sweep.progress import watched
 from idiolect.study.tune.search import search

@@ -1,0 +1,372 @@
+"""What the columns of a data frame hold: numbers, categories or dates.
+
+A frame of pandas, polars or pyarrow is read as a pandas frame whose column names are text.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.knobs import SettingError
+from ...core.text import note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBER = "number"
+CATEGORY = "category"
+DATE = "date"
+
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
+_OTHER_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(\d{2}|\d{4})( .*)?")
+_WITH_COMMA = re.compile(r"\s*[+-]?[\d.]*\d(,\d+)?\s*")
+
+
+def read_frame(given: Any) -> pd.DataFrame:
+    """A frame of any of the three libraries as a pandas frame with column names of text."""
+    import pandas as pd
+
+    library = type(given).__module__.partition(".")[0]
+    if isinstance(given, pd.DataFrame):
+        frame = given
+    elif library == "polars" and hasattr(given, "iter_columns"):
+        frame = pd.DataFrame({column.name: _from_polars(column) for column in given.iter_columns()})
+    elif library == "polars" and hasattr(given, "collect"):
+        raise SettingError("frame: a lazy frame is not accepted; give frame.collect()")
+    elif library == "pyarrow" and hasattr(given, "column_names"):
+        refuse_twice(given.column_names)
+        frame = pd.DataFrame({name: _from_arrow(given[name]) for name in given.column_names})
+    else:
+        raise SettingError(
+            f"frame: a {type(given).__name__} is not accepted; "
+            "a pandas or polars DataFrame, or a pyarrow Table"
+        )
+    names = [str(name) for name in frame.columns]
+    refuse_twice(names)
+    return frame.set_axis(names, axis=1)
+
+
+def _from_polars(column: Any) -> Any:
+    """A polars column for pandas; without pyarrow, which polars itself would ask for."""
+    import pandas as pd
+
+    values = column.to_numpy()
+    if str(column.dtype).startswith("Enum"):
+        return pd.Categorical(values, categories=list(column.dtype.categories))
+    return pd.Series(values if values.ndim == 1 else column.to_list())
+
+
+def _from_arrow(column: Any) -> Any:
+    """A pyarrow column for pandas; what pandas cannot hold, as Python objects."""
+    import pandas as pd
+
+    try:
+        return column.to_pandas(date_as_object=False)
+    except (TypeError, ValueError):
+        return pd.Series(column.to_pylist(), dtype=object)
+
+
+def refuse_twice(names: list[str]) -> None:
+    """Refuse columns of the same name."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise SettingError(
+            f"column {name!r} is in the table twice; every column needs a name of its own"
+        )
+
+
+def kind_of(column: pd.Series, name: str) -> str:
+    """NUMBER, CATEGORY or DATE; a column that is none of them is refused by name.
+
+    >>> import pandas as pd
+    >>> kind_of(pd.Series([1.5, None]), "bp"), kind_of(pd.Series(["f", "m"]), "sex")
+    ('number', 'category')
+    """
+    import pandas as pd
+
+    types = pd.api.types
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
+        return CATEGORY
+    if types.is_datetime64_any_dtype(dtype) or isinstance(dtype, pd.PeriodDtype):
+        return DATE
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return NUMBER
+    inferred = types.infer_dtype(column, skipna=True)
+    if inferred == "string":
+        return _kind_of_text(column.dropna(), name)
+    if inferred in ("integer", "floating", "mixed-integer-float", "decimal", "empty"):
+        return NUMBER
+    if inferred == "boolean":
+        return CATEGORY
+    if inferred in ("date", "datetime", "datetime64"):
+        return DATE
+    if inferred.startswith("mixed"):
+        found = sorted({type(value).__name__ for value in column.dropna()})
+        several = f"values of several kinds ({', '.join(found)})"
+        inferred = several if len(found) > 1 else f"objects ({found[0]})"
+    if inferred == "unknown-array":
+        inferred = str(dtype)
+    raise SettingError(
+        f"column {name!r} holds {inferred}; numbers, text, booleans and categories are accepted: "
+        f"convert it, or leave it out: --drop {name}"
+    )
+
+
+def _kind_of_text(present: pd.Series, name: str) -> str:
+    """CATEGORY or DATE; numbers that were read as text are refused, with the likely reason."""
+    import pandas as pd
+
+    texts = [str(value) for value in present.unique()]
+    if all(map(_ISO_DATE.fullmatch, texts)) or all(map(_OTHER_DATE.fullmatch, texts)):
+        return DATE
+    comma = next((text for text in texts if "," in text), None)
+    if comma is not None and all(map(_WITH_COMMA.fullmatch, texts)):
+        raise SettingError(
+            f"column {name!r} holds numbers with a comma, such as {comma!r}; write them with a "
+            "decimal point (pandas.read_csv(..., decimal=',') reads them, for from_frame)"
+        )
+    values = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy()
+    odd = {text for text, value in zip(texts, values, strict=True) if np.isnan(value)}
+    rows = int(present.isin(odd).sum())
+    if odd and len(texts) - len(odd) > 10 and rows <= 0.1 * len(present):
+        raise SettingError(
+            f"column {name!r} holds numbers and, in {rows:,} rows, text such as "
+            f"{min(odd)!r}; leave these cells empty if they are missing values, correct them, or "
+            f"leave the column out: --drop {name}"
+        )
+    return CATEGORY
+
+
+def numbers(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
+    """A column of numbers; NaN where a value is missing. Infinity is refused."""
+    try:
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        raise SettingError(f"column {name!r} holds {column.dtype}; numbers are expected") from None
+    infinite = np.isinf(values)
+    if infinite.any():
+        raise SettingError(
+            f"column {name!r} holds infinity in row {int(np.argmax(infinite))} (counted from 0); "
+            "only finite numbers are accepted"
+        )
+    return values
+
+
+def days(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
+    """Dates as days since 1970-01-01; NaN where a date is missing."""
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.PeriodDtype):
+        column = column.dt.to_timestamp()
+    try:
+        if not pd.api.types.is_datetime64_any_dtype(column.dtype):
+            column = pd.to_datetime(column, format="ISO8601", utc=True)
+        moments = pd.DatetimeIndex(column).tz_localize(None)
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"column {name!r} holds dates that can be read in more than one way, or not at all; "
+            "write them as 2026-01-31"
+        ) from None
+    return ((moments - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+
+
+def coded(column: pd.Series) -> tuple[np.ndarray, list[Any]]:
+    """Each row as the number of its value, -1 where it is missing; and the distinct values.
+
+    >>> import pandas as pd
+    >>> codes, values = coded(pd.Series(["b", None, "a", "b"]))
+    >>> codes.tolist(), values
+    ([0, -1, 1, 0], ['b', 'a'])
+    """
+    import pandas as pd
+
+    codes, distinct = pd.factorize(column)
+    return codes.astype(np.int64), [plain_value(value) for value in distinct]
+
+
+def plain_value(value: Any) -> Any:
+    """A cell as a Python bool, int, float or text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if type(value) in (bool, int, float, str) else str(value)
+
+
+def in_order(values: list[Any], column: pd.Series) -> list[Any]:
+    """Distinct values in the order of a pandas categorical, otherwise sorted."""
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        place = {plain_value(v): i for i, v in enumerate(column.dtype.categories)}
+        return sorted(values, key=place.__getitem__)
+    return sorted(values)
+
+
+# -- Which columns are features: those that the user names, or all that carry something to learn --
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROW_NUMBERS = (
+    *("", "unnamed: 0", "index", "level_0", "__index_level_0__"),
+    *("row", "rownames", "row_names"),
+)
+ID_WORDS = ("id", "ids", "uuid", "guid")
+FEW_ROWS = 10  # in fewer rows, numbers that count from 1 may well be measurements
+
+
+def read_names(given: Any) -> tuple[str, ...]:
+    """Column names from a list, or from text with commas (a name with a comma in quotes).
+
+    >>> read_names("age, bp"), read_names([0, "bp"]), read_names('"a, b",c')
+    (('age', 'bp'), ('0', 'bp'), ('a, b', 'c'))
+    """
+    if isinstance(given, str):
+        rows = list(csv.reader([given], skipinitialspace=True)) if given.strip() else [[]]
+        return tuple(name.strip() for name in rows[0] if name.strip())
+    if isinstance(given, (list, tuple)):
+        return tuple(str(name) for name in given)
+    if given is None:
+        return ()
+    raise SettingError(f"columns: {given!r} is not accepted; a list of names, or text with commas")
+
+
+def write_names(names: Sequence[str]) -> str:
+    """The inverse of `read_names`, as text.
+
+    >>> write_names(["age", "a, b"])
+    'age,"a, b"'
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def find(name: str, role: str, columns: Collection[str]) -> None:
+    """Refuse the name of a column that is not there; the nearest name is suggested."""
+    if name in columns:
+        return
+    columns = list(columns)
+    close = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    names = ", ".join(columns[:30]) + (", ..." if len(columns) > 30 else "")
+    raise SettingError(f"{role}: column {name!r} is not in the table; {hint}its columns: {names}")
+
+
+def candidates(
+    columns: Collection[str], roles: dict[str, str], features: Sequence[str], drop: Sequence[str]
+) -> list[str]:
+    """The columns that may be features; `roles`: what the other columns are ("target" -> name)."""
+    taken = {name: role for role, name in roles.items()}
+    for role, names in (("features", features), ("drop", drop)):
+        for name in names:
+            find(name, role, columns)
+            if name in taken:
+                raise SettingError(
+                    f"{role}: {name!r} is the column of the {taken[name]}; name others"
+                )
+    for name in features:
+        if name in drop:
+            raise SettingError(f"drop: {name!r} is named in features too; name it once")
+    left = [name for name in (features or columns) if name not in taken and name not in drop]
+    left = list(dict.fromkeys(left))
+    if not left:
+        beside = ", ".join(repr(name) for name in taken)
+        raise SettingError(f"the table has no feature columns beside {beside}")
+    return left
+
+
+def choose(
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    train: np.ndarray,
+    *,
+    keep: bool,
+    dates: str,
+    most: int,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(features, dropped): the kind of each feature, and why a column is none.
+
+    Only training rows (`train`, bool[n]) decide. `keep`: the user named these columns, and none is
+    dropped. `most`: distinct values beyond which a column called "..._id" is an identifier.
+    """
+    kinds = {}
+    dropped = {}
+    for name in names:
+        kind = kind_of(frame[name], name)
+        if kind == DATE:
+            if dates == "refuse":
+                raise SettingError(
+                    f"column {name!r} holds dates; leave it out (--drop {name}), or take the days "
+                    "since 1970-01-01 as a number: --dates days"
+                )
+            if dates == "drop":
+                dropped[name] = "dates"
+                continue
+        reason = "" if keep else _why_not(frame[name], name, kind, train, most)
+        if reason:
+            dropped[name] = reason
+        else:
+            kinds[name] = kind
+    if not kinds:
+        why = "; ".join(f"{name!r} is {reason}" for name, reason in dropped.items())
+        raise SettingError(f"the table has no feature columns left: {why}")
+    return kinds, dropped
+
+
+def _why_not(column: pd.Series, name: str, kind: str, train: np.ndarray, most: int) -> str:
+    """Why a column is no feature; "" if it is one."""
+    rows = np.flatnonzero(train)
+    if kind == NUMBER:
+        values = numbers(column, name)[rows]
+        present = values == values
+        distinct = len(np.unique(values[present]))
+        whole = bool((values[present] % 1 == 0).all())
+    else:
+        values, _ = coded(column)
+        values = values[rows]
+        present = values >= 0
+        distinct = len(np.unique(values[present]))
+        whole = False
+    if not present.any():
+        return "empty"
+    if distinct == 1 and present.all() and len(rows) > 1:
+        return "constant"
+    if kind == DATE:
+        return ""
+    if whole:
+        if name.lower() in ROW_NUMBERS:
+            return "a row number"
+        if len(column) >= FEW_ROWS and any((values == rows + start).all() for start in (0, 1)):
+            return "a row number"
+    if whole or kind == CATEGORY:
+        return _why_identifier(name, distinct, int(present.sum()), most)
+    return ""
+
+
+def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
+    """Whether whole numbers or texts under this name are identifiers.
+
+    >>> _why_identifier("patient_id", 300, 900, most=50)
+    'an identifier: 300 distinct values'
+    >>> _why_identifier("thyroid", 2, 900, most=50)
+    ''
+    """
+    words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    by_word = bool(words) and (words[0] in ID_WORDS or words[-1] in ID_WORDS)
+    by_ending = name.lower().endswith("id") and count >= FEW_ROWS
+    if (by_word and distinct > most) or ((by_word or by_ending) and distinct == count):
+        return f"an identifier: {distinct:,} distinct values"
+    if by_word:
+        note(
+            f"column {name!r} is called an identifier but has {distinct} distinct values: kept "
+            f"as a feature; --drop {name} leaves it out"
+        )
+    return ""

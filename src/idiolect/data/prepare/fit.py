@@ -1,0 +1,269 @@
+"""Means, variances and medians of training rows: of every client by itself, or of all together.
+
+Of all together means by sums: each client sends the count and the sum of every column and is sent
+the mean; it sends the sum of squared deviations from it and is sent the standard deviation. No
+value of a single row leaves a client. The median of all is found by bisection over the 64 bits of a
+number, once for each of the two middle ones: a threshold down, the count below it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.knobs import SettingError
+from ...core.text import listed, note
+from ..read.ids import ClientId
+from .columns import CATEGORY
+from .preparation import Column, Preparation, bytes_of_categories, categories_of
+
+NUMBER = 8  # bytes of a count or of a float64
+MEDIAN_STEPS = 2 * 64
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The training rows of a table: whose each one is."""
+
+    client: np.ndarray  # int64[n], positions of clients
+    clients: int
+    own: bool  # statistics of every client by itself, not of all together
+
+    def _sum(self, values: np.ndarray, present: np.ndarray) -> np.ndarray:
+        """Sums per client, or one sum of the clients' sums."""
+        sums = np.bincount(self.client[present], values[present], minlength=self.clients)
+        return sums if self.own else sums.sum(keepdims=True)
+
+    def _of_row(self, statistic: np.ndarray) -> np.ndarray:
+        return statistic[self.client] if self.own else statistic
+
+    def counts(self, values: np.ndarray) -> np.ndarray:
+        """Values that are not missing."""
+        return self._sum(np.ones(len(values)), values == values)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:  # -> float64[clients] or float64[1]
+        """0 where there is no value."""
+        return self._sum(values, values == values) / np.maximum(self.counts(values), 1)
+
+    def deviation(self, values: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The standard deviation around the mean; 1 where there is none to divide by.
+
+        What rounding alone can make of a constant counts as none, by scikit-learn's bound.
+        """
+        counts = np.maximum(self.counts(values), 1)
+        squares = self._sum((values - self._of_row(mean)) ** 2, values == values)
+        variance = squares / counts
+        eps = np.finfo(np.float64).eps
+        rounding = counts * eps * variance + (counts * mean * eps) ** 2
+        return np.where(variance <= rounding, 1.0, np.sqrt(variance))
+
+    def median(self, values: np.ndarray) -> np.ndarray:
+        """0 where there is no value."""
+        present = values == values
+        if not self.own:
+            return np.array([np.median(values[present]) if present.any() else 0.0])
+        order = np.lexsort((values[present], self.client[present]))
+        ordered = values[present][order]
+        counts = np.bincount(self.client[present], minlength=self.clients)
+        starts = counts.cumsum() - counts
+        safe = np.append(ordered, 0.0)  # a client without values reads past the end
+        low = safe[np.minimum(starts + (counts - 1).clip(0) // 2, len(ordered))]
+        high = safe[np.minimum(starts + counts // 2, len(ordered))]
+        return np.where(counts > 0, low / 2 + high / 2, 0.0)
+
+
+def bytes_of_statistics(columns: int, scale: str, fill: str, flags: bool) -> tuple[int, int]:
+    """(up, down) per client, for so many columns of numbers.
+
+    >>> bytes_of_statistics(10, "federated", "", flags=False)
+    (240, 160)
+    >>> bytes_of_statistics(10, "client", "mean", flags=False)
+    (0, 0)
+    """
+    up = down = 0
+    if scale == "federated":  # count and sum, mean; sum of squares, deviation
+        up, down = 3, 2
+    elif scale == "none" and fill == "mean":
+        up, down = 2, 1
+    if scale != "client" and fill == "median":
+        up, down = up + MEDIAN_STEPS, down + MEDIAN_STEPS
+    agreed = 1 if flags else 0  # a byte: whether the column has missing values
+    return columns * (NUMBER * up + agreed), columns * (NUMBER * down + agreed)
+
+
+# -- A preparation from the training rows of a table, and for clients that come later --
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def fit(
+    frame: pd.DataFrame,
+    kinds: dict[str, str],
+    ids: Sequence[ClientId],
+    client: np.ndarray,
+    train: np.ndarray,
+    *,
+    scale: str,
+    missing: str,
+    max_categories: int,
+    dropped: dict[str, str],
+) -> Preparation:
+    """The preparation of the columns `kinds` (name -> kind).
+
+    `client` is the position of each row's client in `ids`, int64[n]; `train` says which rows may
+    enter a statistic, bool[n].
+    """
+    fill, _, flagged = missing.partition("+")
+    rows = Rows(client[train], len(ids), own=scale == "client")
+    columns = []
+    found: dict[str, tuple[tuple[Any, ...], np.ndarray]] = {}
+    for name, kind in kinds.items():
+        given = frame[name]
+        if not given.notna().to_numpy()[train].any():
+            raise SettingError(
+                f"column {name!r} has no value in the training rows; leave it out: --drop {name}"
+            )
+        flag = bool(flagged) and bool(given.isna().to_numpy()[train].any())
+        column = Column(name, kind, flag=flag)
+        if kind == CATEGORY:
+            categories, numbers = categories_of(given, name, train, max_categories)
+            column = replace(column, categories=categories)
+            found[name] = categories, numbers[train]
+        else:
+            values = column.read(given)[train]
+            column = _with(column, _statistics(values, name, rows, ids, scale, fill))
+        columns.append(column)
+    up, down = bytes_of_statistics(len(kinds) - len(found), scale, fill, bool(flagged))
+    names_up, names_down = bytes_of_categories(found, client[train], len(ids))
+    return Preparation(
+        tuple(columns),
+        scale,
+        missing,
+        tuple(ids),
+        tuple(up + names for names in names_up),
+        down + names_down,
+        dropped,
+    )
+
+
+def _statistics(
+    values: np.ndarray, name: str, rows: Rows, ids: Sequence[ClientId], scale: str, fill: str
+) -> dict[str, tuple[float, ...]]:
+    """Fill, centre and spread of a column of numbers, by its values in the training rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = rows.mean(values)
+        deviation = rows.deviation(values, mean)
+        median = rows.median(values) if fill == "median" else mean
+    if not np.isfinite([*mean, *deviation, *median]).all():
+        raise SettingError(
+            f"column {name!r} holds numbers too large for a mean and a variance, "
+            f"up to {np.nanmax(np.abs(values)):g}; divide it, or leave it out: --drop {name}"
+        )
+    empty = np.flatnonzero(rows.counts(values) == 0).tolist() if rows.own else []
+    if len(empty):
+        note(
+            f"column {name!r} has no value in the training rows of {len(empty):,} clients "
+            f"({listed(ids[k] for k in empty)}): missing values are zero there, others unscaled"
+        )
+    none = np.zeros_like(mean)
+    filled = {"mean": mean, "median": median, "zero": none}.get(fill, none[:0])
+    if scale == "none":
+        mean, deviation = none, none + 1.0
+    return {
+        "fill": tuple(filled.tolist()),
+        "centre": tuple(mean.tolist()),
+        "spread": tuple(deviation.tolist()),
+    }
+
+
+def _with(column: Column, statistics: dict[str, tuple[float, ...]]) -> Column:
+    fill, centre, spread = (statistics[name] for name in ("fill", "centre", "spread"))
+    return replace(column, fill=fill, centre=centre, spread=spread)
+
+
+def extend(
+    made: Preparation,
+    frame: pd.DataFrame,
+    ids: Sequence[ClientId],
+    client: np.ndarray,
+    train: np.ndarray,
+) -> Preparation:
+    """The same preparation for clients that came later.
+
+    With scale "client", those that it does not know get statistics of their own training rows.
+    """
+    if made.scale != "client":
+        return made
+    known = {str(id) for id in made.clients}
+    new = [k for k, id in enumerate(ids) if str(id) not in known]
+    if not new:
+        return made
+    chosen = train & np.isin(client, new)
+    rows = Rows(np.searchsorted(new, client[chosen]), len(new), own=True)
+    added = [ids[k] for k in new]
+    fill = made.missing.partition("+")[0]
+    columns = []
+    for column in made.columns:
+        if column.kind != CATEGORY:
+            values = column.read(frame[column.name])[chosen]
+            more = _statistics(values, column.name, rows, added, made.scale, fill)
+            column = _with(column, {name: getattr(column, name) + more[name] for name in more})
+        columns.append(column)
+    return replace(
+        made,
+        columns=tuple(columns),
+        clients=(*made.clients, *added),
+        bytes_up=(*made.bytes_up, *[0] * len(added)),
+    )
+
+
+# -- What is said on stderr about a table that was read --
+
+
+def some(words: Iterable[str], most: int = 8) -> str:
+    """The first of many words, and how many there are beyond them."""
+    every = list(words)
+    rest = len(every) - most
+    return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def say_preparation(made: Preparation) -> None:
+    """What was done to the columns, and which option overrules it."""
+    guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
+    if guessed:
+        words = some(f"{name!r} ({why})" for name, why in guessed.items())
+        note(f"columns dropped: {words}. Columns named in --features are kept")
+    coded = [column for column in made.columns if column.kind == CATEGORY]
+    if coded:
+        words = some(f"{column.name!r} ({len(column.categories)})" for column in coded)
+        note(f"categories become a feature of 0 or 1 each: {words}")
+    numbers = sum(column.kind != CATEGORY for column in made.columns)
+    if not numbers:
+        return
+    scales = {
+        "federated": "scaled by mean and variance of all clients' training rows "
+        "(--scale client: of each client's own; --scale none: not at all)",
+        "client": "scaled by mean and variance of each client's own training rows",
+        "none": "not scaled",
+    }
+    plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
+    note(f"{numbers:,} {plural} {scales[made.scale]}")
+
+
+def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> None:
+    """Federations that are hardly one; `client` is the position of each row's client."""
+    sizes = np.bincount(client, minlength=len(ids))
+    single = [ids[k] for k in np.flatnonzero(sizes == 1).tolist()]
+    if len(ids) == 1:
+        note(f"column {column!r} has one client only ({ids[0]!r}): there is nobody to learn with")
+    elif len(single) == len(ids):
+        note(
+            f"every row is a client of its own in column {column!r}: no client can be tested; "
+            "is it the column of clients?"
+        )
+    elif single:
+        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")

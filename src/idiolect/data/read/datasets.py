@@ -1,0 +1,314 @@
+"""One data set per client as arrays: torch data sets, lists of samples, Hugging Face, Flower."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ...core.knobs import SettingError
+from ...core.text import note, shown
+from ..splits import ALIASES, SPLITS, complete_split
+from .ids import read_ids
+from .samples import Pictures, Reader, finish, gather, is_array, is_pair, join, mask, picture
+
+Division = dict[str, Any]  # split -> data set; "" for a data set that is not divided
+
+
+def read_datasets(
+    datasets: Iterable[Any] | Mapping[Any, Any],
+    *,
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+    sample: Callable[[Any], tuple[Any, Any]] | None = None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of `Federation.from_arrays`."""
+    reader = Reader(inputs, target, sample)
+    clients = _divide(_by_id(datasets))
+    sizes = []
+    owners = []
+    splits = []
+    columns = []
+    for client, division in clients.items():
+        for split, dataset in division.items():
+            where = f"client {shown(client, 60)!r}" + (f" ({split})" if split else "")
+            many = _size(dataset)
+            if many:
+                columns.append(_read(dataset, reader, where))
+                sizes.append(many)
+                owners.append(client)
+                splits.append(split)
+    if not columns:
+        raise SettingError("clients: none of the data sets has a sample")
+    _say_empty([c for c in clients if c not in set(owners)])
+    ends = list(accumulate(sizes))
+
+    def owner(i: int) -> str:
+        k = bisect_right(ends, i)
+        return f"client {shown(owners[k], 60)!r}, sample {i - ends[k] + sizes[k]}"
+
+    targets, names = _targets([y for _, y, _ in columns], [names for _, _, names in columns])
+    who = [client for client, many in zip(owners, sizes, strict=True) for _ in range(many)]
+    if any(splits):
+        options = _division(options, splits, sizes, who)
+    if names and "class_names" not in options:
+        options = options | {"class_names": names}
+    return {
+        "inputs": finish(join([x for x, _, _ in columns]), owner),
+        "targets": finish(targets, owner),
+        "clients": who,
+        **options,
+    }
+
+
+# -- who has which data set ------------------------------------------------------------------------
+def _by_id(datasets: Any) -> dict[Any, Any]:
+    """Client id -> what the user gave for it."""
+    hint = "a dict or a list with one data set per client"
+    if isinstance(datasets, type):
+        raise SettingError(f"datasets: the class {datasets.__name__} is given; {hint} is due")
+    if is_partitioner(datasets):
+        return partitions(datasets)
+    if isinstance(datasets, (Dataset, DataLoader)) or is_hub(datasets) or is_array(datasets):
+        raise SettingError(
+            f"datasets: one {type(datasets).__name__} is given; {hint} is due "
+            "(one pool is dealt to clients by Federation.from_arrays and idiolect.data.partition)"
+        )
+    if isinstance(datasets, Mapping):
+        named = {ALIASES.get(k, k) for k in datasets if isinstance(k, str)}
+        if len(named) == len(datasets) and "train" in named and named <= set(SPLITS):
+            raise SettingError(
+                f"datasets: the keys {', '.join(map(repr, datasets))} name splits, not clients; "
+                "{'client': {'train': ..., 'test': ...}} is due"
+            )
+        by_id = dict(datasets)
+    elif isinstance(datasets, str) or not isinstance(datasets, Iterable):
+        raise SettingError(f"datasets: {type(datasets).__name__} is not accepted; {hint}")
+    else:
+        by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
+    if not by_id:
+        raise SettingError("clients: an empty list was given; at least one client is needed")
+    for id in by_id:
+        if id is None or id != id:
+            raise SettingError(f"datasets: the key {id} is not accepted as a client id")
+    read_ids(list(by_id))  # refused before anything is read
+    return by_id
+
+
+def _divide(by_id: dict[Any, Any]) -> dict[Any, Division]:
+    clients = {client: _divisions(given, client) for client, given in by_id.items()}
+    divided = [bool(set(d) - {""}) for d in clients.values()]
+    if any(divided) and not all(divided):
+        whole = list(clients)[divided.index(False)]
+        raise SettingError(
+            f"client {whole!r}: its data set is not divided into train and test, those of other "
+            "clients are; divide all or none"
+        )
+    for client, division in clients.items():
+        for dataset in division.values():
+            _check(dataset, client)
+    return clients
+
+
+def _divisions(given: Any, client: Any) -> Division:
+    if isinstance(given, Mapping):
+        found: Division = {ALIASES.get(str(k), str(k)): dataset for k, dataset in given.items()}
+        unknown = [key for key in found if key not in SPLITS]
+        if unknown:
+            raise SettingError(
+                f"client {client!r}: the key {unknown[0]!r} is unknown; "
+                f"a dict names splits: {', '.join(SPLITS)}"
+            )
+        return found
+    parts = isinstance(given, tuple) and len(given) in (2, 3) and not is_pair(given)
+    if parts and all(_is_dataset(part) for part in given):
+        names = SPLITS if len(given) == 3 else ("train", "test")
+        return dict(zip(names, given, strict=True))
+    return {"": given}
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, (Dataset, list)) or is_hub(value) or is_pair(value)
+
+
+def _check(dataset: Any, client: Any) -> None:
+    """Refuse what is no data set, by the name of the client."""
+    where = f"client {shown(client, 60)!r}"
+    if isinstance(dataset, type):
+        raise SettingError(f"{where}: the class {dataset.__name__} is given; give an object of it")
+    if isinstance(dataset, IterableDataset) or is_streamed(dataset):
+        raise SettingError(
+            f"{where}: a data set that can only be iterated is not accepted; "
+            "give list(dataset), or a data set with a length and an index"
+        )
+    if isinstance(dataset, DataLoader):
+        raise SettingError(f"{where}: a DataLoader is not accepted; give its data set, .dataset")
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not is_pair(dataset) and (not sized or is_array(dataset) or isinstance(dataset, str)):
+        raise SettingError(
+            f"{where}: a {type(dataset).__name__} is not accepted; a data set of samples "
+            "(input, target), or a pair of arrays (inputs, targets)"
+        )
+
+
+# -- their samples ---------------------------------------------------------------------------------
+def _size(dataset: Any) -> int:
+    return len(dataset[1]) if is_pair(dataset) else len(dataset)
+
+
+def _read(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
+    if is_hub(dataset):
+        return read_columns(dataset, reader, where)
+    return (*reader.read(dataset, where), ())
+
+
+def _targets(columns: list, names: list[tuple[str, ...]]) -> tuple[Any, tuple[str, ...]]:
+    """All targets, and the names of the classes where all data sets have the same."""
+    if not any(names):
+        return join(columns), ()
+    if all(n == names[0] for n in names):
+        return join(columns), names[0]
+    if any(not isinstance(c, Tensor) or c.dim() != 1 for c in columns):
+        raise SettingError("clients: their class labels have different names; all must agree")
+    return join([_named(c, own) for c, own in zip(columns, names, strict=True)]), ()
+
+
+def _named(column: Tensor, names: tuple[str, ...]) -> list:
+    if names and int(column.min()) < 0:
+        raise SettingError(
+            f"targets: class {int(column.min())} is negative; "
+            "it stands for samples without a label: leave them out"
+        )
+    return [names[k] for k in column.tolist()] if names else column.tolist()
+
+
+def _say_empty(empty: list) -> None:
+    if empty:
+        listed = ", ".join(repr(shown(c, 60)) for c in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        note(f"clients: left out for want of a sample: {listed}{more}")
+
+
+def _division(
+    options: dict[str, Any], splits: list[str], sizes: list[int], who: list
+) -> dict[str, Any]:
+    """The options with the split of each sample; what nobody has is drawn from training samples."""
+    if options.get("split") is not None:
+        raise SettingError("split: not accepted beside data sets that are divided already")
+    part = np.repeat([SPLITS.index(s) for s in splits], sizes)
+    shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
+    split = complete_split(part, read_ids(who)[1], **shares, seed=options.get("seed", 0))
+    return options | {"split": split}
+
+
+# -- Hugging Face `datasets` column by column, partitions of flwr-datasets --
+
+SORTS = {
+    "ClassLabel": "number",
+    "Image": "array",
+    "List": "array",
+    "LargeList": "array",
+    "Sequence": "array",
+    "Array2D": "array",
+    "Array3D": "array",
+    "Array4D": "array",
+    "Array5D": "array",
+}
+
+
+def is_hub(value: Any) -> bool:
+    library = sys.modules.get("datasets")
+    return library is not None and isinstance(value, getattr(library, "Dataset", ()))
+
+
+def is_streamed(value: Any) -> bool:
+    library = sys.modules.get("datasets")
+    if library is None:
+        return False
+    streams = ("IterableDataset", "IterableDatasetDict")
+    return isinstance(value, tuple(getattr(library, s) for s in streams if hasattr(library, s)))
+
+
+def is_partitioner(value: Any) -> bool:
+    return hasattr(value, "load_partition") and not isinstance(value, type)
+
+
+def partitions(value: Any) -> dict[Any, Any]:
+    """Client id -> data set, or splits of it, of a partitioner or a FederatedDataset."""
+    if not hasattr(value, "partitioners"):  # one partitioner
+        first = value.load_partition(0)
+        own = getattr(value, "partition_id_to_natural_id", {})
+        many = range(value.num_partitions)
+        return {own.get(k, k): value.load_partition(k) if k else first for k in many}
+    found: dict[Any, dict[str, Any]] = {}
+    for split, partitioner in value.partitioners.items():
+        first = value.load_partition(0, split)
+        for k in range(partitioner.num_partitions):
+            part = value.load_partition(k, split) if k else first
+            found.setdefault(k, {})[split] = part
+    return found
+
+
+def read_columns(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
+    """Columns (inputs, targets) and the names of the classes, () without a ClassLabel."""
+    features = dataset.features
+    if reader.sample is not None or dataset.format["type"] == "custom":  # a transform
+        x, y = reader.read(dataset, where)
+        return x, y, _names(features.get(reader.keys.target) if reader.keys else None)
+    keys = reader.choose({name: _sort(feature) for name, feature in features.items()})
+    for key in (*keys.inputs, keys.target):
+        if key not in features:
+            raise SettingError(f"{where} has no column {key!r}; it has {', '.join(features)}")
+    y = _column(dataset, keys.target, f"{where}: {keys.target!r}", masks=True)
+    names = _names(features[keys.target])
+    columns = {key: _column(dataset, key, f"{where}: {key!r}") for key in keys.inputs}
+    if keys.stacked:
+        return torch.stack([c.to(torch.float32) for c in columns.values()], 1), y, names
+    return (columns[keys.inputs[0]] if keys.alone else columns), y, names
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel, or of a list of them (a label per word)."""
+    inner = getattr(feature, "feature", feature)
+    return tuple(getattr(inner, "names", None) or ())
+
+
+def _sort(feature: Any) -> str:
+    kind = type(feature).__name__
+    if kind == "Value":
+        return "text" if "string" in feature.dtype else _number(feature.dtype)
+    return SORTS.get(kind, "other")
+
+
+def _number(dtype: str) -> str:
+    return "number" if dtype.startswith(("int", "uint", "float", "bool")) else "other"
+
+
+def _column(dataset: Any, key: str, where: str, masks: bool = False) -> Any:
+    feature = dataset.features[key]
+    only = dataset.select_columns([key])
+    if type(feature).__name__ == "Image":
+        rows = only.with_format(None)
+        if masks:
+            classes = [mask(rows[i][key], f"{where}, row {i}") for i in range(len(rows))]
+            return gather(classes, where)
+        return Pictures(picture(rows[i][key], f"{where}, row {i}") for i in range(len(rows)))
+    if type(feature).__name__ == "Value" and "string" in feature.dtype:
+        return list(only.with_format(None)[:][key])
+    try:
+        array = np.asarray(only.with_format("numpy")[:][key])
+    except ValueError:  # lists beside missing values
+        array = np.empty(0, dtype=object)
+    if array.dtype == object:  # lists of different lengths
+        return gather(only.with_format(None)[:][key], where)
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))

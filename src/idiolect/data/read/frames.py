@@ -1,0 +1,278 @@
+"""How a table is read: one declaration for `from_frame`, flags and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.knobs import Knobs, SettingError, knob
+from ...core.text import note
+from ..federation import Federation
+from ..prepare import Preparation
+from ..prepare.columns import candidates, choose, find, read_frame, read_names, write_names
+from ..prepare.fit import extend, fit, say_clients, say_preparation, some
+from ..prepare.preparation import MISSING, SCALES
+from ..prepare.target import read_outcome
+from ..splits import SPLITS, draw_split, read_split
+from .ids import ClientId, read_ids
+
+
+def missing_knob(default: str) -> Any:
+    """The setting for missing values, of everything that reads a table."""
+    return knob(
+        default,
+        "missing values: refuse them, drop the sample, or fill in mean, median or zero "
+        "(+flag: and a feature that says so)",
+        choices=MISSING,
+    )
+
+
+def scale_knob() -> Any:
+    """The setting for the scale of numbers, likewise."""
+    return knob(
+        "federated",
+        "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
+        "by sums that clients send), of each client, or not at all (none)",
+        choices=SCALES,
+    )
+
+
+@dataclass(frozen=True)
+class Reading(Knobs):
+    """How a table is read: what its columns are, and what is done to them."""
+
+    client: str = knob("client", "column of client ids")
+    target: str = knob("target", "column to predict")
+    split: str = knob("", "column of train, valid or test; empty: drawn at random")
+    kind: str = knob(
+        "auto",
+        "what the target is: classes, values (regression), or auto: text, two distinct numbers "
+        "and few whole numbers are classes",
+        choices=("auto", "classes", "values"),
+    )
+    features: tuple[str, ...] = knob(
+        (),
+        "columns to learn from, with commas; empty: all but identifiers and constants",
+        parse=read_names,
+        write=write_names,
+    )
+    drop: tuple[str, ...] = knob(
+        (), "columns to leave out, with commas", parse=read_names, write=write_names
+    )
+    missing: str = missing_knob("refuse")
+    scale: str = scale_knob()
+    max_categories: int = knob(50, "most categories of a column", low=1)
+    dates: str = knob(
+        "refuse",
+        "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
+        choices=("refuse", "drop", "days"),
+    )
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    seed: int = knob(0, "seed of the split", low=0)
+
+
+# -- A federation from a data frame: one row per sample, one column of client ids --
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Rows of a table with the client and the split of each."""
+
+    frame: pd.DataFrame
+    ids: tuple[ClientId, ...]
+    client: np.ndarray  # int64[n], positions in `ids`
+    part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
+
+    @property
+    def train(self) -> np.ndarray:
+        return self.part == 0
+
+    def only(self, kept: np.ndarray) -> _Samples:
+        present, client = np.unique(self.client[kept], return_inverse=True)
+        ids = tuple(self.ids[k] for k in present)
+        return _Samples(self.frame[kept], ids, client, self.part[kept])
+
+
+def read_table(
+    given: Any,
+    how: Reading,
+    name: str,
+    preparation: Preparation | None = None,
+    class_names: tuple[Any, ...] | None = None,
+) -> Federation:
+    """The federation in a frame; see `Federation.from_frame`."""
+    _check_known(how, preparation, class_names)
+    frame = read_frame(given)
+    roles = _check_roles(frame, how)
+    samples = _split(frame, how)
+    if preparation is None:
+        samples, prepared = _prepare(samples, how, roles)
+    else:
+        samples, prepared = _prepare_alike(samples, preparation)
+    outcome = read_outcome(samples.frame[how.target], how.target, how.kind, class_names)
+    if outcome.class_names and preparation is not None and class_names is None:
+        raise SettingError(
+            "class_names: give those of the federation that the preparation is of (() for a "
+            "regression): classes must have the same numbers"
+        )
+    if outcome.reason:
+        note(outcome.reason)
+    say_clients(samples.ids, samples.client, how.client)
+    clients = [samples.ids[k] for k in samples.client]
+    federation = Federation.from_arrays(
+        prepared.apply(samples.frame, clients),
+        outcome.targets,
+        clients,
+        split=np.array(SPLITS)[samples.part],
+        kind="classes" if outcome.class_names else "values",
+        classes=len(outcome.class_names) or None,
+        name=name,
+    )
+    return replace(federation, class_names=outcome.class_names, preparation=prepared)
+
+
+def _prepare(
+    samples: _Samples, how: Reading, roles: dict[str, str]
+) -> tuple[_Samples, Preparation]:
+    """The samples that are kept, and a new preparation from their training rows."""
+    kinds, dropped = _choose(samples, how, roles)
+    kept = _without_missing(samples, list(kinds), how.missing)
+    prepared = fit(
+        kept.frame,
+        kinds,
+        kept.ids,
+        kept.client,
+        kept.train,
+        scale=how.scale,
+        missing=how.missing,
+        max_categories=how.max_categories,
+        dropped=dropped,
+    )
+    say_preparation(prepared)
+    return kept, prepared
+
+
+def _prepare_alike(samples: _Samples, preparation: Preparation) -> tuple[_Samples, Preparation]:
+    """The same by an earlier preparation, which learns of clients that it does not know."""
+    names = [column.name for column in preparation.columns]
+    for name in names:
+        find(name, "frame", samples.frame.columns)
+    kept = _without_missing(samples, names, preparation.missing)
+    return kept, extend(preparation, kept.frame, kept.ids, kept.client, kept.train)
+
+
+def _check_known(
+    how: Reading, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+) -> None:
+    """Data that are read as earlier ones were leave nothing else to choose."""
+    if class_names is not None:
+        decided = "classes" if class_names else "values"
+        if how.kind not in ("auto", decided):
+            raise SettingError(
+                f"kind: {how.kind!r} is not accepted with these class_names, which say {decided!r}"
+            )
+    if preparation is None:
+        return
+    for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
+        if getattr(how, name) != getattr(Reading(), name):
+            raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
+
+
+def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
+    """The columns that are no features, by what they are."""
+    columns = frame.columns
+    roles = {"client": how.client, "target": how.target, "split": how.split}
+    roles = {role: name for role, name in roles.items() if name}
+    for role, name in roles.items():
+        if name not in columns and name in map(str, frame.index.names):
+            raise SettingError(
+                f"{role}: {name!r} is the index of the frame, not a column; "
+                "give frame.reset_index()"
+            )
+        find(name, role, columns)
+        other = next(r for r, n in roles.items() if n == name)
+        if other != role:
+            raise SettingError(f"{role}: {name!r} is the column of the {other} too; name another")
+    if not len(frame):
+        raise SettingError("the table is empty: it has columns, but no rows")
+    return roles
+
+
+def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
+    import pandas as pd
+
+    column = frame[how.client]
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
+    whole = pd.api.types.is_integer_dtype(column.dtype)
+    ids, client = read_ids(column.to_numpy(dtype=np.int64) if whole else column.to_numpy())
+    if how.split:
+        part = read_split(frame[how.split].to_numpy(), len(frame))
+        if not (part == 0).any():
+            raise SettingError(f"split: column {how.split!r} has no row for 'train'")
+    else:
+        part = draw_split(client, how.valid, how.test, how.seed)
+    return _Samples(frame, ids, client, part)
+
+
+def _choose(
+    samples: _Samples, how: Reading, roles: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    names = candidates(samples.frame.columns, roles, how.features, how.drop)
+    kinds, dropped = choose(
+        samples.frame,
+        names,
+        samples.train,
+        keep=bool(how.features),
+        dates=how.dates,
+        most=how.max_categories,
+    )
+    return kinds, dropped | dict.fromkeys(how.drop, "as asked")
+
+
+def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samples:
+    """All samples, or with `missing` "drop" those that have a value in every column.
+
+    Missing values are refused here, or counted in a line.
+    """
+    lacks = samples.frame[names].isna().to_numpy()
+    counts = {name: int(count) for name, count in zip(names, lacks.sum(0), strict=True) if count}
+    if not counts:
+        return samples
+    rows = lacks.any(1)
+    if missing == "refuse":
+        name = next(iter(counts))
+        clients = len(np.unique(samples.client[samples.frame[name].isna().to_numpy()]))
+        more = f"; so have {len(counts) - 1} other columns" if len(counts) > 1 else ""
+        raise SettingError(
+            f"column {name!r} has {counts[name]:,} missing values in {clients:,} clients{more}; "
+            "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
+            f"feature that says so), or leave the column out: --drop {name}"
+        )
+    where = some(f"{name!r} {count:,}" for name, count in counts.items())
+    if missing != "drop":
+        note(f"missing values are filled in with the {missing}: {where}")
+        return samples
+    kept = samples.only(~rows)
+    lost = len(samples.ids) - len(kept.ids)
+    gone = f", and with them all samples of {lost:,} clients" if lost else ""
+    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){gone}")
+    if not kept.train.any():
+        raise SettingError("missing: no training sample has a value in every column")
+    return kept
+
+
+def training_rows(given: Any, how: Reading, features: Sequence[str], missing: str) -> pd.DataFrame:
+    """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
+    frame = read_frame(given)
+    _check_roles(frame, how)
+    kept = _without_missing(_split(frame, how), list(features), missing)
+    return kept.frame[kept.train]

@@ -1,0 +1,184 @@
+"""Client ids: what the user calls a client.
+
+A whole number stays a whole number (client 13 is 13) and text stays text. Other ids become one of
+the two:
+
+- NumPy whole numbers become Python ints, and so do floating-point numbers if all of them are whole;
+- any other object (a date, bytes, a pair) becomes its text, if that keeps different objects apart;
+- True and False are refused, and so is a missing id (None or NaN);
+- text that cannot be written as UTF-8 is refused, and so is text with the character NUL.
+
+Clients are ordered as `np.unique` orders the ids: numbers by size, text by its characters. Arrays
+of objects and lists of mixed types are ordered by the text of the ids.
+
+The text of an id keys the client's random numbers, so two different ids with the same text, such as
+1 and "1", are refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.knobs import SettingError
+from ...core.text import shown
+
+ClientId = int | str
+COMPARED = 200  # characters of an id that an error shows and compares
+
+
+def plain_id(given: Any) -> ClientId:
+    """One id as a Python int or text, by the rules above.
+
+    >>> plain_id(np.int64(13)), plain_id(13.0), plain_id("site 0"), plain_id(("site", 0))
+    (13, 13, 'site 0', "('site', 0)")
+    """
+    if isinstance(given, (bool, np.bool_)):
+        raise SettingError(f"clients: {given} is not accepted as an id; whole numbers or text")
+    if isinstance(given, (float, np.floating)) and not float(given).is_integer():
+        raise SettingError(f"clients: {given} is not accepted as an id; whole numbers or text")
+    if isinstance(given, (int, float, np.integer, np.floating)):
+        return int(given)
+    return str(given)
+
+
+def read_ids(given: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
+    """The N distinct ids in order, and for each sample the position of its client: int64[n].
+
+    >>> read_ids([13, 7, 13])
+    ((7, 13), array([1, 0, 1]))
+    """
+    array = _as_array(given)
+    if array.ndim != 1:
+        raise SettingError(
+            f"clients: an array of shape {array.shape} is not accepted; one client id per sample"
+        )
+    _refuse_missing(array)
+    if array.dtype == object:
+        if not all(isinstance(value, str) for value in array):
+            ids, positions = _read_objects(array)
+            _check_text(ids)
+            return ids, positions
+        _check_text(dict.fromkeys(array))  # before NumPy cuts off NULs at the end
+        array = array.astype(str)
+    distinct, positions = np.unique(array, return_inverse=True)
+    ids = tuple(plain_id(value) for value in distinct)
+    _check_text(ids)
+    return ids, positions
+
+
+def _check_text(ids: Iterable[ClientId]) -> None:
+    """Refuse texts that could not be written to a file, or would not come back as they were."""
+    for id in ids:
+        text = str(id)
+        if text.isprintable():  # most are; half characters and NUL are not
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SettingError(
+                f"clients: {text!r} is not accepted as an id; text must be whole characters"
+            ) from None
+        if "\0" in text:
+            raise SettingError(
+                f"clients: {text!r} is not accepted as an id; text must be without NUL"
+            )
+
+
+def unknown_client(given: ClientId, ids: Sequence[ClientId]) -> SettingError:
+    """The error for an id that no client has.
+
+    >>> print(unknown_client(7, ("site 0", "site 1")))
+    client: 7 is unknown; clients are named by text, such as 'site 0'
+    >>> print(unknown_client(7, range(5)))
+    client: 7 is unknown; clients are numbered 0 to 4
+    """
+    numbers = sorted(i for i in ids if isinstance(i, int))
+    if isinstance(given, str):
+        near = [str(i) for i in ids if len(str(i)) <= COMPARED]
+        close = difflib.get_close_matches(given[:COMPARED], near, n=1, cutoff=0.5)
+        if close:
+            return SettingError(f"client: {_cut(given)} is unknown; did you mean {close[0]!r}?")
+    if not numbers or (isinstance(given, str) and len(numbers) < len(ids)):
+        example = next(i for i in ids if isinstance(i, str))
+        return SettingError(
+            f"client: {_cut(given)} is unknown; clients are named by text, such as {_cut(example)}"
+        )
+    low = numbers[0]
+    high = numbers[-1]
+    known = f"clients are numbered {low} to {high}"
+    if isinstance(given, int) and high - low + 1 > len(numbers):  # there are gaps
+        known += f", the nearest is {min(numbers, key=lambda i: abs(i - given))}"
+    return SettingError(f"client: {_cut(given)} is unknown; {known}")
+
+
+def _cut(id: ClientId) -> str:
+    return repr(shown(id, COMPARED)) if isinstance(id, str) else repr(id)
+
+
+def _as_array(given: Any) -> np.ndarray:
+    """A list as an array; of objects where types are mixed, which NumPy would turn into text."""
+    if isinstance(given, Iterator):
+        given = list(given)
+    if not isinstance(given, (list, tuple)):
+        _refuse_single(given)
+        return np.asarray(given)
+    types = set(map(type, given))
+    numbers = all(issubclass(t, (int, float, np.number)) and t is not bool for t in types)
+    if numbers or (len(types) == 1 and not types & {tuple, str}):
+        return np.asarray(given)
+    return np.fromiter(given, dtype=object, count=len(given))
+
+
+def _refuse_single(given: Any) -> None:
+    """What is no list of ids, in words that help."""
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"a {_kind(given)}"
+    hint = ""
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        what = str(given)
+        hint = f" (idiolect.data.partition has functions that deal samples to {given} clients)"
+    elif hasattr(given, "__array__") or (hasattr(given, "__len__") and not _is_one(given)):
+        return
+    raise SettingError(f"clients: {what} is given; give one client id per sample{hint}")
+
+
+def _is_one(given: Any) -> bool:
+    return isinstance(given, (str, bytes, dict, set, frozenset, type))
+
+
+def _kind(given: Any) -> str:
+    return type(given).__name__
+
+
+def _refuse_missing(array: np.ndarray) -> None:
+    """An empty id is refused, not taken for a client called "nan"."""
+    if array.dtype == object:
+        missing = np.array([_is_missing(value) for value in array], dtype=bool)
+    else:
+        missing = array != array  # NaN and NaT
+    if missing.any():
+        raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA does not compare
+        return True
+
+
+def _read_objects(array: np.ndarray) -> tuple[tuple[ClientId, ...], np.ndarray]:
+    ids = [plain_id(value) for value in array]
+    _, first, positions = np.unique([str(i) for i in ids], return_index=True, return_inverse=True)
+    clash = np.flatnonzero(array != array[first[positions]])
+    if len(clash):
+        one = array[first[positions[clash[0]]]]
+        other = array[clash[0]]
+        raise SettingError(
+            f"clients: the ids {one!r} and {other!r} have the same text; "
+            "every client needs a text of its own"
+        )
+    return tuple(ids[i] for i in first), positions

@@ -1,0 +1,397 @@
+"""Samples that are dicts, and tables with columns: which key is the target, which are inputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from ...core.knobs import SettingError, nearest
+from ...core.text import note, shown
+from .convert import is_sparse, read_array, rows_of, to_tensor
+
+TARGETS = ("label", "labels", "target", "targets", "y")
+NUMBERS = ("id", "idx", "index", "__index_level_0__")  # of samples, not features
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What was chosen."""
+
+    inputs: tuple[str, ...]
+    target: str
+    alone: bool  # one input, given as it is, not in a dict
+    stacked: bool  # numbers, which together are a row of features
+
+
+def choose_keys(
+    sorts: dict[str, str],
+    inputs: str | Sequence[str] | None = None,
+    target: str | None = None,
+) -> Keys:
+    """By name, or guessed and said; `sorts` says "number", "array", "text" or "other" of each key.
+
+    >>> choose_keys({"pixels": "array", "label": "number"}, "pixels", "label").inputs
+    ('pixels',)
+    """
+    named = [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+    for key, what in [*((key, "inputs") for key in named), (target, "target")]:
+        if key is not None and key not in sorts:
+            raise nearest(str(key), map(str, sorts), what)
+    chosen = target if target is not None else _guess_target(sorts, named)
+    if inputs is None:
+        named = _guess_inputs(sorts, chosen)
+    elif not named:
+        raise SettingError("inputs: an empty list was given; name at least one key")
+    if target is None or inputs is None:
+        note(
+            f"samples: inputs are {', '.join(map(repr, named))}, the target is {chosen!r}; "
+            "inputs= and target= name others"
+        )
+    stacked = all(sorts[key] == "number" for key in named)
+    alone = len(named) == 1 and (inputs is None or isinstance(inputs, str))
+    return Keys(tuple(named), chosen, alone, stacked)
+
+
+def _guess_target(sorts: dict[str, str], named: list[str]) -> str:
+    found = [key for key in TARGETS if key in sorts and key not in named]
+    if not found:
+        raise SettingError(
+            f"target: none of the keys is called {', '.join(TARGETS)}; "
+            f"target= names one of: {', '.join(map(str, sorts))}"
+        )
+    return found[0]
+
+
+def _guess_inputs(sorts: dict[str, str], target: str) -> list[str]:
+    others = [key for key in sorts if key != target]
+    used = [key for key in others if sorts[key] in ("number", "array") and key not in NUMBERS]
+    left = [key for key in others if key not in used]
+    if not used:
+        raise SettingError(
+            f"inputs: no key beside {target!r} holds numbers or pictures"
+            + (f"; {', '.join(map(repr, left))} would have to become numbers first" if left else "")
+        )
+    if left:
+        note(f"samples: left out are {', '.join(map(repr, left))} (text, or numbers of samples)")
+    return used
+
+
+# -- Samples one by one as columns: trees of tensors, lists of text, pictures --
+
+
+class Pictures(list):
+    """Tensors uint8[channels, height, width] of PIL images."""
+
+
+class Reader:
+    """Reads data sets; keys of dicts are chosen at the first sample and hold for all of them."""
+
+    def __init__(
+        self,
+        inputs: str | Sequence[str] | None,
+        target: str | None,
+        sample: Callable[[Any], tuple[Any, Any]] | None,
+    ):
+        self.inputs = inputs
+        self.target = target
+        self.sample = sample
+        self.keys: Keys | None = None
+
+    def read(self, dataset: Any, where: str) -> tuple[Any, Any]:
+        """Columns (inputs, targets) of a data set; `where` names its client."""
+        pair = self._tensors(dataset, where)
+        if pair is not None:
+            return pair
+        parts = [self.split(dataset[i], f"{where}, sample {i}") for i in range(len(dataset))]
+        targets = [mask(y, f"{where}, sample {i}") for i, (_, y) in enumerate(parts)]
+        return (
+            gather([x for x, _ in parts], f"{where}: inputs"),
+            gather(targets, f"{where}: targets"),
+        )
+
+    def choose(self, sorts: dict[str, str]) -> Keys:
+        if self.keys is None:
+            self.keys = choose_keys(sorts, self.inputs, self.target)
+        return self.keys
+
+    # -- quickly, where tensors are at hand ----
+    def _tensors(self, dataset: Any, where: str) -> tuple[Any, Any] | None:
+        if self.sample is not None:
+            return None
+        if is_pair(dataset):
+            return _column(dataset[0], f"{where}: inputs"), _labels(dataset[1])
+        if type(dataset) is TensorDataset:
+            if len(dataset.tensors) != 2:
+                raise _not_a_pair(f"{where}, sample 0", dataset.tensors)
+            return dataset.tensors[0], dataset.tensors[1]
+        if type(dataset) is Subset:
+            pair = self._tensors(dataset.dataset, where)
+            if pair is not None:
+                index = torch.as_tensor(np.asarray(list(dataset.indices), dtype=np.int64))
+                return pair[0][index], _at(pair[1], index)
+        if type(dataset) is ConcatDataset:
+            pairs = [self._tensors(part, where) for part in dataset.datasets]
+            found = [pair for pair in pairs if pair is not None]
+            if len(found) == len(pairs):
+                return join([x for x, _ in found]), join([y for _, y in found])
+        return None
+
+    # -- one sample ----
+    def split(self, sample: Any, where: str) -> tuple[Any, Any]:
+        """(input, target) of one sample."""
+        if self.sample is not None:
+            made = self.sample(sample)
+            if not isinstance(made, (tuple, list)) or len(made) != 2:
+                raise SettingError(
+                    f"sample: the function gave {_form(made)} for {where}; (input, target) is due"
+                )
+            return made[0], made[1]
+        if isinstance(sample, Mapping):
+            return self._split_dict(sample, where)
+        if isinstance(sample, (tuple, list)) and len(sample) == 2:
+            return sample[0], sample[1]
+        raise _not_a_pair(where, sample)
+
+    def _split_dict(self, sample: Mapping, where: str) -> tuple[Any, Any]:
+        keys = self.choose({str(key): _sort(value) for key, value in sample.items()})
+        for key in (*keys.inputs, keys.target):
+            if key not in sample:
+                raise SettingError(f"{where} has no key {key!r}; it has {', '.join(sample)}")
+        if keys.stacked:
+            row = [float(sample[key]) for key in keys.inputs]
+            return torch.tensor(row, dtype=torch.float32), sample[keys.target]
+        if keys.alone:
+            return sample[keys.inputs[0]], sample[keys.target]
+        return {key: sample[key] for key in keys.inputs}, sample[keys.target]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is a pair of arrays (inputs, targets), of all samples of a client."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    first, second = value
+    if not is_array(first) or rows_of(first) < 0:
+        return False
+    counts = (is_array(second) or isinstance(second, list)) and rows_of(second) == rows_of(first)
+    return counts
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array, a frame or a column of some library."""
+    hugging_face = type(value).__module__.partition(".")[0] == "datasets"  # these have a shape too
+    if hugging_face or isinstance(value, Dataset):
+        return False
+    sized = hasattr(value, "shape") and hasattr(value, "__len__")
+    return isinstance(value, (Tensor, np.ndarray)) or sized or is_sparse(value)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+def gather(values: list, where: str) -> Any:
+    """A column, or a tree of them, from the values of all samples of a data set."""
+    if not values:
+        return []
+    first = values[0]
+    if isinstance(first, Mapping):
+        for i, value in enumerate(values):
+            if not isinstance(value, Mapping) or set(value) != set(first):
+                raise SettingError(f"{where}: sample {i} has other keys than sample 0")
+        return {str(k): gather([v[k] for v in values], f"{where}[{k!r}]") for k in first}
+    if isinstance(first, tuple) or (isinstance(first, list) and _of_arrays(first)):
+        for i, value in enumerate(values):
+            if not isinstance(value, (tuple, list)) or len(value) != len(first):
+                raise SettingError(f"{where}: sample {i} has another form than sample 0")
+        return tuple(gather([v[j] for v in values], f"{where}[{j}]") for j in range(len(first)))
+    if any(_is_picture(v) for v in values):
+        return Pictures(picture(v, f"{where}, sample {i}") for i, v in enumerate(values))
+    if any(isinstance(v, str) for v in values):
+        return [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    tensors = [_tensor(v, f"{where}, sample {i}") for i, v in enumerate(values)]
+    alike = all(t.shape == tensors[0].shape for t in tensors)
+    return torch.stack(tensors) if alike else tensors
+
+
+def join(columns: list) -> Any:
+    """The same column of several data sets as one; trees part by part."""
+    columns = [c for c in columns if not (isinstance(c, list) and not c)]
+    first = columns[0]
+    for c in columns:
+        if type(c) is not type(first) and (isinstance(c, (dict, tuple)) or _is_tree(first)):
+            raise SettingError("clients: samples of different forms; all clients must agree")
+    if isinstance(first, dict):
+        if any(set(c) != set(first) for c in columns):
+            raise SettingError("clients: samples with different keys; all clients must agree")
+        return {key: join([c[key] for c in columns]) for key in first}
+    if isinstance(first, tuple):
+        if any(len(c) != len(first) for c in columns):
+            raise SettingError("clients: samples of different forms; all clients must agree")
+        return tuple(join([c[i] for c in columns]) for i in range(len(first)))
+    if all(isinstance(c, Pictures) for c in columns):
+        return Pictures(v for c in columns for v in c)
+    if all(isinstance(c, Tensor) and c.shape[1:] == first.shape[1:] for c in columns):
+        return torch.cat(columns)
+    if any(isinstance(v, str) for c in columns if isinstance(c, list) for v in c):
+        return [v for c in columns for v in (c.tolist() if isinstance(c, Tensor) else c)]
+    return [v for c in columns for v in c]
+
+
+def finish(column: Any, owners: Callable[[int], str]) -> Any:
+    """Pictures as one tensor, in one size and either grey or coloured; trees part by part."""
+    if isinstance(column, dict):
+        return {key: finish(c, owners) for key, c in column.items()}
+    if isinstance(column, tuple):
+        return tuple(finish(c, owners) for c in column)
+    if not isinstance(column, Pictures):
+        if isinstance(column, list) and all(isinstance(v, Tensor) for v in column):
+            _check_shapes(column, owners)
+        return column
+    size = column[0].shape[1:]
+    for i, p in enumerate(column):
+        if p.shape[1:] != size:
+            raise SettingError(
+                f"{owners(i)}: a picture of {_pixels(p.shape[1:])} pixels; {owners(0)} has "
+                f"{_pixels(size)}, and all must agree: resize them first"
+            )
+    if len({len(p) for p in column}) > 1:
+        note("inputs: grey pictures among coloured ones are read as coloured")
+        return torch.stack([p.expand(3, *size) for p in column])
+    return torch.stack(list(column))
+
+
+def _check_shapes(samples: list[Tensor], owners: Callable[[int], str]) -> None:
+    """Samples may differ in their length, and in nothing else."""
+    first = samples[0]
+    for i, v in enumerate(samples):
+        if v.dim() != first.dim() or v.shape[1:] != first.shape[1:]:
+            raise SettingError(
+                f"{owners(i)} has shape {tuple(v.shape)}, {owners(0)} {tuple(first.shape)}; "
+                "samples may differ in their first axis only (sequences of different lengths)"
+            )
+
+
+def _pixels(size: Any) -> str:
+    return f"{size[1]} x {size[0]}"
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, (dict, tuple))
+
+
+def _of_arrays(values: list) -> bool:
+    return any(is_array(v) and rows_of(v) >= 0 for v in values)
+
+
+def _column(values: Any, where: str) -> Any:
+    array = read_array(values, where)
+    if is_sparse(array):
+        raise SettingError(
+            f"{where}: a sparse matrix per client is not accepted; give all of them to "
+            "Federation.from_arrays (scipy.sparse.vstack), or matrix.toarray()"
+        )
+    return to_tensor(array) if isinstance(array, (Tensor, np.ndarray)) else array.samples
+
+
+def _labels(values: Any) -> Any:
+    """Targets of a pair of arrays: a tensor of numbers, or a list."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    return list(values)
+
+
+def _at(column: Any, index: Tensor) -> Any:
+    return [column[i] for i in index.tolist()] if isinstance(column, list) else column[index]
+
+
+# -- values ----------------------------------------------------------------------------------------
+def _sort(value: Any) -> str:
+    """What a value of a dict is, for the choice of keys."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return "number"
+    if _is_picture(value):
+        return "array"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return "array" if value.ndim else "number"
+    if isinstance(value, (list, tuple)) and value and not isinstance(value[0], str):
+        return "array"
+    return "other"
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if value is None:
+        raise SettingError(f"{where}: None is not accepted; every sample needs a value")
+    try:
+        array = value if isinstance(value, (bool, int, float)) else np.asarray(value)
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+            raise TypeError
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise SettingError(
+            f"{where}: {_form(value)} is not accepted; a tensor, an array, a number or a picture"
+        ) from None
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether it is an image of PIL, which is loaded if the user has one."""
+    pil = sys.modules.get("PIL.Image")
+    return pil is not None and isinstance(value, pil.Image)
+
+
+GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I", "F")
+
+
+def picture(image: Any, where: str) -> Tensor:  # -> uint8[1 or 3, height, width]
+    """A PIL image as bytes: grey or coloured, opacity left out."""
+    if not _is_picture(image):
+        raise SettingError(f"{where}: {_form(image)} is given where a picture is due")
+    if image.mode.startswith("I;16"):
+        pixels = (np.asarray(image) >> 8).astype(np.uint8)
+    else:
+        pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
+    if pixels.ndim == 2:
+        return torch.from_numpy(pixels).unsqueeze(0)
+    return torch.from_numpy(pixels).movedim(-1, 0).contiguous()
+
+
+def mask(value: Any, where: str) -> Any:
+    """A picture among targets as class numbers, a palette's too; anything else as it is."""
+    if not _is_picture(value):
+        return value
+    if value.mode not in ("1", "L", "P", "I", "I;16"):
+        raise SettingError(
+            f"{where}: a picture of mode {value.mode} as target is not accepted; "
+            "a mask has one class number per pixel"
+        )
+    return torch.from_numpy(np.array(value).astype(np.int64))
+
+
+# -- words -----------------------------------------------------------------------------------------
+def _not_a_pair(where: str, sample: Any) -> SettingError:
+    hint = "sample=, a function from a sample to (input, target), says what is what"
+    if isinstance(sample, (tuple, list)) and len(sample) == 3:
+        hint += ": sample=lambda s: ((s[0], s[2]), s[1])"
+    return SettingError(
+        f"{where} is {_form(sample)}; a pair (input, target) or a dict is accepted. {hint}"
+    )
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return f"one {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, str):
+        return f"the text {shown(value, 30)!r}"
+    return f"a {type(value).__name__}"

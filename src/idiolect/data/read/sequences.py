@@ -1,0 +1,127 @@
+"""Sequences of different lengths: padded to the longest, with a mask or their lengths beside them.
+
+A model of one sequence is called with (padded, mask); a dict of sequences gets a key `mask`, unless
+it brings a mask of its own (`attention_mask`), a tuple one more entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.knobs import SettingError
+from ...core.text import note
+from ...core.types import Sequences, leaves
+from .convert import Ragged
+
+WAYS = ("mask", "lengths")
+IGNORED = -100  # the class number that torch's losses pass over
+
+
+def pad(ragged: Ragged, value: float) -> Tensor:  # -> [n, longest, ...]
+    return torch.nn.utils.rnn.pad_sequence(ragged.samples, batch_first=True, padding_value=value)
+
+
+def pad_targets(ragged: Ragged, name: str) -> Tensor:
+    """Class numbers of different lengths; positions beyond the end are ignored by the losses."""
+    if ragged.samples[0].is_floating_point():
+        raise SettingError(
+            f"{name}: values of different lengths are not accepted; "
+            "class numbers may differ in length, values may not"
+        )
+    note(f"{name}: sequences are padded with {IGNORED}, which the losses pass over")
+    return pad(ragged, IGNORED)
+
+
+def sequences_of(tree: Any, padded: Any, targets: Any) -> Sequences | None:
+    """Which tensors of the padded tree are sequences, and how long each sample's are.
+
+    None where nothing was padded, and where targets go with the padded length.
+    """
+    parts = _parts(tree)
+    found = {key: _lengths(part) for key, part in parts.items() if isinstance(part, Ragged)}
+    if not found:
+        return None
+    lengths = torch.stack(list(found.values())).amax(0)
+    longest = int(lengths.max())
+    flags: list[bool] = []
+    for key, part in _parts(padded).items():
+        is_mask = key not in parts and isinstance(part, Tensor) and part.dim() == 2
+        flags += [key in found or is_mask] * len(leaves(part))
+    sequences = [t for t, flag in zip(leaves(padded), flags, strict=True) if flag]
+    if any(t.shape[1] != longest for t in sequences) or not _go_with(targets, lengths):
+        return None
+    return Sequences(lengths, tuple(flags))
+
+
+def _parts(tree: Any) -> dict[Any, Any]:
+    if isinstance(tree, dict):
+        return tree
+    return dict(enumerate(tree)) if isinstance(tree, tuple) else {0: tree}
+
+
+def _go_with(targets: Any, lengths: Tensor) -> bool:
+    """Whether there is one target per sample, or one per entry of its sequence."""
+    if isinstance(targets, (dict, tuple)):
+        return False
+    if targets.ndim == 1:
+        return True
+    words = torch.as_tensor(targets)
+    if words.dim() != 2 or words.is_floating_point() or words.shape[1] != int(lengths.max()):
+        return False
+    return torch.equal((words != IGNORED).sum(1), lengths)
+
+
+def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:
+    """The tree with padded tensors for sequences, and their masks or lengths."""
+    if way not in WAYS:
+        raise SettingError(f"ragged: {way!r} is not accepted; one of 'mask', 'lengths'")
+    if isinstance(tree, Ragged):
+        lengths = _lengths(tree)
+        _say(name, lengths, f"the model gets (padded, {way})", way)
+        return pad(tree, padding), _beside(lengths, way)
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(tree, (dict, tuple)):
+        parts = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
+    found = {key: _lengths(part) for key, part in parts if isinstance(part, Ragged)}
+    if not found:
+        return tree
+    padded = {key: pad(part, padding) if key in found else part for key, part in parts}
+    if isinstance(tree, dict) and any("mask" in key for key in tree):
+        _say(name, next(iter(found.values())), "the dict has a mask of its own", way)
+        return padded
+    extra = _name_each(found, way)
+    if isinstance(tree, tuple):
+        added = [_beside(lengths, way) for lengths in extra.values()]
+        _say(name, next(iter(found.values())), f"the {way} comes last", way)
+        return (*padded.values(), *added)
+    _say(name, next(iter(found.values())), f"the model gets {', '.join(extra)} as well", way)
+    return padded | {key: _beside(lengths, way) for key, lengths in extra.items()}
+
+
+def _name_each(found: dict[Any, Tensor], way: str) -> dict[str, Tensor]:
+    """One mask for sequences of the same lengths, otherwise one for each."""
+    first = next(iter(found.values()))
+    if all(torch.equal(first, lengths) for lengths in found.values()):
+        return {way: first}
+    return {f"{key}_{way}": lengths for key, lengths in found.items()}
+
+
+def _lengths(ragged: Ragged) -> Tensor:
+    return torch.tensor([len(v) for v in ragged.samples])
+
+
+def _beside(lengths: Tensor, way: str) -> Tensor:
+    if way == "lengths":
+        return lengths
+    return torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+
+
+def _say(name: str, lengths: Tensor, what: str, way: str) -> None:
+    other = WAYS[1 - WAYS.index(way)]
+    note(
+        f"{name}: sequences of {int(lengths.min())} to {int(lengths.max())} entries are padded to "
+        f"the longest; {what} (ragged='{other}' gives {other})"
+    )

@@ -1,0 +1,194 @@
+"""Tables whose rows belong to many small groups: pupils of schools, ratings by people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ...core.files import given_path
+from ...core.knobs import Knobs, SettingError, knob
+from .. import fetch
+from ..federation import Federation
+from ..prepare.preparation import SCALES
+from ..read.frames import Reading, read_table, scale_knob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LIMIT = 1 << 26  # bytes of a file; the largest has 5 MB
+
+
+@dataclass(frozen=True)
+class Groups(Knobs):
+    """A table by group."""
+
+    clients: int = knob(0, "number of clients, those with most samples; 0: all", low=0)
+    minimum: int = knob(5, "least samples of a client; others are left out", low=1)
+    kind: str = knob(
+        "classes",
+        "what is predicted: classes, or values (a regression)",
+        choices=("classes", "values"),
+    )
+    scale: str = scale_knob()
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    path: str = knob("", "folder that holds the file; empty: obtained once and kept in the cache")
+    seed: int = knob(0, "seed of the split", low=0)
+
+    name: ClassVar[str] = ""
+    client: ClassVar[str] = ""  # column of client ids
+    target: ClassVar[str] = ""  # column to predict
+    columns: ClassVar[tuple[str, ...]] = ()  # of the file; all but `text` are numbers
+    text: ClassVar[tuple[str, ...]] = ()
+    missing: ClassVar[str] = "refuse"  # as for tables
+
+    def load(self) -> Federation:
+        how = Reading(
+            client=self.client,
+            target=self.target,
+            kind=self.kind,
+            missing=self.missing,
+            scale=self.scale,
+            valid=self.valid,
+            test=self.test,
+            seed=self.seed,
+        )
+        return read_table(self.frame(), how, self.name)
+
+    def frame(self) -> pd.DataFrame:
+        """The rows of the clients that take part: id, outcome and features."""
+        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
+        return self.prepare(self._choose(self._read(folder / f"{self.name}.csv")))
+
+    def prepare(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The columns of the file as outcome and features."""
+        raise NotImplementedError
+
+    def _choose(self, table: pd.DataFrame) -> pd.DataFrame:
+        sizes = table[self.client].value_counts(sort=False).sort_index()
+        able = sizes[sizes >= self.minimum]
+        if not max(1, self.clients) <= len(able):
+            raise SettingError(
+                f"clients: {self.clients} is not accepted; {len(able)} of {len(sizes)} clients "
+                f"have at least {self.minimum} samples"
+            )
+        if self.clients:
+            able = able.sort_values(ascending=False, kind="stable").iloc[: self.clients]
+        return table[table[self.client].isin(able.index)].reset_index(drop=True)
+
+    def _read(self, path: Path) -> pd.DataFrame:
+        import pandas as pd
+
+        if not path.is_file():
+            raise SettingError(f"path: {path.parent} holds no file {path.name}")
+        kinds = {name: str if name in self.text else "float64" for name in self.columns}
+        try:
+            if path.stat().st_size > LIMIT:
+                raise ValueError(f"more than {LIMIT} bytes")
+            table = pd.read_csv(path, dtype=kinds, encoding="utf-8")
+            if tuple(table.columns) != self.columns:
+                raise ValueError(f"columns {', '.join(self.columns)} are expected")
+            for name in (self.client, self.source_target):
+                if table[name].isna().any():
+                    raise ValueError(f"column {name!r} has missing values")
+            table[self.client] = table[self.client].astype("int64")
+        except (ValueError, OSError) as error:  # the errors of pandas are ValueErrors
+            raise SettingError(f"path: {path} is not the {self.name} data: {error}") from None
+        return table
+
+    @property
+    def source_target(self) -> str:
+        """The column of the file that the outcome is made of."""
+        return self.target
+
+
+@dataclass(frozen=True)
+class Chem97(Groups):
+    """A-level chemistry scores of pupils in 2,410 English schools, from earlier results.
+
+    Six classes (0, 2 to 10: grades F to A), or their values; features are gender, age in months
+    around 18.5 years and the average GCSE score.
+    Fielding, Yang and Goldstein (2003), Multilevel ordinal models for examination grades.
+    """
+
+    name: ClassVar[str] = "chem97"
+    client: ClassVar[str] = "school"
+    target: ClassVar[str] = "score"
+    columns: ClassVar[tuple[str, ...]] = (
+        *("lea", "school", "student", "score", "gender", "age", "gcsescore"),
+    )
+    text: ClassVar[tuple[str, ...]] = ("gender",)
+
+    def prepare(self, table: pd.DataFrame) -> pd.DataFrame:
+        table = table.astype({"score": "int64"})
+        return table[["school", "score", "gender", "age", "gcsescore"]]
+
+
+@dataclass(frozen=True)
+class InstEval(Groups):
+    """Ratings of lectures at ETH Zurich by 2,972 students, 1 (poor) to 5, as classes or values.
+
+    Features are the semesters since the lecture and of study, whether it was given for another
+    department, and the department.
+    Bates, Mächler, Bolker and Walker (2015), Fitting linear mixed-effects models using lme4.
+    """
+
+    name: ClassVar[str] = "insteval"
+    client: ClassVar[str] = "s"
+    target: ClassVar[str] = "y"
+    columns: ClassVar[tuple[str, ...]] = ("s", "d", "studage", "lectage", "service", "dept", "y")
+
+    def prepare(self, table: pd.DataFrame) -> pd.DataFrame:
+        table = table.astype({"y": "int64"})
+        table["dept"] = table["dept"].astype("int64").astype(str)  # a name, not a size
+        return table[["s", "y", "studage", "lectage", "service", "dept"]]
+
+
+@dataclass(frozen=True)
+class MovieLens(Groups):
+    """100,004 ratings of films by 671 people: liked (4 stars or more) or not, or the stars.
+
+    Features are the year of the film, in decades from 1990, and its genres, 0 or 1 each.
+    Harper and Konstan (2015), The MovieLens datasets: history and context.
+    """
+
+    kind: str = knob(
+        "classes",
+        "what is predicted: classes (liked: 4 stars or more), or values (the stars, 0.5 to 5)",
+        choices=("classes", "values"),
+    )
+    scale: str = knob(
+        "none",  # the deviation of a rare genre is next to nothing
+        "whether numbers are scaled by mean and variance of the training rows: of all clients "
+        "(federated), of each client, or not at all (none)",
+        choices=SCALES,
+    )
+
+    name: ClassVar[str] = "movielens"
+    client: ClassVar[str] = "userId"
+    target: ClassVar[str] = "outcome"
+    columns: ClassVar[tuple[str, ...]] = (
+        *("userId", "movieId", "year", "genres", "rating", "timestamp"),
+    )
+    text: ClassVar[tuple[str, ...]] = ("genres",)
+    missing: ClassVar[str] = "mean"  # seven ratings are of films without a year
+
+    @property
+    def source_target(self) -> str:
+        return "rating"
+
+    def prepare(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        liked = (table["rating"] >= 4).map({False: "no", True: "yes"})
+        genres = table["genres"].fillna("").str.get_dummies("|")
+        return pd.concat(
+            [
+                table["userId"],
+                (liked if self.kind == "classes" else table["rating"]).rename(self.target),
+                ((table["year"] - 1990) / 10).rename("decade"),
+                genres.drop(columns="(no genres listed)", errors="ignore").astype("float64"),
+            ],
+            axis=1,
+        )

@@ -1,0 +1,138 @@
+"""Heart disease by hospital: four files of the UCI repository, one client each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.files import given_path
+from ...core.knobs import Knobs, SettingError, knob, nearest
+from ...core.text import note
+from .. import fetch
+from ..federation import Federation
+from ..prepare.columns import read_names, write_names
+from ..read.frames import Reading, missing_knob, read_table, scale_knob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLIENT = "hospital"
+TARGET = "disease"
+HOSPITALS = {  # name -> file
+    "Cleveland": "processed.cleveland.data",
+    "Hungary": "processed.hungarian.data",
+    "Switzerland": "processed.switzerland.data",
+    "VA": "processed.va.data",
+}
+COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
+    *("thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"),
+)
+CODES = {  # what the numbers of a column stand for (heart-disease.names)
+    "cp": {1: "typical", 2: "atypical", 3: "non-anginal", 4: "asymptomatic"},
+    "restecg": {0: "normal", 1: "ST-T", 2: "hypertrophy"},
+    "slope": {1: "up", 2: "flat", 3: "down"},
+    "thal": {3: "normal", 6: "fixed", 7: "reversible"},
+}
+MEASURED = ("trestbps", "chol")  # no living patient has a zero here
+SPARSE = ("slope", "ca", "thal")
+LIMIT = 1 << 20  # bytes of a file; the largest has 18 kB
+
+
+def read_hospitals(given: Any) -> tuple[str, ...]:
+    """Hospitals by name, with commas; each once.
+
+    >>> read_hospitals("Cleveland, VA")
+    ('Cleveland', 'VA')
+    """
+    names = read_names(given)
+    for name in names:
+        if name not in HOSPITALS:
+            raise nearest(name, HOSPITALS, "hospital")
+    if not names or len(set(names)) < len(names):
+        raise SettingError(f"{given!r} is not accepted; one or more hospitals, each once")
+    return names
+
+
+@dataclass(frozen=True)
+class Heart(Knobs):
+    """Coronary heart disease of 920 patients in four hospitals; the class is whether it was found.
+
+    Detrano et al. (1989), International application of a new probability algorithm for the
+    diagnosis of coronary artery disease.
+    """
+
+    hospitals: tuple[str, ...] = knob(
+        tuple(HOSPITALS),
+        f"those that take part, with commas: {', '.join(HOSPITALS)}",
+        parse=read_hospitals,
+        write=write_names,
+    )
+    drop: tuple[str, ...] = knob(
+        SPARSE,
+        "columns to leave out, with commas; these are missing in most rows outside Cleveland",
+        parse=read_names,
+        write=write_names,
+    )
+    missing: str = missing_knob("mean")
+    scale: str = scale_knob()
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
+    seed: int = knob(0, "seed of the split", low=0)
+
+    def load(self) -> Federation:
+        how = Reading(
+            client=CLIENT,
+            target=TARGET,
+            drop=self.drop,
+            missing=self.missing,
+            scale=self.scale,
+            valid=self.valid,
+            test=self.test,
+            seed=self.seed,
+        )
+        return read_table(self.frame(), how, "heart")
+
+    def frame(self) -> pd.DataFrame:
+        """The patients of the chosen hospitals as one table."""
+        import pandas as pd
+
+        folder = given_path(self.path, "path") if self.path else fetch.get("heart")
+        tables = [_read(folder / HOSPITALS[name]) for name in self.hospitals]
+        for name, table in zip(self.hospitals, tables, strict=True):
+            table.insert(0, CLIENT, name)
+        frame = pd.concat(tables, ignore_index=True)
+        zeros = {name: int((frame[name] == 0).sum()) for name in MEASURED}
+        for name, many in zeros.items():
+            if many:
+                note(f"heart: {name!r} is 0 in {many:,} of {len(frame):,} rows: read as missing")
+                frame[name] = frame[name].mask(frame[name] == 0)
+        frame[TARGET] = (frame.pop("num") > 0).map({False: "no", True: "yes"})
+        return frame
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A hospital's file, with names for columns and codes."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise SettingError(f"path: {path.parent} holds no file {path.name}")
+    try:
+        if path.stat().st_size > LIMIT:
+            raise ValueError(f"more than {LIMIT} bytes")
+        table = pd.read_csv(path, header=None, na_values="?", dtype="float64")
+        if table.shape[1] != len(COLUMNS):
+            raise ValueError(f"{table.shape[1]} columns; {len(COLUMNS)} are expected")
+        table.columns = pd.Index(COLUMNS)
+        if not table["num"].isin(range(5)).all():
+            raise ValueError("the last column is a number from 0 to 4 in every row")
+        for name, words in CODES.items():
+            odd = table[name].notna() & ~table[name].isin(list(words))
+            if odd.any():
+                raise ValueError(f"column {name!r} holds {table[name][odd].iloc[0]:g}")
+            table[name] = table[name].map(words)
+    except (ValueError, OSError) as error:  # the errors of pandas are ValueErrors
+        raise SettingError(f"path: {path} is not the heart data: {error}") from None
+    return table

@@ -1,0 +1,232 @@
+"""The IDX format of MNIST.
+
+A file is 0, 0, the type, the number of dimensions, the dimensions as big-endian 32-bit numbers, and
+the values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.files import given_path
+from ...core.knobs import SettingError, knob
+from .. import fetch, partition
+from ..federation import Federation
+from ..partition import Partitioned
+from ..splits import SPLITS, draw_split
+from . import cifar10 as cifar
+
+LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 MB
+DIMENSIONS = 8  # at most; images in colour have 4
+EXPANSION = 1032  # gzip unpacks a byte to at most so many
+CHUNK = 1 << 20
+
+
+def read(path: str | Path) -> np.ndarray:
+    """The bytes of an IDX file, raw or gzipped, in its shape.
+
+    The size is checked before memory is taken.
+
+    >>> import tempfile; name = tempfile.mkdtemp() + "/x-idx1-ubyte"
+    >>> write(name, np.array([3, 1, 4], dtype=np.uint8)); read(name).tolist()
+    [3, 1, 4]
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as f:
+            packed = f.read(2) == b"\x1f\x8b"
+            f.seek(0)
+            most = os.fstat(f.fileno()).st_size * (EXPANSION if packed else 1)
+            with gzip.open(f) if packed else f as stream:
+                return _read(cast(BinaryIO, stream), path, most)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+        raise SettingError(f"{path}: damaged gzip file ({e})") from None
+    except OSError as e:
+        raise SettingError(f"{path}: cannot be read: {e.strerror or e}") from None
+
+
+def _read(stream: BinaryIO, path: Path, most: int) -> np.ndarray:
+    """`most`: the bytes that the file can hold."""
+    head = stream.read(4)
+    if len(head) < 4:
+        raise SettingError(f"{path}: {len(head)} bytes, too short for an IDX file")
+    if head[:2] != b"\0\0" or head[2] != 8:
+        raise SettingError(f"{path}: starts with {head.hex()}, not an IDX file of bytes (000008..)")
+    if head[3] > DIMENSIONS:
+        raise SettingError(
+            f"{path}: the header claims {head[3]} dimensions; at most {DIMENSIONS} are accepted"
+        )
+    sizes = stream.read(4 * head[3])
+    if head[3] == 0 or len(sizes) < 4 * head[3]:
+        raise SettingError(f"{path}: the header ends before its {head[3]} dimensions")
+    shape = struct.unpack(f">{head[3]}I", sizes)
+    total = math.prod(shape)
+    if total > LIMIT:
+        raise SettingError(
+            f"{path}: the header claims {total} bytes of data; at most {LIMIT} are accepted"
+        )
+    body = bytearray()
+    if total <= most:
+        # one more shows whether anything follows
+        while len(body) <= total and (chunk := stream.read(min(CHUNK, total + 1 - len(body)))):
+            body += chunk
+    if len(body) != total:
+        found = "more" if len(body) > total else "less"
+        raise SettingError(
+            f"{path}: the header {shape} promises {total} bytes of data, the file has {found}"
+        )
+    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
+
+
+def write(path: str | Path, values: np.ndarray) -> None:
+    """The inverse of `read`, raw."""
+    array = np.ascontiguousarray(values, dtype=np.uint8)
+    Path(path).write_bytes(
+        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+    )
+
+
+# -- MNIST, Fashion-MNIST and CIFAR-10 as federations --
+
+Part = tuple[np.ndarray, np.ndarray]  # uint8[n, channels, height, width], int64[n]
+
+
+@dataclass(frozen=True)
+class Images(Partitioned):
+    """An image set with its own training and test part."""
+
+    standardise: bool = knob(
+        False,
+        "subtract the mean and divide by the deviation of each channel; otherwise pixels in [0, 1]",
+    )
+    share: float = knob(1.0, "share of the images to use, for quick trials", above=0, high=1)
+    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
+
+    name: ClassVar[str] = ""
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return 10
+
+    def folder(self) -> Path:
+        """Where the files are."""
+        return given_path(self.path, "path") if self.path else fetch.get(self.name)
+
+    def load(self) -> Federation:
+        folder = self.folder()
+        (train, train_labels), (test, test_labels) = (
+            self._some(part) for part in self.read(folder)
+        )
+        train_client = self.assign(train_labels)
+        test_client = partition.mirror(train_labels, train_client, test_labels, self.seed)
+        train_used = train_client >= 0
+        test_used = test_client >= 0
+        train_client = train_client[train_used]
+        test_client = test_client[test_used]
+        images = np.concatenate([train[train_used], test[test_used]])
+        train_split = draw_split(train_client, self.valid, 0.0, self.seed)
+        split = np.concatenate([train_split, np.full(len(test_client), SPLITS.index("test"))])
+        federation = Federation.from_arrays(
+            torch.from_numpy(images),  # bytes until the very end: a quarter of the memory
+            np.concatenate([train_labels[train_used], test_labels[test_used]]),
+            np.concatenate([train_client, test_client]),
+            split=np.array(SPLITS)[split],
+            classes=self.classes,
+            scale_images=False,
+            channels="first",
+            name=self.name,
+        )
+        return replace(federation, inputs=self._scale(federation))
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        """The original training and test part."""
+        raise NotImplementedError
+
+    def _some(self, part: Part) -> Part:
+        if self.share == 1:
+            return part
+        images, labels = part
+        count = max(1, round(self.share * len(labels)))
+        chosen = np.random.default_rng(self.seed).permutation(len(labels))[:count]
+        chosen.sort()
+        return images[chosen], labels[chosen]
+
+    def _scale(self, federation: Federation) -> Tensor:
+        x = federation.inputs.to(torch.float32).div_(255)
+        if self.standardise:
+            seen = x[: int(federation.offsets["train"][-1])]  # training samples only
+            dims = (0, 2, 3)
+            mean = seen.mean(dims, keepdim=True)
+            std = seen.std(dims, keepdim=True)
+            x.sub_(mean).div_(std.clamp(min=1e-6))
+        return x
+
+
+@dataclass(frozen=True)
+class Mnist(Images):
+    """MNIST: 60,000 + 10,000 handwritten digits of 28x28 pixels."""
+
+    name: ClassVar[str] = "mnist"
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        return idx_part(folder, "train"), idx_part(folder, "t10k")
+
+
+@dataclass(frozen=True)
+class FashionMnist(Mnist):
+    """Fashion-MNIST: 60,000 + 10,000 pictures of ten kinds of clothing, 28x28 pixels."""
+
+    name: ClassVar[str] = "fashion-mnist"
+
+
+@dataclass(frozen=True)
+class Cifar10(Images):
+    """CIFAR-10: 50,000 + 10,000 colour photographs of ten kinds of things, 32x32 pixels."""
+
+    clients: int = knob(200, "number of clients", low=1)
+
+    name: ClassVar[str] = "cifar10"
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        return _cifar_part(folder, cifar.TRAIN), _cifar_part(folder, cifar.TEST)
+
+
+def idx_part(folder: Path, prefix: str, classes: int = 10) -> Part:
+    """Images and labels of two IDX files, PREFIX-images-idx3-ubyte and PREFIX-labels-idx1-ubyte."""
+    images = read(_find(folder, f"{prefix}-images-idx3-ubyte"))
+    labels = read(_find(folder, f"{prefix}-labels-idx1-ubyte"))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise SettingError(
+            f"{folder}: {prefix} images of shape {images.shape} "
+            f"do not go with labels of shape {labels.shape}"
+        )
+    if len(labels) and labels.max() >= classes:
+        raise SettingError(
+            f"{folder}: label {labels.max()} lies outside the {classes} classes; "
+            f"accepted: 0 to {classes - 1}"
+        )
+    return images[:, None], labels.astype(np.int64)
+
+
+def _cifar_part(folder: Path, names: tuple[str, ...]) -> Part:
+    images, labels = zip(*(cifar.read(_find(folder, f"{name}.bin")) for name in names), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    raise SettingError(f"path: {folder} holds no file {name} (or {name}.gz)")

@@ -1,0 +1,99 @@
+"""The speeches of a play in a Gutenberg text, by role."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ...core.knobs import knob
+from .text import Text
+
+# "HAMLET.", "First Citizen.", "THESEUS": a short line of capitalised words after an empty one
+HEADING = re.compile(r"((?:[A-Z][\w'’-]*\.? ?){1,4}?(?:of [A-Z]\w+)?)\.|([A-Z][A-Z' -]{2,29})")
+BREAK = re.compile(r"(ACT|SCENE|Scene|Act|PROLOGUE|EPILOGUE|INDUCTION|THE END|End of)\b")
+# notes of the editor, and the numbers of verses in a song
+NO_ROLE = re.compile(r"PERSONS|DRAMATIS|CHARACTERS|EXIT|EXEUNT|FINIS|THE |[IVX]+$")
+DIRECTION = re.compile(r"\[[^][]{0,1000}\]")
+LONGEST = 30  # characters of a role's name
+
+
+def speeches(text: str) -> Iterator[tuple[str, str]]:
+    """(role, speech) in the order of the play; roles in capitals, those that speak twice or more.
+
+    Stage directions are left out, and so is what stands before the first and after the last act.
+
+    >>> play = "ACT I.\\n\\nHAM.\\nTo be,\\nor not.\\n\\n[Exit.]\\n\\nKing.\\nAy.\\n\\nHam.\\nNo."
+    >>> list(speeches(play))
+    [('HAM', 'To be,\\nor not.'), ('HAM', 'No.')]
+    """
+    found = list(_all(text))
+    often = Counter(role for role, _ in found)
+    return ((role, said) for role, said in found if often[role] > 1)
+
+
+def _all(text: str) -> Iterator[tuple[str, str]]:
+    text = DIRECTION.sub("", text.replace("\r\n", "\n"))
+    role = ""
+    said: list[str] = []
+    begun = False
+    before = ""
+    for line in (raw.strip() for raw in text.split("\n")):
+        is_break = not before and BREAK.match(line) is not None
+        name = _role(line) if begun and not before and not is_break else ""
+        if is_break or name:
+            if role and said:
+                yield role, "\n".join(said)
+            said = []
+            role = name
+            begun = begun or is_break
+        elif role and line:
+            said.append(line)
+        before = line
+    if role and said:
+        yield role, "\n".join(said)
+
+
+def _role(line: str) -> str:
+    """The role that a line names; "" if it is none."""
+    match = HEADING.fullmatch(line) if len(line) <= LONGEST else None
+    if match is None:
+        return ""
+    name = (match[1] or match[2]).strip().upper()
+    return "" if NO_ROLE.match(name) else name
+
+
+# -- Shakespeare by role: which character comes next? --
+
+
+@dataclass(frozen=True)
+class Shakespeare(Text):
+    """Shakespeare's plays by role (LEAF's recipe): next-character prediction.
+
+    Caldas et al. (2018), LEAF: a benchmark for federated settings.
+    """
+
+    vocabulary: int = knob(
+        80, "most frequent training characters to tell apart; all others are <unk>", low=1
+    )
+    length: int = knob(80, "characters in a window", low=1)
+    minimum: int = knob(1_000, "least characters of a client; others are left out", low=0)
+    cap: int = knob(0, "most characters of a client, its earliest; 0: no limit", low=0)
+
+    name: ClassVar[str] = "shakespeare"
+    file: ClassVar[str] = "shakespeare.jsonl"
+
+    def read(self, path: Path) -> dict[str, list[str]]:
+        texts = defaultdict(list)
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                speech = json.loads(line)
+                texts[f"{speech['play']} {speech['role']}"].append(speech["text"])
+        return texts
+
+    def cut(self, text: str) -> list[str]:
+        return list(text)

@@ -1,0 +1,52 @@
+"""Multinomial logistic regression, or linear regression with one output: the convex model."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..core.knobs import SettingError, knob
+from .base import Layers, Model, dense
+
+
+@dataclass(frozen=True)
+class Linear(Model):
+    """One linear layer: multinomial logistic regression, or linear regression with one output."""
+
+    bias: bool = knob(True, "whether the layer has an intercept")
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        return [
+            ("flatten", nn.Flatten()),
+            ("head", nn.Linear(math.prod(inputs), outputs, bias=self.bias)),
+        ]
+
+
+# -- The fully connected networks of the papers --
+
+# Six digits at most: a typing error should be refused here and not exhaust the memory later.
+WIDTHS = re.compile(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*")
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    """Fully connected layers with ReLU between them."""
+
+    hidden: str = knob("100", "widths of the hidden layers, such as '100' or '512,256'")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        widths = self.hidden.replace(" ", "")
+        if not WIDTHS.fullmatch(widths):
+            raise SettingError(
+                f"hidden: {self.hidden!r} is not accepted; hidden (widths of the hidden layers) is "
+                "whole numbers from 1 to 999999 separated by commas, such as '100' or '512,256'"
+            )
+        object.__setattr__(self, "hidden", widths)  # "512, 256" and "512,256" are the same setting
+
+    def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
+        widths = [int(width) for width in self.hidden.split(",")]
+        return [("flatten", nn.Flatten()), *dense([math.prod(inputs), *widths, outputs])]
