@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .experiment import REPRODUCED, THEORY, Experiment
+from .reproduce import REPRODUCED, THEORY, Experiment
 
 
 def _trained(function: str, text: str) -> Experiment:

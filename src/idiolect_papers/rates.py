@@ -10,8 +10,8 @@ import numpy as np
 
 from idiolect.host.scores import interval
 
+from .page import Claim
 from .panels import Line
-from .reproduced import Claim
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,29 @@
-"""The training runs of an experiment: sweeps that a command goes on with where it was stopped.
+"""The runs of an experiment: in worker processes, with progress, resumed by the same command.
 
 An experiment says what is run. How is the same for all of them:
 
     with stored_runs(folder, "golden") as runs:
-        found = runs(settings, stock, seeds=range(3))  # key -> summaries, one per seed
+        summaries = runs(settings, stock, seeds=range(3))  # key -> summaries, one per seed
         page.write_text(...)
 
-`settings` has a `Setting` for every key: a line or a cell of the experiment's tables.
+`settings` has a `Setting` for every key: a line or a cell of the experiment's tables. Where that is
+not enough, a run is a `Work` of its own: `finished(jobs, folder, name)`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from idiolect.core.knobs import SettingError
+from idiolect.run.identity import package_source
+from idiolect.study.many import finish
 from idiolect.study.sweep import Setting, Stock, sweep_settings
 from idiolect.study.sweep.progress import watched
 from idiolect.study.tune.search import search
@@ -115,3 +120,42 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
     runs = Runs(folder / f".{name}", jobs)
     yield runs
     shutil.rmtree(runs.directory, ignore_errors=True)
+
+
+# -- runs that are not settings of a sweep --------------------------------------------------------
+@dataclass(frozen=True)
+class Work:
+    """One run: a frozen dataclass of plain fields whose `train` gives plain data."""
+
+    def train(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def cost(self) -> float:
+        """How long it takes, in any unit that all runs of the experiment share."""
+        return 1.0
+
+    def key(self) -> str:
+        """A digest of its fields and of the code."""
+        text = json.dumps([package_source(), type(self).__name__, asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def describe(self) -> str:
+        return f"{type(self).__name__} {asdict(self)}"
+
+
+W = TypeVar("W", bound=Work)
+
+
+def finished(
+    jobs: Sequence[W], folder: Path, name: str, workers: int = 2
+) -> dict[W, dict[str, Any]]:
+    """The results of all runs, with progress on stderr.
+
+    They are stored while the experiment runs, so that the same command goes on where it was; what
+    is stored is removed when all are there.
+    """
+    kept = folder / f".{name}.jsonl"
+    with watched(jobs) as bar:
+        results = finish(jobs, kept, workers, bar.report)
+    kept.unlink(missing_ok=True)
+    return results

@@ -12,7 +12,7 @@ from idiolect_papers.feddeper import convergence, figure3, figure7, table1
 from idiolect_papers.feddeper.cases import CASES, LOCAL, SIZES, SMALLER, Case, Size, methods
 from idiolect_papers.feddeper.outcome import Outcome, counted, diverges, outcome
 from idiolect_papers.feddeper.published import read_published
-from idiolect_papers.tabled import page_of
+from idiolect_papers.page import page_of
 
 FEW = Case("MNIST", 10, "MLP", 5)
 MANY = Case("MNIST", 100, "MLP", 5)

@@ -8,7 +8,7 @@ from idiolect_papers.ffgg import table2
 from idiolect_papers.ffgg.published import TABLE2, TABLE3
 from idiolect_papers.ffgg.table2 import Size, against, best_split, cases, opening, tabled
 from idiolect_papers.ffgg.table2_runs import FFGG, Case, Pipelines, all_rows, fixed
-from idiolect_papers.tabled import page_of
+from idiolect_papers.page import page_of
 
 SMALL = Case(
     "synthetic",

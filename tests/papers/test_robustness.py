@@ -51,7 +51,7 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
     assert rows["sign-flip"]["lp-proj-1"]["0"] == rows["gaussian"]["lp-proj-1"]["0"]
     assert set(rows["gaussian"]["Global+Median"]) == {"0", "0.1", "0.2", "0.5", "0.8"}
     assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert EXPERIMENTS["robustness"].function == "lpproj.robustness:write"
+    assert EXPERIMENTS["robustness"].function == "lp_proj.robustness:write"
 
 
 def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(

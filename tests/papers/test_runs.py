@@ -7,7 +7,7 @@ import pytest
 import idiolect as il
 from idiolect.study.sweep import Setting, Stock
 from idiolect.study.sweep.trial import Trial
-from idiolect_papers.own import golden, projections
+from idiolect_papers.own import golden, projections, rules
 from idiolect_papers.runs import stored_runs
 
 
@@ -87,3 +87,30 @@ def test_a_setting_that_stands_there_twice_is_a_mistake(tmp_path, stock):
         stored_runs(tmp_path, "page", jobs=1) as runs,
     ):
         runs({"a": setting(0.1), "b": setting(0.1)}, stock, range(1))
+
+
+def test_rules_go_on_where_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(rules, "RULES", ("mean", "median"))
+    monkeypatch.setattr(rules, "by_clients", lambda text: {"n = 10": (1.5, "alike", text)})
+    monkeypatch.setattr(
+        rules, "by_share", lambda text: {"δ = 0.1": None, "δ = 0.2": (2.0, "a", "b")}
+    )
+    whole = rules.write(tmp_path / "whole")
+    done = []
+    real = rules.by_clients
+
+    def dying(text):
+        done.append(text)
+        if len(done) == 2:
+            raise MemoryError
+        return real(text)
+
+    monkeypatch.setattr(rules, "by_clients", dying)
+    with pytest.raises(MemoryError):
+        rules.write(tmp_path / "parts")
+    rules.write(tmp_path / "parts")
+    assert done == ["mean", "median", "median"]
+    assert [(tmp_path / "parts" / p.name).read_bytes() for p in whole] == [
+        p.read_bytes() for p in whole
+    ]
+    assert {p.name for p in (tmp_path / "parts").iterdir()} == {p.name for p in whole}

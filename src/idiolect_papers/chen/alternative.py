@@ -20,8 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from idiolect.study.many import finish
 
 from ..closed_forms import logistic
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
 from .cells import INNER_STEPS, LOCAL_STEPS, ROUNDS, Cell, Sizes, instance
 from .descent import Descent, slope
 from .fit import Estimate, Exponents, crossing, exponents
@@ -133,17 +133,17 @@ def write(
     return paths
 
 
-def reproduced(found: Found, descent: Descent, seconds: float) -> Reproduced:
+def reproduced(found: Found, descent: Descent, seconds: float) -> Page:
     """The page of these results."""
     crossings = {key: found.crossings(key) for key in ("aer", "ier90")}
     fits = {key: exponents(c) for key, c in crossings.items()}
     large = {p: c for p, c in crossings["aer"].items() if p[1] > min(found.sizes.samples)}
-    return Reproduced(
+    return Page(
         "chen-alternative",
         "The theorem of the alternative, measured (Chen, Zheng, Long and Su)",
-        _settings(found, descent),
-        _claims(found, fits, exponents(large)),
-        {
+        settings=_settings(found, descent),
+        claims=_claims(found, fits, exponents(large)),
+        tables={
             "Where FedAvg and Local are equally good: R² of the crossing, ± half the 95 % interval "
             "over seeds": _crossing_rows(found, crossings),
             "Average excess risk × 10⁴, mean over seeds (λ: median of those chosen)": _risk_rows(
@@ -153,9 +153,9 @@ def reproduced(found: Found, descent: Descent, seconds: float) -> Reproduced:
                 _risk_rows(found, "ier90")
             ),
         },
-        _figures(found, crossings, fits),
-        _panels(found, crossings["aer"]),
-        seconds,
+        figures=_figures(found, crossings, fits),
+        panels=_panels(found, crossings["aer"]),
+        seconds=seconds,
         order=40,
     )
 

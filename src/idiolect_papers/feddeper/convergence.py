@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Row
-from ..tabled import Tabled
 from .cases import CASES, CHOSEN, PRINTED, Case, Size, methods
 from .outcome import Outcome, counted, outcome, too_few, why
 from .table1 import BASELINES
@@ -23,19 +22,19 @@ NEAR = 0.1  # losses that differ by less than a tenth are equally good
 
 def page(
     number: int, data: str, clients: int, folder: Path, scale: str, size: Size, jobs: int = 0
-) -> Tabled:
+) -> Page:
     """Run what is missing, and draw the panels of a figure."""
     cases = [c for c in CASES if (c.data, c.clients) == (data, clients)]
     found = outcome(folder, scale, size, cases, jobs)
     words = too_few(found, found.cases)
     early = f" Left out of what is compared: {words}." if words else ""
     left = [str(c) for c in cases if c not in found.cases]
-    return Tabled(
+    return Page(
         f"feddeper-figure{number}",
         f"FedDeper, Figure {number}: training loss by rounds ({data}, n = {clients})",
-        size.said,
-        PRINTED,
-        CHOSEN + f" {MEASURED}",
+        scale=size.said,
+        printed=PRINTED,
+        chosen=CHOSEN + f" {MEASURED}",
         claims=_claims(found, clients),
         opening=OPENING + (f" Not run at this scale: {'; '.join(left)}." if left else "") + early,
         tables={f"{case}:": _rows(found, case) for case in found.cases},

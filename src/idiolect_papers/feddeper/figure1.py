@@ -27,10 +27,10 @@ from idiolect.task.losses import Loss, beside, logits
 from idiolect.task.task import Task
 
 from ..closed_forms.means import Means
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import checked
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 
 NAME = "feddeper-figure1"
 EXCESS, GAP, ERROR = "f(x^K) − f(x*)", "‖mean x^K − that with all heard‖", "its standard error"
@@ -209,7 +209,7 @@ def write(folder: Path, size: Size | None = None, workers: int = 2) -> list[Path
     return _reproduced(cases, results, time.monotonic() - began).write(folder)
 
 
-def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: float) -> Page:
     size = cases.size
     taus = list(size.taus)
     losses = {
@@ -304,12 +304,12 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
         }
         for i, tau in enumerate(taus)
     ]
-    return Reproduced(
+    return Page(
         NAME,
         "FedDeper, Figure 1 and Remark 1: heterogeneity and local steps",
-        SETTINGS.format(size=size, problem=cases.whole[widest].problem, decay=DECAY),
-        claims,
-        {
+        settings=SETTINGS.format(size=size, problem=cases.whole[widest].problem, decay=DECAY),
+        claims=claims,
+        tables={
             "After Kτ steps:": by_tau,
             f"Remark 1 with half of the clients heard (τ = 1, K = {cases.whole[widest].total}):": (
                 rows

@@ -10,10 +10,9 @@ from pathlib import Path
 from idiolect.methods import FedDeper
 from idiolect.study.sweep import Setting
 
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Row
 from ..runs import Runs, Summary
-from ..tabled import Tabled
 from .cases import BATCH, CHOSEN, LAM, LR, PRINTED, RHO, STEPS, Case, task_name
 from .cases import Size as Data
 from .outcome import KEEP, directory
@@ -74,7 +73,7 @@ def write(folder: Path, scale: str) -> list[Path]:
     return page(folder, scale, SIZES[scale]).write(folder)
 
 
-def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
+def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     """Run what is missing, and draw the four panels."""
     panels = size.panels()
     points = dict.fromkeys(p for panel in panels.values() for p in panel.values())
@@ -84,12 +83,12 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
     loss = {p: _mean(summaries, "train_loss") for p, summaries in found.items()}
     hits = {p: _mean(summaries, "test_accuracy") for p, summaries in found.items()}
     losses = {name: {x: loss[p] for x, p in panel.items()} for name, panel in panels.items()}
-    return Tabled(
+    return Page(
         NAME,
         "FedDeper, Figure 3: the effect of ϱ, λ, τ and K",
-        size.said,
-        PRINTED + " " + SAID,
-        CHOSEN + " " + LEFT,
+        scale=size.said,
+        printed=PRINTED + " " + SAID,
+        chosen=CHOSEN + " " + LEFT,
         claims=_claims(losses, size),
         opening=OPENING,
         tables={

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Row
-from ..tabled import Tabled
 from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size
 from .outcome import Outcome, counted, outcome, why
 from .table1 import BASELINES
@@ -22,15 +21,15 @@ def write(folder: Path, scale: str) -> list[Path]:
     return page(folder, scale, SIZES[scale]).write(folder)
 
 
-def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
+def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     """Run what is missing, and draw the two panels."""
     found = outcome(folder, scale, size, [c for c in CASES if c.of_figure7], jobs)
-    return Tabled(
+    return Page(
         NAME,
         "FedDeper, Figure 7: personal models (MNIST)",
-        size.said,
-        PRINTED,
-        f"{CHOSEN} {MEASURED}",
+        scale=size.said,
+        printed=PRINTED,
+        chosen=f"{CHOSEN} {MEASURED}",
         claims=_claims(found),
         opening=OPENING,
         tables={f"{case}, accuracy at the end:": _rows(found, case) for case in found.cases},

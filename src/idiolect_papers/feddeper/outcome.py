@@ -14,7 +14,7 @@ from idiolect.methods import FedDeper
 from idiolect.study.sweep import Stock
 
 from ..marks import Figure
-from ..reproduced import Claim
+from ..page import Claim
 from ..runs import Runs, Summary
 from .cases import CASES, ROUNDS, SMALLER, SMALLER_RHO, Case, Size, methods
 

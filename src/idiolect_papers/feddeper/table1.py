@@ -10,8 +10,7 @@ import torch
 from idiolect.data.federation import Federation
 
 from ..marks import Cell, Figure
-from ..reproduced import Claim
-from ..tabled import Tabled
+from ..page import Claim, Page
 from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size, methods, smaller
 from .outcome import Outcome, counted, diverges, outcome, too_few, why
 from .published import read_published
@@ -26,17 +25,17 @@ def write(folder: Path, scale: str) -> list[Path]:
     return page(folder, scale, SIZES[scale]).write(folder)
 
 
-def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Tabled:
+def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     """Run what is missing, and compare."""
     found = outcome(folder, scale, size, CASES, jobs)
-    return Tabled(
+    return Page(
         NAME,
         "FedDeper, Table 1: test accuracy of the global model",
-        size.said,
-        PRINTED,
-        CHOSEN,
-        _cells(found),
-        _claims(found),
+        scale=size.said,
+        printed=PRINTED,
+        chosen=CHOSEN,
+        cells=_cells(found),
+        claims=_claims(found),
         opening=OPENING,
         reasons=_reasons(found),
         more=_more(found),

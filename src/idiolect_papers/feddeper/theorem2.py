@@ -20,10 +20,10 @@ from idiolect.run.run import torch_threads
 
 from ..closed_forms.feddeper import Theorem2
 from ..closed_forms.means import Means
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, spaced
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 
 NAME = "feddeper-theorem2"
 
@@ -185,7 +185,7 @@ class Found:
         }
 
 
-def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: float) -> Page:
     lams, own, spreads, commons = (
         {key: Found.of(job, results) for key, job in group.items()}
         for group in (cases.lams, cases.own, cases.spreads, cases.commons)
@@ -295,12 +295,12 @@ def _reproduced(cases: Cases, results: dict[Balls, dict[str, Any]], seconds: flo
         *(found.row("ητβ ∝ 1/√K") for found in last.values()),
     ]
     top = next(iter(own.values())).job
-    return Reproduced(
+    return Page(
         NAME,
         "FedDeper, Theorem 2: personal models around the global one",
-        SETTINGS.format(problem=top.problem, job=top, most=top.theory().most),
-        claims,
-        {"All runs (last tenth: the mean over the last rounds alone):": rows},
+        settings=SETTINGS.format(problem=top.problem, job=top, most=top.theory().most),
+        claims=claims,
+        tables={"All runs (last tenth: the mean over the last rounds alone):": rows},
         figures={"radius": [f.radius() for f in spreads.values()], "G2": G2},
         panels=panels,
         seconds=seconds,

@@ -12,8 +12,8 @@ import torch
 from idiolect.methods import Ffgg
 
 from ..closed_forms.quadratic import Problem, Quadratic
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
 from .runs import Curve, Runs, exact
 
 EXACT = "exact solution"
@@ -55,7 +55,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     with Runs("ffgg-figure1a", total) as runs:
         found = {name: measure(runs, name, *case) for name, case in cases.items()}
     first, own, few = found
-    page = Reproduced(
+    page = Page(
         name="ffgg-figure1a",
         title="FFGG, Figure 1(a): steps of conjugate gradients",
         settings=words(size),

@@ -16,8 +16,8 @@ from idiolect.methods import FedAvg
 from idiolect.methods.l2gd import waiting
 
 from ..closed_forms.quadratic import Problem, Quadratic
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
 from . import runs as how
 from .runs import Curve, Runs
 
@@ -62,7 +62,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             title: at_iteration(runs, problems[drawn], by_iteration[title], tau, size.rounds)
             for title, (_, drawn, tau) in zip(found, cases, strict=True)
         }
-    page = Reproduced(
+    page = Page(
         name="ffgg-figure1b",
         title="FFGG, Figure 1(b-d): against SCAFFOLD, Local GD and L2GD",
         settings=words(size, problems[size.drawn]),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..closed_forms.quadratic import NORMS, Problem, Quadratic
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
 from . import runs as how
 from .runs import Curve, Runs, exact
 
@@ -43,7 +43,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             )
             for norm, zeta in cases
         }
-    page = Reproduced(
+    page = Page(
         name="ffgg-figure2",
         title="FFGG, Figure 2: heterogeneity ζ",
         settings=words(size),

@@ -26,9 +26,9 @@ from idiolect.run.callbacks import Moment
 from idiolect.run.run import run
 
 from ..closed_forms.quadratic import Problem, Quadratic
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the theoretical step sizes, as printed
 SYNC, THEOREM, SHARE = "synchronous", "asynchronous, Theorem 7", "asynchronous, 1/(M L)"
@@ -226,7 +226,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     found = {key: results[job] for key, job in jobs.items()}
     real = measured(problem, jobs[size.taus[1], SHARE], size) if size.real_rounds else {}
     first = found[size.taus[0], SYNC]["norms"][0]
-    page = Reproduced(
+    page = Page(
         name="ffgg-figure3",
         title="FFGG, Figure 3: asynchronous against synchronous",
         settings=words(size, bool(real)),

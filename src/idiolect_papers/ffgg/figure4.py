@@ -12,8 +12,8 @@ import numpy as np
 from idiolect.methods import Ffgg
 
 from ..closed_forms.quadratic import Problem, Quadratic
+from ..page import Claim, Page
 from ..panels import Panel
-from ..reproduced import Claim, Reproduced
 from .runs import Curve, Runs
 
 CLEAN, ROBUST, MEAN, OWN = (
@@ -55,7 +55,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
         own = replace(size.drawn, truth="own", noise=1e-3).draw()
         found[OWN] = measure(runs, OWN, own, size, **size.attack, **BUCKETS)
     marks = [r for r in (0, 1, 101, 501, 1000) if r <= size.rounds]
-    page = Reproduced(
+    page = Page(
         name="ffgg-figure4",
         title="FFGG, Figure 4: Byzantine clients",
         settings=words(size, problem),

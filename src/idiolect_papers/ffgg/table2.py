@@ -14,10 +14,10 @@ from typing import Any
 
 from idiolect.data.fetch import where
 
-from ..jobs import finished
 from ..marks import Cell, Figure, gap
+from ..page import Page
 from ..panels import Line, Panel
-from ..tabled import Tabled
+from ..runs import finished
 from .published import SETS, TABLE2, TABLE3
 from .table2_runs import (
     FEDALT,
@@ -134,12 +134,12 @@ def write(folder: Path, scale: str) -> list[Path]:
     return tabled(cases(scale, where()), SIZES[scale], folder).write(folder)
 
 
-def tabled(chosen: Mapping[str, Case], size: Size, folder: Path) -> Tabled:
+def tabled(chosen: Mapping[str, Case], size: Size, folder: Path) -> Page:
     """The page of these data sets, measured."""
     return page(measure(chosen, size, folder), size)
 
 
-def page(results: Mapping[str, Results], size: Size) -> Tabled:
+def page(results: Mapping[str, Results], size: Size) -> Page:
     """The page of these results."""
     ours = {title: rows_of(found) for title, found in results.items()}
     cells = [
@@ -161,13 +161,13 @@ def page(results: Mapping[str, Results], size: Size) -> Tabled:
             against(title, found) for title, found in results.items()
         ],
     }
-    return Tabled(
+    return Page(
         NAME,
         "FFGG, Table 2: which part of the model should be personal?",
-        size.text,
-        PRINTED,
-        CHOSEN,
-        cells,
+        scale=size.text,
+        printed=PRINTED,
+        chosen=CHOSEN,
+        cells=cells,
         opening=opening(results),
         tables=tables,
         pictures={PICTURE: panels(results)},

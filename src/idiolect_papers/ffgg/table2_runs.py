@@ -28,8 +28,8 @@ from idiolect.study.split_candidates import Candidate
 from idiolect.study.tune.withheld import without_test
 from idiolect.task.task import Task
 
-from ..jobs import Work
 from ..known_words import known_words
+from ..runs import Work
 from .published import EPOCHS, TABLE3
 
 SPLITS = {"Input Layer": "input", "Output Layer": "output", "Adapter": "adapter"}

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..closed_forms.linear_regression import attacks, losses
+from ..page import Claim, Page
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced
 from .figure1_runs import ATTACKS, DITTO, LARGEST, LPPROJ, PFEDME, Size, measure
 from .regression import Mean
 
@@ -26,7 +26,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     began = time.perf_counter()
     size = size or Size()
     found = {attack: measure(attack, size) for attack in ATTACKS}
-    page = Reproduced(
+    page = Page(
         name="lp-proj-figure1",
         title="lp-proj, Figure 1: test loss against λ under attack",
         settings=words(size),

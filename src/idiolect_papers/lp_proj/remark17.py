@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..closed_forms.linear_regression import attacks, losses
+from ..page import Claim, Page
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced
 from . import regression
 from .figure1_runs import Size as Figure1
 from .figure1_runs import prepare, settings
@@ -40,7 +40,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     began = time.perf_counter()
     size = size or Size()
     found = measure(size)
-    page = Reproduced(
+    page = Page(
         name="lp-proj-remark17",
         title="lp-proj, Remark 17: the role of d_sub under attack",
         settings=words(size, found),

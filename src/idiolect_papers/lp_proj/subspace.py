@@ -18,8 +18,8 @@ from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
 from ..marks import Cell, Figure
+from ..page import Page
 from ..runs import Runs
-from ..tabled import Tabled
 from .personal.rows import EQUAL, INNER, UNTIED
 
 METHODS = ("lp-proj-1", "lp-proj-2")
@@ -64,7 +64,7 @@ def write_table16(
     runs = Runs(folder / ".runs" / f"lp-proj-table16-{scale}", jobs)
     found = run(runs, methods, size, source, 0.2, "100")
     title = "MNIST, 2 classes per client"
-    page = Tabled(
+    page = Page(
         name="lp-proj-table16",
         title="lp-proj, Table 16: orthogonalisation of P",
         scale=size.text(scale),
@@ -94,7 +94,7 @@ def write_table17(
     size = Size(size.rounds, size.seeds, {**options, **size.options})
     runs = Runs(folder / ".runs" / f"lp-proj-table17-{scale}", jobs)
     found = run(runs, methods, size, source, 0.1, "100,100")
-    page = Tabled(
+    page = Page(
         name="lp-proj-table17",
         title="lp-proj, Table 17: the dimension of the subspace",
         scale=size.text(scale),

@@ -21,8 +21,8 @@ from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
 from ..marks import Cell, Figure
+from ..page import Page
 from ..runs import Runs
-from ..tabled import Tabled
 from .personal.rows import EQUAL, UNTIED
 
 IMAGENET = "imagenet"
@@ -71,7 +71,7 @@ def write(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> 
     found = runs(points, stock, range(size.seeds))
     title = TITLE if real else f"{federation.name}, {federation.clients} clients, in its place"
     d = stock.tasks[""].d
-    page = Tabled(
+    page = Page(
         name="lp-proj-table2",
         title="lp-proj, Table 2 in form: ResNet-34 and a block-diagonal P",
         scale=f"{scale}: {size.rounds} rounds of {size.steps} steps, {size.seeds} seed, "

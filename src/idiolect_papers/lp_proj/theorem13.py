@@ -16,10 +16,10 @@ import numpy as np
 
 from ..closed_forms.iterates import draw_rounds, step_weights
 from ..closed_forms.lpproj_rates import Scheduled
-from ..jobs import Work, finished
+from ..page import Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked
-from ..reproduced import Reproduced, Row
+from ..runs import Work, finished
 from .smooth import Nonconvex
 from .theorem15 import DRAWS, FIRST
 
@@ -105,7 +105,7 @@ def write(folder: Path, size: Size | None = None, workers: int = 2) -> list[Path
     return _reproduced(cases, results, time.monotonic() - began).write(folder)
 
 
-def _reproduced(cases: Cases, results: dict[Uniform, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Uniform, dict[str, Any]], seconds: float) -> Page:
     size = cases.size
     curves = {
         name: np.array([[results[job]["expected"] for job in jobs] for jobs in group]).T
@@ -173,12 +173,12 @@ def _reproduced(cases: Cases, results: dict[Uniform, dict[str, Any]], seconds: f
         ],
         log="xy",
     )
-    return Reproduced(
+    return Page(
         NAME,
         "lp-proj, Theorem 13: constant steps on a smooth problem",
-        SETTINGS.format(size=size, theory=theory, first=FIRST, most=1 / theory.slowness),
-        claims,
-        {"A run for every T, with the step for that T:": rows},
+        settings=SETTINGS.format(size=size, theory=theory, first=FIRST, most=1 / theory.slowness),
+        claims=claims,
+        tables={"A run for every T, with the step for that T:": rows},
         figures={"rounds": list(size.rounds), "curves": {n: c.tolist() for n, c in curves.items()}},
         panels=[panel],
         seconds=seconds,

@@ -18,10 +18,10 @@ from idiolect.run.run import torch_threads
 
 from ..closed_forms.linear_regression import solutions
 from ..closed_forms.lpproj_rates import Scheduled
-from ..jobs import Work, finished
+from ..page import Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide, spaced
-from ..reproduced import Reproduced, Row
+from ..runs import Work, finished
 from .quadratic import Quadratic
 
 PRACTICAL = 8.0  # ζ / κ_F: then η̃_0 = 1 / L_F, the largest step of plain gradient descent
@@ -202,7 +202,7 @@ class Curve:
         }
 
 
-def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: float) -> Page:
     sampled, own, everyone = (
         Curve.of(jobs, results) for jobs in (cases.sampled, cases.own, cases.everyone)
     )
@@ -318,17 +318,17 @@ def _reproduced(cases: Cases, results: dict[Work, dict[str, Any]], seconds: floa
         )
         for job in curve.jobs[:1]
     ]
-    return Reproduced(
+    return Page(
         NAME,
         "lp-proj, Theorem 14: the rates 1/T and 1/(β² T²)",
-        SETTINGS.format(
+        settings=SETTINGS.format(
             size=cases.size,
             theory=top.case.theory(),
             most=cases.own[0].case.theory(),
             case=top.case,
         ),
-        claims,
-        {
+        claims=claims,
+        tables={
             "Slopes are fitted to log distance against log(ζ + T) from T = ζ on, repetition by "
             "repetition (mean and 95 % interval). η̃ = η β R.": rows,
             "The dimension of the subspace (S = 2 of 10, practical ζ). The last two columns are "

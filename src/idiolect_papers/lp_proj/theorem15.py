@@ -16,10 +16,10 @@ import torch
 
 from ..closed_forms.iterates import draw_rounds, step_weights
 from ..closed_forms.lpproj_rates import Scheduled
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide, spaced
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 from .smooth import Nonconvex
 
 NAME = "lp-proj-theorem15"
@@ -110,7 +110,7 @@ def write(folder: Path, size: Size | None = None, workers: int = 2) -> list[Path
     return _reproduced(cases, results, time.monotonic() - began).write(folder)
 
 
-def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: float) -> Page:
     curves = {
         name: np.array([results[job]["expected"] for job in jobs])
         for name, jobs in cases.groups.items()
@@ -181,14 +181,14 @@ def _reproduced(cases: Cases, results: dict[Drawn, dict[str, Any]], seconds: flo
             log="xy",
         )
     ]
-    return Reproduced(
+    return Page(
         NAME,
         "lp-proj, Theorem 15: schedules on a smooth problem",
-        SETTINGS.format(
+        settings=SETTINGS.format(
             size=cases.size, theory=theory, case=top.case, own=1 / theory.slowness, first=FIRST
         ),
-        claims,
-        {"Slopes are fitted from T/20 on, repetition by repetition:": rows},
+        claims=claims,
+        tables={"Slopes are fitted from T/20 on, repetition by repetition:": rows},
         figures={"rounds": top.at(), "curves": {n: c.tolist() for n, c in curves.items()}},
         panels=panels,
         seconds=seconds,

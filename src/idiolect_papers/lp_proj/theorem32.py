@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ..closed_forms.linear_regression import fairness, losses
+from ..page import Claim, Page
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced
 from . import regression
 from .regression import Mean
 from .theorem32_runs import FEDAVG, LOCAL, LPPROJ, PFEDME, Size, covariance, over_dims, over_lams
@@ -39,7 +39,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             for seed in range(size.seeds):
                 by_dim[rho].append(over_dims(size, rho, seed))
                 step()
-    page = Reproduced(
+    page = Page(
         name="lp-proj-theorem32",
         title="lp-proj, Theorem 32: variance of test losses over clients",
         settings=words(size),

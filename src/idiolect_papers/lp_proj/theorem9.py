@@ -20,10 +20,10 @@ from idiolect.run.run import torch_threads
 
 from ..closed_forms.iterates import averaged, geometric_weights
 from ..closed_forms.lpproj_rates import Scheduled
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 from .quadratic import Quadratic
 
 NAME = "lp-proj-theorem9"
@@ -171,7 +171,7 @@ class Curve:
         ]
 
 
-def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: float) -> Reproduced:
+def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: float) -> Page:
     sampled, own, noisy, floor = (
         Curve.of(group, results) for group in (cases.sampled, cases.own, cases.noisy, cases.floor)
     )
@@ -281,10 +281,10 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
     ]
     case = every[0].case
     most = own.jobs[0].case.theory()
-    return Reproduced(
+    return Page(
         NAME,
         "lp-proj, Theorem 9: constant steps and the averaged iterate",
-        SETTINGS.format(
+        settings=SETTINGS.format(
             case=case,
             theory=theory,
             size=cases.size,
@@ -292,8 +292,8 @@ def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: f
             least_own=2 / (most.most * most.mu_F),
             own=most.beta,
         ),
-        claims,
-        {
+        claims=claims,
+        tables={
             "A run for every T, with the step for that T (means over repetitions):": tables,
             f"The floor (S = N, exact gradients, β = {floor.jobs[0].case.beta:g}):": floors,
         },

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from idiolect.core import streams
 from idiolect.server.rules import Rule, TooFew, parse_rule
 
-from ..result_cache import kept
+from ..runs import Work, finished
 
 CLIENTS = 20
 DIMENSION = 20
@@ -171,10 +170,10 @@ def error(rule: Rule, rows: Tensor, mean: Tensor, keys: int) -> float:
     return sum(float(e.square().sum()) for e in errors) / keys
 
 
-Found = tuple[float, str, str]  # the largest ratio, for which honest rows, under which attack
+Worst = tuple[float, str, str]  # the largest ratio, for which honest rows, under which attack
 
 
-def worst(text: str, n: int, f: int) -> Found | None:
+def worst(text: str, n: int, f: int) -> Worst | None:
     """The most that f malicious clients moved a rule; None where it cannot withstand f of n.
 
     >>> worst("krum(f={f})", 20, 9) is None
@@ -186,7 +185,7 @@ def worst(text: str, n: int, f: int) -> Found | None:
         rule.check(n)
     except TooFew:
         return None
-    found = (0.0, "", "")
+    largest = (0.0, "", "")
     for kind in HONEST:
         honest = honest_rows(kind, n - f)
         mean = honest.mean(0)
@@ -194,56 +193,67 @@ def worst(text: str, n: int, f: int) -> Found | None:
         for attack, malicious_rows in ATTACKS.items():
             for malicious in malicious_rows(honest, f):
                 moved = error(rule, torch.cat([honest, malicious]), mean, keys)
-                found = max(found, (round(moved / scale, 3), kind, attack))
-    return found
+                largest = max(largest, (round(moved / scale, 3), kind, attack))
+    return largest
 
 
-def by_share(text: str) -> dict[str, Found | None]:
+def by_share(text: str) -> dict[str, Worst | None]:
     return {f"δ = {delta:g}": worst(text, CLIENTS, round(delta * CLIENTS)) for delta in SHARES}
 
 
-def by_clients(text: str) -> dict[str, Found | None]:
+def by_clients(text: str) -> dict[str, Worst | None]:
     return {f"n = {n}": worst(text, n, 1) for n in GROWING}
 
 
-def number(found: Found | None) -> str:
-    if found is None:
+def number(cell: Worst | None) -> str:
+    if cell is None:
         return "–"
-    return f"{found[0]:.2g}" if found[0] < 10 else f"{found[0]:,.0f}"
+    return f"{cell[0]:.2g}" if cell[0] < 10 else f"{cell[0]:,.0f}"
 
 
 def label(text: str) -> str:
     return "trimmed-mean, not told f" if text == "trimmed-mean" else text.replace("(f={f})", "")
 
 
+@dataclass(frozen=True)
+class RuleJob(Work):
+    """One line of one of the two tables."""
+
+    table: str
+    rule: str
+
+    def train(self) -> dict[str, Worst | None]:
+        return by_share(self.rule) if self.table == SHARE else by_clients(self.rule)
+
+    def describe(self) -> str:
+        return f"{label(self.rule)}, by {self.table}"
+
+
 def write(folder: Path) -> list[Path]:
     """Measure (under a minute) and write rules.md and rules.json."""
-    console = Console(stderr=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = {(table, rule): RuleJob(table, rule) for table in TABLES for rule in RULES}
+    results = finished(list(jobs.values()), folder, "rules", workers=1)
     page = [HEAD]
-    stored: dict[str, dict[str, dict[str, Found | None]]] = {}
-    with kept(folder / ".rules.jsonl") as keep:
-        for title, measure, before in (
-            ("share of malicious clients", by_share, FIRST),
-            ("number of clients", by_clients, SECOND),
-        ):
-            page.append(before)
-            for text in RULES:
-                cells = keep(partial(measure, text), title, text)
-                if text == RULES[0]:
-                    page.append("| rule | " + " | ".join(cells) + " | the largest with |")
-                    page.append("|---" * (len(cells) + 2) + "|")
-                _, kind, attack = max(c for c in cells.values() if c)
-                numbers = " | ".join(map(number, cells.values()))
-                page.append(f"| {label(text)} | {numbers} | {kind}, {attack} |")
-                console.print(page[-1], highlight=False, soft_wrap=True)
-                stored.setdefault(title, {})[label(text)] = cells
-        page.append(LAST)
-        (folder / "rules.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-        figures = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
-        (folder / "rules.json").write_text(figures, encoding="utf-8")
+    stored: dict[str, dict[str, dict[str, Worst | None]]] = {}
+    for table, heading in TABLES.items():
+        columns = list(results[jobs[table, RULES[0]]])
+        page += [heading, "| rule | " + " | ".join(columns) + " | the largest with |"]
+        page.append("|---" * (len(columns) + 2) + "|")
+        for rule in RULES:
+            cells = results[jobs[table, rule]]
+            _, kind, attack = max(c for c in cells.values() if c)
+            numbers = " | ".join(map(number, cells.values()))
+            page.append(f"| {label(rule)} | {numbers} | {kind}, {attack} |")
+            stored.setdefault(table, {})[label(rule)] = cells
+    page.append(LAST)
+    (folder / "rules.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    figures = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+    (folder / "rules.json").write_text(figures, encoding="utf-8")
     return [folder / "rules.md", folder / "rules.json"]
 
 
+SHARE = "share of malicious clients"
 HEAD = f"""\
 # Which aggregation rule?
 
@@ -273,6 +283,7 @@ SECOND = """
 Here δ = 1/n falls. A robust aggregator's number stays bounded: one malicious client among many does
 less and less harm.
 """
+TABLES = {SHARE: FIRST, "number of clients": SECOND}
 LAST = """
 ## What it shows
 

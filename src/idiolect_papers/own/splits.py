@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.methods.ffgg import Ffgg
@@ -27,7 +25,7 @@ from idiolect.study.split_candidates import Candidate
 from idiolect.study.splits import Splits, splits, without_test
 from idiolect.task.task import Task
 
-from ..result_cache import kept
+from ..runs import Work, finished
 
 STARTS = ("common", "random")  # of the private part: the pre-trained one, or anew (the paper)
 
@@ -87,7 +85,7 @@ CASES = {
 }
 
 
-def measure(case: Case, told: Any = None) -> dict[str, Any]:
+def measure(case: Case) -> dict[str, Any]:
     """The advisor's tables and FFGG's validation losses, by the start of the private part."""
     federation, task = case.load()
     unseen = without_test(federation)
@@ -105,7 +103,6 @@ def measure(case: Case, told: Any = None) -> dict[str, Any]:
             rounds=case.rounds,
             finetune_steps=case.steps,
             progress=False,
-            tell=told,
             **shared,
         )
         out["advisor"][how] = found.summary()
@@ -115,8 +112,6 @@ def measure(case: Case, told: Any = None) -> dict[str, Any]:
             one = Candidate(row["part"], (), rank, "low-rank")
             loss = _ffgg(case, one, row["lr"], how, begun, unseen, task)
             out["ffgg"][how][row["name"]] = loss
-            if told is not None:
-                told(f"ffgg, {how} start, {row['name']}: validation loss {number(loss)}")
     return out
 
 
@@ -157,17 +152,26 @@ def _ffgg(
 
 
 # -- the page -----------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class SplitJob(Work):
+    """One case."""
+
+    title: str
+    case: Case
+
+    def train(self) -> dict[str, Any]:
+        return measure(self.case)
+
+    def describe(self) -> str:
+        return self.title
+
+
 def write(folder: Path, cases: dict[str, Case] = CASES) -> list[Path]:
     """Measure every case (some minutes) and write splits-checked.md and .json."""
-    console = Console(stderr=True)
-    results = {}
-    with kept(folder / ".splits.jsonl") as keep:
-        for title, case in cases.items():
-
-            def told(text: str, title: str = title) -> None:
-                console.print(f"{title}: {text}", highlight=False)
-
-            results[title] = keep(partial(measure, case, told), title, repr(case))
+    jobs = [SplitJob(title, case) for title, case in cases.items()]
+    results = {
+        job.title: result for job, result in finished(jobs, folder, "splits", workers=1).items()
+    }
     text = folder / "splits-checked.md"
     table = folder / "splits-checked.json"
     text.write_text(page(results, cases), encoding="utf-8")

@@ -24,9 +24,9 @@ from idiolect.run.run import run
 from idiolect.task.task import Task
 
 from ..closed_forms.quadratic import Quadratic
-from ..jobs import Work, finished
+from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..reproduced import Claim, Reproduced, Row
+from ..runs import Work, finished
 
 SYNC, ASYNC, BUFFERED = "synchronous", "asynchronous", "buffered"
 MODES = (SYNC, ASYNC, BUFFERED)
@@ -173,7 +173,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     }
     results = finished(list(jobs.values()), folder, "async-stragglers", size.workers)
     found = {key: results[job] for key, job in jobs.items()}
-    page = Reproduced(
+    page = Page(
         name="async-stragglers",
         title="Time to a target when some clients are slow",
         settings=words(size, rates),

@@ -24,11 +24,11 @@ from idiolect_papers.closed_forms.means import Means
 from idiolect_papers.closed_forms.robust import STEEPEST, GemanMcClure, Robust
 from idiolect_papers.feddeper.figure1 import Quadratics, SquaredHinge, digits
 from idiolect_papers.feddeper.theorem2 import Balls
-from idiolect_papers.jobs import Work, finished
 from idiolect_papers.lp_proj.quadratic import Quadratic
 from idiolect_papers.lp_proj.smooth import Nonconvex
 from idiolect_papers.lp_proj.theorem14 import PRACTICAL
 from idiolect_papers.rates import Slope
+from idiolect_papers.runs import Work, finished
 from reference import iterates, lpproj_rates
 
 SMALL = Means(clients=4, samples=5, d=6, low=0.5, high=2.0, noise=0.7, spread=0.8)

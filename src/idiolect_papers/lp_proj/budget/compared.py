@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...marks import Cell, Figure
+from ...page import Page
 from ...runs import Runs
-from ...tabled import Tabled
 from . import measured
 from .cases import CASES, FINETUNED, MAIN, TUNED, VOLUME, Case
 from .published import read_published
@@ -58,8 +58,8 @@ def _measured(
     return stored
 
 
-def _page(number: int, found: dict[str, dict[str, Any]], titles: list[str], scale: str) -> Tabled:
-    return Tabled(
+def _page(number: int, found: dict[str, dict[str, Any]], titles: list[str], scale: str) -> Page:
+    return Page(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy at a budget, and words to a target",
         scale=f"{scale}: {SEEDS[scale]} seeds, the rounds of docs/budget.md"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...marks import Figure
+from ...page import Claim, Page
 from ...panels import Line, Panel
-from ...reproduced import Claim
-from ...tabled import Tabled
 from .measure import Outcome
 from .pages import CHOSEN, PRINTED
 from .rows import EQUAL, METHODS, UNTIED
@@ -25,7 +24,7 @@ Row = dict[str, Any]
 Point = Callable[[Row], tuple[float | None, float | None]]
 
 
-def training(name: str, number: str, found: dict[str, Outcome], scale: str) -> Tabled:
+def training(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
     """Train loss and test accuracy against rounds (Figures 3, 5 and 8)."""
     panels = [
         _curves(title, one, key, label, log)
@@ -40,7 +39,7 @@ def training(name: str, number: str, found: dict[str, Outcome], scale: str) -> T
     return _page(name, f"lp-proj, {number}: training", found, scale, {caption: panels}, claims)
 
 
-def fairness(name: str, number: str, found: dict[str, Outcome], scale: str) -> Tabled:
+def fairness(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
     """Variance of accuracies against accuracy (Figures 2 and 6)."""
     point: Point = lambda row: (_late(row, "accuracy"), _late(row, "variance"))  # noqa: E731
     panels = [_points(t, one, point, "accuracy", "variance") for t, one in found.items()]
@@ -50,7 +49,7 @@ def fairness(name: str, number: str, found: dict[str, Outcome], scale: str) -> T
     return _page(name, title, found, scale, {caption: panels}, claims)
 
 
-def losses(name: str, number: str, found: dict[str, Outcome], scale: str) -> Tabled:
+def losses(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
     """Variance of test losses against test loss (Figure 7)."""
     point: Point = lambda row: (_late(row, "loss"), _late(row, "loss_variance"))  # noqa: E731
     panels = [_points(t, one, point, "test loss", "variance", "xy") for t, one in found.items()]
@@ -59,7 +58,7 @@ def losses(name: str, number: str, found: dict[str, Outcome], scale: str) -> Tab
     return _page(name, title, found, scale, {caption: panels}, [])
 
 
-def collaboration(name: str, number: str, found: dict[str, Outcome], scale: str) -> Tabled:
+def collaboration(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
     """Collaboration fairness against accuracy (Figure 9)."""
 
     def point(row: Row) -> tuple[float | None, float | None]:
@@ -79,9 +78,9 @@ def _page(
     scale: str,
     pictures: dict[str, list[Panel]],
     claims: Sequence[Claim],
-) -> Tabled:
+) -> Page:
     notes = [f"{t}: {one['note']}" for t, one in found.items() if one["note"]]
-    return Tabled(
+    return Page(
         name=name,
         title=title,
         scale=f"{scale}: the runs of lp-proj-table4 or lp-proj-table10",

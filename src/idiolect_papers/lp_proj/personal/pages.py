@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...marks import Cell, Figure, gap
-from ...tabled import Tabled
+from ...page import Page
 from .measure import Outcome
 from .published import COLUMNS, read_published
 from .rows import EQUAL, UNTIED
@@ -16,7 +16,7 @@ OURS = (EQUAL, UNTIED)
 
 def table(
     name: str, number: str, found: dict[str, Outcome], titles: Sequence[str], scale: str
-) -> Tabled:
+) -> Page:
     """The published table beside ours, as far as it was run."""
     cells = [
         Cell(_title(title, found.get(title)), row, column, paper, ours, _stands_in(found, title))
@@ -32,7 +32,7 @@ def table(
         for title, one in found.items()
         for row, figures in one["rows"].items()
     }
-    return Tabled(
+    return Page(
         name=name,
         title=f"lp-proj, {number}: personalisation and fairness",
         scale=f"{scale}: " + "; ".join(f"{t}: {one['scale']}" for t, one in found.items()),

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from ...marks import Cell, Figure
+from ...page import Claim, Page
 from ...panels import Line, Panel
-from ...reproduced import Claim
 from ...runs import Runs
-from ...tabled import Tabled
 from . import measured
 from .grid import ATTACKS, FEDERATIONS, METHODS, MNIST, VOLUME, percent
 from .published import read_published
@@ -59,7 +58,7 @@ def write_table(
     attack = TABLES[number]
     titles = PLACES if number < 12 else (VOLUME,)
     found = _measured(folder, scale, number >= 12, size, jobs)
-    page = Tabled(
+    page = Page(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy of benign clients under {attack} attacks",
         scale=f"{scale}: {size.rounds} rounds{_few(size, titles)}, {size.seeds} seeds",
@@ -100,7 +99,7 @@ def write_figure4(folder: Path, scale: str, size: Size | None = None, jobs: int 
         for federation in size.federations
         for attack in ATTACKS
     ]
-    page = Tabled(
+    page = Page(
         name="lp-proj-figure4",
         title="lp-proj, Figure 4: robustness",
         scale=f"{scale}: the runs of lp-proj-table6 to lp-proj-table9",

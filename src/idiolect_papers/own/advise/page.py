@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...page import Claim, Page
 from ...panels import Line, Panel
-from ...reproduced import Claim, Reproduced
 from .cases import DIGITS, LOGISTIC, SYNTHETIC, Case, Sizes
 from .measure import METHODS, TRUTH_SEEDS, CaseJob
 
@@ -111,17 +111,17 @@ class Judged:
 
 def reproduced(
     jobs: Sequence[CaseJob], outcomes: Sequence[Outcome], sizes: Sizes, seconds: float
-) -> Reproduced:
+) -> Page:
     """All that the page says."""
     cases = [Judged(job.case, found) for job, found in zip(jobs, outcomes, strict=True)]
     tables = {"How often": _counts(cases)}
     for family, heading in HEADINGS.items():
         rows = [c.row() for c in cases if c.case.family == family]
         tables |= {heading: rows} if rows else {}
-    return Reproduced(
+    return Page(
         "advise-accuracy",
         "How often `idiolect advise` is right",
-        SETTINGS.format(
+        settings=SETTINGS.format(
             gradients=sizes.gradients,
             seeds=sizes.seeds,
             clients=sizes.clients,
@@ -130,8 +130,8 @@ def reproduced(
             truth=TRUTH_SEEDS,
             methods=", ".join(METHODS),
         ),
-        _claims(cases),
-        tables,
+        claims=_claims(cases),
+        tables=tables,
         figures={"cases": [{"case": c.case.title(), **c.found} for c in cases]},
         panels=[panel for family in HEADINGS for panel in _panels(cases, family)],
         seconds=seconds,

@@ -7,7 +7,7 @@ from typing import Any
 
 from idiolect.methods import METHODS
 
-from ...reproduced import table
+from ...page import table
 from .choose import rows_of
 from .explained import EXPLAINED
 from .federations import HIDDEN, KINDS

@@ -11,15 +11,13 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from ...result_cache import kept
+from ...runs import Work, finished
 from .cases import METHODS, MODELS
-from .page import line, page
+from .page import page
 
 _CHILD = """
 import json, sys, torch
@@ -33,29 +31,33 @@ print(json.dumps(measure(*sys.argv[1:3])))
 """
 
 
+@dataclass(frozen=True)
+class ModelJob(Work):
+    """The figures of one run, in a process of its own that ends with this one."""
+
+    model: str
+    method: str
+
+    def train(self) -> dict[str, Any]:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD, self.model, self.method, str(os.getpid())],
+            check=True,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for this process: the current run is finished
+        )
+        return json.loads(child.stdout.splitlines()[-1])
+
+    def describe(self) -> str:
+        return f"{self.model}, {self.method}"
+
+
 def write(folder: Path) -> list[Path]:
     """Run everything (some minutes), and write large-models.md and large-models.json."""
-    console = Console(stderr=True)
-    found = []
+    jobs = [ModelJob(model, method) for model in MODELS for method in METHODS]
+    results = list(finished(jobs, folder, "large", workers=1).values())
     text = folder / "large-models.md"
     figures = folder / "large-models.json"
-    with kept(folder / ".large.jsonl") as keep:
-        for model in MODELS:
-            for method in METHODS:
-                found.append(keep(partial(_measured, model, method), model, method))
-                console.print(line(found[-1]), highlight=False, soft_wrap=True)
-        text.write_text(page(found), encoding="utf-8")
-        figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    text.write_text(page(results), encoding="utf-8")
+    figures.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return [text, figures]
-
-
-def _measured(model: str, method: str) -> dict[str, Any]:
-    """The figures of one run, in a process of its own that ends with this one."""
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, model, method, str(os.getpid())],
-        check=True,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,  # Ctrl-C is for this process: the run at work is finished
-    )
-    return json.loads(done.stdout.splitlines()[-1])

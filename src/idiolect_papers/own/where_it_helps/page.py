@@ -11,8 +11,8 @@ import numpy as np
 
 from idiolect.host.scores import interval
 
+from ...page import table
 from ...panels import Line, Panel, draw
-from ...reproduced import table
 from .findings import BETTER, UNCLEAR, WORSE, Row, compared, rank_correlation
 
 NAMES = {

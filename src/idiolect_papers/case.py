@@ -1,0 +1,68 @@
+"""Cases and scales: the federation and model of a column, and how much of it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from idiolect import data, models
+from idiolect.data.federation import Federation
+from idiolect.study.sweep import Stock
+from idiolect.task.task import Task
+
+
+@dataclass(frozen=True)
+class Case:
+    """A federation, its model, and how many clients are heard per round."""
+
+    data: str
+    model: str
+    heard: float = 0.1  # clients heard per round: below 1 a share of them
+    options: dict[str, Any] = field(default_factory=dict)  # of the data
+    model_options: dict[str, Any] = field(default_factory=dict)
+
+    def load(self, **options: Any) -> tuple[Federation, Task]:
+        """The data and the model; `options` of the data go before those of the case."""
+        federation = data.load(self.data, **{**self.options, **options})
+        return federation, self.task(federation)
+
+    def task(self, federation: Federation) -> Task:
+        shape, classes = federation.shape, federation.classes
+        return Task(partial(models.make, self.model, shape, classes, **self.model_options))
+
+    def sample(self, clients: int) -> int:
+        """How many of so many clients are heard per round.
+
+        >>> Case("mnist", "mlp", 0.2).sample(50), Case("mnist", "mlp", 5).sample(50)
+        (10, 5)
+        """
+        return max(1, round(self.heard * clients)) if self.heard < 1 else int(self.heard)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of an experiment is run; experiments add what else they vary."""
+
+    rounds: int
+    seeds: int
+    options: dict[str, Any] = field(default_factory=dict)  # of the data: a part of them
+
+    def text(self, name: str) -> str:
+        """For the page.
+
+        >>> Scale(60, 3, {"clients": 20}).text("quick")
+        'quick: 60 rounds, 3 seeds, clients 20'
+        """
+        part = "".join(f", {k} {v}" for k, v in self.options.items())
+        return f"{name}: {self.rounds} rounds, {self.seeds} seeds{part}"
+
+
+def stock_of(cases: Mapping[str, Case]) -> Stock:
+    """The data and models of cases, by their titles."""
+    loaded = {title: case.load() for title, case in cases.items()}
+    return Stock(
+        {title: federation for title, (federation, _) in loaded.items()},
+        {title: task for title, (_, task) in loaded.items()},
+    )
