@@ -66,7 +66,7 @@ class Watch:
 
     def begin(self) -> None:
         """Look at every carrier that is made from now on."""
-        from idiolect.engine.ray import RayCarrier
+        from idiolect.engine.carriers.ray import RayCarrier
 
         wait, send, receive = RayCarrier._wait_for_all, RayCarrier.send, RayCarrier.receive
 

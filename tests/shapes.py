@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int, Real, Shaped, UInt8, UInt64, jaxtyped
 from torch import Tensor
 
 from idiolect import projections as package
-from idiolect.attacks.base import Attack
+from idiolect.attacks.attack import Attack
 from idiolect.channels.stage import Stage
 from idiolect.method import Method
 from idiolect.server.rules.rule import Rule, Wrapper
@@ -116,7 +116,7 @@ FUNCTIONS: dict[str, Signature] = {
         "messages": UInt8[Array, "K {schema.length}"],
         "return": dict[str, Shaped[Tensor, "K *_"]],
     },
-    "idiolect.server.rules.message:combine_message": {
+    "idiolect.server.rules.rule:combine_message": {
         "up": dict[str, Float[Tensor, "S _"]],
         "weights": Float[Tensor, "S"],
         "return": tuple[dict[str, Float[Tensor, "_"]], dict[str, Tensor]],

@@ -13,7 +13,7 @@ from benchmarks.beyond import FEDAVG, KINDS, LPPROJ, SETTING, needs
 import idiolect as il
 from benchmarks import beyond, on_ray
 from idiolect.host.calls import order_call, sent_reply, verdict_call
-from idiolect.server.exchange import Verdict
+from idiolect.server.protocol import RoundConclusion
 from idiolect.testing import federation, task
 from idiolect.wire.messages import HEADER
 
@@ -38,7 +38,7 @@ def test_bytes_of_frames_are_those_of_the_calls_of_a_round(kind):
     session = il.run(method, whole, data, rounds=1, sample=2, progress=False).session()
     order = session.server.open().order
     sent = session.hosts[0].update(order)
-    verdict = Verdict(order.version, order.heard, order.heard[:0], {})
+    verdict = RoundConclusion(order.version, order.heard, order.heard[:0], {})
     calls = (order_call(order), sent_reply(sent), verdict_call(verdict))
     tensors = sum(t.nbytes for call in calls for t in call.tensors.values())
     one = replace(SETTING, heard=2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect.channels.countsketch import CountSketch, heaviest, shared
+from idiolect.channels.sketch import CountSketch, heaviest, shared
 from idiolect.core import streams
 
 

@@ -471,7 +471,7 @@ def result_of(text: str) -> dict:
 def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_result(
     capsys, monkeypatch
 ):
-    from idiolect.engine.inprocess import InProcess
+    from idiolect.engine.rounds import InProcess
 
     whole = json_of(
         capsys,

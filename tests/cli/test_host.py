@@ -16,7 +16,7 @@ from deploy.sites import Process, Told, agreement, plan_of
 from idiolect.cli.main import main
 from idiolect.deploy.exported_models import load_exported
 from idiolect.deploy.site.rules import Rules
-from idiolect.engine.remote import Remote
+from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.run.session import Session
 

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import torch
 
 from idiolect.core.framing import exchange
-from idiolect.engine.inprocess import InProcess
-from idiolect.engine.remote import Remote
+from idiolect.engine.rounds import InProcess, Remote
 from idiolect.engine.sockets import Sockets
 from idiolect.host.calls import MOST_FRAME, Call
 from idiolect.run.plan import Plan

@@ -20,7 +20,7 @@ from deploy.sites import (
     started,
 )
 from idiolect import data
-from idiolect.engine.remote import Remote, _own
+from idiolect.engine.rounds import Remote, _own
 from idiolect.engine.sockets import Sockets
 from idiolect.host import calls
 from idiolect.host.calls import Call

@@ -34,7 +34,7 @@ from engine.setting import (
     session,
     with_header,
 )
-from idiolect.attacks.host import WatchedHost
+from idiolect.attacks.malicious_host import WatchedHost
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host
 from idiolect.methods import METHODS

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from idiolect.engine.lines import Carrier
-from idiolect.engine.remote import Remote
+from idiolect.engine.retry import Carrier
+from idiolect.engine.rounds import Remote
 from idiolect.host.service import Service
 
 

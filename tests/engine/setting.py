@@ -13,11 +13,12 @@ from idiolect.channels import parse_channel
 from idiolect.core.knobs import build
 from idiolect.host.host import Host
 from idiolect.host.scores import Scores
-from idiolect.host.terms import HostSettings, Sent
+from idiolect.host.settings import HostSettings
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.contract import Contract
+from idiolect.server.protocol import HostUpdate
 from idiolect.server.roster import Roster
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server
@@ -91,7 +92,7 @@ class Network:
         self._answers = answers
         self.arrived: list[bytes] = []  # of all rounds, answers among them
 
-    def update(self, order) -> Sent:
+    def update(self, order) -> HostUpdate:
         sent = self._host.update(order)
         messages = [sent.messages.row(k) for k in range(len(sent.messages))]
         arrived = self._tamper(order.version, messages)
@@ -100,7 +101,7 @@ class Network:
             return sent
         return replace(sent, messages=Ragged.of(arrived), values=np.zeros(len(arrived)))
 
-    def updates(self, order) -> Iterator[Sent]:
+    def updates(self, order) -> Iterator[HostUpdate]:
         yield self.update(order)
 
     def answer(self, query) -> np.ndarray:

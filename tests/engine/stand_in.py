@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from idiolect.data.federation import SPLITS, Federation
-from idiolect.engine.lines import Carrier
+from idiolect.engine.retry import Carrier
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host
 from idiolect.host.service import Service
-from idiolect.host.terms import HostSettings
+from idiolect.host.settings import HostSettings
 from idiolect.run.plan import Plan
 from idiolect.run.session import Session
 

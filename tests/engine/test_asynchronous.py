@@ -24,12 +24,12 @@ from engine.setting import (
 )
 from engine.setting import hosts as synchronous_hosts
 from idiolect.core import streams
-from idiolect.engine.asynchronous import Asynchronous, Pace
+from idiolect.engine.arrivals import Asynchronous, Pace
 from idiolect.engine.delays import parse_delays
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.methods import METHODS, make_method
 from idiolect.run.validate import why_not
-from idiolect.server.arrivals import Arrivals
+from idiolect.server.asynchronous import AsyncServer
 from idiolect.server.staleness import parse_staleness
 from idiolect.testing import state_of
 from methods.common import PARTS
@@ -152,7 +152,7 @@ def hosts(agreed, count=2):
 def engine(agreed, delays="constant", count=2, sample=CLIENTS, rule="mean", step=None, **options):
     pace = Pace(options.pop("concurrency", 0), options.pop("next_client", "sampled"))
     one = server(agreed, sample=sample, rule=rule, step=step)
-    arrivals = Arrivals(one, **options)
+    arrivals = AsyncServer(one, **options)
     return Asynchronous(one, hosts(agreed, count), None, arrivals, pace, parse_delays(delays))
 
 
@@ -324,7 +324,7 @@ def test_robust_rules_combine_a_buffer():
         hosts(agreed),
         arrivals=None,
     )
-    one.arrivals = Arrivals(one.server, buffer=CLIENTS)
+    one.arrivals = AsyncServer(one.server, buffer=CLIENTS)
     far = np.float32(1e6).tobytes()
     one.tamper = lambda number, m: [m if number != 2 else m[:24] + far * ((len(m) - 24) // 4)]
     one.advance()

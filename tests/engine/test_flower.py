@@ -14,8 +14,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from engine.engine_suite import EngineSuite
-from idiolect.engine.flower import FlowerCarrier
-from idiolect.engine.remote import Remote
+from idiolect.engine.carriers.flower import FlowerCarrier
+from idiolect.engine.rounds import Remote
 from idiolect.host.service import Service
 from idiolect_flower import node
 from idiolect_flower.clients import KEY, look_sooner
@@ -227,7 +227,7 @@ def test_a_superlink_that_is_away_for_a_moment_costs_nothing(grid, carrier, monk
     grid.reply(0, framed(b"answer"))
     assert carrier.receive(0.0) == []
     assert carrier.receive(5.0) == [(ticket, b"answer")]
-    monkeypatch.setattr("idiolect.engine.flower.UNREACHED", -1.0)
+    monkeypatch.setattr("idiolect.engine.carriers.flower.UNREACHED", -1.0)
     carrier.send(0, b"another")
     left[0] = 9
     with pytest.raises(ConnectionError):

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.engine_suite import EngineSuite
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 
 
 class TestInProcess(EngineSuite):

@@ -27,10 +27,10 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
 from idiolect.cli.main import main  # noqa: E402
-from idiolect.engine import ray as engine  # noqa: E402
-from idiolect.engine.remote import Remote  # noqa: E402
+from idiolect.engine.carriers import ray as engine  # noqa: E402
+from idiolect.engine.rounds import Remote  # noqa: E402
+from idiolect.host.lazy_federation import LazyFederation  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402
-from idiolect.host.surveyed import Surveyed  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
 from idiolect.run.survey import data_of  # noqa: E402
@@ -219,7 +219,7 @@ def by_name(address, data="synthetic", options=None, **more):
 def test_data_by_name_are_with_their_hosts_alone(address, more):
     """The driver has a census of them; what a run shows of its data is the same."""
     (here, data), (there, census) = by_name(address, **more)
-    assert isinstance(census, Surveyed) and not isinstance(data, Surveyed)
+    assert isinstance(census, LazyFederation) and not isinstance(data, LazyFederation)
     assert census.inputs.shape == data.inputs.shape and census.inputs.stride(0) == 0
     assert census.targets.stride(0) == 0
     assert "loaded" not in vars(census)  # nothing of the run has asked for the samples

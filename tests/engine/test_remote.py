@@ -8,10 +8,10 @@ from engine.loopback import Loopback, remote
 from engine.setting import CLIENTS, EXACT, Network, balanced, contract, hosts, of_server, server
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Census
-from idiolect.engine.remote import Remote
+from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
-from idiolect.host.foreign import Foreign
 from idiolect.host.metrics import form_of
+from idiolect.host.remote_host import SiteProxy
 from idiolect.host.service import Service
 
 
@@ -52,7 +52,7 @@ def odd(reply: bytes, kind: str = "update", strict: bool = False, channel: str =
     real = hosts(agreed, 2)
     carrier = Odd([Service(h) for h in real], kind, reply)
     form = form_of(real[0].data, agreed.task.criterion)
-    seen = [Foreign(_census(h), h.wire_ids, h.settings, form) for h in real]
+    seen = [SiteProxy(_census(h), h.wire_ids, h.settings, form) for h in real]
     told = []
     engine = Remote(
         server(agreed, sample=CLIENTS),

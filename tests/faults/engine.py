@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from engine.setting import with_header
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.host.host import Host
-from idiolect.host.outgoing import CheckedHost
-from idiolect.host.terms import Sent
-from idiolect.server.exchange import Verdict
+from idiolect.server.protocol import HostUpdate, RoundConclusion
 from idiolect.server.server import Server
+from idiolect.testing.leaks import CheckedHost
 from idiolect.wire.messages import HEADER
 
 ENGINES = {"in-process": InProcess}
@@ -91,7 +90,7 @@ class Post:
     plan: Plan = field(default_factory=Plan)
     late: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))  # by round
     arrived: dict[int, list[bytes]] = field(default_factory=dict)  # this round, by true sender
-    verdict: Verdict | None = None
+    verdict: RoundConclusion | None = None
 
     def carry(self, version: int, kinds: dict[int, str], messages: dict[int, bytes]) -> list[bytes]:
         """What arrives of these messages, by their senders' wire ids."""
@@ -117,7 +116,7 @@ class FaultyHost:
         self.checked = CheckedHost(host)
         self.post = post
 
-    def update(self, order) -> Sent:
+    def update(self, order) -> HostUpdate:
         plan = self.post.plan
         if plan.twice:
             self.real.update(order)
@@ -132,7 +131,7 @@ class FaultyHost:
             ]
         return replace(sent, messages=arrives, values=np.zeros(len(arrives)))
 
-    def updates(self, order) -> Iterator[Sent]:
+    def updates(self, order) -> Iterator[HostUpdate]:
         yield self.update(order)
 
     def answer(self, query) -> list[bytes]:
@@ -140,7 +139,7 @@ class FaultyHost:
         rows = {int(row[16:20].copy().view("<u4")[0]): row.tobytes() for row in answers}
         return self.post.carry(query.version, self.post.plan.answers, rows)
 
-    def conclude(self, verdict: Verdict) -> None:
+    def conclude(self, verdict: RoundConclusion) -> None:
         self.post.verdict = verdict
         self.checked.conclude(verdict)
 
@@ -165,19 +164,19 @@ class ScriptedHost:
         self.real = host
         self.altered: dict[int, bytes] = {}  # by wire id
 
-    def update(self, order) -> Sent:
+    def update(self, order) -> HostUpdate:
         sent = self.real.update(order)
         own = [(int(k), sent.messages.row(i)) for i, k in enumerate(_senders(sent))]
         return replace(sent, messages=[self.altered.get(k, message) for k, message in own])
 
-    def updates(self, order) -> Iterator[Sent]:
+    def updates(self, order) -> Iterator[HostUpdate]:
         yield self.update(order)
 
     def __getattr__(self, name: str):
         return getattr(self.real, name)
 
 
-def _senders(sent: Sent) -> np.ndarray:
+def _senders(sent: HostUpdate) -> np.ndarray:
     if not len(sent.messages):
         return np.zeros(0, dtype=np.int64)
     head = np.ascontiguousarray(sent.messages.matrix[:, :HEAD]).view(HEADER)[:, 0]

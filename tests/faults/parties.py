@@ -18,10 +18,10 @@ from engine.setting import FEDERATION, RUN, TASK, bits, of_server
 from faults.engine import ENGINES, FaultyHost, Post, ScriptedHost, ScriptedServer
 from faults.fileops import at_operation, full_disk
 from idiolect.attacks import parse_attack
-from idiolect.attacks.host import MaliciousHost
+from idiolect.attacks.malicious_host import MaliciousHost
 from idiolect.channels import parse_channel
 from idiolect.host.host import Host
-from idiolect.host.terms import HostSettings
+from idiolect.host.settings import HostSettings
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
 from idiolect.server.contract import Contract

@@ -17,7 +17,7 @@ from faults.mutator import HEAD, Mutator
 from idiolect.channels import CHANNELS, parse_channel
 from idiolect.channels.link import Link
 from idiolect.wire import messages as wire
-from idiolect.wire.admission import BODIES, FATES, REASONS, Admitted, Inbox
+from idiolect.wire.admission import BODIES, FATES, REASONS, AdmittedMessages, Inbox
 from idiolect.wire.ragged import Ragged
 
 MESSAGES = int(os.environ.get("IDIOLECT_FAULTS_MESSAGES", "3000"))
@@ -119,7 +119,7 @@ def winners(messages: list[bytes], alone: list[str]) -> dict[int, bytes]:
     return won
 
 
-def same(a: Admitted, b: Admitted) -> bool:
+def same(a: AdmittedMessages, b: AdmittedMessages) -> bool:
     states = ((a.up, b.up), (a.memory, b.memory))
     return (
         torch.equal(a.wire_ids, b.wire_ids)
@@ -130,7 +130,7 @@ def same(a: Admitted, b: Admitted) -> bool:
     )
 
 
-def check(at: Setting, messages: list[bytes], cuts: list[int]) -> Admitted:
+def check(at: Setting, messages: list[bytes], cuts: list[int]) -> AdmittedMessages:
     """All that must hold for one batch, which comes in parts."""
     everyone = np.arange(CLIENTS)
     box = at.inbox(everyone)

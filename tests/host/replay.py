@@ -8,7 +8,7 @@ import torch
 
 from engine.loopback import Loopback
 from engine.setting import bits, contract, hosts, server
-from idiolect.engine.remote import Remote
+from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host

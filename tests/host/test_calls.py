@@ -14,8 +14,7 @@ from idiolect.host import calls
 from idiolect.host.calls import Call
 from idiolect.host.metrics import Form, Measured, parse_metrics
 from idiolect.host.scores import Scores
-from idiolect.host.terms import Sent
-from idiolect.server.exchange import Order, Query, Verdict
+from idiolect.server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from idiolect.wire.ragged import Ragged
 
 IDS = torch.tensor([2, 5, 9])
@@ -24,20 +23,20 @@ NAN = float("nan")
 METRICS = parse_metrics("auc,f1")
 
 
-def orders() -> list[Order]:
+def orders() -> list[RoundRequest]:
     return [
-        Order(0, b"", NONE, NONE),
-        Order(7, bytes(range(256)), IDS, IDS[:2], {"rates": 0.1, "batch": 2}),
-        Order(2**32 - 1, b"x", IDS, NONE, {}, torch.tensor([0, 3, 1])),
+        RoundRequest(0, b"", NONE, NONE),
+        RoundRequest(7, bytes(range(256)), IDS, IDS[:2], {"rates": 0.1, "batch": 2}),
+        RoundRequest(2**32 - 1, b"x", IDS, NONE, {}, torch.tensor([0, 3, 1])),
     ]
 
 
-def sents() -> list[Sent]:
+def sents() -> list[HostUpdate]:
     ragged = Ragged.of([b"abc", b"", b"longer one"])
     return [
-        Sent(Ragged.empty(0), np.zeros(0), NONE, NONE),
-        Sent(ragged, np.array([3.0, 0.0, 2.5]), IDS, torch.tensor([4, 0, 10**12])),
-        Sent(ragged, np.ones(3), IDS[:1], IDS[:1], {"probes": torch.tensor([5])}),
+        HostUpdate(Ragged.empty(0), np.zeros(0), NONE, NONE),
+        HostUpdate(ragged, np.array([3.0, 0.0, 2.5]), IDS, torch.tensor([4, 0, 10**12])),
+        HostUpdate(ragged, np.ones(3), IDS[:1], IDS[:1], {"probes": torch.tensor([5])}),
     ]
 
 
@@ -98,7 +97,7 @@ def test_a_question_and_its_answers_arrive_as_they_were_sent(asked):
 
 @pytest.mark.parametrize("taken", [{}, {"w": b"\x00\xff", "c": b""}])
 def test_the_end_of_a_round_arrives_as_it_was_sent(taken):
-    verdict = Verdict(4, IDS[:2], IDS[2:], taken)
+    verdict = RoundConclusion(4, IDS[:2], IDS[2:], taken)
     for kind in ("conclude", "arrived"):
         assert same(calls.read_verdict(travelled(calls.verdict_call(verdict, kind))), verdict)
 
@@ -133,7 +132,7 @@ def sound() -> list[bytes]:
     made += [calls.sent_reply(s) for s in sents()]
     made += [calls.query_call(Query(3, "w", b"coordinates", IDS))]
     made += [calls.answer_reply(np.arange(12, dtype=np.uint8).reshape(3, 4))]
-    made += [calls.verdict_call(Verdict(4, IDS, NONE, {"w": b"abc"}))]
+    made += [calls.verdict_call(RoundConclusion(4, IDS, NONE, {"w": b"abc"}))]
     made += [calls.evaluate_call("evaluate", 5, b"down", IDS, ("test",))]
     made += [calls.scores_reply(s) for s in scores()]
     return [call.pack() for call in made]

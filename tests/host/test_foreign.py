@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from idiolect.data.federation import Census
-from idiolect.host.foreign import Foreign
 from idiolect.host.metrics import Form, Measured, parse_metrics
+from idiolect.host.remote_host import SiteProxy
 from idiolect.host.scores import Scores
-from idiolect.host.terms import HostSettings
+from idiolect.host.settings import HostSettings
 
 IDS = torch.tensor([3, 7])
 METRICS = parse_metrics("auc,f1")
@@ -20,7 +20,7 @@ FORM = Form(3)
 def host():
     sizes = {"train": [9, 9], "valid": [0, 0], "test": [4, 5]}
     census = Census.of_sizes(["a", "b"], sizes, classes=3, shape=(2,))
-    return Foreign(census, IDS, HostSettings(metrics=METRICS), FORM)
+    return SiteProxy(census, IDS, HostSettings(metrics=METRICS), FORM)
 
 
 def scores() -> Scores:

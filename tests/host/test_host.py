@@ -19,9 +19,9 @@ from engine.setting import (
 )
 from idiolect import SettingError
 from idiolect.data.federation import Federation
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.host.host import Host
-from idiolect.host.terms import HostSettings
+from idiolect.host.settings import HostSettings
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings

@@ -14,7 +14,7 @@ from engine.setting import (
     of_server,
     server,
 )
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.methods import METHODS, make_method
 from idiolect.server.server import Server
 

@@ -13,7 +13,7 @@ from idiolect.host import calls
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.service import Service
-from idiolect.server.exchange import Order, Verdict
+from idiolect.server.protocol import RoundConclusion, RoundRequest
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_round_whose_end_was_never_told_is_as_one_that_was_not_heard(recorded,
         recorded.replayed(service, 0, 2)
         service.handle(recorded.of(2)[0])
     order = calls.read_order(Call.open(recorded.of(2)[0]))
-    told.handle(calls.verdict_call(Verdict(2, order.heard[:0], order.heard, {})).pack())
+    told.handle(calls.verdict_call(RoundConclusion(2, order.heard[:0], order.heard, {})).pack())
     for service in (told, untold):
         assert Call.open(service.handle(recorded.of(3)[0])).kind == "sent"
         assert service.concluded == 2
@@ -155,10 +155,10 @@ def test_clients_that_arrive_one_by_one_are_on_disk_as_they_arrive(tmp_path):
     for version, who in ((0, [0, 2, 5]), (3, [1]), (1, [4])):
         ids = torch.tensor(who)
         message = with_header(down, version=version)
-        order = Order(version, message, ids, ids, {}, torch.zeros_like(ids))
+        order = RoundRequest(version, message, ids, ids, {}, torch.zeros_like(ids))
         service.handle(calls.order_call(order, "begin").pack())
         for one in ids.split(1):
-            verdict = Verdict(version, one, one[:0], {})
+            verdict = RoundConclusion(version, one, one[:0], {})
             reply = Call.open(service.handle(calls.verdict_call(verdict, "arrived").pack()))
             assert reply.kind == "status", reply.facts
             again = Durable(engine_host(agreed, EVERYONE, asynchronous=True), tmp_path)

@@ -14,11 +14,11 @@ from idiolect import FedAvg
 from idiolect.core.knobs import build
 from idiolect.data.federation import SPLITS
 from idiolect.host.host import Host
-from idiolect.host.outgoing import CheckedHost, Undeclared, other_rows
 from idiolect.methods import METHODS, make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.testing import check_method, checked_hosts, federation, task
+from idiolect.testing.leaks import CheckedHost, Undeclared, other_rows
 from idiolect.wire.ragged import Ragged
 
 FEDERATION = federation()

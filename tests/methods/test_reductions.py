@@ -10,7 +10,7 @@ from torch import nn
 
 import idiolect as il
 from idiolect.host.host import Host
-from idiolect.host.terms import Sent
+from idiolect.server.protocol import HostUpdate
 from idiolect.server.step import ServerStep
 from idiolect.wire import messages as wire
 from methods.common import LOGISTIC, N, every_model
@@ -176,7 +176,7 @@ def messages_and_w(method, federation, monkeypatch):
     updates = Host.updates
 
     def noting(self, order):
-        sent = Sent.merge(list(updates(self, order)))
+        sent = HostUpdate.merge(list(updates(self, order)))
         contract = self.contract
         down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
         up = wire.unpack(contract.up, sent.messages.matrix)

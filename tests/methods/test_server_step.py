@@ -10,7 +10,7 @@ import torch
 import idiolect as il
 from idiolect.host import host
 from idiolect.host.host import Host
-from idiolect.host.terms import Sent
+from idiolect.server.protocol import HostUpdate
 from idiolect.wire import messages as wire
 from methods.common import an_lpproj, assert_equals, fedavg_reference, lpproj_reference
 from reference import setting
@@ -157,7 +157,7 @@ def test_a_rejected_message_is_an_absent_client(federation, monkeypatch, reason,
     updates = Host.updates
 
     def spoiled(self, order):
-        sent = Sent.merge(list(updates(self, order)))
+        sent = HostUpdate.merge(list(updates(self, order)))
         messages = [
             spoil(sent.messages.row(k), reason)
             if (order.version, i) == (1, faulty)

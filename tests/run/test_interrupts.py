@@ -12,7 +12,7 @@ import idiolect as il
 from helpers import classification
 from idiolect import Interrupted
 from idiolect.cli.main import main
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.run.interrupts import SIGNALS, finish_on_interrupt
 from idiolect.study.many import finish, stored
 from study.tiny_jobs import Square

@@ -18,7 +18,7 @@ from engine.setting import (
     of_server,
     server,
 )
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.methods import make_method
 from idiolect.server.step import ServerStep
 

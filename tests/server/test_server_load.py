@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.setting import contract, hosts, server
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.server.step import ServerStep
 
 ADAM = ServerStep("adam", 0.01)

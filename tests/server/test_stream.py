@@ -15,7 +15,7 @@ from idiolect.server.contract import Contract
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server
 from idiolect.server.step import ServerStep
-from idiolect.server.stream import Plan, largest_number
+from idiolect.server.streaming_mean import StreamingPlan, largest_number
 from idiolect.testing import federation, task
 
 CHANNELS = ("none", "qsgd(levels=8)", "feedback + topk(share=0.5)", "sketch(columns=5, rows=3)")
@@ -25,7 +25,7 @@ MOMENTUM = ServerStep("sgd", 1.0, "momentum=0.9")
 
 def small(at: Server) -> Server:
     """With so little memory that messages are summed as they arrive."""
-    at.plan = Plan.of(at.contract, at.rule, at.sample, 0)
+    at.plan = StreamingPlan.of(at.contract, at.rule, at.sample, 0)
     assert at.plan.streams, at.plan.reason
     return at
 
@@ -57,7 +57,7 @@ def streaming(name: str) -> bool:
 @pytest.mark.parametrize("name", [n for n in METHODS if streaming(n)])
 def test_a_summed_round_is_a_held_round(name, channel):
     agreed = contract(name, channel=channel, dtype=torch.float64)
-    plan = Plan.of(agreed, parse_rule("mean"), CLIENTS, 0)
+    plan = StreamingPlan.of(agreed, parse_rule("mean"), CLIENTS, 0)
     if not plan.streams:  # votes go around a sketch
         assert "goes around" in plan.reason
         return
@@ -130,15 +130,17 @@ RULES = ("mean", "median", "krum(f=1)", "trimmed-mean(f=1)", "norm-bound + mean"
 
 @pytest.mark.parametrize("rule", RULES)
 def test_only_the_mean_can_be_summed(rule):
-    plan = Plan.of(contract("fedavg"), parse_rule(rule), CLIENTS, 0)
+    plan = StreamingPlan.of(contract("fedavg"), parse_rule(rule), CLIENTS, 0)
     assert plan.streams == (rule == "mean") and bool(plan.reason) == (rule != "mean")
 
 
 def test_a_cohort_that_fits_is_held():
     agreed = contract("fedavg")
     bytes = CLIENTS * agreed.task.d * 4
-    assert Plan.of(agreed, parse_rule("mean"), CLIENTS, bytes) == Plan(bytes)
-    assert Plan.of(agreed, parse_rule("mean"), CLIENTS, bytes - 1) == Plan(bytes, True)
+    assert StreamingPlan.of(agreed, parse_rule("mean"), CLIENTS, bytes) == StreamingPlan(bytes)
+    assert StreamingPlan.of(agreed, parse_rule("mean"), CLIENTS, bytes - 1) == StreamingPlan(
+        bytes, True
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_cohort_that_fits_is_held():
     ],
 )
 def test_what_cannot_be_summed_says_why(method, channel, reason):
-    plan = Plan.of(contract(method, channel=channel), parse_rule("mean"), CLIENTS, 0)
+    plan = StreamingPlan.of(contract(method, channel=channel), parse_rule("mean"), CLIENTS, 0)
     assert not plan.streams and reason in plan.reason
 
 

@@ -17,9 +17,9 @@ import idiolect as il
 from helpers import classification, regression
 from idiolect.cli.main import main
 from idiolect.host.metrics import Form, Samples, Tally, direction, parse_metrics
-from idiolect.host.metrics.auc import by_client
-from idiolect.host.outgoing import check_scores
+from idiolect.host.metrics.builtin import by_client
 from idiolect.host.scores import Scores
+from idiolect.testing.leaks import check_scores
 
 SIZES = (40, 3, 17, 9, 25, 60, 8)
 PARTS = {"test": 0.5, "valid": 0.2}

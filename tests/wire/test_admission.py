@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.mutator import archive, torch_file
-from idiolect.wire import admission, held
+from idiolect.wire import admission
+from idiolect.wire import admission as held
 from idiolect.wire import messages as wire
-from idiolect.wire.admission import BODIES, FATES, HEAD, REASONS, Admitted, Inbox, admit
+from idiolect.wire.admission import BODIES, FATES, HEAD, REASONS, AdmittedMessages, Inbox, admit
 from idiolect.wire.ragged import Ragged
 
 RUN = 99
@@ -49,11 +50,11 @@ def message(
 GOOD = {int(k): message(int(k)) for k in EXPECTED}
 
 
-def taken(messages, cap: float = CAP) -> Admitted:
+def taken(messages, cap: float = CAP) -> AdmittedMessages:
     return admit(messages, schema=SCHEMA, run=RUN, version=VERSION, expected=EXPECTED, cap=cap)
 
 
-def equal(a: Admitted, b: Admitted) -> bool:
+def equal(a: AdmittedMessages, b: AdmittedMessages) -> bool:
     return (
         torch.equal(a.wire_ids, b.wire_ids)
         and torch.equal(a.weights, b.weights)
@@ -218,11 +219,11 @@ def test_a_schema_without_parts_admits_nothing():
 
 
 # -- the fate of every expected client -------------------------------------------------------------
-def fates(got: Admitted) -> dict[int, str]:
+def fates(got: AdmittedMessages) -> dict[int, str]:
     return {int(k): FATES[f] for k, f in zip(EXPECTED, got.fates, strict=True)}
 
 
-def check_fates(got: Admitted) -> None:
+def check_fates(got: AdmittedMessages) -> None:
     """Everyone expected is admitted, rejected or missing; other rejected messages are surplus."""
     by_fate = Counter(fates(got).values())
     assert sum(by_fate.values()) == len(EXPECTED)
@@ -280,7 +281,7 @@ def inbox(**changes) -> Inbox:
     return Inbox(SCHEMA, RUN, VERSION, **{**arguments, **changes})
 
 
-def in_batches(messages: list[bytes], cuts: list[int], values=None, **changes) -> Admitted:
+def in_batches(messages: list[bytes], cuts: list[int], values=None, **changes) -> AdmittedMessages:
     """The messages split before the given places."""
     box = inbox(**changes)
     for a, b in pairwise([0, *sorted(cuts), len(messages)]):

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idiolect.wire import held
-from idiolect.wire.held import Held
+from idiolect.wire import admission as held
+from idiolect.wire.admission import RowBuffer
 
 PLACES = 7
 
@@ -23,7 +23,7 @@ def rows_of(places) -> torch.Tensor:
 @settings(max_examples=100, deadline=None)
 @given(st.permutations(range(PLACES)), st.lists(st.integers(0, PLACES), max_size=4), st.booleans())
 def test_rows_come_out_in_order_however_they_came(order, cuts, look):
-    at = Held(PLACES)
+    at = RowBuffer(PLACES)
     seen: list[int] = []
     earlier: list[tuple[list[int], torch.Tensor]] = []
     for part in np.split(np.array(order), sorted(cuts)):
@@ -40,7 +40,7 @@ def test_rows_come_out_in_order_however_they_came(order, cuts, look):
 @pytest.mark.parametrize("missing", [[0], [6], [2, 3], [0, 2, 4, 6], [1, 2, 3, 4, 5]])
 def test_gaps_are_closed_in_place(missing, moved, monkeypatch):
     monkeypatch.setattr(held, "MOVED", moved)
-    at = Held(PLACES)
+    at = RowBuffer(PLACES)
     there = [k for k in range(PLACES) if k not in missing]
     for k in reversed(there):
         at.put(np.array([k]), {"w": row(k)})
@@ -52,7 +52,7 @@ def test_gaps_are_closed_in_place(missing, moved, monkeypatch):
 
 
 def test_rows_of_everybody_are_kept_as_they_are():
-    at = Held(PLACES)
+    at = RowBuffer(PLACES)
     given = rows_of(range(PLACES))
     at.put(np.arange(PLACES), {"w": given})
     assert at.rows()["w"].data_ptr() == given.data_ptr()

@@ -12,15 +12,14 @@ from ..core import text
 from ..core.knobs import SettingError
 from ..core.registry import Table, subclass_of
 from .alie import Alie
-from .base import Attack, AttackSequence, Collusion
-from .data import poison
+from .attack import Attack, AttackSequence, Collusion
 from .ipm import Ipm
-from .labels import DataPoison, LabelFlip
 from .malicious import chosen, how_many
+from .malicious_host import Observer, tamper
 from .mimic import Mimic
 from .minmax import MinMax, MinSum
 from .noise import Gaussian, SameValue, SignFlip
-from .observer import Observer, tamper
+from .poisoning import DataPoison, LabelFlip, poison
 from .scaling import Scaling, Zero
 
 ATTACKS: Table[type[Attack]] = Table(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Collusion
+from .attack import Collusion
 
 
 @dataclass(frozen=True)

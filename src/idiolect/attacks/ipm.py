@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Collusion, change
+from .attack import Collusion, change
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Collusion, change
+from .attack import Collusion, change
 
 
 @dataclass(frozen=True)

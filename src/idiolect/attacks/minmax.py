@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Collusion, change, unit
+from .attack import Collusion, change, unit
 
 
 @dataclass(frozen=True)

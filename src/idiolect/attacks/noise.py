@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Attack
+from .attack import Attack
 
 _BLOCK = 1 << 20  # random numbers at once
 

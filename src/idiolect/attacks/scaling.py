@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .base import Attack, change
+from .attack import Attack, change
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..wire.ragged import Ragged, Reader, join
-from . import bits, buckets
+from . import bits
+from . import bits as buckets
 from .stage import Coded, Form, Stage, array
 
 

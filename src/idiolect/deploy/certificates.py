@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.files import private_folder, private_opener, write_atomic
 from ..core.knobs import SettingError
-from ..engine.flower import require
+from ..engine.carriers.flower import require
 
 DAYS = 365
 

@@ -20,7 +20,7 @@ from idiolect_flower.clients import control, look_sooner, runtime
 from ..core.files import check_object, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..engine.flower import FlowerCarrier, require
+from ..engine.carriers.flower import FlowerCarrier, require
 from ..report.figures import Figure
 from ..run.checkpoint import CheckpointError
 from ..run.interrupts import Interrupted

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..core.knobs import Factors
-from ..engine.lines import Gone
-from ..engine.remote import Remote
-from ..host.foreign import Foreign
+from ..engine.retry import NoReply
+from ..engine.rounds import Remote
 from ..host.metrics import Form
-from ..host.terms import HostSettings
+from ..host.remote_host import SiteProxy
+from ..host.settings import HostSettings
 from .census import Site
 from .registry import Assembly
 
@@ -54,7 +54,7 @@ class Sites(Remote):
         """A site with wire ids, as the next host."""
         self.sites.append(site)
         assert isinstance(self.hosts, list)  # the same one for the whole run
-        self.hosts.append(Foreign(site.census(), site.wire_ids, self.host_settings, self.form))
+        self.hosts.append(SiteProxy(site.census(), site.wire_ids, self.host_settings, self.form))
         self.assembly.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
@@ -149,7 +149,7 @@ class Sites(Remote):
     def _enrolled(self, site: Site) -> Tensor:
         return self.server.enrol(list(site.ids), site.sizes["train"])
 
-    def _tell(self, host: int, gone: Gone) -> None:
+    def _tell(self, host: int, gone: NoReply) -> None:
         site = self.sites[host]
         said = gone.text or self.assembly.network.why.get(site.node, "")
         after = f": {said}" if said else ""

@@ -22,10 +22,10 @@ from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_told, combine, means
-from ..engine.lines import PATIENCE
+from ..engine.retry import PATIENCE
 from ..host.host import Host
 from ..host.metrics import form_of
-from ..host.terms import HostSettings
+from ..host.settings import HostSettings
 from ..method import Method
 from ..run import checkpoint
 from ..run.callbacks import Callbacks

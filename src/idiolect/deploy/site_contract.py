@@ -15,7 +15,7 @@ from ..core.knobs import Knobs, SettingError, knob
 from ..core.registry import only_names
 from ..data.federation import Federation
 from ..host.metrics import in_use
-from ..host.terms import HostSettings
+from ..host.settings import HostSettings
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
 from ..run.plan import Plan

@@ -13,7 +13,7 @@ from ..core.tensors import Shapes
 from ..core.types import State
 from ..host.host import Host
 from ..host.scores import Scores
-from ..server.exchange import Order
+from ..server.protocol import RoundRequest
 from ..server.server import Server
 
 Line = dict[str, Any]
@@ -78,7 +78,7 @@ class Engine:
         """Clients that took no part train towards the finished server; nothing is sent up."""
         first = self.server.version
         for version in range(first, first + rounds):
-            order = Order(version, self.server.message(version), wire_ids, wire_ids[:0])
+            order = RoundRequest(version, self.server.message(version), wire_ids, wire_ids[:0])
             for host in self.hosts:
                 host.update(order)
 

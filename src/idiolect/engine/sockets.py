@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.framing import TooLarge, exchange
 from ..host.calls import MOST_FRAME
-from .lines import Carrier
+from .retry import Carrier
 
 
 class Sockets(Carrier):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..host.host import Host
-from ..server.exchange import Order, Verdict
+from ..server.protocol import RoundConclusion, RoundRequest
 
 Head = dict[str, Any]
 Recipe = tuple[type[Host], tuple[Any, ...], dict[str, Any]]
@@ -79,11 +79,11 @@ def _serve(pipe: Connection, host: Host) -> None:
                 client = torch.tensor([head["client"]])
                 nobody = client[:0]
                 counted = (client, nobody) if head["counted"] else (nobody, client)
-                host.at_work.arrived(Verdict(head["version"], *counted, {}))
+                host.at_work.arrived(RoundConclusion(head["version"], *counted, {}))
         head, body = orders.popleft()
         client = torch.tensor([head["client"]])
         turns = torch.tensor([head["turn"]])
-        order = Order(head["version"], body, client, client, head["factors"], turns)
+        order = RoundRequest(head["version"], body, client, client, head["factors"], turns)
         sent = host.at_work.begin([order])
         told = {
             "kind": "sent",

@@ -24,17 +24,16 @@ import numpy as np
 
 from ..core.knobs import SettingError
 from ..host.host import Host
-from ..server.exchange import Order, Verdict
+from ..server.protocol import RoundConclusion, RoundRequest
 from ..server.server import Server
-from .flights import Flight, Landed
-from .real_time import RealTime
+from .clocks import Delivery, PendingUpdate, RealClock
 from .worker import receive, send, work
 
 SECONDS_TO_END = 10.0  # that a process gets to end by itself
 
 
 @dataclass
-class Workers(RealTime):
+class Workers(RealClock):
     """The real clock: as `Flights`, with processes in place of a queue."""
 
     server: Server
@@ -42,14 +41,14 @@ class Workers(RealTime):
     threads: int = 1  # of each process
 
     def __post_init__(self) -> None:
-        self.under_way: dict[int, Flight] = {}
+        self.under_way: dict[int, PendingUpdate] = {}
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        self._arrived: deque[Landed] = deque()
+        self._arrived: deque[Delivery] = deque()
         self._at = {int(k): n for n, host in enumerate(self.hosts) for k in host.wire_ids}
         self._here = True  # whether the rows of the hosts in this process are the newest
 
-    def start(self, order: Order) -> None:
+    def start(self, order: RoundRequest) -> None:
         """These clients start now."""
         if not self._processes:
             self._begin()
@@ -63,15 +62,15 @@ class Workers(RealTime):
                 "factors": dict(order.factors),
             }
             send(self._pipes[self._at[wire_id]], head, order.down)
-            self.under_way[wire_id] = Flight(order.version, self.now, self.now)
+            self.under_way[wire_id] = PendingUpdate(order.version, self.now, self.now)
 
-    def next(self) -> Landed:
+    def next(self) -> Delivery:
         """The next message, as soon as there is one."""
         while not self._arrived:
             self._read_all()
         return self._arrived.popleft()
 
-    def conclude(self, wire_id: int, verdict: Verdict) -> None:
+    def conclude(self, wire_id: int, verdict: RoundConclusion) -> None:
         """The client learns whether its message counted."""
         head = {
             "kind": "verdict",
@@ -167,7 +166,7 @@ class Workers(RealTime):
             flight = self.under_way.pop(wire_id)
             messages = [body] if body else []
             self._arrived.append(
-                Landed(
+                Delivery(
                     wire_id,
                     messages,
                     np.full(len(messages), head["values"]),

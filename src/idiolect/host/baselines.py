@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..data.federation import Federation
 from ..task.losses import Loss
+from .lazy_federation import LazyFederation, whole
 from .metrics import Metric, Tally, form_of, is_distance
-from .metrics.own import Own
+from .metrics.custom import Own
 from .scores import Scores, majority
-from .surveyed import Surveyed, whole
 
 
 def trivial(
@@ -27,7 +27,7 @@ def trivial(
 
     Metrics of the user's own are left out: their functions are about outputs of the model.
     """
-    if isinstance(federation, Surveyed) and split == "test":
+    if isinstance(federation, LazyFederation) and split == "test":
         return federation.baseline_with(metrics)
     federation = whole(federation)
     if not isinstance(federation.targets, Tensor):

@@ -28,11 +28,10 @@ from ..core.files import check_object, parse_json
 from ..core.tensors import Shapes, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..data.splits import SPLITS
-from ..server.exchange import Order, Query, Verdict
+from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire.ragged import Ragged
 from .metrics import Measured, Metric
 from .scores import Scores
-from .terms import Sent
 
 MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
@@ -120,7 +119,7 @@ def as_bytes(t: Tensor) -> bytes:
 
 
 # -- a round ---------------------------------------------------------------------------------------
-def order_call(order: Order, kind: str = "update") -> Call:
+def order_call(order: RoundRequest, kind: str = "update") -> Call:
     """An order of the server."""
     tensors = {"down": as_tensor(order.down), "train": order.train, "heard": order.heard}
     if order.turns is not None:
@@ -128,7 +127,7 @@ def order_call(order: Order, kind: str = "update") -> Call:
     return Call(kind, {"version": order.version, "factors": dict(order.factors)}, tensors)
 
 
-def read_order(call: Call) -> Order:
+def read_order(call: Call) -> RoundRequest:
     """The inverse."""
     shapes: dict[str, Any] = {"down": BYTES, "train": IDS, "heard": IDS}
     if "turns" in call.tensors:
@@ -145,10 +144,10 @@ def read_order(call: Call) -> Order:
     if not all(0 <= f < math.inf for f in factors.values()):
         raise ValueError("factors: numbers >= 0 by name are expected")
     version = _version(call)
-    return Order(version, as_bytes(call.tensors["down"]), train, heard, factors, turns)
+    return RoundRequest(version, as_bytes(call.tensors["down"]), train, heard, factors, turns)
 
 
-def sent_reply(sent: Sent) -> Call:
+def sent_reply(sent: HostUpdate) -> Call:
     """What a host sends in a round."""
     tensors = {
         **_messages(sent.messages),
@@ -160,7 +159,7 @@ def sent_reply(sent: Sent) -> Call:
     return Call("sent", {}, tensors)
 
 
-def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> Sent:
+def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> HostUpdate:
     """The inverse, of a host that has these clients.
 
     What single messages hold is the business of the server's admission; who trained and what was
@@ -183,7 +182,9 @@ def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> Sent:
         raise ValueError(f"gradients: whole numbers from 0 to {MOST_COUNTED} are expected")
     if not bool(((values >= 0) & (values <= MOST_COUNTED)).all()):
         raise ValueError(f"values: numbers from 0 to {MOST_COUNTED} are expected")
-    return Sent(messages, values.numpy(), trained, columns[0], under(call.tensors, "counted."))
+    return HostUpdate(
+        messages, values.numpy(), trained, columns[0], under(call.tensors, "counted.")
+    )
 
 
 def query_call(query: Query) -> Call:
@@ -210,20 +211,20 @@ def read_answer(call: Call) -> Ragged:
     return _read_messages(call.tensors)
 
 
-def verdict_call(verdict: Verdict, kind: str = "conclude") -> Call:
+def verdict_call(verdict: RoundConclusion, kind: str = "conclude") -> Call:
     """The end of a round."""
     tensors = {"counted": verdict.counted, "unheard": verdict.unheard}
     tensors |= {f"taken.{part}": as_tensor(m) for part, m in verdict.taken.items()}
     return Call(kind, {"version": verdict.version}, tensors)
 
 
-def read_verdict(call: Call) -> Verdict:
+def read_verdict(call: Call) -> RoundConclusion:
     """The inverse."""
     taken = {n: t for n, t in call.tensors.items() if n.startswith("taken.")}
     shapes = {"counted": IDS, "unheard": IDS, **dict.fromkeys(taken, BYTES)}
     call.expect(call.kind, shapes, {"version": int})
     found = {n: as_bytes(t) for n, t in under(taken, "taken.").items()}
-    return Verdict(_version(call), call.tensors["counted"], call.tensors["unheard"], found)
+    return RoundConclusion(_version(call), call.tensors["counted"], call.tensors["unheard"], found)
 
 
 # -- evaluation ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.tensors import TILE, tiles
 from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
-from ..task.losses import joined
+from ..task.losses import Loss, joined
 from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
@@ -29,7 +29,7 @@ _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 
 @dataclass(frozen=True)
-class Sums:
+class ScoreSums:
     """Hits and loss summed over samples, for every row of a host."""
 
     hits: Tensor  # float64[N]
@@ -61,12 +61,12 @@ class Evaluator:
         self._kept = 0
         self._owner = torch.repeat_interleave(torch.arange(data.clients), self.sizes)
 
-    def blank(self) -> Sums:
+    def blank(self) -> ScoreSums:
         """Zeros for every row."""
         n = self.data.clients
-        return Sums(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
+        return ScoreSums(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
 
-    def shared(self, w: Tensor, tally: Counting | None = None) -> Sums:
+    def shared(self, w: Tensor, tally: Counting | None = None) -> ScoreSums:
         """One model w[d] for all clients."""
         sums = self.blank()
         for a, b in self._pieces():
@@ -88,7 +88,9 @@ class Evaluator:
         cuts = [(a, min(a + _PIECE, p.stop)) for p in parts for a in range(p.start, p.stop, _PIECE)]
         return [(self.low + a, self.low + b) for a, b in cuts]
 
-    def personal(self, x: Tensor, rows: Tensor, into: Sums, tally: Counting | None = None) -> None:
+    def personal(
+        self, x: Tensor, rows: Tensor, into: ScoreSums, tally: Counting | None = None
+    ) -> None:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
@@ -191,3 +193,32 @@ def padded_lengths(sizes: np.ndarray) -> np.ndarray:
     bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
     step = 2 ** np.maximum(bits - 4, 1)
     return -(-sizes // step) * step
+
+
+class EachSample:
+    """Hits and loss of every sample of a split, as an `Evaluator` comes by them."""
+
+    def __init__(self, criterion: Loss, data: Federation, split: str):
+        self.criterion = criterion
+        self.starts = data.offsets[split][:-1] - data.offsets[split][0]
+        samples = int(data.sizes(split).sum())
+        self.hits = torch.full((samples,), torch.nan, dtype=torch.float64)
+        self.loss = torch.full((samples,), torch.nan, dtype=torch.float64)
+        self._next = 0
+
+    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+        """The next samples of the split, in their order."""
+        at = torch.arange(self._next, self._next + len(owner))
+        self._next += len(owner)
+        self._set(at, outputs, targets)
+
+    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+        """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
+        at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
+        self._set(at, joined(outputs), joined(targets), exists.flatten())
+
+    def _set(self, at: Tensor, outputs: Tree, targets: Tree, exists: Tensor | None = None) -> None:
+        hits, loss = (found.cpu() for found in self.criterion.scores(outputs, targets))
+        keep = slice(None) if exists is None else exists
+        self.hits[at.flatten()[keep]] = hits[keep]
+        self.loss[at.flatten()[keep]] = loss[keep]

@@ -22,19 +22,18 @@ from ..core.store import Store
 from ..core.types import State, leaves, prefixed, under
 from ..data.federation import Federation
 from ..server.contract import Contract
-from ..server.exchange import Order, Query, Verdict
+from ..server.protocol import ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.optimise import Optimise
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
-from . import saved
-from .at_work import AtWork
-from .each_sample import EachSample
-from .evaluation import Evaluator, Sums
+from . import state as saved
+from .async_work import AsyncWork
+from .evaluation import EachSample, Evaluator, ScoreSums
 from .metrics import Tally, form_of
 from .scores import Scores
-from .terms import Exchange, HostSettings, Sent
+from .settings import HostSettings
 
 _CPU = torch.device("cpu")
 
@@ -78,15 +77,15 @@ class Host:
             settings.scratch,
             not settings.asynchronous,
         )
-        self.at_work = AtWork(self) if settings.asynchronous else None
+        self.at_work = AsyncWork(self) if settings.asynchronous else None
         self._evaluators: dict[str, Evaluator] = {}
 
     # -- a round ---------------------------------------------------------------------------------
-    def update(self, order: Order) -> Sent:
+    def update(self, order: RoundRequest) -> HostUpdate:
         """Train the clients of this host that the order names; messages of those that are heard."""
-        return Sent.merge(list(self.updates(order)))
+        return HostUpdate.merge(list(self.updates(order)))
 
-    def updates(self, order: Order) -> Iterator[Sent]:
+    def updates(self, order: RoundRequest) -> Iterator[HostUpdate]:
         """The same, a chunk of clients at a time: no more than one chunk's models are in memory.
 
         A host that `gathers` sends everything with its last chunk.
@@ -118,7 +117,7 @@ class Host:
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
-            yield Sent(messages, values, self.wire_ids[rows], spent, counted)
+            yield HostUpdate(messages, values, self.wire_ids[rows], spent, counted)
 
     def undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.
@@ -142,7 +141,7 @@ class Host:
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in up}
             waiting.clear()
         reference = contract.method.reference(contract.task, down)
-        up = self.leaving(Exchange(version), rows, up, reference)
+        up = self.leaving(ExchangeId(version), rows, up, reference)
         wire_ids = self.wire_ids[rows].numpy()
         weights = self.samples[rows].numpy()
         if not contract.link.codes:
@@ -155,7 +154,7 @@ class Host:
         heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
         return join([Ragged.even(heads), bodies]).clean(), values
 
-    def leaving(self, exchange: Exchange, rows: Tensor, up: State, reference: State) -> State:
+    def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""
         return up
 
@@ -172,12 +171,12 @@ class Host:
             return np.empty((0, schema.length), dtype=np.uint8)
         kept = under(self.coder.read(rows), prefix)
         values = {"values": stage.answer(kept, asked, form)}
-        values = self.leaving(Exchange(query.version, query.part), rows, values, {})
+        values = self.leaving(ExchangeId(query.version, query.part), rows, values, {})
         wire_ids = self.wire_ids[rows].numpy()
         weights = self.samples[rows].numpy()
         return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
-    def conclude(self, verdict: Verdict) -> None:
+    def conclude(self, verdict: RoundConclusion) -> None:
         """The end of a round, for what the clients keep.
 
         A client whose message did not count is as one that was not selected. What its channel keeps
@@ -199,7 +198,7 @@ class Host:
             self.coder.settle(verdict.version)
             self.store.settle(verdict.version)
 
-    def _forget(self, verdict: Verdict) -> None:
+    def _forget(self, verdict: RoundConclusion) -> None:
         """The coordinates that the server has taken in a second exchange."""
         stage = self.contract.link.aggregate_stage
         counted = self.rows(verdict.counted)
@@ -221,7 +220,7 @@ class Host:
         found = self._open(schema, message, version, _CPU)
         return found[name].long().to(self.contract.task.device)
 
-    def open_down(self, order: Order) -> State:
+    def open_down(self, order: RoundRequest) -> State:
         """The message down of an order, checked."""
         return self._open(self.contract.down, order.down, order.version, self.contract.task.device)
 
@@ -302,7 +301,7 @@ class Host:
         return each.hits, each.loss
 
     def _scores(
-        self, split: str, sums: Sums, rows: Tensor, spent: Tensor, tally: Tally | None
+        self, split: str, sums: ScoreSums, rows: Tensor, spent: Tensor, tally: Tally | None
     ) -> Scores:
         sizes = self.data.sizes(split)[rows]
         counted = (sums.hits[rows], sums.loss[rows], sizes, spent[rows])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError
-from ..server.exchange import Order, Verdict
+from ..server.protocol import RoundConclusion, RoundRequest
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable
@@ -29,7 +29,7 @@ class Service:
         self.host = host
         self.durable = durable
         self.concluded = durable.version if durable else -1
-        self._begun: Order | None = None  # the round whose end is still to be told
+        self._begun: RoundRequest | None = None  # the round whose end is still to be told
         self._last: tuple[bytes | None, bytes] = (None, b"")
         self._known: dict[str, Callable[[Call], Call]] = {
             "status": self._status,
@@ -113,7 +113,7 @@ class Service:
             self._end(verdict)
         return self._status(call)
 
-    def _end(self, verdict: Verdict) -> None:
+    def _end(self, verdict: RoundConclusion) -> None:
         self.host.conclude(verdict)
         if self.durable is not None:
             self.durable.concluded(verdict.version)
@@ -128,7 +128,7 @@ class Service:
         begun = self._begun
         if begun is not None and begun.version < version:
             nobody = begun.heard[:0]
-            self._end(Verdict(begun.version, nobody, begun.heard, {}))
+            self._end(RoundConclusion(begun.version, nobody, begun.heard, {}))
 
     def _begin(self, call: Call) -> Call:
         assert self.host.at_work is not None

@@ -19,9 +19,9 @@ from ..core.knobs import SettingError
 from ..core.text import warn
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
+from ..host.lazy_federation import whole
 from ..host.metrics import Metric, described, direction, in_use
 from ..host.scores import ENDS, Scores, summarise
-from ..host.surveyed import whole
 from ..method import Method
 from ..methods import label_of, name_of, statistics
 from ..methods.degenerate import equal_to

@@ -14,17 +14,16 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..data.federation import Census, Federation
-from ..engine.asynchronous import Pace
+from ..engine.arrivals import Pace, RemoteArrivals
+from ..engine.carriers.ray import Place, RayCarrier, Recipe
 from ..engine.engine import Engine
-from ..engine.ray import Place, RayCarrier, Recipe
-from ..engine.remote import Remote
-from ..engine.remote_arrivals import RemoteArrivals
+from ..engine.rounds import Remote
 from ..host.calls import Call
-from ..host.elsewhere import Elsewhere
 from ..host.host import Host
-from ..host.surveyed import Surveyed
+from ..host.lazy_federation import LazyFederation
+from ..host.remote_host import RemoteHost
 from ..method import Method
-from ..server.arrivals import Arrivals
+from ..server.asynchronous import AsyncServer
 from ..server.server import Server
 from .session import Share, concurrency, data_of_clients
 from .settings import Settings
@@ -96,7 +95,7 @@ class OnRay:
 
     def _by_name(self, federation: Federation) -> Callable[[], Federation] | None:
         """How a host loads the data of all clients; None where they were given as an object."""
-        if isinstance(federation, Surveyed):
+        if isinstance(federation, LazyFederation):
             return federation.load
         return Load(self.origin) if self.origin.get("data") else None
 
@@ -105,18 +104,18 @@ class OnRay:
         s = self.settings
         remote = Remote(server, hosts, self.carrier, s.deadline, s.patience_for_hosts)
         for number, host in enumerate(hosts):
-            assert isinstance(host, Elsewhere)
+            assert isinstance(host, RemoteHost)
             host.ask = _asking(remote, number)
         if not s.asynchronous:
             return remote
         eligible = int(server.roster.eligible.sum())
         busy = concurrency(method, s, eligible, server.sample)
-        arrivals = Arrivals(server, s.staleness, s.buffer, s.change_from)
+        arrivals = AsyncServer(server, s.staleness, s.buffer, s.change_from)
         return RemoteArrivals(remote, arrivals, Pace(busy, s.next_client))
 
     def leave(self, hosts: Sequence[Host]) -> None:
         for host in hosts:
-            assert isinstance(host, Elsewhere)
+            assert isinstance(host, RemoteHost)
             host.leave()
 
     def close(self) -> None:
@@ -130,12 +129,12 @@ class OnRay:
             self.folder.parent.rmdir()
 
 
-def _stand_in(share: Share) -> Elsewhere:
+def _stand_in(share: Share) -> RemoteHost:
     census = share.federation
     if not isinstance(census, Census):
         census = Census.of_data(census)
     mine = census.of(share.wire_ids)
-    return Elsewhere.of(share.contract, mine, share.wire_ids, share.settings, share.data)
+    return RemoteHost.of(share.contract, mine, share.wire_ids, share.settings, share.data)
 
 
 def _asking(remote: Remote, number: int) -> Any:

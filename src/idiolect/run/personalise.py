@@ -15,7 +15,7 @@ from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
 from ..server.contract import Contract
-from ..server.exchange import Order
+from ..server.protocol import RoundRequest
 from ..server.roster import Roster
 from .plan import read_federation
 from .predict import facts_of, labels_of
@@ -80,7 +80,7 @@ def personalised(
     first = session.rounds
     gradients = torch.zeros(len(roster), dtype=torch.int64)
     for version in range(first, first + rounds):
-        order = Order(version, session.server.message(version), trained, trained[:0])
+        order = RoundRequest(version, session.server.message(version), trained, trained[:0])
         sent = host.update(order)
         gradients.index_add_(0, sent.trained, sent.gradients)
     down = session.server.message(first)

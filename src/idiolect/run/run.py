@@ -12,7 +12,7 @@ import torch
 from ..core.knobs import SettingError, build
 from ..core.text import warn
 from ..data.federation import Federation
-from ..host.surveyed import whole as with_samples
+from ..host.lazy_federation import whole as with_samples
 from ..methods import name_of
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory

@@ -14,26 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from ..attacks import Attack, chosen
-from ..attacks.host import MaliciousHost, WatchedHost
-from ..attacks.observer import Observer
+from ..attacks.malicious_host import MaliciousHost, Observer, WatchedHost
 from ..core import streams
 from ..core.files import check_object
 from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
-from ..engine.asynchronous import Asynchronous, Pace
+from ..engine.arrivals import Asynchronous, Pace
 from ..engine.engine import Engine
-from ..engine.inprocess import InProcess
+from ..engine.rounds import InProcess
 from ..engine.workers import Workers
 from ..host.host import Host
+from ..host.lazy_federation import whole
 from ..host.metrics import in_use
-from ..host.surveyed import whole
-from ..host.terms import HostSettings
+from ..host.settings import HostSettings
 from ..method import Method
 from ..methods.kept_state import keeping
 from ..methods.statistics import with_statistics
-from ..server.arrivals import Arrivals
+from ..server.asynchronous import AsyncServer
 from ..server.contract import Contract
 from ..server.roster import Roster
 from ..server.selection import select
@@ -326,7 +325,7 @@ def _engine(server: Server, hosts: Sequence[Host], settings: Settings, method: M
         return InProcess(server, hosts, settings.delays)
     eligible = int(server.roster.eligible.sum())
     busy = concurrency(method, settings, eligible, server.sample)
-    arrivals = Arrivals(server, settings.staleness, settings.buffer, settings.change_from)
+    arrivals = AsyncServer(server, settings.staleness, settings.buffer, settings.change_from)
     pace = Pace(busy, settings.next_client)
     clock = Workers(server, hosts) if settings.real else None
     return Asynchronous(server, hosts, clock, arrivals, pace, settings.delays)

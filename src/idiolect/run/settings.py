@@ -16,11 +16,11 @@ import torch
 from ..attacks import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
-from ..engine.asynchronous import NEXT
+from ..engine.arrivals import NEXT
 from ..engine.delays import Delays, delays_text, parse_delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.statistics import CHOICES as STATISTICS
-from ..server.arrivals import SINCE
+from ..server.asynchronous import SINCE
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean
 from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text

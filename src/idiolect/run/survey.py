@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data.federation import Federation
-from ..engine.ray import Place, ask
+from ..engine.carriers.ray import Place, ask
 from ..host.baselines import trivial
+from ..host.lazy_federation import LazyFederation
 from ..host.metrics import in_use
-from ..host.surveyed import Surveyed
 from .plan import Plan
 from .validate import check
 
@@ -51,7 +51,7 @@ class Survey:
 
     plans: tuple[dict[str, Any], ...]
 
-    def __call__(self) -> Surveyed:
+    def __call__(self) -> LazyFederation:
         load = Load(self.plans[0])
         data = load()
         plans = [Plan.read(plan, "origin") for plan in self.plans]
@@ -61,4 +61,4 @@ class Survey:
         s = plans[0].make_settings()
         used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
         baseline = trivial(data, task.criterion, used)
-        return Surveyed.of_data(data, sha256=data.fingerprint(), baseline=baseline, load=load)
+        return LazyFederation.of_data(data, sha256=data.fingerprint(), baseline=baseline, load=load)

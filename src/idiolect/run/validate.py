@@ -20,13 +20,13 @@ from ..core.text import warn
 from ..core.types import Tree, arguments, leaves, map_tree
 from ..data.federation import Federation
 from ..engine.delays import ConstantDelay, delays_text
-from ..host.metrics.sense import check_metrics
-from ..host.surveyed import Surveyed
+from ..host.lazy_federation import LazyFederation
+from ..host.metrics.validate import check_metrics
 from ..method import Method
 from ..methods import name_of
 from ..server.contract import Contract
 from ..server.staleness import staleness_text
-from ..server.stream import Plan
+from ..server.streaming_mean import StreamingPlan
 from ..task.losses import CrossEntropy, Squared, beside, classes_last, logits
 from ..task.numerics import Numerics
 from ..task.optimise import ClientOptimizer, scale_factors
@@ -80,7 +80,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "and the channel decodes their sum only"
         )
     _check_memory(method, bound, s, heard)
-    if isinstance(federation, Surveyed):  # where its samples are they were tried already
+    if isinstance(federation, LazyFederation):  # where its samples are they were tried already
         return
     check_model(bound, federation, s.batch, s.batching)
     check_metrics(bound, federation, s.metrics, s.metric)
@@ -168,7 +168,9 @@ def numbers_fit(dtype: str) -> Iterator[None]:
 
 def _check_memory(method: Method, task: Task, s: Settings, heard: int) -> None:
     """Say it where a round's messages exceed the memory and cannot be summed as they arrive."""
-    plan = Plan.of(Contract(method, task, s.channel, 0), s.rule, heard, int(s.memory * 2**30))
+    plan = StreamingPlan.of(
+        Contract(method, task, s.channel, 0), s.rule, heard, int(s.memory * 2**30)
+    )
     if not plan.reason:
         return
     facts = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -9,15 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.types import State
-from ..wire.admission import FATES, Admitted, Inbox
+from ..core import streams
+from ..core.knobs import Factors
+from ..core.types import State, prefixed, under
+from ..wire.admission import FATES, AdmittedMessages, Inbox
 from ..wire.ledger import RoundEntry
-from ..wire.messages import magnitudes
+from ..wire.messages import magnitudes, pack_down
 from .contract import Contract
-from .exchange import Order
-from .rules import Rule
-from .rules.message import combine_message
-from .stream import Stream
+from .protocol import RoundRequest
+from .rules import Rule, TooFew
+from .rules.rule import combine_message
+from .step import ServerStep
+from .streaming_mean import StreamingMean
 
 # why no message came, as far as the engine knows; the last three of hosts of other owners
 MISSING = ("silent", "timed out", "crashed", "refused", "failed", "malformed")
@@ -46,7 +50,7 @@ class SecondExchange:
     others are asked again, unless without it the question is the same.
     """
 
-    got: Admitted  # those whose sketches made the queries
+    got: AdmittedMessages  # those whose sketches made the queries
     queries: dict[str, Tensor]  # part of the message -> coordinates asked for
     answers: dict[str, Inbox]  # part of the message -> what has arrived
     rule_state: State  # what the rule keeps after combining the sketches
@@ -83,12 +87,12 @@ class SecondExchange:
 class Round:
     """A round under way."""
 
-    order: Order
+    order: RoundRequest
     inbox: Inbox
     # as the roster was when the round was opened: joining and leaving count from the next one on
     clients: int  # how many may take part
     mean_samples: float  # the training samples (or weight) of the mean one of them
-    stream: Stream | None = None  # where messages are summed as they arrive
+    stream: StreamingMean | None = None  # where messages are summed as they arrive
     second: SecondExchange | None = None
     asked: bool = False  # whether `Server.ask` has been called
     dropped: dict[str, Tensor] = field(default_factory=dict)  # reason -> wire ids admitted before
@@ -100,7 +104,7 @@ class Round:
         """The version of the model that the round started from."""
         return self.order.version
 
-    def samples(self, got: Admitted) -> Tensor:  # -> float64[S]
+    def samples(self, got: AdmittedMessages) -> Tensor:  # -> float64[S]
         """Training samples of the clients heard, over the mean client's: m n_i / N.
 
         Or their weights as enrolled: m p_i.
@@ -152,3 +156,217 @@ class RoundRule:
             weights = self.contract.method.weigh(self.samples)
         rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
+
+
+class Overflow(ArithmeticError):
+    """The messages would leave the server with numbers that are not finite."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How messages are combined, from the server's vectors before the round."""
+
+    contract: Contract
+    rule: Rule
+    step: ServerStep
+    before: Outcome
+    streams: bool = False  # see server/stream.py
+
+    def __call__(self, round: Round, got: AdmittedMessages) -> Outcome:
+        """The server after these messages.
+
+        Raises `TooFew` where they are too few for the rule, and `Overflow`.
+        """
+        contract = self.contract
+        link = contract.link
+        method = contract.method.scaled(round.order.factors)
+        state = self.step.method_state(self.before.state)
+        channel = self.before.channel
+        taken: dict[str, bytes] = {}
+        combine: RoundRule | StreamingMean
+        if round.stream is not None:
+            up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
+            combine = round.stream.end()
+        elif link.aggregate_stage is None:
+            up = self._on_device(got.up)
+            combine = self._combine(round, got, self.before.rule)
+        else:
+            up, channel, rule_state, taken = self._changes(round, got)
+            up = link.restore(up, self.reference(round.order.factors))
+            combine = self._combine(round, got, {}, one_row=self.streams)
+        after = method.aggregate(contract.task, state, up, combine)
+        if link.aggregate_stage is None:
+            rule_state = combine.state
+        step = self.step.scaled(round.order.factors)
+        stepped = step(self.before.state, after, method.shared_name)
+        outcome = Outcome(stepped, channel, rule_state, taken)
+        if not outcome.finite():
+            raise Overflow
+        return outcome
+
+    def collect(self, round: Round, rows: State, samples: Tensor) -> None:
+        """Add messages to the round's sums: float64[S], training samples of their clients."""
+        assert round.stream is not None
+        contract = self.contract
+        method = contract.method.scaled(round.order.factors)
+        up = self._on_device(rows)
+        combine = round.stream.batch(samples.to(contract.task.device))
+        method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
+
+    def reference(self, factors: Factors) -> State:
+        """What the coded parts of a message are changes of."""
+        contract = self.contract
+        method = contract.method.scaled(factors)
+        down = method.broadcast(contract.task, self.step.method_state(self.before.state))
+        return method.reference(contract.task, down)
+
+    def _changes(
+        self, round: Round, got: AdmittedMessages
+    ) -> tuple[State, State, State, dict[str, bytes]]:
+        """Sketches: aggregated first, then decoded.
+
+        (messages as if every client had sent the change, the channel's vectors, the rule's, and the
+        coordinates taken in a second exchange).
+        """
+        link = self.contract.link
+        stage = link.aggregate_stage
+        assert stage is not None
+        channel = dict(self.before.channel)
+        taken: dict[str, bytes] = {}
+        second = round.second
+        if second is None:
+            tables, rule_state = self.sketches(round, got)
+        else:
+            rule_state = second.rule_state
+        rows = self._on_device(got.up)
+        for part, prefix, form in link.aggregate_parts(round.version):
+            state = under(channel, prefix)
+            if second is None:
+                change, state = stage.finish(tables[part], state, form)
+            else:
+                exact = self._exact(round, part, got)
+                query = second.queries[part].to(exact.device)
+                change, chosen, state = stage.conclude(query, exact, state, form)
+                taken[part] = self.pack({"chosen": chosen.int().cpu()}, round.version)
+            channel |= prefixed(state, prefix)
+            rows = rows | {part: change.expand(1 if self.streams else len(got.wire_ids), -1)}
+        return rows, channel, rule_state, taken
+
+    def sketches(self, round: Round, got: AdmittedMessages) -> tuple[State, State]:
+        """The aggregate of the sketches, by part of the message, and the rule's vectors."""
+        combine = self._combine(round, got, self.before.rule)
+        parts = self.contract.link.aggregate_parts(round.version)
+        tables = combine(self._on_device({part: got.up[part] for part, _, _ in parts}))
+        return tables, combine.state
+
+    def query(self, round: Round, tables: State) -> dict[str, Tensor]:  # -> int64 each
+        """The coordinates whose exact values are asked for, by part of the message."""
+        stage = self.contract.link.aggregate_stage
+        assert stage is not None
+        parts = self.contract.link.aggregate_parts(round.version)
+        channel = self.before.channel
+        return {n: stage.query(tables[n], under(channel, prefix), f) for n, prefix, f in parts}
+
+    def _exact(self, round: Round, part: str, got: AdmittedMessages) -> Tensor:
+        """The aggregate of the answers to a query."""
+        assert round.second is not None
+        answers = round.second.answers[part].admitted()
+        kept = torch.isin(answers.wire_ids, got.wire_ids)
+        values = self._on_device({"values": answers.up["values"][kept]})
+        return self._combine(round, got, {})(values)["values"]
+
+    def _combine(
+        self, round: Round, got: AdmittedMessages, state: State, one_row: bool = False
+    ) -> RoundRule:
+        """The rule for these messages; with `one_row` for one that stands for them all."""
+        task = self.contract.task
+        key = int(streams.keys(task.seed, "rule", round.version)[0])
+        samples = round.samples(got).to(task.device)
+        heard = len(samples)
+        if one_row:
+            samples = samples.mean(dim=0, keepdim=True)
+        return RoundRule(self.contract, self.rule, samples, heard, round.clients, key, state)
+
+    def _on_device(self, rows: State) -> State:
+        return {n: t.to(self.contract.task.device) for n, t in rows.items()}
+
+    def pack(self, state: State, version: int) -> bytes:
+        """A message down."""
+        return pack_down(state, self.contract.run, version, self.contract.checksum)
+
+
+SAME_KIND = 1e-3  # a message this much smaller than one that overflows is of another kind
+
+
+def candidates(round: Round) -> AdmittedMessages:
+    """The messages that may count: those of the clients that took part in every exchange."""
+    got = round.inbox.admitted()
+    if not round.asked:
+        return got
+    gone = torch.cat([got.wire_ids[:0], *round.dropped.values()])
+    got = got.only(~torch.isin(got.wire_ids, gone))
+    second = round.second
+    if second is None:  # too few were left to ask
+        return got
+    late = ~torch.isin(got.wire_ids, second.got.wire_ids)
+    round.drop(got.wire_ids[late], "late")
+    silent = second.unanswered()
+    round.drop(second.got.wire_ids[silent], "answer")
+    if bool(silent.any()):  # closed before the others were asked again
+        round.drop(second.got.wire_ids[~silent], "unsettled")
+        return got.only(torch.zeros_like(late))
+    return got.only(~late)
+
+
+def settle(
+    aggregation: Aggregation, round: Round, got: AdmittedMessages, quorum: int
+) -> tuple[Outcome | None, AdmittedMessages]:
+    """The server after the round and those who count; None where it stays as it is."""
+    nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
+    unasked = round.asked and round.second is None
+    while len(got.wire_ids) >= max(quorum, 1) and not unasked:
+        try:
+            outcome = round.second.outcome if round.second else None
+            return outcome or aggregation(round, got), got
+        except TooFew:
+            break
+        except Overflow:
+            failed = torch.ones(len(got.wire_ids), dtype=torch.bool)
+            if round.stream is None:  # else who it was cannot be told from a sum
+                failed = overflowing(aggregation, round, got)
+            round.drop(got.wire_ids[failed], "overflow")
+            if round.second is not None:  # what was asked for was shaped by them too
+                round.drop(got.wire_ids[~failed], "unsettled")
+                return None, nobody
+            got = got.only(~failed)
+    round.drop(got.wire_ids, "too few")
+    return None, nobody
+
+
+def overflowing(
+    aggregation: Aggregation, round: Round, got: AdmittedMessages
+) -> Tensor:  # -> bool[S]
+    """Whose messages make the server overflow.
+
+    As few as possible, the largest first; and those of the same kind, within a factor of 1,000 of
+    the smallest of them.
+    """
+    sizes = magnitudes(got.up)
+    if round.second is not None:
+        sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
+    order = sizes.argsort(descending=True, stable=True)
+
+    def fits(dropped: int) -> bool:
+        kept = torch.ones(len(order), dtype=torch.bool)
+        kept[order[:dropped]] = False
+        try:
+            aggregation(round, got.only(kept))
+        except Overflow:
+            return False
+        except TooFew:
+            pass
+        return True
+
+    # the first number that fits; without anybody nothing overflows
+    dropped = bisect_left(range(1, len(order)), True, key=fits) + 1
+    return sizes >= SAME_KIND * sizes[order[dropped - 1]]

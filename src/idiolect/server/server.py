@@ -22,21 +22,29 @@ from ..core.knobs import Factors
 from ..core.store import Store
 from ..core.tensors import Shapes
 from ..core.types import State, under
-from ..wire.admission import Admitted, Decode, Inbox, Messages
+from ..wire.admission import AdmittedMessages, Decode, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
-from . import saved
-from .aggregation import Aggregation, Overflow
+from . import state as saved
 from .contract import Contract
-from .exchange import Order, Query, Verdict
+from .protocol import Query, RoundConclusion, RoundRequest
 from .roster import Roster
-from .round import MISSING, Outcome, Round, SecondExchange
+from .round import (
+    MISSING,
+    Aggregation,
+    Outcome,
+    Overflow,
+    Round,
+    SecondExchange,
+    candidates,
+    overflowing,
+    settle,
+)
 from .rules import Rule, TooFew
 from .selection import select
-from .settling import candidates, overflowing, settle
 from .step import ServerStep
-from .stream import Plan, Stream, largest_number
+from .streaming_mean import StreamingMean, StreamingPlan, largest_number
 
 EXCHANGES = 5  # how often clients are asked in a second exchange before a round is given up
 
@@ -73,7 +81,7 @@ class Server:
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
         self.ledger = Ledger(len(roster), more=contract.method.counted)
-        self.plan = Plan.of(contract, rule, sample, memory)
+        self.plan = StreamingPlan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
@@ -97,7 +105,7 @@ class Server:
         heard = self._sampled(version)
         everyone = contract.method.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard
-        order = Order(version, self.message(version), train, heard, factors or {})
+        order = RoundRequest(version, self.message(version), train, heard, factors or {})
         link = contract.link
         values = link.down_values(version) if link.codes else contract.down.values
         self.ledger.sent_down(train, len(order.down), values)
@@ -119,7 +127,7 @@ class Server:
 
     def _sum_on_arrival(self, round: Round) -> None:
         """Messages of this round are added up instead of being held."""
-        round.stream = Stream(self.contract, self.rule, round.clients)
+        round.stream = StreamingMean(self.contract, self.rule, round.clients)
         aggregation = self.aggregation()
 
         def add(rows: State, weights: np.ndarray) -> None:
@@ -197,7 +205,7 @@ class Server:
             return overflowing(aggregation, round, second.got), "overflow"
         return silent, ""
 
-    def _question(self, round: Round, got: Admitted) -> list[Query]:
+    def _question(self, round: Round, got: AdmittedMessages) -> list[Query]:
         """Ask these clients, if there are enough of them and the question is a new one."""
         earlier = round.second
         round.second = None
@@ -246,7 +254,7 @@ class Server:
         if round.second is not None:
             round.second.answers[part].receive(messages, sender=sender)
 
-    def close(self, round: Round) -> Verdict:
+    def close(self, round: Round) -> RoundConclusion:
         """End a round: combine what arrived and step, or leave everything as it was.
 
         Whoever does not count is absent: for the server, and for what a channel remembers.
@@ -256,7 +264,7 @@ class Server:
         heard = round.order.heard
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
-            return Verdict(round.version, heard[:0], heard[:0], {})
+            return RoundConclusion(round.version, heard[:0], heard[:0], {})
         outcome, got = settle(self.aggregation(), round, candidates(round), self.quorum)
         taken: dict[str, bytes] = {}
         if outcome is not None:
@@ -269,7 +277,7 @@ class Server:
         for message in taken.values():
             self.ledger.sent_down(counted, len(message), 0)
         self._book(round, got)
-        return Verdict(round.version, counted, heard[~torch.isin(heard, counted)], taken)
+        return RoundConclusion(round.version, counted, heard[~torch.isin(heard, counted)], taken)
 
     def _check_open(self, round: Round) -> None:
         """An engine must close a round once, and ask before it does where the channel asks."""
@@ -279,7 +287,7 @@ class Server:
         if stage is not None and stage.second_exchange and not round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
 
-    def _remember(self, round: Round, got: Admitted) -> None:
+    def _remember(self, round: Round, got: AdmittedMessages) -> None:
         """What a round that counted leaves behind, beside the server's vectors."""
         if got.memory:
             self.memory.write(got.wire_ids, round.version, got.memory)
@@ -289,7 +297,7 @@ class Server:
             lengths += round.second.bytes_of(got.wire_ids)
         self.ledger.sent_up(got.wire_ids, lengths, torch.from_numpy(got.values))
 
-    def _book(self, round: Round, got: Admitted) -> None:
+    def _book(self, round: Round, got: AdmittedMessages) -> None:
         """The round in the ledger: every client that was asked has one fate."""
         surplus: Counter[str] = Counter()
         bytes = int(got.bytes.sum())

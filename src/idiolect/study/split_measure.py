@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..core.types import leaves
 from ..data.federation import Federation
-from ..host.evaluation import Evaluator, Sums
-from ..host.terms import HostSettings
+from ..host.evaluation import Evaluator, ScoreSums
+from ..host.settings import HostSettings
 from ..run.settings import DTYPES, Settings
 from ..task.here import Here
 from ..task.split import Split
@@ -81,7 +81,7 @@ class Measure:
             models[at] = self._steps(task, split, x, here, lr)
         return models
 
-    def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> Sums:
+    def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> ScoreSums:
         sums = evaluator.blank()
         for at in torch.arange(len(self.clients)).split(self._at_once(task)):
             evaluator.personal(models[at], self.clients[at], sums)

@@ -1,15 +1,9 @@
-"""What the server accepts, and why it rejects the rest. A rejected message is an absent client.
-
-Headers come first: only the first 24 bytes of a message are read before its size, run, round,
-sender and weight are right and a body of its sender is still wanted. Bodies are then opened a few
-at a time, at most `BODIES` per client. So what a round costs is bounded by whom it asked, not by
-what is sent.
-"""
+"""Messages as they came, in any form: headers can be read without touching a body."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,9 +12,123 @@ from torch import Tensor
 
 from ..core.types import State
 from . import messages as wire
-from .arrivals import HEAD, Arrivals, Messages
-from .held import Held, index
 from .ragged import Ragged
+
+HEAD = wire.HEADER.itemsize
+Messages = Sequence[bytes | memoryview] | np.ndarray | Ragged
+
+
+class MessageBatch:
+    """Messages as they came; nothing is copied until it is asked for, and then only that.
+
+    >>> arrived = MessageBatch([bytes(30), b"short"])
+    >>> arrived.lengths.tolist(), len(arrived.headers()), arrived.take(np.array([1])).row(0)
+    ([30, 5], 2, b'short')
+    """
+
+    def __init__(self, messages: Messages):
+        self._messages = Ragged.even(messages) if isinstance(messages, np.ndarray) else messages
+        if isinstance(self._messages, Ragged):
+            self.lengths = self._messages.lengths
+        else:
+            self.lengths = np.array([len(m) for m in self._messages], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def headers(self) -> np.ndarray:  # -> HEADER[K]
+        """The headers; a message shorter than one is filled up with zeros."""
+        if isinstance(self._messages, Ragged):
+            first = self._messages.matrix[:, :HEAD]
+            if first.shape[1] < HEAD:
+                first = np.pad(first, ((0, 0), (0, HEAD - first.shape[1])))
+        else:
+            joined = b"".join(bytes(m[:HEAD]).ljust(HEAD, b"\0") for m in self._messages)
+            first = np.frombuffer(joined, dtype=np.uint8).reshape(len(self), HEAD)
+        return wire.header(first)
+
+    def take(self, chosen: np.ndarray) -> Ragged:  # chosen: int64, places in the order of arrival
+        """Some of the messages, no wider than the longest of them; a stretch is not copied."""
+        if not isinstance(self._messages, Ragged):
+            return Ragged.of([self._messages[i] for i in chosen])
+        lengths = self.lengths[chosen]
+        width = int(lengths.max(initial=0))
+        stretch = len(chosen) > 0 and bool((np.diff(chosen) == 1).all())
+        rows = slice(int(chosen[0]), int(chosen[-1]) + 1) if stretch else chosen
+        return Ragged(self._messages.matrix[:, :width][rows], lengths)
+
+
+MOVED = 16 << 20  # bytes that are moved at a time
+
+
+class RowBuffer:
+    """Rows at the places of their clients; `rows` gives them in increasing order of place.
+
+    >>> held = RowBuffer(3)
+    >>> held.put(np.array([2]), {"w": torch.ones(1, 2)})
+    >>> held.put(np.array([0]), {"w": torch.zeros(1, 2)})
+    >>> held.rows()["w"].tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+
+    def __init__(self, places: int):
+        self.taken = np.zeros(places, dtype=bool)  # the places that have a row
+        self._state: State = {}
+        # the rows stand at the front, without gaps, and somebody may be reading them
+        self._packed = False
+
+    def put(self, places: np.ndarray, state: State) -> None:
+        """Rows of new places, which increase. Everybody's at once are kept as they are."""
+        if not len(places):
+            return
+        if len(places) == len(self.taken):
+            self._state = {n: t.contiguous() for n, t in state.items()}
+        else:
+            room = self.room({n: t[:0] for n, t in state.items()})
+            for n, t in state.items():
+                room[n][index(places)] = t
+        self.taken[places] = True
+
+    def room(self, like: State) -> State:
+        """A row for every place, to write new ones into; mark those that count in `taken`.
+
+        `like`: tensors of the same type whose rows have the same shape, on the same device.
+        """
+        if self._state and not self._packed:
+            return self._state
+        old = self._state
+        self._state = {n: t.new_empty(len(self.taken), *t.shape[1:]) for n, t in like.items()}
+        at = torch.from_numpy(np.flatnonzero(self.taken))
+        for n, t in old.items():
+            self._state[n][at] = t[: len(at)]
+        self._packed = False
+        return self._state
+
+    def rows(self) -> State:
+        """The rows, sorted by place. They are not copied, and later ones do not change them."""
+        count = int(self.taken.sum())
+        if count < len(self.taken) and not self._packed:
+            for t in self._state.values():
+                _close_gaps(t, np.flatnonzero(self.taken))
+            self._packed = True
+        return {n: t[:count] for n, t in self._state.items()}
+
+
+def index(places: np.ndarray) -> slice | np.ndarray:
+    """Increasing places as an index of rows: a slice where they follow one another."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
+
+
+def _close_gaps(rows: torch.Tensor, places: np.ndarray) -> None:
+    """Move the rows at these places, which increase, to the front: a few at a time."""
+    step = max(1, MOVED // max(1, rows[:1].numel() * rows.element_size()))
+    first = int((places == np.arange(len(places))).sum())  # those before the first gap stay
+    for a in range(first, len(places), step):
+        moved = rows[torch.from_numpy(places[a : a + step])]
+        rows[a : a + len(moved)] = moved
+
 
 BODIES = 3  # bodies per client and version that are opened: one, and more only if it was bad
 GROUP = 16 << 20  # bytes of bodies and of the rows they become that are opened at a time
@@ -51,7 +159,7 @@ Decode = Callable[[Ragged, np.ndarray], tuple[State, np.ndarray, State]]
 
 
 @dataclass(frozen=True)
-class Admitted:
+class AdmittedMessages:
     """The messages that count, sorted by wire id, and what became of the others.
 
     A rejected message decides its client's fate only if its header is right (magic, schema, run,
@@ -70,7 +178,7 @@ class Admitted:
     surplus: dict[str, int]  # reason -> rejected messages that decide no client's fate
     memory: State = field(default_factory=dict)  # what a channel remembers of these clients
 
-    def only(self, kept: Tensor) -> Admitted:  # bool[S]
+    def only(self, kept: Tensor) -> AdmittedMessages:  # bool[S]
         """Some of them."""
         if bool(kept.all()):
             return self
@@ -127,8 +235,8 @@ class Inbox:
         self._opened = np.zeros(clients, dtype=np.int8)  # bodies so far
         self._rejected: Counter[str] = Counter()
         # of the admitted messages, at the places of their clients
-        self._rows = Held(clients)
-        self._memory = Held(clients)
+        self._rows = RowBuffer(clients)
+        self._memory = RowBuffer(clients)
         self._weights = np.zeros(clients)
         self._lengths = np.zeros(clients, dtype=np.int64)
         self._values = np.zeros(clients)
@@ -145,7 +253,7 @@ class Inbox:
         of values of the schema. `sender`: the wire ids that they may come from, where the engine
         knows who has sent them; a message in the name of anybody else is a stranger's.
         """
-        arrived = Arrivals(messages)
+        arrived = MessageBatch(messages)
         if values is None:
             values = np.full(len(arrived), float(self.schema.values))
         values = np.asarray(values, dtype=np.float64)
@@ -173,14 +281,14 @@ class Inbox:
             waiting = np.delete(waiting, first)
         self._book(fates, place, deciding)
 
-    def admitted(self) -> Admitted:
+    def admitted(self) -> AdmittedMessages:
         """The messages of all batches so far that count."""
         taken = self._fates == ADMITTED
         anyone = bool(taken.any()) and self.sink is None
         up, memory = (self._rows.rows(), self._memory.rows()) if anyone else self._nothing()
         surplus = Counter(self._rejected)
         surplus.subtract(FATES[fate] for fate in self._fates[self._fates > MISSING])
-        return Admitted(
+        return AdmittedMessages(
             up,
             torch.from_numpy(self._expected[taken]),
             torch.from_numpy(self._weights[taken]),
@@ -214,7 +322,7 @@ class Inbox:
         return fates, np.logical_and.reduce([lengths >= HEAD, *addressed.values()])
 
     def _open(
-        self, arrived: Arrivals, chosen: np.ndarray, place: np.ndarray, weights: np.ndarray
+        self, arrived: MessageBatch, chosen: np.ndarray, place: np.ndarray, weights: np.ndarray
     ) -> np.ndarray:
         """Open the bodies of some messages and keep the rows of the sound ones; their fates.
 
@@ -330,7 +438,7 @@ def admit(
     cap: float,
     decode: Decode | None = None,
     limit: int = 0,
-) -> Admitted:
+) -> AdmittedMessages:
     """The messages of one batch that count; see `Inbox` for the arguments."""
     inbox = Inbox(schema, run, version, expected, cap, decode, limit)
     inbox.receive(messages)

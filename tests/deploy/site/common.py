@@ -17,8 +17,8 @@ from idiolect.deploy.site.owned import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
 from idiolect.deploy.site_contract import Builder
-from idiolect.engine.lines import Carrier
-from idiolect.engine.remote import Remote
+from idiolect.engine.retry import Carrier
+from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.run.session import Session
 

@@ -9,9 +9,9 @@ import torch
 import idiolect as il
 from idiolect.attacks import ATTACKS as NAMES
 from idiolect.host.host import Host
-from idiolect.host.terms import Sent
 from idiolect.methods import make_method
 from idiolect.run.session import Session
+from idiolect.server.protocol import HostUpdate
 from idiolect.testing import federation, task
 from idiolect.wire import admission
 from idiolect.wire import messages as wire
@@ -87,13 +87,13 @@ class Spy:
     """Everything that clients sent, and what they were sent beside the broadcast."""
 
     def __init__(self, monkeypatch):
-        self.sent: list[tuple[int, Sent]] = []  # (round, messages), one per host and round
+        self.sent: list[tuple[int, HostUpdate]] = []  # (round, messages), one per host and round
         self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
         self.told: list[tuple[torch.Tensor, int]] = []  # (wire ids, bytes to each of them)
         updates, answer, conclude = Host.updates, Host.answer, Host.conclude
 
         def spied(host, order):
-            sent = Sent.merge(list(updates(host, order)))
+            sent = HostUpdate.merge(list(updates(host, order)))
             self.sent.append((order.version, sent))
             yield sent
 
@@ -143,7 +143,7 @@ def senders(messages: Ragged) -> torch.Tensor:
 
 
 def numbers(
-    result: il.Result, round: int, sent: list[Sent]
+    result: il.Result, round: int, sent: list[HostUpdate]
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """The rows that a server reads from these messages, and whose they are.
 
@@ -176,7 +176,7 @@ def tampering(monkeypatch, tamper) -> None:
     honest = Host.updates
 
     def updates(host, order):
-        sent = Sent.merge(list(honest(host, order)))
+        sent = HostUpdate.merge(list(honest(host, order)))
         if len(order.heard):
             messages = [sent.messages.row(k) for k in range(len(sent.messages))]
             sent = replace(sent, messages=tamper(order.version, messages), values=None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.engine.inprocess import InProcess
+from idiolect.engine.rounds import InProcess
 from idiolect.host.host import Host
 from idiolect.server.server import EXCHANGES, Server
 from idiolect.wire import messages as wire

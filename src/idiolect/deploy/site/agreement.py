@@ -11,7 +11,7 @@ from typing import Any
 from ...core.documents import expect_fields
 from ...core.files import read_json_object, write_json
 from ...data.federation import Federation
-from ...host.terms import HostSettings
+from ...host.settings import HostSettings
 from ...server.contract import Contract
 from .folder import AGREEMENT, ENROLLED, MEMBERS
 

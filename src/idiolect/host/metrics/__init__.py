@@ -20,14 +20,22 @@ from ...core.registry import Table
 from ...core.types import leaves
 from ...data.federation import Federation
 from ...task.losses import Loss
-from .auc import Auc
-from .calibration import CalibrationError
-from .labels import F1, BalancedAccuracy
-from .means import Brier, LogLoss, Mae, NextWordAccuracy, Perplexity, Rmse, TopK
-from .metric import Form, Measured, Metric, Samples
-from .own import Absent, Own, usable
-from .r2 import R2
-from .tally import Tally
+from .builtin import (
+    F1,
+    R2,
+    Auc,
+    BalancedAccuracy,
+    Brier,
+    CalibrationError,
+    LogLoss,
+    Mae,
+    NextWordAccuracy,
+    Perplexity,
+    Rmse,
+    TopK,
+)
+from .custom import Absent, Own, usable
+from .metric import Form, Measured, Metric, Samples, Tally
 
 __all__ = [
     "METRICS",

@@ -27,12 +27,10 @@ from .mda import MDA
 from .meamed import Meamed
 from .mean import Mean
 from .median import Median
-from .message import combine_message
 from .nnm import NNM
 from .norm_bound import NormBound
-from .rule import Rule, RulePart, TooFew, Wrapper
+from .rule import Rule, RulePart, TooFew, WrappedRule, Wrapper, combine_message
 from .trimmed_mean import TrimmedMean
-from .wrapped import WrappedRule
 
 __all__ = [
     "RULES",

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ...core.knobs import Knobs, SettingError, knob
@@ -138,3 +139,80 @@ class Resilient(RulePart):
 
     def _most(self, n: int) -> int:
         return (n - self.offset) // self.slope
+
+
+@dataclass(frozen=True)
+class WrappedRule(Rule):
+    """What "bucketing(size=2) + median" makes: the wrappers as written, then the rule.
+
+    Its state is the rule's: wrappers change the number of rows, never their length.
+
+    >>> import torch
+    >>> from idiolect.server.rules import parse_rule
+    >>> parse_rule("nnm(f=1) + mean")(torch.tensor([[1.0], [1.0], [1.0], [901.0]]), torch.ones(4))
+    tensor([76.])
+    """
+
+    wrappers: tuple[Wrapper, ...]
+    rule: Rule
+
+    @property
+    def by_coordinate(self) -> bool:  # type: ignore[override]
+        return all(part.by_coordinate for part in (*self.wrappers, self.rule))
+
+    def check(self, n: int) -> None:
+        rows = n
+        for wrapper in self.wrappers:
+            wrapper.check(rows)
+            rows = wrapper.after(rows)
+        try:
+            self.rule.check(rows)
+        except TooFew as error:
+            buckets = f"; these are the buckets of {n} clients" if rows != n else ""
+            raise TooFew(f"{error}{buckets}") from None
+
+    def combine_with_state(
+        self, rows: Tensor, weights: Tensor, state: State, *, key: int = 0
+    ) -> tuple[Tensor, State]:
+        self.check(len(rows))
+        for wrapper in self.wrappers:
+            rows, weights = wrapper(rows, weights, key=key)
+        return self.rule.combine_with_state(rows, weights, state, key=key)
+
+    def server(self, n: int) -> dict[str, int]:
+        return self.rule.server(n)
+
+
+def combine_message(
+    rule: Rule, up: State, weights: Tensor, *, key: int = 0, state: State | None = None
+) -> tuple[State, State]:
+    """One vector per part of the messages up[name][S, m], and the rule's state after the round.
+
+    A rule that treats every coordinate by itself runs part by part. Any other gets all parts, in
+    the order of their names, as one vector per client. `state` is what `rule.blank` made or the
+    last round returned; None keeps no history.
+
+    >>> from idiolect.server.rules import parse_rule
+    >>> model = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.0]])
+    >>> variate = torch.tensor([[7.0], [7.1], [7.2], [7.0], [7.0]])
+    >>> combined, _ = combine_message(
+    ...     parse_rule("krum(f=1)"), {"w": model, "c": variate}, torch.ones(5)
+    ... )
+    >>> {name: round(row.item(), 3) for name, row in combined.items()}  # both of client 1
+    {'c': 7.1, 'w': 0.1}
+    """
+    history = state or {}
+    names = sorted(up)
+    if not names:
+        return {}, history
+    if len(names) == 1:
+        row, history = rule.combine_with_state(up[names[0]], weights, history, key=key)
+        return {names[0]: row}, history
+    sizes = [up[name].shape[1] for name in names]
+    if rule.by_coordinate and not rule.server(sum(sizes)):
+        return {name: rule(up[name], weights, key=key) for name in names}, history
+    rows = torch.cat([up[name] for name in names], dim=1)
+    row, history = rule.combine_with_state(rows, weights, history, key=key)
+    pieces = zip(names, row.split(sizes), strict=True)
+    # Copies: tensors that share memory cannot be written to one checkpoint.
+    return {name: piece.to(up[name].dtype, copy=True) for name, piece in pieces}, history

@@ -1,0 +1,146 @@
+"""Data poisoning: malicious clients' training labels, before the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import streams
+from ..core.knobs import SettingError, knob
+from ..core.streams import Keys
+from ..data.federation import Federation
+from .attack import Attack
+from .noise import scalars
+
+KINDS = ("random", "flip")
+LABELS = ("wrong", "uniform")
+
+
+def poison(
+    federation: Federation,
+    malicious: Tensor,
+    classes: int,
+    kind: str,
+    seed: int,
+    labels: str = "wrong",
+) -> Federation:
+    """The federation with false training targets at the `malicious` clients (their positions).
+
+    Inputs are shared; validation and test targets stay true.
+
+    - "random": each label is drawn anew, once: uniform over the other classes (labels = "wrong";
+      with two classes that flips it) or over all (labels = "uniform"). The text of the lp-proj
+      paper says "flipped (if binary) or uniformly random noisy labels" (C.7.2), its public code
+      draws from all classes. Real targets (classes = 0) change places within the client.
+    - "flip": y -> classes - 1 - y; real targets y -> -y.
+
+    Targets of any shape are taken entry by entry, so every next word of a text is false. What a
+    client's labels become depends on its name, its data and the seed alone.
+
+    >>> f = Federation.from_arrays(np.eye(4), [0, 1, 2, 0], ["a", "a", "b", "b"], valid=0, test=0)
+    >>> poison(f, torch.tensor([1]), f.classes, "flip", seed=0).targets.tolist()
+    [0, 1, 0, 2]
+    """
+    _check(federation, malicious, classes, kind, labels)
+    targets = federation.targets.clone()
+    offsets = federation.offsets["train"].tolist()
+    for k in sorted(set(malicious.tolist())):
+        key = streams.keys(seed, "poison", 0, streams.name_keys([federation.names[k]]))
+        part = targets[offsets[k] : offsets[k + 1]]  # a view
+        flip = kind == "flip"
+        part.copy_(_flipped(part, classes) if flip else _random(part, classes, key, labels))
+    return replace(federation, targets=targets)
+
+
+def _flipped(y: Tensor, classes: int) -> Tensor:
+    return classes - 1 - y if classes else -y
+
+
+def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
+    if not classes:
+        order = np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")
+        return y[torch.from_numpy(order).to(y.device)]
+    words = streams.bits(key, 0, y.numel())[0]
+    wrong = labels == "wrong"
+    numbers = streams.below(words, np.array(classes - wrong))
+    draw = torch.from_numpy(numbers).view(y.shape).to(y.device)
+    return (y + 1 + draw) % classes if wrong else draw
+
+
+def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, labels: str) -> None:
+    for name, value, known in (("kind", kind, KINDS), ("labels", labels, LABELS)):
+        if value not in known:
+            raise SettingError(
+                f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, known))}"
+            )
+    if (
+        malicious.numel()
+        and not 0 <= int(malicious.min()) <= int(malicious.max()) < federation.clients
+    ):
+        raise SettingError(
+            f"malicious: {malicious.tolist()} are not all clients; "
+            f"accepted: 0 to {federation.clients - 1}"
+        )
+    if not isinstance(federation.targets, Tensor):
+        raise SettingError(
+            "attack: false targets are made of one tensor of targets; these data have several"
+        )
+    real = federation.targets.is_floating_point()
+    if real and classes:
+        raise SettingError(
+            f"classes: {classes} is not accepted; {federation.name!r} has real targets, so 0"
+        )
+    if not real and (classes < 2 or classes < federation.classes):
+        raise SettingError(
+            f"classes: {classes} is not accepted; "
+            f"false labels need at least {max(2, federation.classes)} here"
+        )
+
+
+@dataclass(frozen=True)
+class DataPoison(Attack):
+    """Random labels, and the message times c ~ N(0, std^2), to outweigh the others.
+
+    One c, of either sign, per client and round. Sections 5.4 and C.7.2 of the lp-proj paper, with
+    standard deviation 20. labels = "wrong": uniform over the other classes, so flipped if there are
+    two, as C.7.2 says; "uniform": over all classes, as the paper's public code draws them.
+
+    >>> import numpy as np, torch
+    >>> malicious = torch.tensor([False, True])
+    >>> keys = np.array([1, 2], dtype=np.uint64)
+    >>> sent = DataPoison()(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), malicious, None, keys)
+    >>> bool(sent[1, 1] == 2 * sent[1, 0])
+    True
+    """
+
+    poisons: ClassVar[str] = "random"
+    std: float = knob(20.0, "standard deviation of the factor", above=0)
+    labels: str = knob(
+        "wrong", "what random labels are drawn from: the other classes, or all", choices=LABELS
+    )
+
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+        return scalars(keys, self.std, own) * own
+
+    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
+        return poison(federation, malicious, federation.classes, self.poisons, seed, self.labels)
+
+
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """Labels y -> C - 1 - y, honest training on them and an honest message.
+
+    Tolpegin et al. 2020; Fang et al. 2020.
+
+    >>> LabelFlip.poisons
+    'flip'
+    """
+
+    poisons: ClassVar[str] = "flip"
+
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+        return own

@@ -1,0 +1,1 @@
+"""Carriers: how frames of bytes reach hosts and come back."""

@@ -1,0 +1,274 @@
+"""Work under way in simulated time: who started when, and when it will be done.
+
+An update depends only on what its client was sent, so it is computed when the first message is due
+that is not there yet, and then for all clients that have started since, in one batch of rows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.tensors import Shapes, check_shapes
+from ..core.types import State
+from ..host.host import Host
+from ..server.protocol import RoundConclusion, RoundRequest
+from ..server.server import Server
+from ..wire.messages import HEADER
+from .delays import Delays
+
+
+@dataclass
+class PendingUpdate:
+    """One piece of work: from the start of a client to the arrival of its message."""
+
+    version: int
+    start: float
+    arrival: float
+    message: bytes | None = None  # None until it is computed
+    values: float = 0.0  # 32-bit words of it as the lp-proj paper counts
+    gradients: int = 0
+    counted: dict[str, int] = field(default_factory=dict)  # see Method.counted
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What has arrived from a client."""
+
+    wire_id: int
+    messages: Sequence[bytes]  # one; none where it was lost
+    values: np.ndarray
+    gradients: int
+    version: int  # that it started from
+    start: float
+    time: float
+    counted: dict[str, int]  # see Method.counted
+    reason: str = "silent"  # why there is no message, where there is none
+
+
+@dataclass
+class SimulatedClock:
+    """The simulated clock."""
+
+    server: Server
+    hosts: Sequence[Host]
+    delays: Delays
+
+    keeps = True  # work that is under way is in a checkpoint
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.under_way: dict[int, PendingUpdate] = {}  # by wire id
+        self._queue: list[tuple[float, int]] = []  # (arrival, wire id)
+        self._orders: list[RoundRequest] = []  # not yet computed
+        self._host = {int(k): host for host in self.hosts for k in host.wire_ids}
+
+    def start(self, order: RoundRequest) -> None:
+        """These clients start now."""
+        assert order.turns is not None
+        keys = self.server.roster.keys[order.train.numpy()]
+        took = self.delays.draw(self.server.contract.task.seed, keys, order.turns.numpy())
+        for wire_id, delay in zip(order.train.tolist(), took.tolist(), strict=True):
+            flight = PendingUpdate(order.version, self.now, self.now + delay)
+            self.under_way[wire_id] = flight
+            heapq.heappush(self._queue, (flight.arrival, wire_id))
+        self._orders.append(order)
+
+    def next(self) -> Delivery:
+        """The next message that arrives; clients of the same instant come by wire id."""
+        self.now, wire_id = heapq.heappop(self._queue)
+        if self.under_way[wire_id].message is None:
+            self.compute()
+        flight = self.under_way.pop(wire_id)
+        assert flight.message is not None
+        messages = [flight.message] if flight.message else []
+        values = np.full(len(messages), flight.values)
+        return Delivery(
+            wire_id,
+            messages,
+            values,
+            flight.gradients,
+            flight.version,
+            flight.start,
+            self.now,
+            flight.counted,
+        )
+
+    def another_now(self) -> bool:
+        """Whether the next message arrives at this very instant."""
+        return bool(self._queue) and self._queue[0][0] == self.now
+
+    def compute(self) -> None:
+        """The messages of all clients that have started and not been computed."""
+        orders, self._orders = self._orders, []
+        for host in self.hosts:
+            mine = [o for o in orders if len(host.rows(o.train))]
+            if not mine:
+                continue
+            assert host.at_work is not None
+            sent = host.at_work.begin(mine)
+            for k, wire_id in enumerate(sent.trained.tolist()):
+                self.under_way[wire_id].gradients = int(sent.gradients[k])
+                self.under_way[wire_id].counted = {n: int(t[k]) for n, t in sent.counted.items()}
+                self.under_way[wire_id].message = b""  # where the client sends none
+            senders = sent.trained.tolist()[: len(sent.messages)]
+            for k, wire_id in enumerate(senders):
+                self.under_way[wire_id].message = sent.messages.row(k)
+                self.under_way[wire_id].values = float(sent.values[k])
+
+    def conclude(self, wire_id: int, verdict: RoundConclusion) -> None:
+        """The client learns whether its message counted."""
+        at_work = self._host[wire_id].at_work
+        assert at_work is not None
+        at_work.arrived(verdict)
+
+    def pause(self) -> None:
+        """The end of a round, where state may be saved: nothing is left to compute."""
+        if self._orders:
+            self.compute()
+
+    def bring_home(self) -> None:
+        """The newest rows of all clients are at the hosts of this process already."""
+
+    def close(self) -> None:
+        """Training is over: what is under way is given up."""
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self) -> State:
+        """Messages that are on their way."""
+        flights = sorted(self.under_way.items())
+        sent = [f.message or b"" for _, f in flights]
+        lengths = np.array([len(m) for m in sent], dtype=np.int64)
+        messages = np.zeros((len(sent), int(lengths.max(initial=0))), dtype=np.uint8)
+        for row, message in zip(messages, sent, strict=True):
+            row[: len(message)] = np.frombuffer(message, dtype=np.uint8)
+        whole = {
+            "wire_ids": [k for k, _ in flights],
+            "version": [f.version for _, f in flights],
+            "gradients": [f.gradients for _, f in flights],
+            **{f"counted.{n}": [f.counted[n] for _, f in flights] for n in self._counted},
+        }
+        real = {
+            "start": [f.start for _, f in flights],
+            "arrival": [f.arrival for _, f in flights],
+            "values": [f.values for _, f in flights],
+        }
+        return {
+            **{n: torch.tensor(v, dtype=torch.int64) for n, v in whole.items()},
+            **{n: torch.tensor(v, dtype=torch.float64) for n, v in real.items()},
+            "lengths": torch.from_numpy(lengths),
+            "messages": torch.from_numpy(messages),
+        }
+
+    def check(self, shapes: Shapes, most: int) -> None:
+        """Refuse, by ValueError, what is not `most` messages at most, each of a possible length."""
+        count, width = 0, 0
+        if "messages" in shapes and len(shapes["messages"][0]) == 2:
+            count, width = shapes["messages"][0]
+        if count > most or width > self.widest:
+            raise ValueError("flights: more or longer messages than this run has under way")
+        expected: dict[str, Any] = {
+            **dict.fromkeys(("wire_ids", "version", "gradients", "lengths"), torch.int64),
+            **dict.fromkeys((f"counted.{n}" for n in self._counted), torch.int64),
+            **dict.fromkeys(("start", "arrival", "values"), torch.float64),
+        }
+        check_shapes(
+            shapes,
+            {n: ((count,), dtype) for n, dtype in expected.items()}
+            | {"messages": ((count, width), torch.uint8)},
+        )
+
+    def load(self, tensors: State, now: float) -> None:
+        """As it was saved."""
+        ids = tensors["wire_ids"]
+        lengths = tensors["lengths"]
+        times = torch.stack([tensors["start"], now - tensors["start"], tensors["arrival"] - now])
+        counted = [f"counted.{n}" for n in self._counted]
+        known = torch.tensor(sorted(self._host), dtype=torch.int64)
+        if not (
+            bool(torch.isin(ids, known).all())
+            and bool((ids.diff() > 0).all())
+            and bool((times >= 0).all())
+            and bool(torch.isfinite(times).all())
+            and bool(((lengths >= 0) & (lengths <= tensors["messages"].shape[1])).all())
+            and all(bool((tensors[n] >= 0).all()) for n in ("gradients", *counted))
+            and bool((tensors["version"] <= self.server.version).all())
+        ):
+            raise ValueError("flights: a message that cannot be under way")
+        self.now = now
+        messages = tensors["messages"].numpy()
+        for k, wire_id in enumerate(ids.tolist()):
+            flight = PendingUpdate(
+                int(tensors["version"][k]),
+                float(tensors["start"][k]),
+                float(tensors["arrival"][k]),
+                messages[k, : int(lengths[k])].tobytes(),
+                float(tensors["values"][k]),
+                int(tensors["gradients"][k]),
+                {n: int(tensors[f"counted.{n}"][k]) for n in self._counted},
+            )
+            self.under_way[wire_id] = flight
+            self._queue.append((flight.arrival, wire_id))
+        heapq.heapify(self._queue)
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        """What the method counts beside gradients."""
+        return self.server.contract.method.counted
+
+    @property
+    def widest(self) -> int:
+        """The most bytes of a message."""
+        contract = self.server.contract
+        if not contract.link.codes:
+            return contract.up.length
+        versions = {0, self.server.version, *(f.version for f in self.under_way.values())}
+        return HEADER.itemsize + max(contract.link.limit(v) for v in versions)
+
+    def most_bytes(self, most: int) -> int:
+        """The most that the tensors of `save` take."""
+        return most * (self.widest + (7 + len(self._counted)) * 8)
+
+
+class RealClock:
+    """Seconds since training began; messages come when they come."""
+
+    keeps = False  # work that is under way is not in a checkpoint: it is begun anew
+
+    _before = 0.0  # seconds before this start of the run
+    _began: float | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds of training, evaluations among them."""
+        since = 0.0 if self._began is None else time.monotonic() - self._began
+        return self._before + since
+
+    def another_now(self) -> bool:
+        """No two messages arrive at the same instant."""
+        return False
+
+    def pause(self) -> None:
+        """The end of a round: work goes on."""
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self) -> State:
+        """Nothing: whoever is at work starts anew when the run is resumed."""
+        return {}
+
+    def check(self, shapes: Shapes, most: int) -> None:
+        """Nothing is expected."""
+        check_shapes(shapes, {})
+
+    def load(self, tensors: State, now: float) -> None:
+        """The time goes on from where it was."""
+        self._before = now
+
+    def most_bytes(self, most: int) -> int:
+        return 0

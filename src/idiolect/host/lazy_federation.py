@@ -1,0 +1,46 @@
+"""Data that hosts load themselves, as a run's own process knows them: no sample is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..core.knobs import SettingError
+from ..data.federation import Census, Federation
+from .metrics import Metric
+from .scores import Scores
+
+
+def _nowhere() -> Federation:
+    raise SettingError("data: nobody knows how these are loaded")
+
+
+@dataclass(frozen=True)
+class LazyFederation(Census):
+    """A census, with what identity and tables of a run tell of the samples themselves."""
+
+    sha256: str = ""  # the fingerprint of the data
+    baseline: Scores | None = None  # of each client's own constant answer, on test data
+    load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
+
+    def fingerprint(self) -> str:
+        return self.sha256
+
+    @cached_property
+    def loaded(self) -> Federation:
+        """The data themselves, from now on in this process."""
+        return self.load()
+
+    def baseline_with(self, metrics: Sequence[Metric]) -> Scores | None:
+        """The baseline with these metrics alone."""
+        if self.baseline is None:
+            return None
+        names = [m.name for m in metrics]
+        found = {name: m for name, m in self.baseline.metrics.items() if name in names}
+        return replace(self.baseline, metrics=found)
+
+
+def whole(federation: Federation) -> Federation:
+    """The data with their samples, in this process."""
+    return federation.loaded if isinstance(federation, LazyFederation) else federation

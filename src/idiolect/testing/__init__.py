@@ -1,0 +1,435 @@
+"""What every method must do: one suite of checks for the methods of the table and for users' own.
+
+    from idiolect.testing import check_method
+    check_method(MyMethod(lr=0.1))
+
+Each check runs the method on a small federation of unlike clients and raises an AssertionError that
+says what does not hold:
+
+    declared       what the class declares exists: rates are fields, `changes` and `plain` are parts
+    pure           no function changes its arguments; states and messages keep their form
+    weigh          weights are a function of the sample numbers alone, finite, one per client
+    linear         a method that calls itself linear needs no more than the mean of the messages
+    deterministic  the same settings give the same bits
+    chunks         clients one at a time or all together give the same result
+    hosts          clients on one host or on three give the same bits
+    stacks         a method that says so takes a message down for each client
+    kernels        every kernel gives the same result
+    no_data        a client without training data changes nothing for the others
+    private        only declared messages leave a host; test data and other clients shape none
+    resume         an interrupted run continues to exactly the result of an uninterrupted one
+    learns         the model that is evaluated is the one that was trained: it gets better
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core import streams
+from ..core.knobs import build
+from ..core.types import State
+from ..data.federation import SPLITS, Federation
+from ..host.host import Host
+from ..method import Method
+from ..run.result import Result
+from ..run.run import run
+from ..run.session import Session
+from ..run.settings import Settings as RunSettings
+from ..task.here import Here
+from ..task.task import Task
+from .leaks import CheckedHost, Twin
+
+SIZES = (30, 7, 24, 12, 40, 18)  # samples of each client, three fifths of them for training
+WITHOUT_DATA = "client 2 without data"
+
+Settings = dict[str, Any]  # of a run
+
+
+# -- the federation and the model of the checks ----------------------------------------------------
+def federation(empty: bool = False, seed: int = 0) -> Federation:
+    """Six unlike clients of 7 to 40 samples, in three classes that can be told apart.
+
+    With `empty`, one more client, in the middle of the others, that has no training data.
+    """
+    rng = np.random.default_rng(seed)
+    ids = np.repeat([f"client {k}" for k in range(len(SIZES))], SIZES)
+    shares = [np.roll([0.6, 0.3, 0.1], k) for k in range(len(SIZES))]
+    y = np.concatenate([rng.choice(3, n, p=p) for n, p in zip(SIZES, shares, strict=True)])
+    x = 2 * np.eye(3, 5)[y] + 0.5 * rng.standard_normal((len(y), 5))
+    split = np.resize(["test", "valid", "train", "train", "train"], len(y))
+    if empty:
+        ids = np.append(ids, [WITHOUT_DATA] * 2)
+        x = np.concatenate([x, np.ones((2, 5))])
+        y = np.append(y, [0, 1])
+        split = np.append(split, ["test", "valid"])
+    return Federation.from_arrays(
+        torch.from_numpy(x), y, ids, split=split, classes=3, name="conformance"
+    )
+
+
+def task() -> Task:
+    """A small network with an input and an output layer."""
+    return Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
+
+
+@dataclass
+class PlainMean:
+    """A weighted mean in place of a run's rule: what `Method.aggregate` is given as `rule`."""
+
+    method: Method
+    samples: Tensor  # float64[S], over the mean client's
+    clients: int
+
+    @property
+    def heard(self) -> int:
+        return len(self.samples)
+
+    def __call__(self, up: State, weights: Tensor | None = None) -> State:
+        weights = self.method.weigh(self.samples) if weights is None else weights
+        share = weights / weights.sum()
+        return {name: share.to(rows.dtype) @ rows for name, rows in up.items()}
+
+
+# -- what a run leaves behind ----------------------------------------------------------------------
+def state_of(result: Result, seed: int | None = None) -> State:
+    """The server's state at the end of a run: the method's and the server optimiser's."""
+    return result.session(seed).server.state
+
+
+def private_of(result: Result, seed: int | None = None) -> State:
+    """The private rows of all clients of all hosts, by wire id."""
+    hosts = result.session(seed).hosts
+    order = torch.cat([host.wire_ids for host in hosts]).argsort()
+    rows = [host.store.read(torch.arange(host.data.clients)) for host in hosts]
+    return {name: torch.cat([r[name] for r in rows])[order] for name in rows[0]}
+
+
+def gradients_of(result: Result, seed: int | None = None) -> Tensor:  # -> int64[N]
+    """Gradient evaluations that each client spent on training, by wire id."""
+    return result.session(seed).server.ledger.counts["gradients"]
+
+
+# -- the suite -------------------------------------------------------------------------------------
+def check_method(method: Method, **settings: Any) -> None:
+    """Run every check; `settings` are those of a run (rounds, sample, batch, ...)."""
+    usual = {
+        "rounds": 3,
+        "sample": 0 if method.hears_all else 3,
+        "batch": 8,
+        "dtype": "float64",
+        "eval_every": 1,
+    }
+    for check in CHECKS:
+        try:
+            check(method, {**usual, **settings})
+        except AssertionError as error:
+            promise = (check.__doc__ or "").strip().splitlines()[0]
+            raise AssertionError(f"{type(method).__name__}: {promise} — {error}") from error
+
+
+def declared(method: Method, settings: Settings) -> None:
+    """What the class declares exists: `rates` are fields, `changes` and `plain` are parts."""
+    message = method.message(_bound(settings))
+    for rate in method.rates:
+        assert isinstance(getattr(method, rate, None), float), f"rates: no field {rate!r}"
+    for name in (*method.changes, *method.plain):
+        assert name in message, f"{name!r} is not a part of the message {message}"
+    assert method.trains in ("sampled", "everyone"), f"trains is {method.trains!r}"
+
+
+def pure(method: Method, settings: Settings) -> None:
+    """Functions change none of their arguments; rows and messages keep names, shapes and dtypes."""
+    bench = _Bench(method, settings)
+    task = bench.task
+    server = method.server(task)
+    down = method.broadcast(task, server)
+    private = method.private(task, bench.keys)
+    given = {"server": server, "down": down, "private": private}
+    before = {name: _copy(state) for name, state in given.items()}
+
+    here = bench.here()
+    up, rows = method.update(task, down, private, here)
+    x = method.personal(task, down, rows, here)
+    sent = {name: t.shape[1] for name, t in up.items()}
+    assert sent == method.message(task), "the message is not what `message` declares"
+    assert all(len(t) == bench.clients and t.dtype == task.dtype for t in up.values()), (
+        "a message needs one row per client, in the task's dtype"
+    )
+    assert _form(rows) == _form(private), "private rows changed form"
+    expected = (bench.clients, task.d)
+    assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
+
+    if up:
+        kept = _copy(up)
+        after = method.aggregate(task, server, up, bench.rule())
+        assert _form(after) == _form(server), "server state changed form"
+        assert _equal(up, kept), "aggregate changed the messages in place"
+    for name, state in given.items():
+        assert _equal(state, before[name]), f"{name} was changed in place"
+
+
+def weigh(method: Method, settings: Settings) -> None:
+    """Weights are a function of the sample numbers alone: finite, one per client."""
+    numbers = torch.tensor(SIZES, dtype=torch.float64)
+    samples = numbers / numbers.mean()
+    before = samples.clone()
+    weights = method.weigh(samples)
+    assert torch.equal(samples, before), "weigh changed the sample numbers in place"
+    assert weights.shape == samples.shape, f"weights are {tuple(weights.shape)}"
+    assert bool(torch.isfinite(weights).all()), "weights are not finite"
+    assert torch.equal(method.weigh(samples), weights), "weights differ from call to call"
+
+
+def linear(method: Method, settings: Settings) -> None:
+    """A method that calls itself linear needs no more than the weighted mean of the messages."""
+    bench = _Bench(method, settings)
+    task = bench.task
+    server = method.server(task)
+    private = method.private(task, bench.keys)
+    up, _ = method.update(task, method.broadcast(task, server), private, bench.here())
+    if not method.linear or not up:
+        return
+    rule = bench.rule()
+    mean = {name: row.expand(bench.clients, -1) for name, row in rule(up).items()}
+    from_messages = method.aggregate(task, server, up, rule)
+    from_mean = method.aggregate(task, server, mean, rule)
+    for name, t in from_messages.items():
+        _close(t, from_mean[name], 1e-9, f"server {name!r}")
+
+
+def stacks(method: Method, settings: Settings) -> None:
+    """A method that says so takes a message down for each client, as if each were alone."""
+    if not method.stacks:
+        return
+    bench = _Bench(method, settings)
+    task = bench.task
+    down = method.broadcast(task, method.server(task))
+    private = method.private(task, bench.keys)
+    two = [down, {n: t + 0.1 for n, t in down.items()}]
+    apart = [method.update(task, d, _copy(private), bench.here()) for d in two]
+    at = torch.arange(bench.clients) % 2
+    rows = {n: torch.stack([d[n] for d in two])[at] for n in down}
+    together = method.update(task, rows, _copy(private), bench.here())
+    for which, what in enumerate(("message", "private rows")):
+        for name, t in together[which].items():
+            expected = torch.stack([apart[int(k)][which][name][i] for i, k in enumerate(at)])
+            _close(t, expected, 1e-9, f"{what} {name!r}")
+
+
+def deterministic(method: Method, settings: Settings) -> None:
+    """The same settings give the same bits."""
+    _same(_run(method, settings), _run(method, settings), 0.0)
+
+
+def chunks(method: Method, settings: Settings) -> None:
+    """Clients one at a time or all together give the same result."""
+    together = _run(method, settings)
+    for chunk in (1, 4):
+        _same(together, _run(method, {**settings, "chunk": chunk}), 1e-9)
+
+
+def hosts(method: Method, settings: Settings) -> None:
+    """Clients on one host or on three give the same bits.
+
+    One row at a time in both, as the last bits of a kernel may depend on how many rows it is given.
+    """
+    alone = {**settings, "chunk": 1}
+    _same(_run(method, alone), _run(method, {**alone, "hosts": 3}), 0.0)
+
+
+def kernels(method: Method, settings: Settings) -> None:
+    """Every kernel gives the same result."""
+    stacked = _run(method, {**settings, "kernel": "stacked"})
+    for kernel in ("vmap", "rows"):
+        _same(stacked, _run(method, {**settings, "kernel": kernel}), 1e-9)
+
+
+def no_data(method: Method, settings: Settings) -> None:
+    """A client without training data changes nothing for the others."""
+    without = _run(method, settings)
+    among = _run(method, settings, federation(empty=True))
+    ids = among.session().server.roster.ids
+    others = torch.tensor([id != WITHOUT_DATA for id in ids])
+    for name, t in state_of(without).items():
+        assert torch.equal(t, state_of(among)[name]), f"server {name!r} differs"
+    rows = private_of(among)
+    for name, t in private_of(without).items():
+        assert torch.equal(t, rows[name][others]), f"private {name!r} differs"
+
+
+def private(method: Method, settings: Settings) -> None:
+    """Only declared messages leave a host; test data and data of other clients shape none.
+
+    One row at a time: a loop may end when all rows of a chunk have converged.
+    """
+    given = {**settings, "hosts": 2, "chunk": 1}
+    session = Session(method, task(), federation(), build(RunSettings, given, "run"), 0, 7)
+    hosts = checked_hosts(session, federation())
+    session.engine.hosts = cast(list[Host], hosts)
+    for _ in range(settings["rounds"]):
+        session.engine.advance()
+        session.engine.evaluate(session.people.evaluated, SPLITS)
+    session.engine.evaluate_shared(SPLITS)
+    sent = sum(len(message) for host in hosts for message in host.sent)
+    assert sent == session.server.ledger.total("bytes_up"), "more bytes left than were counted"
+
+
+def resume(method: Method, settings: Settings) -> None:
+    """An interrupted run continues to exactly the result of an uninterrupted one."""
+    whole = _run(method, settings)
+    saving = {**settings, "checkpoint_every": 1}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        run(method, task(), federation(), directory=folder, **saving)
+        newest = max((folder / "checkpoints" / "seed-0").iterdir())
+        shutil.rmtree(newest)  # as if it had been stopped one round earlier
+        again = run(method, task(), federation(), directory=folder, resume=True, **saving)
+        _same(whole, again, 0.0)
+    assert whole.seeds[0].history == again.seeds[0].history, "the history differs"
+
+
+def learns(method: Method, settings: Settings) -> None:
+    """The model that is evaluated is the one that was trained: it gets better."""
+    long = {**settings, "rounds": max(40, settings["rounds"]), "eval_every": 0, "batch": 16}
+    before = _run(method, {**long, "rounds": 0}).seeds[0].final["train"]
+    after = _run(method, long).seeds[0].final["train"]
+    for figure, better in (
+        ("loss", after["loss"] < before["loss"]),
+        ("accuracy", after["accuracy"] > min(before["accuracy"], 1 - 1e-9)),  # or perfect as it was
+    ):
+        assert better, f"training {figure} {before[figure]:.3f} before, {after[figure]:.3f} after"
+
+
+CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
+    declared,
+    pure,
+    weigh,
+    linear,
+    deterministic,
+    chunks,
+    hosts,
+    stacks,
+    kernels,
+    no_data,
+    private,
+    resume,
+    learns,
+)
+
+
+# -- what must not matter --------------------------------------------------------------------------
+def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
+    """The hosts of a session, each before twins whose messages must be the same.
+
+    One has other test data. In the other, the first client of the host differs: in its data, its
+    private row and what the channel keeps at it; then all others must send the same. Malicious
+    clients send what they like, but only declared messages: their host has no twin.
+    """
+    checked = []
+    for host in session.hosts:
+        twins = []
+        if not bool(torch.isin(host.wire_ids, session.people.malicious).any()):
+            first = host.wire_ids[:1]
+            others = other_data(data, SPLITS, int(first))
+            twins.append(_twin(host, other_data(data, ("test",)), "test data", first[:0]))
+            twins.append(_twin(host, others, "what is another client's", first))
+        checked.append(CheckedHost(host, twins))
+    return checked
+
+
+def _twin(host: Host, data: Federation, what: str, changed: Tensor) -> Twin:
+    own = data.of(host.wire_ids)
+    return Twin(what, Host(host.contract, own, host.wire_ids, host.settings), changed)
+
+
+def other_data(data: Federation, splits: tuple[str, ...], client: int | None = None) -> Federation:
+    """The same federation with other samples on these splits, of one client or of all."""
+    inputs = data.inputs.clone()
+    targets = data.targets.clone()
+    for split in splits:
+        ends = data.offsets[split] if client is None else data.offsets[split][client : client + 2]
+        part = slice(int(ends[0]), int(ends[-1]))
+        inputs[part] = 1 - inputs[part]
+        targets[part] = (targets[part] + 1) % data.classes
+    return replace(data, inputs=inputs, targets=targets)
+
+
+# -- inside ----------------------------------------------------------------------------------------
+class _Bench:
+    """A method on its own, with no server or host around it."""
+
+    def __init__(self, method: Method, settings: Settings):
+        self.method = method
+        self.settings = settings
+        self.task = _bound(settings)
+        self.data = federation().to(self.task.device, self.task.dtype)
+        self.clients = self.data.clients
+        self.keys = streams.name_keys(self.data.names)
+
+    def here(self) -> Here:
+        return Here(
+            self.data,
+            torch.arange(self.clients),
+            clients=self.keys,
+            seed=0,
+            round=1,
+            batch=self.settings["batch"],
+            batching=self.settings.get("batching", "replace"),
+            dtype=self.task.dtype,
+            validate=lambda x: torch.zeros(len(x), dtype=torch.float64),
+        )
+
+    def rule(self) -> PlainMean:
+        samples = self.data.sizes("train").double()
+        return PlainMean(self.method, samples / samples.mean(), self.clients)
+
+
+def _bound(settings: Settings) -> Task:
+    """The task in the precision that the settings name."""
+    return task().under(dtype=getattr(torch, settings["dtype"]))
+
+
+def _run(method: Method, settings: Settings, data: Federation | None = None) -> Result:
+    return run(method, task(), data or federation(), **settings)
+
+
+def _same(a: Result, b: Result, tolerance: float) -> None:
+    states = (
+        ("server", state_of(a), state_of(b)),
+        ("private", private_of(a), private_of(b)),
+    )
+    for what, first, second in states:
+        assert first.keys() == second.keys(), f"{what} has other entries"
+        for name, t in first.items():
+            _close(t, second[name], tolerance, f"{what} {name!r}")
+    _close(gradients_of(a), gradients_of(b), 0.0, "gradient counts")
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
+    if not tolerance:
+        assert torch.equal(a, b), f"{what} differs"
+    elif a.numel():
+        gap = float((a - b).abs().max())
+        scale = 1 + float(a.abs().max())
+        assert gap <= tolerance * scale, f"{what} differs by {gap:.2e}"
+
+
+def _copy(state: State) -> State:
+    return {name: t.clone() for name, t in state.items()}
+
+
+def _equal(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(t, b[name]) for name, t in a.items())
+
+
+def _form(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (t.shape, t.dtype) for name, t in state.items()}

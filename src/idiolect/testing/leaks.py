@@ -1,0 +1,262 @@
+"""What may leave a host: the declared messages, scores and counts, and not a byte beside them.
+
+A `CheckedHost` stands before a host and looks at everything that it hands out. Its twins are the
+same clients with other private data: where those data must not matter, they must send the same
+bytes. For tests and for users' own methods (`idiolect.testing`); no engine needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.store import Store
+from ..host.host import Host
+from ..host.metrics import Form, Measured, Metric, form_of
+from ..host.scores import Scores
+from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..wire import messages as wire
+from ..wire.ragged import Ragged
+
+
+class Undeclared(AssertionError):
+    """Something leaves a host that no message, score or count declares."""
+
+
+@dataclass
+class Twin:
+    """A host of the same clients with other data: only the messages of `changed` may differ."""
+
+    what: str  # that differs, for the error
+    host: Host
+    changed: Tensor  # int64: wire ids of the clients whose private rows differ too
+
+    def follow(self, host: Host) -> None:
+        """Private rows as they are at `host` now, but for those of the changed clients."""
+        rows = self.host.rows(self.changed)
+        for mine, theirs in ((self.host.store, host.store), (self.host.coder, host.coder)):
+            theirs.read(torch.arange(theirs.clients))  # rows of clients never met are made now
+            mine.load({name: t.clone() for name, t in theirs.save().items()})
+            other_rows(mine, rows)
+
+
+def other_rows(store: Store, rows: Tensor, names: Sequence[str] | None = None) -> None:
+    """Replace the numbers of some rows (of the parts `names`, or of all) by others near them."""
+    if not len(rows):
+        return
+    saved = {name: t.clone() for name, t in store.save().items()}
+    for name, t in saved.items():
+        part = name.removeprefix("rows.")
+        if part != name and t.is_floating_point() and (names is None or part in names):
+            t[rows] += 0.01 * torch.linspace(-1, 1, t[rows].numel(), dtype=t.dtype).view_as(t[rows])
+    store.load(saved)
+
+
+class CheckedHost:
+    """Hands out what the host does, if it is declared and its twins hand out the same."""
+
+    def __init__(self, host: Host, twins: Sequence[Twin] = ()):
+        self._host = host
+        self._twins = twins
+        self.sent: list[bytes] = []  # every message and answer that has left
+
+    def update(self, order: RoundRequest) -> HostUpdate:
+        for twin in self._twins:
+            twin.follow(self._host)
+        sent = self._host.update(order)
+        check_sent(self._host, order, sent)
+        self.sent += [sent.messages.row(k) for k in range(len(sent.messages))]
+        for twin in self._twins:
+            other = twin.host.update(order)
+            same = torch.isin(sent.trained, twin.changed, invert=True)
+            senders = _senders(sent.messages)
+            kept = ~np.isin(senders, twin.changed.numpy())
+            for name, mine, theirs in (
+                ("messages", _rows(sent.messages, kept), _rows(other.messages, kept)),
+                ("values", sent.values[kept].tobytes(), other.values[kept].tobytes()),
+                ("gradients", sent.gradients[same].tolist(), other.gradients[same].tolist()),
+            ):
+                _demand(mine == theirs, f"{name} depend on {twin.what}")
+        return sent
+
+    def updates(self, order: RoundRequest) -> Iterator[HostUpdate]:
+        yield self.update(order)
+
+    def answer(self, query: Query) -> np.ndarray:
+        answer = self._host.answer(query)
+        check_answer(self._host, query, answer)
+        self.sent += [row.tobytes() for row in answer]
+        for twin in self._twins:
+            kept = ~np.isin(_senders(Ragged.even(answer)), twin.changed.numpy())
+            other = twin.host.answer(query)
+            _demand(np.array_equal(answer[kept], other[kept]), f"answers depend on {twin.what}")
+        return answer
+
+    def conclude(self, verdict: RoundConclusion) -> None:
+        left: Any = self._host.conclude(verdict)  # type: ignore[func-returns-value]
+        _demand(left is None, f"the end of a round hands out {type(left).__name__}")
+
+    def evaluate(
+        self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> dict[str, Scores]:
+        scores = self._host.evaluate(version, message, wire_ids, splits)
+        host = self._host
+        check_scores(
+            scores,
+            splits,
+            host.wire_ids[host.rows(wire_ids)],
+            form_of(host.data, host.contract.task.criterion),
+        )
+        return scores
+
+    def evaluate_shared(
+        self,
+        version: int,
+        message: bytes,
+        splits: tuple[str, ...],
+        wire_ids: Tensor | None = None,
+    ) -> dict[str, Scores]:
+        host = self._host
+        scores = host.evaluate_shared(version, message, splits, wire_ids)
+        asked = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
+        if scores:
+            check_scores(scores, splits, asked, form_of(host.data, host.contract.task.criterion))
+        return scores
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+
+def check_sent(host: Host, order: RoundRequest, sent: HostUpdate) -> None:
+    """What a host sends in a round: one declared message per client heard, and counts."""
+    contract = host.contract
+    _exactly(sent, HostUpdate)
+    rows = host.rows(order.train)
+    trained = host.wire_ids[rows]
+    _whole(sent.trained, torch.int64, (len(rows),))
+    _demand(torch.equal(sent.trained, trained), "others trained than those of the order")
+    _whole(sent.gradients, torch.int64, (len(rows),))
+    _demand(bool((sent.gradients >= 0).all()), "a number of gradients is negative")
+    names = contract.method.counted if len(rows) else ()
+    _demand(tuple(sent.counted) == names, "counts that the method does not declare")
+    for counts in sent.counted.values():
+        _whole(counts, torch.int64, (len(rows),))
+        _demand(bool((counts >= 0).all()), "a count is negative")
+
+    heard = torch.isin(rows, host.rows(order.heard))
+    senders = rows[heard] if contract.up.parts else rows[:0]
+    _array(sent.values, np.float64, (len(senders),))
+    _exactly(sent.messages, Ragged)
+    lengths = sent.messages.lengths
+    _array(lengths, np.int64, (len(senders),))
+    width = int(lengths.max(initial=0))
+    _array(sent.messages.matrix, np.uint8, (len(senders), width))
+    unused = np.arange(width) >= lengths[:, None]
+    _demand(not sent.messages.matrix[unused].any(), "bytes behind the end of a message")
+    if not len(senders):
+        return
+    heads = wire.heads(
+        contract.up,
+        contract.run,
+        order.version,
+        host.wire_ids[senders].numpy(),
+        host.samples[senders].numpy(),
+    )
+    _demand(np.array_equal(sent.messages.matrix[:, : heads.shape[1]], heads), "a header")
+    if contract.link.codes:
+        longest = wire.HEADER.itemsize + contract.link.limit(order.version)
+        _demand(bool((lengths <= longest).all()), f"a message longer than {longest} bytes")
+    else:
+        _demand(bool((lengths == contract.up.length).all()), "a message longer than declared")
+        words = np.full(len(senders), float(contract.up.values))
+        _demand(np.array_equal(sent.values, words), "a number of values")
+    same = np.unique(np.stack([lengths.astype(np.float64), sent.values]), axis=1)
+    _demand(len(np.unique(same[0])) == same.shape[1], "values that the length does not give")
+
+
+def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
+    """What a host sends in a second exchange: one declared message per client asked."""
+    contract = host.contract
+    asked = (len(query.message) - wire.HEADER.itemsize) // torch.int32.itemsize
+    schema = contract.answer(query.part, query.message, asked)
+    rows = host.rows(query.asked)
+    _array(answer, np.uint8, (len(rows), schema.length))
+    if not len(rows):
+        return
+    wire_ids = host.wire_ids[rows].numpy()
+    weights = host.samples[rows].numpy()
+    heads = wire.heads(schema, contract.run, query.version, wire_ids, weights)
+    _demand(np.array_equal(answer[:, : heads.shape[1]], heads), "a header of an answer")
+
+
+def check_scores(
+    scores: dict[str, Scores], splits: tuple[str, ...], wire_ids: Tensor, form: Form | None = None
+) -> None:
+    """Scores of the clients asked for on the splits asked for: five numbers each.
+
+    And of each metric its declared figures per client, and whole numbers summed over clients.
+    """
+    _demand(type(scores) is dict and tuple(scores) == splits, "scores of other splits")
+    for one in scores.values():
+        _exactly(one, Scores)
+        shape = (len(wire_ids),)
+        for name in ("wire_ids", "samples", "gradients"):
+            _whole(getattr(one, name), torch.int64, shape)
+        for name in ("hits", "loss"):
+            _whole(getattr(one, name), torch.float64, shape)
+        _check_metrics(one, form)
+        _demand(torch.equal(one.wire_ids, wire_ids), "scores of other clients")
+        counted = one.hits[~one.hits.isnan()]
+        _demand(torch.equal(counted, counted.round()), "hits that are no whole numbers")
+
+
+def _check_metrics(scores: Scores, form: Form | None) -> None:
+    _demand(form is not None or not scores.metrics, "metrics that were not asked for")
+    for name, measured in scores.metrics.items():
+        assert form is not None
+        _exactly(measured, Measured)
+        metric = measured.metric
+        _demand(isinstance(metric, Metric) and metric.name == name, "a metric of another name")
+        _whole(measured.rows, torch.float64, (len(scores.wire_ids), metric.width(form)))
+        _whole(measured.counts, torch.int64, tuple(metric.shape(form)))
+
+
+def _exactly(value: object, cls: type) -> None:
+    """An object of this very class with its declared fields and no other attribute."""
+    _demand(type(value) is cls, f"{type(value).__name__} in place of {cls.__name__}")
+    declared = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    more = set(vars(value)) - declared
+    _demand(not more, f"{cls.__name__} with {sorted(more)}")
+
+
+def _whole(t: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """A tensor with nothing behind it: no larger storage, no graph, no attributes."""
+    _demand(type(t) is Tensor and t.dtype == dtype and tuple(t.shape) == shape, f"a tensor {t}")
+    _demand(t.grad_fn is None and not vars(t), "a tensor with a graph or attributes")
+    own = t.numel() * t.element_size()
+    _demand(t.untyped_storage().nbytes() == own, "a tensor that is part of a larger one")
+
+
+def _array(a: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
+    fits = type(a) is np.ndarray and a.dtype == dtype and a.shape == shape
+    _demand(fits, f"an array of other form: {getattr(a, 'shape', a)}, declared {shape}")
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise Undeclared(f"leaves a host undeclared: {what}")
+
+
+def _senders(messages: Ragged) -> np.ndarray:  # -> int64[S]
+    if not len(messages):
+        return np.zeros(0, dtype=np.int64)
+    return wire.header(messages.matrix)["client"].astype(np.int64)
+
+
+def _rows(messages: Ragged, kept: np.ndarray) -> list[bytes]:
+    return [messages.row(int(k)) for k in np.flatnonzero(kept)]
