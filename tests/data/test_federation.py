@@ -67,7 +67,7 @@ def test_data_sets_become_clients():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clients": []}, "clients: an empty list"),
+        ({"clients": []}, "clients must name at least one"),
         ({"clients": WHO[:-1]}, "differ in length: 12, 12, 11"),
         ({"clients": [None, *WHO[1:]]}, "sample 0 has no client id"),
         ({"clients": np.array([0.0] * 11 + [np.nan])}, "sample 11 has no client id"),
@@ -81,7 +81,7 @@ def test_data_sets_become_clients():
         ({"inputs": [["cat"]] * 12}, "give numbers"),
         ({"split": ["train"] * 11 + ["dev"]}, "split: 'dev' is unknown"),
         ({"split": ["train"]}, "split: 1 entries for 12 samples"),
-        ({"test": 1.0}, "test: 1.0"),
+        ({"test": 1.0}, "test must be a share in .*, got 1.0"),
     ],
 )
 def test_bad_arrays_are_refused_with_the_reason(change, message):
@@ -194,8 +194,8 @@ def test_the_fingerprint_is_kept_until_the_data_change(monkeypatch):
     hashed = []
     monkeypatch.setattr(
         Federation,
-        "_hashed",
-        lambda self, tensors, real=Federation._hashed: hashed.append(1) or real(self, tensors),
+        "_hash",
+        lambda self, tensors, real=Federation._hash: hashed.append(1) or real(self, tensors),
     )
     first = federation.fingerprint()
     assert federation.fingerprint() == first and len(hashed) == 1

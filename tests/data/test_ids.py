@@ -146,7 +146,7 @@ F = Federation.from_arrays(X, np.arange(20) % 3, WHO, valid=0.25, test=0.25)
 
 @pytest.mark.parametrize("position", [-1, 4])
 def test_a_part_is_asked_for_by_position(position):
-    with pytest.raises(SettingError, match=f"position: {position} is not accepted; 0 to 3"):
+    with pytest.raises(SettingError, match=f"position must be from 0 to 3, got {position}"):
         F.part(position, "train")
 
 
@@ -184,9 +184,9 @@ def test_all_clients_in_order_are_the_same_object():
         ([0.0], "one or more whole numbers"),
         ([True, False, True, False], "one or more whole numbers"),
         ([[0]], "one or more whole numbers"),
-        ([0, 4], "positions: 4 is not accepted; 0 to 3"),
-        ([-1], "positions: -1 is not accepted"),
-        ([1, 1], "a client is named twice"),
+        ([0, 4], "positions must be from 0 to 3, got 4"),
+        ([-1], "positions must be from 0 to 3, got -1"),
+        ([1, 1], "must name each client once"),
     ],
 )
 def test_positions_that_name_no_clients_are_refused(positions, message):

@@ -8,7 +8,6 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data.federation import capped
 from idiolect_papers.own.where_it_helps import written
 from idiolect_papers.own.where_it_helps.cases import CASES, METHODS, Case, candidates
 from idiolect_papers.own.where_it_helps.findings import compared
@@ -26,7 +25,7 @@ FEW = {
 
 def test_capped_clients_keep_so_many_of_their_own_samples_in_order():
     whole = data.load("synthetic", clients=5, samples=60)
-    few = capped(whole, {"train": 7}, seed=1)
+    few = whole.capped({"train": 7}, seed=1)
     assert few.sizes("train").tolist() == [7] * 5
     assert few.sizes("test").tolist() == whole.sizes("test").tolist()
     for k in range(5):
@@ -34,15 +33,15 @@ def test_capped_clients_keep_so_many_of_their_own_samples_in_order():
         places = [int((all_of_it == row).all(1).nonzero()[0]) for row in own]
         assert places == sorted(set(places))
         assert (few.part(k, "test")[0] == whole.part(k, "test")[0]).all()
-    assert few.fingerprint() == capped(whole, {"train": 7}, seed=1).fingerprint()
-    assert few.fingerprint() != capped(whole, {"train": 7}, seed=2).fingerprint()
-    assert capped(whole, {"train": 10**6}).fingerprint() == whole.fingerprint()
+    assert few.fingerprint() == whole.capped({"train": 7}, seed=1).fingerprint()
+    assert few.fingerprint() != whole.capped({"train": 7}, seed=2).fingerprint()
+    assert whole.capped({"train": 10**6}).fingerprint() == whole.fingerprint()
 
 
 @pytest.mark.parametrize("most", [{"train": 0}, {"training": 5}])
 def test_what_cannot_be_kept_is_refused(most):
     with pytest.raises(SettingError, match=r"most: .* is not accepted"):
-        capped(data.load("synthetic", clients=2, samples=60), most)
+        data.load("synthetic", clients=2, samples=60).capped(most)
 
 
 def test_every_method_has_as_many_trials_and_gradients():

@@ -192,7 +192,7 @@ def test_a_refused_run_leaves_its_directory_free(name, tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "targets", "clients", "says"),
     [
-        (np.zeros((0, 2)), np.zeros(0, dtype=int), [], "clients: an empty list"),
+        (np.zeros((0, 2)), np.zeros(0, dtype=int), [], "clients must name at least one"),
         (
             np.array([[0.0, np.nan], [1, 1]]),
             [0, 1],

@@ -205,9 +205,12 @@ def test_pictures_with_three_lines_are_not_turned_round():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"inputs": torch.nn.Linear}, "inputs: the class Linear is given; an array"),
-        ({"inputs": torch.nn.Linear(1, 1)}, "inputs: a Linear is given; an array"),
-        ({"inputs": None}, "inputs: a NoneType is given"),
+        (
+            {"inputs": torch.nn.Linear},
+            "inputs must be an array, samples first, got the class Linear",
+        ),
+        ({"inputs": torch.nn.Linear(1, 1)}, "inputs must be an array, samples first, got a Linear"),
+        ({"inputs": None}, "inputs must be an array, samples first, got a NoneType"),
         ({"inputs": 3.0}, "inputs: one number is not accepted"),
         ({"inputs": X.astype(complex)}, "complex128 values are not accepted; give numbers"),
         ({"inputs": torch.zeros(N, 2, dtype=torch.cfloat)}, "complex64 values are not accepted"),

@@ -83,8 +83,12 @@ def test_names_of_classes_may_be_given():
         (np.full((N, 2), 0.5), {"kind": "classes"}, "needs whole numbers"),
         ([["a", "b"]] * N, {}, "text is not accepted"),
         ({"a": ["x"] * N}, {}, r"targets\['a'\]: text is not accepted"),
-        (torch.nn.CrossEntropyLoss, {}, "the class CrossEntropyLoss is given"),
-        ("ill", {}, "a str is given"),
+        (
+            torch.nn.CrossEntropyLoss,
+            {},
+            "targets must be an array, samples first, got the class CrossEntropyLoss",
+        ),
+        ("ill", {}, "targets must be an array, samples first, got a str"),
     ],
 )
 def test_other_targets_are_refused_by_name(targets, options, message):

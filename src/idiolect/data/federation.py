@@ -23,12 +23,11 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, build, nearest
 from ..core.text import listed, shown
-from ..core.types import Sequences, Tree, first, leaves, length, map_tree
+from ..core.types import Sequences, Tree, leaves, length, map_tree
 from .prepare import Preparation
-from .read.arrays import MEMORY, read_arrays
+from .read.arrays import from_arrays
 from .read.datasets import read_datasets
 from .read.ids import ClientId, plain_id, unknown_client
-from .read.targets import check_special
 from .splits import SPLITS
 
 
@@ -62,7 +61,7 @@ class Federation:
 
     @property
     def samples(self) -> int:
-        """How many samples there are, of all clients and splits."""
+        """The number of samples of all clients and splits."""
         return length(self.targets)
 
     @property
@@ -70,8 +69,8 @@ class Federation:
         """The shape of one sample, where it is one tensor."""
         if not isinstance(self.inputs, Tensor):
             raise SettingError(
-                "data: a sample is several tensors here, and a built-in model takes one; "
-                "give a model of your own"
+                "data: a sample must be one tensor for a built-in model, got several; "
+                "give your own model"
             )
         return tuple(self.inputs.shape[1:])
 
@@ -92,10 +91,10 @@ class Federation:
         idiolect.core.knobs.SettingError: client: 12 is unknown; clients are numbered 7 to 13, \
 the nearest is 13
         """
-        found = plain_id(id)
-        if found not in self._positions:
-            raise unknown_client(found, self.ids)
-        return self._positions[found]
+        key = plain_id(id)
+        if key not in self._positions:
+            raise unknown_client(key, self.ids)
+        return self._positions[key]
 
     @cached_property
     def _positions(self) -> dict[ClientId, int]:
@@ -109,10 +108,7 @@ the nearest is 13
     def part(self, position: int, split: str) -> tuple[Tree, Tree]:
         """The data of the client at a position: (inputs, targets)."""
         if not 0 <= position < self.clients:
-            raise SettingError(
-                f"position: {position} is not accepted; 0 to {self.clients - 1} "
-                "(`position(id)` finds the position of a client)"
-            )
+            raise self._no_position("position", position)
         low = int(self.offsets[split][position])
         high = int(self.offsets[split][position + 1])
         return (
@@ -140,35 +136,13 @@ the nearest is 13
             # sample j of the split is sample j - (ends - sizes)[k] of its client k
             shift = lows - (ends - sizes[split])
             rows[split] = torch.arange(int(ends[-1])) + shift.repeat_interleave(sizes[split])
-        return self.taking(rows, sizes, tuple(self.ids[k] for k in chosen.tolist()))
-
-    def taking(
-        self,
-        rows: Mapping[str, Tensor],
-        sizes: Mapping[str, Tensor],
-        ids: tuple[str, ...] | None = None,
-    ) -> Federation:
-        """The samples at some rows of each split, client by client, `sizes` of them each."""
-        offsets = {}
-        start = 0
-        for split in SPLITS:
-            ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
-            offsets[split] = start + ends
-            start += int(ends[-1])
-        index = torch.cat([rows[split] for split in SPLITS]).to(first(self.inputs).device)
-        return replace(
-            self,
-            inputs=map_tree(lambda t: t[index], self.inputs),
-            targets=map_tree(lambda t: t[index], self.targets),
-            sequences=self.sequences and self.sequences.of(index.cpu()),
-            offsets=offsets,
-            ids=self.ids if ids is None else ids,
-        )
+        ids = tuple(self.ids[k] for k in chosen.tolist())
+        return self._select(rows, sizes, ids)
 
     def without(self, split: str) -> Federation:
-        """The same clients without their samples of a split, say "test": nothing can look at them.
+        """The same clients without their samples of one split, such as "test".
 
-        The test samples are the last rows, so that the others are not copied.
+        Test samples are the last rows, so that leaving them out copies nothing.
 
         >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], list("aabb"), valid=0, test=0.5)
         >>> f.without("test").samples, f.without("test").sizes("test").tolist()
@@ -176,37 +150,83 @@ the nearest is 13
         """
         if split not in SPLITS:
             raise nearest(split, SPLITS, "split")
-        low, high = int(self.offsets[split][0]), int(self.offsets[split][-1])
-        end = low if high == self.samples else None
-        rows = torch.arange(self.samples)
-        rows = torch.cat([rows[:low], rows[high:]])
+        rows = {s: torch.arange(int(self.offsets[s][0]), int(self.offsets[s][-1])) for s in SPLITS}
+        sizes = {s: self.sizes(s) for s in SPLITS}
+        return self._select(
+            rows | {split: rows[split][:0]}, sizes | {split: torch.zeros_like(sizes[split])}
+        )
 
-        def keep(t: Tensor) -> Tensor:
-            return t[:end] if end is not None else t[rows.to(t.device)]
+    def capped(self, most: Mapping[str, int], seed: int = 0) -> Federation:
+        """At most `most[split]` samples of each client in the splits named, drawn at random.
 
-        later = SPLITS[SPLITS.index(split) + 1 :]
-        offsets = {s: self.offsets[s] - (high - low if s in later else 0) for s in SPLITS}
+        Samples stay in their split and in their order; another seed draws others. A client that
+        has fewer keeps what it has.
+
+        >>> from . import load
+        >>> few = load("synthetic", clients=3).capped({"train": 10, "valid": 2})
+        >>> few.sizes("train").tolist(), few.sizes("valid").tolist()
+        ([10, 10, 10], [2, 2, 2])
+        """
+        for split, count in most.items():
+            if split not in SPLITS or count < 1:
+                raise SettingError(
+                    f"most must give a number >= 1 for {', '.join(SPLITS)}, got {split!r}: {count}"
+                )
+        generator = torch.Generator().manual_seed(seed)
+        rows, sizes = {}, {}
+        for split in SPLITS:
+            offsets = self.offsets[split]
+            low, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+            rows[split], sizes[split] = torch.arange(low, low + count), self.sizes(split)
+            if split not in most:
+                continue
+            client = torch.repeat_interleave(torch.arange(self.clients), sizes[split])
+            # by client, and within a client at random: the first `most` of each are drawn
+            order = torch.randperm(count, generator=generator)
+            order = order[client[order].argsort(stable=True)]
+            within = torch.arange(count) - (offsets[:-1] - low)[client]
+            rows[split] = low + order[within < most[split]].sort().values
+            sizes[split] = sizes[split].clamp(max=most[split])
+        return self._select(rows, sizes)
+
+    def _select(
+        self,
+        rows: Mapping[str, Tensor],
+        sizes: Mapping[str, Tensor],
+        ids: tuple[ClientId, ...] | None = None,
+    ) -> Federation:
+        """The samples at some rows of each split, client by client, `sizes` of them each."""
+        index = torch.cat([rows[split] for split in SPLITS])
+        leading = torch.equal(index, torch.arange(len(index)))
+
+        def take(t: Tensor) -> Tensor:
+            return t[: len(index)] if leading else t[index.to(t.device)]
+
         return replace(
             self,
-            inputs=map_tree(keep, self.inputs),
-            targets=map_tree(keep, self.targets),
-            sequences=self.sequences and self.sequences.of(rows),
-            offsets=offsets | {split: torch.full_like(offsets[split], low)},
+            inputs=map_tree(take, self.inputs),
+            targets=map_tree(take, self.targets),
+            sequences=self.sequences and self.sequences.of(index),
+            offsets=_offsets(sizes),
+            ids=self.ids if ids is None else ids,
         )
 
     def _check_positions(self, positions: Sequence[int] | np.ndarray | Tensor) -> Tensor:
         array = np.asarray(positions)
         if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
-            raise SettingError("positions: not accepted; a list of one or more whole numbers")
+            raise SettingError("positions must be a list of one or more whole numbers")
         outside = array[(array < 0) | (array >= self.clients)]
         if len(outside):
-            raise SettingError(
-                f"positions: {outside[0]} is not accepted; 0 to {self.clients - 1} "
-                "(`position(id)` finds the position of a client)"
-            )
+            raise self._no_position("positions", outside[0])
         if len(np.unique(array)) < len(array):
-            raise SettingError("positions: a client is named twice; each may be named once")
+            raise SettingError("positions must name each client once, got one of them twice")
         return torch.from_numpy(array.astype(np.int64))
+
+    def _no_position(self, name: str, position: int) -> SettingError:
+        return SettingError(
+            f"{name} must be from 0 to {self.clients - 1}, got {position} "
+            "(`position(id)` finds the position of a client)"
+        )
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Federation:
         """The same data on a device; floating inputs and targets in `dtype`, integers unchanged."""
@@ -221,23 +241,23 @@ the nearest is 13
     def fingerprint(self) -> str:
         """SHA-256 over data, ranges and names: what a resumed run checks.
 
-        Of large data it takes a second: it is kept until a tensor is changed in place.
+        It takes a second for large data, and is cached until a tensor is changed in place.
         """
         tensors = (
             *leaves(self.inputs),
             *leaves(self.targets),
             *(self.offsets[s] for s in SPLITS),
         )
-        if any(t.is_inference() for t in tensors):  # their changes are not counted
-            return self._hashed(tensors)
-        # a copy, here or in another process, has tensors with counts of their own
+        if any(t.is_inference() for t in tensors):  # torch does not count their changes
+            return self._hash(tensors)
+        # a copy, here or in another process, counts its changes from 0
         state = (os.getpid(), id(self), *(t._version for t in tensors))
-        kept = self.__dict__.get("_fingerprint")
-        if kept is None or kept[0] != state:
-            kept = self.__dict__["_fingerprint"] = (state, self._hashed(tensors))
-        return kept[1]
+        cached = self.__dict__.get("_fingerprint")
+        if cached is None or cached[0] != state:
+            cached = self.__dict__["_fingerprint"] = (state, self._hash(tensors))
+        return cached[1]
 
-    def _hashed(self, tensors: Iterable[Tensor]) -> str:
+    def _hash(self, tensors: Iterable[Tensor]) -> str:
         digest = hashlib.sha256()
         for t in tensors:
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
@@ -249,9 +269,7 @@ the nearest is 13
     def class_counts(self, split: str = "train") -> Tensor:  # -> int64[N, classes]
         """Who has what: samples per client and class."""
         if not self.classes:
-            raise SettingError(
-                f"class counts: {self.name!r} is a regression data set; only classes can be counted"
-            )
+            raise SettingError(f"class counts need classes, got the regression data {self.name!r}")
         offsets = self.offsets[split]
         labels = self.targets[int(offsets[0]) : int(offsets[-1])]
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
@@ -262,92 +280,14 @@ the nearest is 13
         return counts.view(self.clients, self.classes)
 
     def majority_hits(self, split: str = "test") -> Tensor:  # -> int64[N]
-        """Samples that each client gets right by always answering its most frequent class.
+        """Samples that each client gets right by always answering its majority class.
 
-        The most frequent class is that of its training samples.
+        That is the most frequent class of its training samples.
         """
         majority = self.class_counts("train").argmax(1, keepdim=True)
         return self.class_counts(split).gather(1, majority).squeeze(1)
 
-    @classmethod
-    def from_arrays(
-        cls,
-        inputs: Any,
-        targets: Any,
-        clients: Any,
-        *,
-        split: Any = None,
-        kind: str = "auto",
-        classes: int | None = None,
-        class_names: Sequence[Any] | None = None,
-        ignored: int | None = None,
-        special: Sequence[int] = (),
-        scale_images: bool = True,
-        channels: str = "auto",
-        ragged: str = "mask",
-        padding: float = 0.0,
-        memory: float = MEMORY,
-        scratch: str | None = None,
-        valid: float = 0.2,
-        test: float = 0.2,
-        seed: int = 0,
-        name: str = "arrays",
-    ) -> Federation:
-        """From features, targets and a client id per sample (what an id may be: data/ids.py).
-
-        Arrays are NumPy arrays and memory maps, lists, torch tensors, columns and frames of pandas
-        and polars, arrays and tables of pyarrow, sparse matrices of scipy; `inputs` and `targets`
-        may be tuples and dicts of them. Whatever is guessed is said in a line on stderr:
-
-        - `kind`: whether targets are "classes" or "values" (a regression); "auto" goes by the
-          values, by the rule in data/outcome.py. Labels of any type become class numbers and are
-          kept in `class_names`.
-        - `classes`: the number of classes; targets are then class numbers as they stand.
-          `class_names`: the labels of the classes in order, or names for class numbers.
-        - `ignored`: the class number that marks pixels or words without a target (255, say).
-        - `special`: the class numbers of tokens that are no words (padding, unknown, begin and end
-          of a sentence): they are trained on, and the metric next_word_accuracy leaves them out.
-        - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
-        - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
-          shape.
-        - `ragged`: a list of sequences of different lengths is padded with `padding`; the model
-          gets (padded, mask), or with "lengths" (padded, lengths).
-        - `memory`: a sparse matrix is made dense if it then takes at most so many GiB.
-        - `scratch`: the folder for memory maps that have to be sorted; they are never held in
-          memory.
-
-        `split` says for each sample whether it is for "train", "valid" or "test". Without it,
-        `test` of each client's samples are drawn at random for testing, then `valid` of the rest
-        for validation (the papers' 80/20, twice).
-
-        >>> sites = ["a", "a", "b", "b"]
-        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], sites, valid=0, test=0.5)
-        >>> f.ids, f.sizes("train").tolist(), f.sizes("test").tolist()
-        (('a', 'b'), [1, 1], [1, 1])
-        >>> Federation.from_arrays(np.eye(4), ["no", "yes", "no", "no"], sites).class_names
-        ('no', 'yes')
-        """
-        fields = read_arrays(
-            inputs,
-            targets,
-            clients,
-            split=split,
-            kind=kind,
-            classes=classes,
-            class_names=class_names,
-            ignored=ignored,
-            scale_images=scale_images,
-            channels=channels,
-            ragged=ragged,
-            padding=padding,
-            memory=memory,
-            scratch=scratch,
-            valid=valid,
-            test=test,
-            seed=seed,
-        )
-        found = cls(**fields, name=name)
-        return replace(found, special=check_special(special, found.classes))
+    from_arrays = classmethod(from_arrays)
 
     @classmethod
     def from_frame(
@@ -356,20 +296,10 @@ the nearest is 13
         *,
         client: str | int,
         target: str | int,
-        split: str | int | None = None,
-        kind: str = "auto",
-        features: Sequence[str | int] | str = (),
-        drop: Sequence[str | int] | str = (),
-        missing: str = "refuse",
-        scale: str = "federated",
-        max_categories: int = 50,
-        dates: str = "refuse",
-        valid: float = 0.2,
-        test: float = 0.2,
-        seed: int = 0,
         name: str = "table",
         preparation: Preparation | None = None,
         class_names: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Federation:
         """From a data frame of pandas or polars, or a pyarrow table: one row per sample.
 
@@ -397,26 +327,13 @@ the nearest is 13
         >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
         [[0.0]]
         """
-        from .prepare.columns import read_names
-        from .read.frames import Reading, read_table
+        from .read.frames import TableOptions, read_table
 
-        how = Reading(
-            client=str(client),
-            target=str(target),
-            split="" if split is None else str(split),
-            kind=kind,
-            features=read_names(features),
-            drop=read_names(drop),
-            missing=missing,
-            scale=scale,
-            max_categories=max_categories,
-            dates=dates,
-            valid=valid,
-            test=test,
-            seed=seed,
-        )
+        columns = {"client": client, "target": target, "split": options.pop("split", None)}
+        options |= {role: "" if column is None else str(column) for role, column in columns.items()}
         known = None if class_names is None else tuple(class_names)
-        return read_table(frame, how, name, preparation, known)
+        settings = build(TableOptions, options, "from_frame")
+        return read_table(frame, settings, name, preparation, known)
 
     @classmethod
     def from_datasets(
@@ -450,23 +367,10 @@ the nearest is 13
         >>> f.ids, f.class_names, f.targets.tolist()
         (('Aachen', 'Bonn'), ('cat', 'dog'), [0, 1, 0, 1])
         """
-        return cls.from_arrays(
-            **read_datasets(datasets, inputs=inputs, target=target, sample=sample, options=options)
-        )
+        return cls.from_arrays(**read_datasets(datasets, inputs, target, sample, options))
 
     @classmethod
-    def from_folder(
-        cls,
-        path: str | Path,
-        *,
-        layout: str = "auto",
-        size: int = 0,
-        colour: str = "auto",
-        clients: int = 10,
-        partition: str = "dirichlet",
-        memory: float = MEMORY,
-        **options: Any,
-    ) -> Federation:
+    def from_folder(cls, path: str | Path, **options: Any) -> Federation:
         """From a folder of pictures: `client/class/file`, or `class/file` dealt to clients.
 
         `layout` names the levels of folders, of client, split and class; "auto" goes by their
@@ -478,20 +382,102 @@ the nearest is 13
         """
         from .read.folders import Folder
 
-        fields = {
-            "path": str(path),
-            "layout": layout,
-            "size": size,
-            "colour": colour,
-            "clients": clients,
-            "partition": partition,
-            "memory": memory,
-            **options,
-        }
-        return build(Folder, fields, "from_folder").load()
+        return build(Folder, {"path": str(path), **options}, "from_folder").load()
 
 
-# -- A federation in a few lines --
+@dataclass(frozen=True)
+class Census(Federation):
+    """Who takes part and what a sample looks like: a federation of blank samples without memory.
+
+    It is enough to build a server, a model and a run; training on it teaches nothing.
+
+    >>> sizes = {"train": [3, 2], "valid": [0, 0], "test": [1, 1]}
+    >>> census = Census.of_sizes(["north", "south"], sizes, classes=2, shape=(4,))
+    >>> census.sizes("train").tolist(), census.shape, census.samples
+    ([3, 2], (4,), 7)
+    """
+
+    @classmethod
+    def of_sizes(
+        cls,
+        ids: Sequence[ClientId],
+        sizes: Mapping[str, Sequence[int] | Tensor],  # split -> samples of each client
+        classes: int,
+        shape: tuple[int, ...] = (0,),  # of one sample
+        dtype: torch.dtype = torch.float32,
+        name: str = "census",
+    ) -> Census:
+        """Of these clients."""
+        offsets = _offsets({s: torch.as_tensor(sizes[s], dtype=torch.int64) for s in SPLITS})
+        total = int(offsets[SPLITS[-1]][-1])
+        inputs = torch.zeros((), dtype=dtype).expand(total, *shape)
+        kind = torch.int64 if classes else torch.float32
+        targets = torch.zeros((), dtype=kind).expand(total)
+        return cls(inputs, targets, offsets, tuple(ids), classes, name)
+
+    @classmethod
+    def of_data(cls, data: Federation, **more: Any) -> Self:
+        """Of the clients of these data, which are not kept; `more` are fields of a subclass."""
+        return cls(
+            map_tree(lambda t: blank(t, len(t)), data.inputs),
+            map_tree(lambda t: blank(t, len(t)), data.targets),
+            data.offsets,
+            data.ids,
+            data.classes,
+            data.name,
+            data.class_names,
+            data.preparation,
+            special=data.special,
+            **more,
+        )
+
+    def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Self:
+        """The census of the clients at some positions, in that order."""
+        chosen = self._check_positions(positions)
+        offsets = _offsets({split: self.sizes(split)[chosen] for split in SPLITS})
+        total = int(offsets[SPLITS[-1]][-1])
+        return replace(
+            self,
+            inputs=map_tree(lambda t: blank(t, total), self.inputs),
+            targets=map_tree(lambda t: blank(t, total), self.targets),
+            offsets=offsets,
+            ids=tuple(self.ids[k] for k in chosen.tolist()),
+        )
+
+    def to(self, device: str | torch.device, dtype: torch.dtype) -> Self:
+        def move(t: Tensor) -> Tensor:
+            kind = dtype if t.is_floating_point() else t.dtype
+            return torch.zeros((), dtype=kind, device=device).expand(t.shape)
+
+        return replace(
+            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
+        )
+
+    def fingerprint(self) -> str:
+        """SHA-256 over names, numbers of samples and the form of one."""
+        forms = "".join(f"{t.dtype}{tuple(t.shape[1:])}" for t in leaves(self.inputs))
+        digest = hashlib.sha256(f"{forms}{self.classes}".encode())
+        for split in SPLITS:
+            digest.update(self.offsets[split].numpy().tobytes())
+        digest.update("\0".join(self.names).encode())
+        return digest.hexdigest()
+
+
+def _offsets(sizes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Where each client's samples begin, split by split, and where the last of them end."""
+    offsets = {}
+    start = 0
+    for split in SPLITS:
+        offsets[split] = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
+        offsets[split] += start
+        start = int(offsets[split][-1])
+    return offsets
+
+
+def blank(t: Tensor, samples: int) -> Tensor:
+    """`samples` zeros of the form of these samples, which take no memory."""
+    return torch.zeros((), dtype=t.dtype, device=t.device).expand(samples, *t.shape[1:])
+
 
 WIDTH = 100
 
@@ -524,19 +510,16 @@ def describe(federation: Federation) -> str:
     else:
         lines["target"] = "real values"
     if federation.preparation is not None:
-        lines |= _prepared(federation.preparation)
+        lines |= _describe_preparation(federation.preparation)
     title = (
         f"Federation {federation.name!r}: {federation.clients:,} clients, "
         f"{sum(parts.values()):,} samples ({counts})"
     )
-    return "\n".join([shown(title, WIDTH), *(_line(*item) for item in lines.items())])
+    texts = (f"  {name:<9} {text}" for name, text in lines.items())
+    return "\n".join(shown(text, WIDTH) for text in (title, *texts))
 
 
-def _line(name: str, text: str) -> str:
-    return shown(f"  {name:<9} {text}", WIDTH)
-
-
-def _prepared(made: Preparation) -> dict[str, str]:
+def _describe_preparation(made: Preparation) -> dict[str, str]:
     kinds = Counter(column.kind for column in made.columns)
     words = ", ".join(f"{count:,} of kind {kind}" for kind, count in kinds.items())
     lines = {"columns": f"{len(made.columns):,} ({words}), giving {len(made.feature_names):,}"}
@@ -549,140 +532,3 @@ def _prepared(made: Preparation) -> dict[str, str]:
     if made.dropped:
         lines["dropped"] = "; ".join(f"{name!r} ({why})" for name, why in made.dropped.items())
     return lines
-
-
-# -- Who has how many samples, and of which form: all that is known of data that are elsewhere --
-
-
-@dataclass(frozen=True)
-class Census(Federation):
-    """A federation whose samples are blank, and take no memory.
-
-    It says who takes part and what one sample is, so that a server, a model and a run can be made;
-    a model that is trained on it learns nothing.
-
-    >>> sizes = {"train": [3, 2], "valid": [0, 0], "test": [1, 1]}
-    >>> census = Census.of_sizes(["north", "south"], sizes, classes=2, shape=(4,))
-    >>> census.sizes("train").tolist(), census.shape, census.samples
-    ([3, 2], (4,), 7)
-    """
-
-    @classmethod
-    def of_sizes(
-        cls,
-        ids: Sequence[ClientId],
-        sizes: Mapping[str, Sequence[int] | Tensor],  # split -> samples of each client
-        classes: int,
-        shape: tuple[int, ...] = (0,),  # of one sample
-        dtype: torch.dtype = torch.float32,
-        name: str = "census",
-    ) -> Census:
-        """Of these clients."""
-        offsets, total = _ranges({s: torch.as_tensor(sizes[s], dtype=torch.int64) for s in SPLITS})
-        inputs = torch.zeros((), dtype=dtype).expand(total, *shape)
-        kind = torch.int64 if classes else torch.float32
-        targets = torch.zeros((), dtype=kind).expand(total)
-        return cls(inputs, targets, offsets, tuple(ids), classes, name)
-
-    @classmethod
-    def of_data(cls, data: Federation, **more: Any) -> Self:
-        """Of the clients of these data, which are not kept; `more` are fields of a subclass."""
-        return cls(
-            map_tree(lambda t: blank(t, len(t)), data.inputs),
-            map_tree(lambda t: blank(t, len(t)), data.targets),
-            data.offsets,
-            data.ids,
-            data.classes,
-            data.name,
-            data.class_names,
-            data.preparation,
-            special=data.special,
-            **more,
-        )
-
-    def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Self:
-        """The census of the clients at some positions, in that order."""
-        chosen = self._check_positions(positions)
-        offsets, total = _ranges({split: self.sizes(split)[chosen] for split in SPLITS})
-        return replace(
-            self,
-            inputs=map_tree(lambda t: blank(t, total), self.inputs),
-            targets=map_tree(lambda t: blank(t, total), self.targets),
-            offsets=offsets,
-            ids=tuple(self.ids[k] for k in chosen.tolist()),
-        )
-
-    def to(self, device: str | torch.device, dtype: torch.dtype) -> Self:
-        def move(t: Tensor) -> Tensor:
-            kind = dtype if t.is_floating_point() else t.dtype
-            return torch.zeros((), dtype=kind, device=device).expand(t.shape)
-
-        return replace(
-            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
-        )
-
-    def fingerprint(self) -> str:
-        """SHA-256 over names, numbers of samples and the form of one."""
-        forms = "".join(f"{t.dtype}{tuple(t.shape[1:])}" for t in leaves(self.inputs))
-        digest = hashlib.sha256(f"{forms}{self.classes}".encode())
-        for split in SPLITS:
-            digest.update(self.offsets[split].numpy().tobytes())
-        digest.update("\0".join(self.names).encode())
-        return digest.hexdigest()
-
-
-def _ranges(sizes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """Offsets of clients with so many samples, and the number of all samples."""
-    offsets = {}
-    start = 0
-    for split in SPLITS:
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
-        offsets[split] = start + ends
-        start += int(ends[-1])
-    return offsets, start
-
-
-def blank(t: Tensor, samples: int) -> Tensor:
-    """So many samples of the form of these, all of them zeros that take no memory."""
-    return torch.zeros((), dtype=t.dtype, device=t.device).expand(samples, *t.shape[1:])
-
-
-# -- A federation as it would be if every client had fewer samples --
-
-
-def capped(federation: Federation, most: Mapping[str, int], seed: int = 0) -> Federation:
-    """At most so many samples of a client in each split that is named, drawn at random.
-
-    Samples stay in their split and in their order; another seed draws others. A client that has
-    fewer keeps what it has.
-
-    >>> from . import load
-    >>> few = capped(load("synthetic", clients=3), {"train": 10, "valid": 2})
-    >>> few.sizes("train").tolist(), few.sizes("valid").tolist()
-    ([10, 10, 10], [2, 2, 2])
-    """
-    for split, many in most.items():
-        if split not in SPLITS or many < 1:
-            raise SettingError(
-                f"most: {split!r}: {many} is not accepted; at least 1 sample of {', '.join(SPLITS)}"
-            )
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {s: _drawn(federation.offsets[s], most.get(s), generator) for s in SPLITS}
-    rows, sizes = ({split: pair[k] for split, pair in drawn.items()} for k in (0, 1))
-    return federation.taking(rows, sizes)
-
-
-def _drawn(
-    offsets: Tensor, most: int | None, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:  # int64[N + 1] -> rows, sizes[N]
-    """The rows that are kept of a split, in order, and how many each client has of them."""
-    low, high = int(offsets[0]), int(offsets[-1])
-    sizes = offsets.diff()
-    if most is None:
-        return torch.arange(low, high), sizes
-    client = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    # by client, and within a client at random: the first `most` of each are kept
-    order = torch.randperm(high - low, generator=generator)
-    order = order[client[order].argsort(stable=True)]
-    within = torch.arange(high - low) - (offsets[:-1] - low)[client]
-    return low + order[within < most].sort().values, sizes.clamp(max=most)

@@ -260,7 +260,7 @@ def demo(argv: list[str]) -> None:
     saved = {"baselines": True, "count": "bytes"}
     compare_plans(plans, saved, directory, Output.of(parsed))
     ERR.print(
-        "Reading it: one class already answers most of a client's questions here (majority). "
+        "TableOptions it: one class already answers most of a client's questions here (majority). "
         "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per "
         "message instead of 610: it ties 3 % of the model, and in the rest a client has its own "
         "data alone. What it gains by others grows with dim / d (docs/choose.md). Against Local, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,16 +14,20 @@ from ...core.text import note
 from ...core.types import leaves
 from ..splits import SPLITS, draw_split, read_split
 from .convert import Ragged, check_memory, in_units, is_sparse, read_tree, rows_of, to_tensor
-from .ids import ClientId, read_ids
+from .ids import read_ids
 from .memory_maps import arrange, check_finite, is_mapped
 from .pictures import Change, check_channels, plan_pixels
 from .sequences import pad_inputs, sequences_of
-from .targets import read_targets
+from .targets import check_special, read_targets
+
+if TYPE_CHECKING:
+    from ..federation import Federation
 
 MEMORY = 4.0  # GiB that a sparse matrix may take as a dense one
 
 
-def read_arrays(
+def from_arrays(
+    cls: type[Federation],
     inputs: Any,
     targets: Any,
     clients: Any,
@@ -33,6 +37,7 @@ def read_arrays(
     classes: int | None = None,
     class_names: Sequence[Any] | None = None,
     ignored: int | None = None,
+    special: Sequence[int] = (),
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -42,74 +47,107 @@ def read_arrays(
     valid: float = 0.2,
     test: float = 0.2,
     seed: int = 0,
-) -> dict[str, Any]:
-    """The fields of a federation; the options are those of `Federation.from_arrays`."""
+    name: str = "arrays",
+) -> Federation:
+    """From features, targets and a client id per sample (what an id may be: data/read/ids.py).
+
+    Arrays are NumPy arrays and memory maps, lists, torch tensors, columns and frames of pandas
+    and polars, arrays and tables of pyarrow, sparse matrices of scipy; `inputs` and `targets`
+    may be tuples and dicts of them. Every guess is noted in a line on stderr:
+
+    - `kind`: whether targets are "classes" or "values" (a regression); "auto" goes by the
+      values, by the rule in data/read/targets.py. Labels of any type become class numbers and are
+      kept in `class_names`.
+    - `classes`: the number of classes; targets are then class numbers as they stand.
+      `class_names`: the labels of the classes in order, or names for class numbers.
+    - `ignored`: the class number that marks pixels or words without a target (255, say).
+    - `special`: the class numbers of tokens that are no words (padding, unknown, begin and end
+      of a sentence): they are trained on, and the metric next_word_accuracy leaves them out.
+    - `scale_images`: inputs of bytes with two or more axes per sample are scaled to [0, 1].
+    - `channels`: whether pictures have their channels "first" or "last"; "auto" goes by the
+      shape.
+    - `ragged`: a list of sequences of different lengths is padded with `padding`; the model
+      gets (padded, mask), or with "lengths" (padded, lengths).
+    - `memory`: a sparse matrix is made dense if it then takes at most this many GiB.
+    - `scratch`: the folder for memory maps that have to be sorted; they are never held in
+      memory.
+
+    `split` says for each sample whether it is for "train", "valid" or "test". Without it,
+    `test` of each client's samples are drawn at random for testing, then `valid` of the rest
+    for validation (the papers' 80/20, twice).
+
+    >>> from idiolect import Federation
+    >>> sites = ["a", "a", "b", "b"]
+    >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], sites, valid=0, test=0.5)
+    >>> f.ids, f.sizes("train").tolist(), f.sizes("test").tolist()
+    (('a', 'b'), [1, 1], [1, 1])
+    >>> Federation.from_arrays(np.eye(4), ["no", "yes", "no", "no"], sites).class_names
+    ('no', 'yes')
+    """
     ids, client = read_ids(clients)
     n = len(client)
     if n == 0:
-        raise SettingError(
-            "clients: an empty list was given; at least one sample with a client id is needed"
-        )
-    _check_given(inputs, targets, n)
-    read = read_tree(inputs, "inputs", n)
-    x = pad_inputs(read, "inputs", ragged, padding)
+        raise SettingError("clients must name at least one sample's client, got an empty list")
+    _check_arrays(inputs, targets, n)
+    samples = read_tree(inputs, "inputs", n)
+    x = pad_inputs(samples, "inputs", ragged, padding)
     _check_lengths(x, "inputs", n)
     y = read_targets(targets, n, kind, classes, class_names, ignored)
     _check_lengths(y.values, "targets", n)
-    sequences = sequences_of(read, x, y.values)
-    check_share("valid", valid)
-    check_share("test", test)
+    sequences = sequences_of(samples, x, y.values)
+    for key, share in (("valid", valid), ("test", test)):
+        if not 0 <= share < 1:
+            raise SettingError(f"{key} must be a share in [0, 1), got {share!r}")
     part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
-    dimensions = [leaf.ndim for leaf in leaves(x)]
-    check_channels(channels, dimensions)
-    look = (scale_images, channels)
-    return {
-        "inputs": _each(x, "inputs", lambda v, at: _inputs(v, at, order, x, look, memory, scratch)),
-        "targets": _each(y.values, "targets", lambda v, at: _targets(v, at, order, scratch)),
-        "offsets": _offsets(part, client, ids),
-        "sequences": sequences and sequences.of(torch.from_numpy(order)),
-        "ids": ids,
-        "classes": y.classes,
-        "class_names": y.class_names,
-    }
+    check_channels(channels, [leaf.ndim for leaf in leaves(x)])
+
+    def arrange_inputs(values: Any, name: str) -> Tensor:
+        # a mask is a part of a tree; an array of booleans alone is read as numbers
+        keep_bool = isinstance(x, (dict, tuple))
+        change = None if is_sparse(values) else plan_pixels(values, name, scale_images, channels)
+        return _arrange_inputs(values, name, order, change, keep_bool, memory, scratch)
+
+    return cls(
+        inputs=_each(x, "inputs", arrange_inputs),
+        targets=_each(y.values, "targets", lambda v, at: _arrange_targets(v, at, order, scratch)),
+        offsets=_offsets(part, client, len(ids)),
+        ids=ids,
+        classes=y.classes,
+        name=name,
+        class_names=y.class_names,
+        sequences=sequences and sequences.of(torch.from_numpy(order)),
+        special=check_special(special, y.classes),
+    )
 
 
-def check_share(name: str, share: float) -> None:
-    if not 0 <= share < 1:
-        raise SettingError(f"{name}: {share!r} is not accepted; a share in [0, 1)")
-
-
-def _offsets(part: np.ndarray, client: np.ndarray, ids: tuple[ClientId, ...]) -> dict[str, Tensor]:
-    counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids))
-    ends = np.concatenate([[0], counts.cumsum()])
-    return {
-        s: torch.from_numpy(ends[i * len(ids) : (i + 1) * len(ids) + 1].copy())
-        for i, s in enumerate(SPLITS)
-    }
+def _offsets(part: np.ndarray, client: np.ndarray, clients: int) -> dict[str, Tensor]:
+    counts = np.bincount(part * clients + client, minlength=3 * clients)
+    ends = torch.from_numpy(np.concatenate([[0], counts.cumsum()]))
+    return {s: ends[i * clients : (i + 1) * clients + 1].clone() for i, s in enumerate(SPLITS)}
 
 
 # -- lengths ---------------------------------------------------------------------------------------
-def _check_given(inputs: Any, targets: Any, n: int) -> None:
-    """Refuse arrays of different lengths, with all three in one message."""
-    for name, given in (("inputs", inputs), ("targets", targets)):
-        if given is None or isinstance(given, str) or callable(given):
-            what = given.__name__ if isinstance(given, type) else type(given).__name__
-            article = "the class" if isinstance(given, type) else "a"
-            raise SettingError(f"{name}: {article} {what} is given; an array, samples first")
-    sizes = [_given_rows(given) for given in (inputs, targets)]
+def _check_arrays(inputs: Any, targets: Any, n: int) -> None:
+    """Refuse what is no array, and arrays of different lengths with all three in one message."""
+    for name, values in (("inputs", inputs), ("targets", targets)):
+        if values is None or isinstance(values, str) or callable(values):
+            kind = values.__name__ if isinstance(values, type) else type(values).__name__
+            article = "the class" if isinstance(values, type) else "a"
+            raise SettingError(f"{name} must be an array, samples first, got {article} {kind}")
+    sizes = [_row_count(values) for values in (inputs, targets)]
     if None not in sizes and not sizes[0] == sizes[1] == n:
         raise SettingError(
             f"inputs, targets and clients differ in length: {sizes[0]}, {sizes[1]}, {n}"
         )
 
 
-def _given_rows(given: Any) -> int | None:
+def _row_count(values: Any) -> int | None:
     """The number of samples of one array; None for trees and what may be one."""
-    if hasattr(given, "shape"):
-        return rows_of(given)
-    if isinstance(given, list) and not any(hasattr(v, "shape") for v in given):
-        return len(given)
+    if hasattr(values, "shape"):
+        return rows_of(values)
+    if isinstance(values, list) and not any(hasattr(v, "shape") for v in values):
+        return len(values)
     return None
 
 
@@ -133,57 +171,42 @@ def _each(tree: Any, name: str, function: Any) -> Any:
 
 
 # -- in order --------------------------------------------------------------------------------------
-def _inputs(
+def _arrange_inputs(
     values: Any,
     name: str,
     order: np.ndarray,
-    tree: Any,
-    look: tuple[bool, str],
+    change: Change | None,
+    keep_bool: bool,
     memory: float,
     scratch: str | None,
 ) -> Tensor:
+    if is_mapped(values):
+        return arrange(values, order, change, name, scratch)
     if is_sparse(values):
-        out = _dense(values, name, order, memory)
-    elif is_mapped(values):
-        return arrange(values, order, plan_pixels(values, name, *look), name, scratch)
+        _note_dense(values.shape[0] * values.shape[1] * 4, values.shape, name, memory)
+        t = torch.from_numpy(values[order].astype(np.float32).toarray())
     else:
         if isinstance(values, Tensor) and values.layout != torch.strided:
-            _say_dense(values.numel() * values.itemsize, tuple(values.shape), name, memory)
+            _note_dense(values.numel() * values.itemsize, tuple(values.shape), name, memory)
             values = values.to_dense()
-        change = plan_pixels(values, name, *look)
-        # a mask is a part of a tree; an array of booleans alone is read as numbers
-        out = _in_memory(values, order, change, keep_bool=isinstance(tree, (dict, tuple)))
-    check_finite(out, name, order)
-    return out
+        t = to_tensor(values, keep_bool=keep_bool)
+        t = t[torch.from_numpy(order).to(t.device)]
+        t = t if change is None else change(t)
+    check_finite(t, name, order)
+    return t
 
 
-def _in_memory(values: Any, order: np.ndarray, change: Change | None, *, keep_bool: bool) -> Tensor:
-    t = to_tensor(values, keep_bool=keep_bool)
-    t = t[torch.from_numpy(order).to(t.device)]
-    return t if change is None else change(t)
-
-
-def _dense(matrix: Any, name: str, order: np.ndarray, memory: float) -> Tensor:
-    _say_dense(matrix.shape[0] * matrix.shape[1] * 4, matrix.shape, name, memory)
-    return torch.from_numpy(matrix[order].astype(np.float32).toarray())
-
-
-def _say_dense(size: int, shape: tuple[int, ...], name: str, memory: float) -> None:
+def _note_dense(size: int, shape: tuple[int, ...], name: str, memory: float) -> None:
     check_memory(size, memory, name, f"the sparse matrix of shape {shape} made dense")
     note(f"{name}: the sparse matrix is made dense, {in_units(size)}")
 
 
-def _targets(values: Any, name: str, order: np.ndarray, scratch: str | None) -> Tensor:
+def _arrange_targets(values: Any, name: str, order: np.ndarray, scratch: str | None) -> Tensor:
+    def widen(t: Tensor) -> Tensor:
+        return t if t.is_floating_point() else t.to(torch.int64)
+
     if is_mapped(values):
-        return arrange(values, order, _as_targets, name, scratch)
-    t = values if isinstance(values, Tensor) else _copied(values)
-    t = t[torch.from_numpy(order).to(t.device)]
-    return _as_targets(t)
-
-
-def _copied(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.require(values, requirements=["C", "W"]))
-
-
-def _as_targets(t: Tensor) -> Tensor:
-    return t if t.is_floating_point() else t.to(torch.int64)
+        return arrange(values, order, widen, name, scratch)
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    return widen(values[torch.from_numpy(order).to(values.device)])

@@ -24,10 +24,9 @@ Division = dict[str, Any]  # split -> data set; "" for a data set that is not di
 
 def read_datasets(
     datasets: Iterable[Any] | Mapping[Any, Any],
-    *,
-    inputs: str | Sequence[str] | None = None,
-    target: str | None = None,
-    sample: Callable[[Any], tuple[Any, Any]] | None = None,
+    inputs: str | Sequence[str] | None,
+    target: str | None,
+    sample: Callable[[Any], tuple[Any, Any]] | None,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """The arguments of `Federation.from_arrays`."""

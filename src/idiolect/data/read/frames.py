@@ -41,7 +41,7 @@ def scale_knob() -> Any:
 
 
 @dataclass(frozen=True)
-class Reading(Knobs):
+class TableOptions(Knobs):
     """How a table is read: what its columns are, and what is done to them."""
 
     client: str = knob("client", "column of client ids")
@@ -102,7 +102,7 @@ class _Samples:
 
 def read_table(
     given: Any,
-    how: Reading,
+    how: TableOptions,
     name: str,
     preparation: Preparation | None = None,
     class_names: tuple[Any, ...] | None = None,
@@ -139,7 +139,7 @@ def read_table(
 
 
 def _prepare(
-    samples: _Samples, how: Reading, roles: dict[str, str]
+    samples: _Samples, how: TableOptions, roles: dict[str, str]
 ) -> tuple[_Samples, Preparation]:
     """The samples that are kept, and a new preparation from their training rows."""
     kinds, dropped = _choose(samples, how, roles)
@@ -169,7 +169,7 @@ def _prepare_alike(samples: _Samples, preparation: Preparation) -> tuple[_Sample
 
 
 def _check_known(
-    how: Reading, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+    how: TableOptions, preparation: Preparation | None, class_names: tuple[Any, ...] | None
 ) -> None:
     """Data that are read as earlier ones were leave nothing else to choose."""
     if class_names is not None:
@@ -181,11 +181,11 @@ def _check_known(
     if preparation is None:
         return
     for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
-        if getattr(how, name) != getattr(Reading(), name):
+        if getattr(how, name) != getattr(TableOptions(), name):
             raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
 
 
-def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
+def _check_roles(frame: pd.DataFrame, how: TableOptions) -> dict[str, str]:
     """The columns that are no features, by what they are."""
     columns = frame.columns
     roles = {"client": how.client, "target": how.target, "split": how.split}
@@ -205,7 +205,7 @@ def _check_roles(frame: pd.DataFrame, how: Reading) -> dict[str, str]:
     return roles
 
 
-def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
+def _split(frame: pd.DataFrame, how: TableOptions) -> _Samples:
     import pandas as pd
 
     column = frame[how.client]
@@ -224,7 +224,7 @@ def _split(frame: pd.DataFrame, how: Reading) -> _Samples:
 
 
 def _choose(
-    samples: _Samples, how: Reading, roles: dict[str, str]
+    samples: _Samples, how: TableOptions, roles: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     names = candidates(samples.frame.columns, roles, how.features, how.drop)
     kinds, dropped = choose(
@@ -270,7 +270,9 @@ def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samp
     return kept
 
 
-def training_rows(given: Any, how: Reading, features: Sequence[str], missing: str) -> pd.DataFrame:
+def training_rows(
+    given: Any, how: TableOptions, features: Sequence[str], missing: str
+) -> pd.DataFrame:
     """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
     frame = read_frame(given)
     _check_roles(frame, how)

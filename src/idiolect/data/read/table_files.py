@@ -12,7 +12,7 @@ from ...core.knobs import SettingError, knob
 from ...core.text import note
 from ..federation import Federation
 from ..prepare.columns import refuse_twice
-from .frames import Reading, read_table
+from .frames import TableOptions, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
 
 @dataclass(frozen=True)
-class TableFile(Reading):
+class TableFile(TableOptions):
     """A CSV or Parquet file with a column of client ids, a target column, and features."""
 
     path: str = knob("", "the file, .csv, .tsv or .parquet")
@@ -34,7 +34,7 @@ class TableFile(Reading):
     )
 
     def load(self) -> Federation:
-        how = Reading(**{f.name: getattr(self, f.name) for f in fields(Reading)})
+        how = TableOptions(**{f.name: getattr(self, f.name) for f in fields(TableOptions)})
         return read_table(self.frame(), how, Path(self.path).stem)
 
     def frame(self) -> pd.DataFrame:

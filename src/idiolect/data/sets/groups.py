@@ -11,7 +11,7 @@ from ...core.knobs import Knobs, SettingError, knob
 from .. import fetch
 from ..federation import Federation
 from ..prepare.preparation import SCALES
-from ..read.frames import Reading, read_table, scale_knob
+from ..read.frames import TableOptions, read_table, scale_knob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class Groups(Knobs):
     missing: ClassVar[str] = "refuse"  # as for tables
 
     def load(self) -> Federation:
-        how = Reading(
+        how = TableOptions(
             client=self.client,
             target=self.target,
             kind=self.kind,

@@ -12,7 +12,7 @@ from ...core.text import note
 from .. import fetch
 from ..federation import Federation
 from ..prepare.columns import read_names, write_names
-from ..read.frames import Reading, missing_knob, read_table, scale_knob
+from ..read.frames import TableOptions, missing_knob, read_table, scale_knob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ class Heart(Knobs):
     seed: int = knob(0, "seed of the split", low=0)
 
     def load(self) -> Federation:
-        how = Reading(
+        how = TableOptions(
             client=CLIENT,
             target=TARGET,
             drop=self.drop,

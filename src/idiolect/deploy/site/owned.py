@@ -16,7 +16,7 @@ from ...core.types import leaves
 from ...data.federation import Federation
 from ...data.prepare import Preparation
 from ...data.prepare.columns import CATEGORY, coded, read_names
-from ...data.read.frames import Reading, read_table
+from ...data.read.frames import TableOptions, read_table
 from ...data.read.table_files import TableFile
 from ...host.service import Refused
 from .agreement import TABLE, Members
@@ -164,9 +164,9 @@ class Owned:
             frame.insert(0, ONE, self.site)
         return frame
 
-    def reading(self, form: dict[str, Any]) -> Reading:
+    def reading(self, form: dict[str, Any]) -> TableOptions:
         """How the table is read under an agreement."""
-        own = {f.name: getattr(self.reader, f.name) for f in fields(Reading)}
+        own = {f.name: getattr(self.reader, f.name) for f in fields(TableOptions)}
         kept = {name: own[name] for name in ("split", "valid", "test", "seed")}
         kept["client"] = self.options.get("client") or ONE
         kept["target"] = form["target"]
@@ -177,7 +177,7 @@ class Owned:
             kept["features"] = tuple(form["features"])
             kept["missing"] = own["missing"]
             kept["dates"] = own["dates"]
-        return Reading(**kept)
+        return TableOptions(**kept)
 
     def _check_classes(self, frame: pd.DataFrame, target: str, classes: tuple[Any, ...]) -> None:
         if not classes:

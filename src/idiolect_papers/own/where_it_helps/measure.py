@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from idiolect.data.federation import Federation, capped
+from idiolect.data.federation import Federation
 from idiolect.study.sweep import Setting, Stock
 from idiolect.study.sweep.progress import watched
 from idiolect.study.tune.search import search
@@ -146,7 +146,7 @@ def _cut(federation: Federation, n: int, seed: int) -> Federation:
     """n training samples of each client, and a quarter as many for validation."""
     if not n:
         return federation
-    return capped(federation, {"train": n, "valid": max(1, n // 4)}, seed)
+    return federation.capped({"train": n, "valid": max(1, n // 4)}, seed)
 
 
 def _trained(
