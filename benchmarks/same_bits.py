@@ -113,7 +113,7 @@ def main() -> None:
             method = cls(**{**fixed, **more})
             given = {
                 "rounds": 4,
-                "sample": 0 if method.hears_all else 5,
+                "sample": 0 if getattr(method, "traits", method).hears_all else 5,
                 "batch": 8,
                 "seeds": 2,
                 **settings,

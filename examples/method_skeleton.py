@@ -9,7 +9,6 @@ docs/add-a-method.md explains each part.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -24,7 +23,7 @@ class Mixture(il.Method):
     """Clients predict with a mixture of the shared model and their own. A skeleton to copy."""
 
     # -- what is declared: only where it differs from the defaults of il.Method ------------------
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")  # what a schedule scales
+    traits = il.Traits(rates=("lr", "personal_lr"))  # what a schedule scales
 
     # -- hyper-parameters: flags, TOML keys, docs and checks come from these lines ---------------
     lr: float = il.knob(0.1, "step size of the shared model", above=0)

@@ -67,7 +67,7 @@ def run(method, federation=None, task=None, **settings) -> il.Result:
     """Three rounds in double precision with three clients heard, unless told otherwise."""
     usual = {
         "rounds": 3,
-        "sample": 0 if method.hears_all else 3,
+        "sample": 0 if method.traits.hears_all else 3,
         "batch": 8,
         "dtype": "float64",
         "eval_every": 0,

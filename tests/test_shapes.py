@@ -29,7 +29,12 @@ def task() -> il.Task:
 
 
 def train(method: il.Method, **settings: object) -> il.Result:
-    usual = {"rounds": 2, "sample": 0 if method.hears_all else 5, "batch": 4, "dtype": "float64"}
+    usual = {
+        "rounds": 2,
+        "sample": 0 if method.traits.hears_all else 5,
+        "batch": 4,
+        "dtype": "float64",
+    }
     return il.run(method, task(), federation(), **{**usual, **settings})
 
 

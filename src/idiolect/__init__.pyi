@@ -8,7 +8,7 @@ from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
 from .data.federation import Federation
 from .deploy.exported_models import load_exported
-from .method import Combine, Method
+from .method import Combine, Method, Traits
 from .methods import (
     METHODS,
     Dichotomy,
@@ -96,6 +96,7 @@ __all__ = [
     "State",
     "Sweep",
     "Task",
+    "Traits",
     "Tuned",
     "Wrapper",
     "advise",

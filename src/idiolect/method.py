@@ -7,13 +7,14 @@ server's state has none. docs/add-a-method.md walks through the whole interface.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from .core.knobs import Factors, Knobs, scaled
+from .core.knobs import Factors, Knobs, SettingError, scaled
 from .core.types import State
 from .task.here import Here
 from .task.task import Task
@@ -41,73 +42,80 @@ class Combine(Protocol):
 
 
 @dataclass(frozen=True)
+class Traits:
+    """What a method declares about itself, beside its equations."""
+
+    sends: str = "d"  # how many numbers a message holds, in words
+    trains: str = "sampled"  # who updates: "sampled", or "everyone" (only the sampled are heard)
+    hears_all: bool = False  # it makes sense only if every client is heard in every round
+    shared_name: str = "w"  # the part of the server's state that server optimisers step on
+    rates: tuple[str, ...] = ("lr",)  # the fields that a schedule scales where it names none
+    changes: tuple[str, ...] = ()  # parts of the message that are changes or gradients, not models
+    uncompressed: tuple[str, ...] = ()  # parts of the message that no channel may alter
+    # `aggregate` needs no more of the messages than their weighted mean
+    linear: bool = True
+    # `aggregate` may be given a large cohort a few messages at a time: it treats every row by
+    # itself and counts clients by `rule.heard`; None: as `linear`
+    streams: bool | None = None
+    # `update` may be given a message down for each client, rows[K, m], in place of one [m] for all:
+    # asynchronous clients start from different models
+    row_messages: bool = False
+    # why messages cannot be used one by one as they arrive; "" where each is a change, or a model
+    # that started from the one received
+    needs_round: str = ""
+    # the models that a client trains, each with its own running statistics (BatchNorm): first the
+    # one that is sent, last the one that it predicts with
+    models: tuple[str, ...] = ("w",)
+    # the first of them starts from what the server sends, so that its statistics can be averaged
+    shares_statistics: bool = True
+    # the vectors that any optimiser may step at the clients, by the names that solvers are given
+    optimizers: tuple[str, ...] = ()
+    # why there are none: the paper fixes the step, or derives more from it than the next model
+    fixed_step: str = "it declares no vectors that one may step (Traits.optimizers)"
+    counters: tuple[str, ...] = ()  # whole numbers that clients add to by `here.count`
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"paper": {"lr": 0.1}}
+    # what the method is where a field is 0: {"lam": "this is Local"}; "steps" counts without epochs
+    reductions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def can_stream(self) -> bool:
+        return self.linear if self.streams is None else self.streams
+
+
+@dataclass(frozen=True)
 class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
+    traits: ClassVar[Traits] = Traits()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a trait outside of `traits`, where nothing would read it."""
+        super().__init_subclass__(**options)
+        hints = vars(cls).get("__annotations__", {})
+        for f in fields(Traits):
+            hint = hints.get(f.name)
+            hyperparameter = hint is not None and "ClassVar" not in str(hint)
+            if f.name in vars(cls) and not hyperparameter:
+                raise SettingError(
+                    f"{cls.__name__}.{f.name}: a trait must be declared in `traits`, "
+                    f"e.g. traits = Traits({f.name}=...)"
+                )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "traits", self.refine(type(self).traits))
+
     # -- what is declared ------------------------------------------------------------------------
-    # how many numbers a message holds, in words
-    sends: ClassVar[str] = "d"
-    # the part of the server's state that server optimisers step on
-    shared_name: ClassVar[str] = "w"
-    # whether it makes sense only if every client is heard in every round
-    hears_all: ClassVar[bool] = False
-    # the fields that a schedule scales where it names none
-    rates: ClassVar[tuple[str, ...]] = ("lr",)
-    # the parts of the message that are changes or gradients, not models
-    changes: ClassVar[tuple[str, ...]] = ()
-    # the parts of the message that no channel may alter
-    plain: ClassVar[tuple[str, ...]] = ()
-    # the models that a client trains, each with running statistics (BatchNorm) of its own: first
-    # the one that is sent, last the one that it predicts with
-    models: ClassVar[tuple[str, ...]] = ("w",)
-    # whether the first of them starts from what the server sends, so that these can be averaged
-    shares_statistics: ClassVar[bool] = True
-    # what its clients count beside gradients, by `here.count`: whole numbers, summed over rounds
-    counted: ClassVar[tuple[str, ...]] = ()
-    # settings under a name, for the user who asks for them: {"paper": {"lr": 0.1}}
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    # the vectors that any optimiser may step at the clients, by the names that solvers are given;
-    # none where the paper fixes the step, or derives more from it than the model it leads to
-    optimizers: ClassVar[tuple[str, ...]] = ()
-    # whether `update` may be given a message down for each client, rows[K, m], in place of one [m]
-    # for all of them: asynchronous clients start from different models
-    stacks: ClassVar[bool] = False
-    # why there are none, for the user who asks for one
-    own_step: ClassVar[str] = "it does not declare `optimizers`, the vectors that one may step"
-
-    @property
-    def trains(self) -> str:
-        """Who updates in a round: "sampled", or "everyone" (then only the sampled are heard)."""
-        return "sampled"
-
-    @property
-    def linear(self) -> bool:
-        """Whether `aggregate` needs no more of the messages than their weighted mean."""
-        return True
-
-    @property
-    def streams(self) -> bool:
-        """Whether `aggregate` may be given the messages of a large cohort a few at a time.
-
-        It may if it treats every row by itself, whatever is in the others, and counts clients by
-        `rule.heard`.
-        """
-        return self.linear
-
-    @property
-    def needs_round(self) -> str:
-        """Why its messages cannot be used one by one, as they arrive; "" where they can.
-
-        They can if each is a change, or a model that started from the one received.
-        """
-        return ""
+    def refine(self, traits: Traits) -> Traits:
+        """The traits of this object, where they depend on its fields."""
+        return traits
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""
 
-    def stepped(self, task: Task) -> dict[str, Tensor | None]:
-        """The coordinates of each vector of `optimizers`; None for all of R^d."""
-        return dict.fromkeys(self.optimizers)
+    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
+        """The coordinates of each vector of `traits.optimizers`; None for all of R^d."""
+        return dict.fromkeys(self.traits.optimizers)
 
     def message(self, task: Task) -> dict[str, int]:
         """What a client sends: name -> how many numbers."""
@@ -152,12 +160,12 @@ class Method(Knobs):
 
         Nothing where the message is a change.
         """
-        models = {n: m for n, m in self.message(task).items() if n not in self.changes}
+        models = {n: m for n, m in self.message(task).items() if n not in self.traits.changes}
         return {n: down[n] for n, m in models.items() if n in down and down[n].shape == (m,)}
 
     def shared(self, task: Task, down: State) -> Tensor | None:  # -> [d]
         """The method's one global model, where it has one: evaluated beside the personal models."""
-        w = down.get(self.shared_name)
+        w = down.get(self.traits.shared_name)
         return w if w is not None and w.shape == task.x0.shape else None
 
     def handover(self, task: Task, down: State) -> Tensor | None:  # -> [d]
@@ -176,5 +184,5 @@ class Method(Knobs):
 
         "rates" stands for the learning rates that have no factor of their own.
         """
-        changed = scaled(self, factors, self.rates)
+        changed = scaled(self, factors, self.traits.rates)
         return replace(self, **changed) if changed else self

@@ -67,7 +67,7 @@ def hosts(agreed: Contract, count: int = 2, clients: Tensor = EVERYONE) -> list[
 def session(method: str, **settings) -> Session:
     """As a run makes it, malicious clients among the others."""
     chosen = make_method(method)
-    given = {"batch": 8, "sample": 0 if chosen.hears_all else 5} | settings
+    given = {"batch": 8, "sample": 0 if chosen.traits.hears_all else 5} | settings
     return Session(chosen, TASK, FEDERATION, build(Settings, given, "run"), seed=0, run=RUN)
 
 

@@ -193,7 +193,9 @@ def test_one_by_one_at_equal_delays_is_a_round_with_the_sum_of_all_messages():
     assert float(difference.abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if usable(m) and make_method(m).stacks])
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if usable(m) and make_method(m).traits.row_messages]
+)
 def test_clients_that_started_from_different_models_may_train_together(method, monkeypatch):
     agreed = contract(method, dtype=torch.float64)
     together = engine(agreed, "exponential")

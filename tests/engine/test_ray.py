@@ -62,7 +62,7 @@ def settings(**more):
 
 def both(method, address, directory=None, **more):
     """The same run in this process and on the cluster."""
-    sample = 0 if make_method(method).hears_all else 3
+    sample = 0 if make_method(method).traits.hears_all else 3
     given = settings(sample=sample, hosts=2, **more)
     here = il.run(method, task(), federation(), **given)
     there = il.run(

@@ -24,7 +24,7 @@ FEDERATION = classification(SIZES, features=8)
 
 
 def run(method: il.Method, **settings) -> il.Result:
-    given = {"rounds": 3, "sample": 0 if method.hears_all else 4, "batch": 8} | settings
+    given = {"rounds": 3, "sample": 0 if method.traits.hears_all else 4, "batch": 8} | settings
     return il.run(method, il.Task(network), FEDERATION, **given)
 
 

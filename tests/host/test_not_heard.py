@@ -77,7 +77,7 @@ def test_a_client_that_is_not_heard_is_as_one_that_was_not_selected(name):
     """For the server, for every private row and for what the channel keeps, bit for bit."""
     method = make_method(name)
     agreed = contract(name)
-    sample = CLIENTS if method.hears_all else 4
+    sample = CLIENTS if method.traits.hears_all else 4
     absent, affected = run(agreed, faults=1, how="not selected", sample=sample)
     if not agreed.up.parts:
         return  # nothing is sent, nothing can be rejected
@@ -87,7 +87,7 @@ def test_a_client_that_is_not_heard_is_as_one_that_was_not_selected(name):
             ledger = engine.server.ledger
             assert ledger.rejected.total() + ledger.missing.total() == 1
             assert_same(engine, absent)
-    if method.trains == "sampled":  # it has computed all the same
+    if method.traits.trains == "sampled":  # it has computed all the same
         spent = engine.server.ledger.counts["gradients"] - absent.server.ledger.counts["gradients"]
         assert (spent[affected] > 0).all() and int((spent != 0).sum()) == 1
 
@@ -107,9 +107,9 @@ def test_a_round_that_does_not_count_leaves_everything_as_it_was(name):
     """Fewer messages than the quorum: nobody is heard."""
     method = make_method(name)
     agreed = contract(name)
-    if not agreed.up.parts or method.trains == "everyone":
+    if not agreed.up.parts or method.traits.trains == "everyone":
         return  # rows of everyone are trained in any case
-    at = server(agreed, sample=CLIENTS if method.hears_all else 4, quorum=4)
+    at = server(agreed, sample=CLIENTS if method.traits.hears_all else 4, quorum=4)
     one = host(agreed, EVERYONE, repeats=False)
     engine = InProcess(at, [Network(one, lambda version, ms: ms if version != 1 else ms[:3])])
     engine.advance()

@@ -4,13 +4,12 @@ A method that breaks one is caught.
 """
 
 import json
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from idiolect import FedAvg, testing
+from idiolect import FedAvg, SettingError, knob, testing
 from idiolect.cli.main import main
 from idiolect.methods import METHODS, make_method
 from idiolect.testing import CHECKS, check_method
@@ -51,7 +50,7 @@ def caught(method, promise, **settings):
 def test_a_method_that_names_a_rate_it_does_not_have_is_caught():
     @dataclass(frozen=True)
     class Rateless(FedAvg):
-        rates: ClassVar[tuple[str, ...]] = ("step_size",)
+        traits = replace(FedAvg.traits, rates=("step_size",))
 
     caught(Rateless(), "no field 'step_size'")
 
@@ -59,7 +58,7 @@ def test_a_method_that_names_a_rate_it_does_not_have_is_caught():
 def test_a_method_that_names_a_part_it_does_not_send_is_caught():
     @dataclass(frozen=True)
     class Partless(FedAvg):
-        plain: ClassVar[tuple[str, ...]] = ("votes",)
+        traits = replace(FedAvg.traits, uncompressed=("votes",))
 
     caught(Partless(), "'votes' is not a part")
 
@@ -131,9 +130,7 @@ def test_a_method_that_is_not_linear_may_say_so():
     class Signs(FedAvg):
         """Each client moves each coordinate by the same amount."""
 
-        @property
-        def linear(self):
-            return False
+        traits = replace(FedAvg.traits, linear=False)
 
         def aggregate(self, task, server, up, rule):
             w = server["w"]
@@ -186,3 +183,19 @@ def test_every_method_of_the_table_says_who_trains(capsys):
     assert main(["methods", "--json"]) in (None, 0)
     trains = {row["name"]: row["trains"] for row in json.loads(capsys.readouterr().out)}
     assert set(trains.values()) == {"sampled", "everyone"} and trains["ditto"] == "everyone"
+
+
+def test_a_trait_outside_of_traits_is_refused():
+    with pytest.raises(SettingError, match="hears_all: a trait must be declared in `traits`"):
+
+        @dataclass(frozen=True)
+        class Old(FedAvg):
+            hears_all = True
+
+
+def test_a_hyper_parameter_may_have_the_name_of_a_trait():
+    @dataclass(frozen=True)
+    class Named(FedAvg):
+        linear: float = knob(0.1, "weight of the linear term", low=0)
+
+    assert Named(linear=0.5).linear == 0.5 and Named().traits.linear

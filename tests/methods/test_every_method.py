@@ -103,7 +103,7 @@ def test_personal_models_that_are_evaluated_are_the_trained_ones(name):
         task,
         federation,
         rounds=10,
-        sample=0 if make_method(name).hears_all else 5,
+        sample=0 if make_method(name).traits.hears_all else 5,
         eval_every=0,
     )
     trained = result.summary()["accuracy"]["mean"]

@@ -11,13 +11,13 @@ from idiolect.core.knobs import SettingError
 from idiolect.methods import METHODS, label_of, make_method
 from idiolect.run.plan import read_method, row_spec
 
-WITH = [name for name in METHODS if METHODS.find(name)[0].presets]
+WITH = [name for name in METHODS if METHODS.find(name)[0].traits.presets]
 
 
 @pytest.mark.parametrize("name", WITH)
 def test_a_preset_is_made_of_fields_that_the_method_accepts(name):
     cls, fixed = METHODS.find(name)
-    for preset, fields in cls.presets.items():
+    for preset, fields in cls.traits.presets.items():
         method = make_method(name, preset=preset)
         assert all(getattr(method, k) == v for k, v in {**fields, **fixed}.items())
         assert method != make_method(name)  # else there is no need of it

@@ -55,7 +55,7 @@ SHOWN = {
 
 def session(name, **settings):
     method = make_method(name, **SMALL.get(name, {})) if isinstance(name, str) else name
-    usual = {"sample": 0 if method.hears_all else 4, "batch": 8, "hosts": 2, "chunk": 1}
+    usual = {"sample": 0 if method.traits.hears_all else 4, "batch": 8, "hosts": 2, "chunk": 1}
     return Session(method, task(), FEDERATION, build(Settings, usual | settings, "run"), 0, 7)
 
 

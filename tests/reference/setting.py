@@ -76,7 +76,7 @@ def task(model="logistic"):
 
 
 def run(method, federation, model="logistic", **settings):
-    sample = 0 if method.hears_all else SAMPLE
+    sample = 0 if method.traits.hears_all else SAMPLE
     given = {"rounds": ROUNDS, "sample": sample, "batch": BATCH, "seed": SEED} | settings
     return helpers.run(method, federation, task(model), **given)
 

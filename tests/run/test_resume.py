@@ -108,7 +108,11 @@ SETTINGS = {
 def test_every_method_resumes_exactly(name, settings, tmp_path):
     """Two seeds; interrupted in the first one, and again in the second."""
     method = make_method(name)
-    given = SETTINGS[settings] | {"seeds": 2, "rounds": 4, "sample": 0 if method.hears_all else 3}
+    given = SETTINGS[settings] | {
+        "seeds": 2,
+        "rounds": 4,
+        "sample": 0 if method.traits.hears_all else 3,
+    }
     interrupted(method, tmp_path / "run", (0, 2), **given)
     interrupted(method, tmp_path / "run", (1, 1), **given)
     same(run(method, tmp_path / "run", **given), run(method, **given))

@@ -278,7 +278,7 @@ def test_bytes_and_values_are_those_of_the_messages(method):
     d = {"FedAvg": 18, "FedProx": 18, "FedProxSoft": 18, "Local": 0, "LpProj": 4}[
         type(method).__name__
     ]
-    trained = 8 if method.trains == "everyone" else 3
+    trained = 8 if method.traits.trains == "everyone" else 3
     summary = il.run(method, linear(), FEDERATION, rounds=5, sample=3).summary()
     assert summary["values"] == {"up": 5 * 3 * d, "down": 5 * trained * d}
     length = 24 + 4 * d if d else 0

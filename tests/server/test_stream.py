@@ -50,7 +50,7 @@ def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 
 def streaming(name: str) -> bool:
     method = make_method(name)
-    return method.streams and bool(method.message(task()))
+    return method.traits.can_stream and bool(method.message(task()))
 
 
 @pytest.mark.parametrize("channel", [*CHANNELS, EXACT])

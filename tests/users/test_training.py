@@ -50,7 +50,7 @@ def test_a_method_takes_an_optimiser_or_says_why_not(name):
     with pytest.raises(SettingError) as error:
         run(method(name), None, task, **settings)
     assert f"optimizer: 'adam' is not accepted for {name.split('*')[0]}" in str(error.value)
-    assert method(name).own_step in str(error.value)
+    assert method(name).traits.fixed_step in str(error.value)
     with pytest.raises(SettingError, match=r"lr_scale: 'head\.\*=2' is not accepted for"):
         run(method(name), None, task, rounds=2, lr_scale="head.*=2")
 

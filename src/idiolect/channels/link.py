@@ -38,7 +38,7 @@ class Link:
             n: Form(m, task.layout.starts if m == task.d else (0, m), dtype=task.dtype)
             for n, m in message
         }
-        return cls(channel, parts, method.plain)
+        return cls(channel, parts, method.traits.uncompressed)
 
     @property
     def codes(self) -> bool:

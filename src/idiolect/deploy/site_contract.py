@@ -16,8 +16,8 @@ from ..core.registry import only_names
 from ..data.federation import Federation
 from ..host.metrics import in_use
 from ..host.settings import HostSettings
-from ..methods.kept_state import keeping
-from ..methods.statistics import with_statistics
+from ..methods.batchnorm import with_statistics
+from ..methods.optimizer_state import WithOptimizerState
 from ..run.plan import Plan
 from ..run.session import settings_digest
 from ..run.settings import Settings, check_device
@@ -65,9 +65,11 @@ class Builder:
         numerics = settings.numerics(agreement.seed)
         bound = task.under(replace(numerics, device=torch.device(self.machine.device)))
         optimizer = settings.client_optimizer
-        fitted = None if optimizer.plain else optimizer.fit(bound.layout, method.stepped(bound))
+        fitted = (
+            None if optimizer.plain else optimizer.fit(bound.layout, method.step_coordinates(bound))
+        )
         if optimizer.state == "private":
-            method = keeping(method, optimizer)
+            method = WithOptimizerState(method, optimizer)
         method = with_statistics(method, bound, settings.statistics)
         digest = settings_digest(settings)
         contract = Contract(method, bound, settings.channel, agreement.run, digest)

@@ -270,7 +270,7 @@ class Crews(RealClock):
                 self._land(self._tickets.pop(ticket), reply)
 
     def _land(self, wire_id: int, reply: Call) -> None:
-        counted = self.remote.server.contract.method.counted
+        counted = self.remote.server.contract.method.traits.counters
         sent = calls.read_sent(reply, torch.tensor([wire_id]), counted)
         flight = self.under_way.pop(wire_id)
         messages = [sent.messages.row(k) for k in range(len(sent.messages))]

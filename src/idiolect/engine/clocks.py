@@ -220,7 +220,7 @@ class SimulatedClock:
     @property
     def _counted(self) -> tuple[str, ...]:
         """What the method counts beside gradients."""
-        return self.server.contract.method.counted
+        return self.server.contract.method.traits.counters
 
     @property
     def widest(self) -> int:

@@ -88,7 +88,7 @@ class Remote(Engine):
         if isinstance(reply, NoReply):
             return reply
         try:
-            return calls.read_sent(reply, order.train, self.server.contract.method.counted)
+            return calls.read_sent(reply, order.train, self.server.contract.method.traits.counters)
         except ValueError as error:
             if self.strict:
                 raise

@@ -43,7 +43,11 @@ class AsyncWork:
         Clients that were sent different models are trained together where the method allows it.
         """
         host = self.host
-        together = host.stacks and host.contract.method.stacks and not host.contract.link.codes
+        together = (
+            host.stacks
+            and host.contract.method.traits.row_messages
+            and not host.contract.link.codes
+        )
         groups = [orders] if together else [[order] for order in orders]
         sent = [part for group in groups for part in self._updates(group)]
         return HostUpdate.merge(sent)
@@ -71,7 +75,7 @@ class AsyncWork:
             self._keep(self.private, mine, version, after)
             messages, values = self._send(mine, versions[some].numpy(), turns[some], down, up)
             none = torch.zeros_like(here.tally)
-            counted = {name: here.counts.get(name, none) for name in method.counted}
+            counted = {name: here.counts.get(name, none) for name in method.traits.counters}
             yield HostUpdate(messages, values, host.wire_ids[mine], here.tally, counted)
 
     def _turns(self, order: RoundRequest) -> Tensor:

@@ -61,7 +61,7 @@ class Host:
         self.samples = data.sizes("train")
         # whether a client that is not selected keeps its private row: then one that was not heard
         # goes back to the row it had before the round
-        self.rows_go_back = contract.method.trains == "sampled" and bool(contract.up.parts)
+        self.rows_go_back = contract.method.traits.trains == "sampled" and bool(contract.up.parts)
         self.store = Store(
             data.clients,
             lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
@@ -107,7 +107,7 @@ class Host:
             self.store.write(rows, order.version, after)
             spent = here.tally
             none = torch.zeros_like(spent)
-            counted = {name: here.counts.get(name, none) for name in method.counted}
+            counted = {name: here.counts.get(name, none) for name in method.traits.counters}
             sends = torch.isin(rows, heard)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):

@@ -30,11 +30,11 @@ from .scaffold import Scaffold
 Entry = tuple[type[Method], dict[str, Any]]  # the class, and the fields that the name fixes
 
 
-def _entry(name: str, found: Any) -> Entry:
+def _entry(name: str, entry: Any) -> Entry:
     """A user's entry: a subclass of Method, or (subclass, fixed fields)."""
-    cls, fixed = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    cls, fixed = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, {})
     if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise SettingError(f"method: {name!r} is not accepted; it must be a subclass of Method")
+        raise SettingError(f"method must be a subclass of Method, got {name!r}")
     return cls, dict(fixed)
 
 
@@ -107,12 +107,12 @@ def label_of(method: Method) -> str:
     name = name_of(method)
     fixed = METHODS.known().get(name, (Method, {}))[1]
     preset = named(method)
-    told = {*fixed, *(type(method).presets[preset] if preset else ())}
+    implied = {*fixed, *(method.traits.presets[preset] if preset else ())}
     changed = {"preset": preset} if preset else {}
     changed |= {
         f.name: getattr(method, f.name)
         for f in dataclasses.fields(method)
-        if f.name not in told and getattr(method, f.name) != f.default
+        if f.name not in implied and getattr(method, f.name) != f.default
     }
     return " ".join([name, *(f"{field}={_short(value)}" for field, value in changed.items())])
 

@@ -8,8 +8,7 @@ local model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine
+from ..method import Combine, Traits
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
@@ -28,14 +27,16 @@ from .weighting import own_models
 class Dichotomy(FedAvg):
     """FedAvg and Local side by side; validation data decide which is used. When in doubt."""
 
-    sends: ClassVar[str] = "d + 2"
-    plain: ClassVar[tuple[str, ...]] = ("votes",)
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
-    models: ClassVar[tuple[str, ...]] = ("w", "x")
-    optimizers: ClassVar[tuple[str, ...]] = ()
-    own_step: ClassVar[str] = (
-        "its two models are those of its paper's algorithms, which train by plain SGD; run "
-        "fedavg and local with the optimiser and compare them"
+    traits = Traits(
+        sends="d + 2",
+        trains="everyone",
+        uncompressed=("votes",),
+        rates=("lr", "personal_lr"),
+        models=("w", "x"),
+        row_messages=True,
+        needs_round="its votes are a mean over the clients heard together",
+        fixed_step="its two models are those of its paper's algorithms, which train by plain SGD; "
+        "run fedavg and local with the optimiser and compare them",
     )
 
     steps: int = knob(5, "SGD steps of FedAvg's model per round", low=0)
@@ -47,21 +48,12 @@ class Dichotomy(FedAvg):
         choices=("federation", "client"),
     )
 
-    @property
-    def trains(self) -> str:
-        return "everyone"
-
-    @property
-    def needs_round(self) -> str:
-        return "its votes are a mean over the clients heard together"
-
-    @property
-    def linear(self) -> bool:
-        return self.weighting != "equal"  # else models and errors are weighed differently
-
-    @property
-    def streams(self) -> bool:
-        return self.weighting == "samples"  # else votes are weighed by the mean of all samples
+    def refine(self, traits: Traits) -> Traits:
+        return replace(
+            traits,
+            linear=self.weighting != "equal",  # else models and errors are weighed differently
+            streams=self.weighting == "samples",  # else votes are weighed by the mean sample number
+        )
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "votes": 2}

@@ -7,14 +7,14 @@ and up from each sampled client; steps + personal_steps gradients. Keeps: the pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
+from ..method import Traits
 from ..task.here import Here
 from ..task.task import Task
 from .fedavg import FedAvg
@@ -25,9 +25,16 @@ from .weighting import INITS, WEIGHTINGS, own_models
 class Ditto(FedAvg):
     """FedAvg's shared model, and a personal one pulled to it (lam). For moderately unlike data."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
-    models: ClassVar[tuple[str, ...]] = ("w", "v")
-    optimizers: ClassVar[tuple[str, ...]] = ("w", "v")  # the shared model and the personal one
+    traits = replace(
+        FedAvg.traits,
+        rates=("lr", "personal_lr"),
+        models=("w", "v"),
+        optimizers=("w", "v"),
+        reductions={
+            "lam": "the personal models are Local's, trained beside FedAvg's",
+            "steps": "the shared model stays as it starts",
+        },
+    )
 
     lr: float = knob(0.1, "step size of the shared model", above=0)
     steps: int = knob(20, "SGD steps of the shared model per round", low=0)
@@ -44,9 +51,8 @@ class Ditto(FedAvg):
         "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
 
-    @property
-    def trains(self) -> str:
-        return self.who
+    def refine(self, traits: Traits) -> Traits:
+        return replace(traits, trains=self.who)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"v": own_models(task, clients, self.init)}

@@ -7,14 +7,14 @@ private part (stateful), or start it anew each round (stateless).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
+from ..method import Traits
 from ..solvers import turns
 from ..task.here import Here
 from ..task.task import Task
@@ -26,12 +26,15 @@ from .weighting import WEIGHTINGS
 class PartialSteps(Partial):
     """What FedAlt and FedSim share."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        # Table 3 of the FFGG paper, EMNIST, where they are the baselines
-        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1}
-    }
-    optimizers: ClassVar[tuple[str, ...]] = ("theta", "w")  # one for each part, as in the code
+    traits = replace(
+        Partial.traits,
+        rates=("lr", "private_lr"),
+        optimizers=("theta", "w"),  # one for each part, as in the public code
+        presets={
+            # Table 3 of the FFGG paper, EMNIST, where they are the baselines
+            "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1}
+        },
+    )
 
     lr: float = knob(0.3, "step size of the shared part", above=0)
     private_lr: float = knob(0.3, "step size of the private part", above=0)
@@ -51,13 +54,20 @@ class PartialSteps(Partial):
         choices=("sampled", "everyone"),
     )
 
-    @property
-    def trains(self) -> str:
-        return self.who
+    def refine(self, traits: Traits) -> Traits:
+        return replace(traits, trains=self.who)
 
-    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
         split = self.split(task)
         return {"theta": split.theta, "w": split.w}
+
+    def alone(self) -> str:
+        if self.stateful:
+            return super().alone()
+        return "every client trains alone, restarted from the initial model in each round"
+
+    def together(self) -> str:
+        return "this is FedAvg"
 
     def _start(self, task: Task, private: State) -> Tensor:
         if self.stateful:
@@ -71,6 +81,10 @@ class FedAlt(PartialSteps):
 
     steps: int = knob(5, "steps on the shared part per round", low=0)
     private_steps: int = knob(5, "steps on the private part per round", low=0)
+
+    def together(self) -> str:
+        unused = ", and its private steps change nothing" if self.private_steps else ""
+        return super().together() + unused
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)
@@ -88,6 +102,8 @@ class FedAlt(PartialSteps):
 @dataclass(frozen=True)
 class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
+
+    traits = replace(PartialSteps.traits, reductions={"steps": "no model is trained"})
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

@@ -9,13 +9,12 @@ each. Keeps no state at the clients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import Pull, sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -27,8 +26,9 @@ from .weighting import WEIGHTINGS, average, weighed
 class FedAvg(Method):
     """One shared model that sampled clients train and the server averages. For data alike."""
 
-    optimizers: ClassVar[tuple[str, ...]] = ("w",)
-    stacks: ClassVar[bool] = True
+    traits = Traits(
+        optimizers=("w",), row_messages=True, reductions={"steps": "no model is trained"}
+    )
 
     lr: float = knob(0.3, "step size of local SGD", above=0)
     steps: int = knob(5, "SGD steps per round", low=0)
@@ -44,9 +44,9 @@ class FedAvg(Method):
     step_rule: str = step_rule_knob()
     ball: float = ball_knob()
 
-    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
         plain_steps_only(self.step_rule, self.ball)
-        return super().stepped(task)
+        return super().step_coordinates(task)
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)

@@ -8,7 +8,6 @@ sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..task.here import Here
 from ..task.task import Task
 
@@ -25,15 +24,14 @@ from ..task.task import Task
 class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
-    changes: ClassVar[tuple[str, ...]] = ("w",)
-    stacks: ClassVar[bool] = True
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr": 0.01, "steps": 10, "rho": 0.03, "lam": 0.5}
-    }
-    models: ClassVar[tuple[str, ...]] = ("w", "v")
-    own_step: ClassVar[str] = (
-        "lines 7 and 8 of its algorithm are plain steps, whose penalty ϱ/(2η) "
-        "is written for the step size η"
+    traits = Traits(
+        changes=("w",),
+        models=("w", "v"),
+        row_messages=True,
+        fixed_step="lines 7 and 8 of its algorithm are plain steps, whose penalty ϱ/(2η) is "
+        "written for the step size η",
+        presets={"paper": {"lr": 0.01, "steps": 10, "rho": 0.03, "lam": 0.5}},
+        reductions={"rho": "the shared model is FedAvg's", "steps": "no model is trained"},
     )
 
     lr: float = knob(0.1, "η, step size", above=0)

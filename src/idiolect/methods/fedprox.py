@@ -8,15 +8,14 @@ keep; personal models come out, after a last stage of local training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import Pull, sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -29,6 +28,10 @@ from .weighting import WEIGHTINGS, average, weighed
 class FedProx(FedAvg):
     """FedAvg whose local steps are held near the received model. For many steps, unlike data."""
 
+    traits = replace(
+        FedAvg.traits, reductions={"mu": "this is FedAvg", "steps": "no model is trained"}
+    )
+
     mu: float = knob(0.1, "proximal weight: mu/2 ||x - w||^2; 0 is FedAvg", low=0)
 
     def pull(self, w: Tensor) -> Pull | None:
@@ -39,12 +42,11 @@ class FedProx(FedAvg):
 class FedProxSoft(Method):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"server_rate": 0.03}  # Algorithm 3: λ η, with the λ and η of the defaults
-    }
-    stacks: ClassVar[bool] = True
-    own_step: ClassVar[str] = (
-        "SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to that"
+    traits = Traits(
+        row_messages=True,
+        fixed_step="SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to it",
+        presets={"paper": {"server_rate": 0.03}},  # Algorithm 3: λ η, of the default λ and η
+        reductions={"lam": "the personal models are Local's"},
     )
 
     lr: float = knob(0.1, "step size of local SGD", above=0)

@@ -8,15 +8,14 @@ solve for their private part anew, also before use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from ..core.knobs import SettingError, knob
 from ..core.types import State
-from ..method import Combine
+from ..method import Combine, Traits
 from ..solvers import turns
 from ..task.here import Here
 from ..task.task import Task
@@ -28,15 +27,16 @@ from .partial import Partial, step
 class Ffgg(Partial):
     """Clients solve for their private part and send one gradient of the shared part. Stateless."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "private_lr")
-    changes: ClassVar[tuple[str, ...]] = ("theta",)
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        # Table 3 of the FFGG paper, EMNIST
-        "paper": {"lr": 1.0, "private_lr": 0.01, "epochs": 1}
-    }
-    own_step: ClassVar[str] = (
-        "its private part has a `solver` of its own (adam among them), and its shared part "
-        "is stepped by the server"
+    traits = replace(
+        Partial.traits,
+        rates=("lr", "private_lr"),
+        changes=("theta",),
+        fixed_step="its private part has its own `solver` (adam among them), and the server steps "
+        "its shared part",
+        presets={
+            # Table 3 of the FFGG paper, EMNIST
+            "paper": {"lr": 1.0, "private_lr": 0.01, "epochs": 1}
+        },
     )
 
     lr: float = knob(1.0, "γ_θ, step size of the shared part (at the server)", above=0)
@@ -59,6 +59,20 @@ class Ffgg(Partial):
         "where the private part starts each round: random (the paper), common, or kept",
         choices=finetuners.STARTS,
     )
+
+    def refine(self, traits: Traits) -> Traits:
+        start = {"random": "a random start", "common": "its initial values", "kept": "its start"}
+        words = f"the private part is not fine-tuned, and stays at {start[self.start]}"
+        return replace(traits, reductions={"steps": words})
+
+    def alone(self) -> str:
+        if self.start == "kept":
+            return "this is Local, with a round's steps once more before use"
+        start = "a random start" if self.start == "random" else "the initial model"
+        return f"every client trains alone, restarted from {start} each time: Local without rounds"
+
+    def together(self) -> str:
+        return "this is FedAvg with one step per round, and clients that weigh the same"
 
     def check(self, task: Task) -> None:
         super().check(task)
@@ -101,12 +115,11 @@ class Ffgg(Partial):
 class LocalFfgg(Ffgg):
     """FFGG with local steps on the shared part (Algorithm 4). Fewer rounds where drift is small."""
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1, "local_epochs": 1}
-    }
-    own_step: ClassVar[str] = (
-        "its private part has a `solver` of its own (adam among them), and lines 6 and 7 of its "
-        "Algorithm 4 are plain steps"
+    traits = replace(
+        Ffgg.traits,
+        fixed_step="its private part has its own `solver` (adam among them), and lines 6 and 7 of "
+        "its Algorithm 4 are plain steps",
+        presets={"paper": {"lr": 0.01, "private_lr": 0.01, "epochs": 1, "local_epochs": 1}},
     )
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
@@ -118,6 +131,9 @@ class LocalFfgg(Ffgg):
         "mini-batches; 0 = use local_steps",
         low=0,
     )
+
+    def together(self) -> str:
+        return "this is FedAvg, with clients that weigh the same"
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

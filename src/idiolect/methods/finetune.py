@@ -7,8 +7,7 @@ same to any method, as the lp-proj paper does to the compressed ones (section 5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -23,7 +22,14 @@ from .fedavg import FedAvg
 class Finetune(FedAvg):
     """FedAvg, then personal SGD steps before use. Simple, and often hard to beat."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
+    traits = replace(
+        FedAvg.traits,
+        rates=("lr", "personal_lr"),
+        reductions={
+            "personal_steps": "this is FedAvg",
+            "steps": "the shared model stays as it starts",
+        },
+    )
 
     personal_lr: float = knob(0.1, "step size of the fine-tuning", above=0)
     personal_steps: int = knob(20, "SGD steps before use", low=0)

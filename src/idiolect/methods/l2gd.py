@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from ..core.knobs import SettingError, knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -35,9 +34,12 @@ def waiting(u: float, stop: float) -> int:
 class L2gd(Method):
     """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
 
-    shares_statistics: ClassVar[bool] = False
-    own_step: ClassVar[str] = (
-        "its mean and gradient steps are one random gradient step, with one step size α"
+    traits = Traits(
+        trains="everyone",
+        shares_statistics=False,
+        needs_round="its models are drawn to the mean of all of them at the toss of a common coin",
+        fixed_step="its mean and gradient steps are one random gradient step, with one step size α",
+        reductions={"lam": "nothing is shared, and this is Local"},
     )
 
     lam: float = knob(0.5, "λ, weight of the distance to the mean; 0 is Local", low=0)
@@ -45,14 +47,6 @@ class L2gd(Method):
     p: float = knob(0.1, "chance of a mean step", above=0, below=1)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
     init: str = knob("common", "models start at the common x0, or each at its own", choices=INITS)
-
-    @property
-    def trains(self) -> str:
-        return "everyone"
-
-    @property
-    def needs_round(self) -> str:
-        return "its models are drawn to the mean of all of them at the toss of a common coin"
 
     def check(self, task: Task) -> None:
         if self.lr * self.lam / self.p > 1:

@@ -7,8 +7,7 @@ layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from ..core.knobs import knob
 from ..core.types import State
@@ -24,7 +23,9 @@ from .weighting import WEIGHTINGS
 class LgFedAvg(SplitMethod):
     """Local representation layers, shared top layers. When inputs differ between clients."""
 
-    optimizers: ClassVar[tuple[str, ...]] = ("w",)
+    traits = replace(
+        SplitMethod.traits, optimizers=("w",), reductions={"steps": "no model is trained"}
+    )
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
@@ -36,6 +37,9 @@ class LgFedAvg(SplitMethod):
         "the shared layers: head (the original: the top), layer:2, all, or parameter names (fc*)",
     )
     weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
+
+    def together(self) -> str:
+        return "this is FedAvg"
 
     def split(self, task: Task) -> Split:
         chosen = task.split(self.shared_part)

@@ -8,14 +8,13 @@ client's model. PureLocalTraining, eq. (1.3), in the paper of Chen, Zheng, Long 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method
+from ..method import Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -27,9 +26,13 @@ from .weighting import INITS, own_models
 class Local(Method):
     """Every client trains alone; nothing is sent. The baseline to beat at equal compute."""
 
-    sends: ClassVar[str] = "nothing"
-    shares_statistics: ClassVar[bool] = False
-    optimizers: ClassVar[tuple[str, ...]] = ("w",)
+    traits = Traits(
+        sends="nothing",
+        trains="everyone",
+        shares_statistics=False,
+        optimizers=("w",),
+        reductions={"steps": "no model is trained"},
+    )
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
@@ -42,13 +45,9 @@ class Local(Method):
     step_rule: str = step_rule_knob()
     ball: float = ball_knob()
 
-    @property
-    def trains(self) -> str:
-        return "everyone"
-
-    def stepped(self, task: Task) -> dict[str, Tensor | None]:
+    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
         plain_steps_only(self.step_rule, self.ball)
-        return super().stepped(task)
+        return super().step_coordinates(task)
 
     def message(self, task: Task) -> dict[str, int]:
         return {}

@@ -9,7 +9,7 @@ every client. Keeps: the client's model. P is made from the seed on every side a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,14 @@ from torch import Tensor
 from .. import projections
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..projections import Projection
 from ..projections.report import describe
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, drawn, own_models, weighed
+from .weighting import INITS, UNTIED, average, drawn, own_models, weighed
 
 DIM = 21  # of the papers
 
@@ -34,18 +34,20 @@ DIM = 21  # of the papers
 class LpProj(Method):
     """Personal models tied in L^p to a shared point of a random subspace. For tiny messages."""
 
-    sends: ClassVar[str] = "dim"
-    shares_statistics: ClassVar[bool] = False
-    stacks: ClassVar[bool] = True
-    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
-    counted: ClassVar[tuple[str, ...]] = INNER
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        # of its Appendix C.2, where η is 0.05, 0.1 or 0.5 and λ 0.1, 1 or 10
-        "paper": {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "alternations": 1, "steps": 20}
-    }
-    own_step: ClassVar[str] = (
-        "eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and eq. (4) is "
-        "a plain step"
+    traits = Traits(
+        sends="dim",
+        trains="everyone",
+        shares_statistics=False,
+        row_messages=True,
+        rates=("lr", "share", "personal_lr"),
+        counters=INNER,
+        fixed_step="eq. (3) is solved to accuracy ν by gradient descent (`nu`, `steps`), and "
+        "eq. (4) is a plain step",
+        presets={
+            # of its Appendix C.2, where η is 0.05, 0.1 or 0.5 and λ 0.1, 1 or 10
+            "paper": {"lam": 0.1, "lr": 0.1, "personal_lr": 0.1, "alternations": 1, "steps": 20}
+        },
+        reductions={"lam": UNTIED, "steps": "the personal models stay as they start"},
     )
 
     p: float = knob(1.0, "the norm: (λ/p) ||w - P x||_p^p", low=1)
@@ -118,10 +120,6 @@ class LpProj(Method):
         "the shared point starts at 0 (the public code), or at P x0, so that P = I is pFedMe",
         choices=("zero", "x0"),
     )
-
-    @property
-    def trains(self) -> str:
-        return "everyone"
 
     def check(self, task: Task) -> None:
         projections.check(self.spec(task), task.d)

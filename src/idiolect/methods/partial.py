@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..task.here import Here
 from ..task.optimise import Steps
 from ..task.split import Split
@@ -23,14 +22,20 @@ from .weighting import average, weighed
 class SplitMethod(Method):
     """Base: says what is sent, kept and averaged once `split` says which part is whose."""
 
-    sends: ClassVar[str] = "shared part"
-    shared_name: ClassVar[str] = "theta"
-    stacks: ClassVar[bool] = True
+    traits = Traits(sends="shared part", shared_name="theta", row_messages=True)
 
     weighting = "equal"  # a subclass may make it a field
 
     def split(self, task: Task) -> Split:
         raise NotImplementedError(f"{type(self).__name__} does not define split")
+
+    def alone(self) -> str:
+        """What the method is where every parameter is private."""
+        return "this is Local"
+
+    def together(self) -> str:
+        """What the method is where every parameter is shared."""
+        return "nothing is personal"
 
     def check(self, task: Task) -> None:
         self.split(task)

@@ -8,13 +8,12 @@ little training. Costs per round: d numbers each way for each sampled client; 2 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -25,11 +24,12 @@ from .weighting import WEIGHTINGS, average, weighed
 class PerFedAvg(Method):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
-    stacks: ClassVar[bool] = True
-    own_step: ClassVar[str] = (
-        "its shared model is trained for one plain step α, and the meta-gradient is that "
-        "of this step"
+    traits = Traits(
+        rates=("lr", "personal_lr"),
+        row_messages=True,
+        fixed_step="its shared model is trained for one plain step α, and the meta-gradient is "
+        "that of this step",
+        reductions={"steps": "no model is trained"},
     )
 
     lr: float = knob(0.3, "β, step size of the shared model", above=0)

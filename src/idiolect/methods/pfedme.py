@@ -9,7 +9,6 @@ client; at most R * steps gradients. Keeps: the personal model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,28 +16,30 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.here import Here
 from ..task.task import Task
-from .weighting import INITS, average, drawn, own_models, weighed
+from .weighting import INITS, UNTIED, average, drawn, own_models, weighed
 
 
 @dataclass(frozen=True)
 class PFedMe(Method):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
-    stacks: ClassVar[bool] = True
-    rates: ClassVar[tuple[str, ...]] = ("lr", "share", "personal_lr")
-    counted: ClassVar[tuple[str, ...]] = INNER
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
-        # the authors' code, MNIST, "using same parameters"; batches of 20 there
-        "paper": {"lam": 15.0, "lr": 0.005, "personal_lr": 0.1, "alternations": 20, "steps": 5}
-    }
-    own_step: ClassVar[str] = (
-        "its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), and "
-        "its outer step is the gradient of the envelope"
+    traits = Traits(
+        trains="everyone",
+        row_messages=True,
+        rates=("lr", "share", "personal_lr"),
+        counters=INNER,
+        fixed_step="its inner problem is solved to an accuracy on one mini-batch (`nu`, `steps`), "
+        "and its outer step is the gradient of the envelope",
+        presets={
+            # the authors' code, MNIST, "using same parameters"; batches of 20 there
+            "paper": {"lam": 15.0, "lr": 0.005, "personal_lr": 0.1, "alternations": 20, "steps": 5}
+        },
+        reductions={"lam": UNTIED, "steps": "the personal models stay as they start"},
     )
 
     lam: float = knob(0.1, "λ, pull to the shared model; 0 is Local", low=0)
@@ -75,10 +76,6 @@ class PFedMe(Method):
     init: str = knob(
         "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
-
-    @property
-    def trains(self) -> str:
-        return "everyone"
 
     def weigh(self, samples: Tensor) -> Tensor:
         return weighed(samples, self.weighting)

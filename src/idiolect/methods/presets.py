@@ -37,16 +37,16 @@ def unfold(cls: type[Method], fields: dict[str, Any], what: str) -> dict[str, An
     name = fields.pop(PRESET)
     if not name:
         return fields
-    if not cls.presets:
+    if not cls.traits.presets:
         raise SettingError(f"preset: {name!r} is not accepted; {what} has none, only its defaults")
-    if not isinstance(name, str) or name not in cls.presets:
-        raise nearest(str(name), cls.presets, f"{what} preset")
-    return {**cls.presets[name], **fields}
+    if not isinstance(name, str) or name not in cls.traits.presets:
+        raise nearest(str(name), cls.traits.presets, f"{what} preset")
+    return {**cls.traits.presets[name], **fields}
 
 
 def named(method: Method) -> str:
     """The preset that a method's fields are those of; "" where it is none, or the defaults."""
-    for name, fields in type(method).presets.items():
+    for name, fields in type(method).traits.presets.items():
         defaults = {f.name: f.default for f in dataclasses.fields(method)}
         other = any(defaults[field] != value for field, value in fields.items())
         if other and all(getattr(method, field) == value for field, value in fields.items()):

@@ -7,8 +7,7 @@ message are affordable. Costs per round: d numbers down to everyone and up from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -27,10 +26,17 @@ from .weighting import INITS, own_models
 class Rsa(Method):
     """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
-    shares_statistics: ClassVar[bool] = False
-    stacks: ClassVar[bool] = True
-    rates: ClassVar[tuple[str, ...]] = ("lr", "personal_lr")
-    own_step: ClassVar[str] = "it is defined by its subgradient step x - η (∇f(x) + λ ∂||x - w||)"
+    traits = Traits(
+        trains="everyone",
+        shares_statistics=False,
+        row_messages=True,
+        rates=("lr", "personal_lr"),
+        fixed_step="it is defined by its subgradient step x - η (∇f(x) + λ ∂||x - w||)",
+        reductions={
+            "lam": "the personal models are Local's",
+            "steps": "the personal models stay as they start",
+        },
+    )
 
     p: float = knob(1.0, "the norm of the penalty", low=1)
     lam: float = knob(0.01, "λ, weight of the penalty", low=0)
@@ -50,19 +56,11 @@ class Rsa(Method):
         "common", "personal models start at the common x0, or each at its own", choices=INITS
     )
 
-    @property
-    def trains(self) -> str:
-        return "everyone"
-
-    @property
-    def linear(self) -> bool:
-        return self.server_step == "mean"
-
-    @property
-    def needs_round(self) -> str:
+    def refine(self, traits: Traits) -> Traits:
         if self.server_step == "mean":
-            return ""
-        return "its server adds up Σ ∂||w - x_i|| over the models of all clients"
+            return traits
+        sums = "its server adds up Σ ∂||w - x_i|| over the models of all clients"
+        return replace(traits, linear=False, needs_round=sums)
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

@@ -9,7 +9,6 @@ coin). Keeps: control variate and last model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method
+from ..method import Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -28,17 +27,14 @@ from .l2gd import waiting
 class Scaffnew(Method):
     """One shared model; local steps that provably save rounds, if every client is always heard."""
 
-    hears_all: ClassVar[bool] = True  # Σ h_i = 0 holds only then
-    own_step: ClassVar[str] = (
-        "its control variates assume the plain step x - γ (g - h) between two means"
+    traits = Traits(
+        trains="everyone",
+        hears_all=True,  # Σ h_i = 0 holds only then
+        fixed_step="its control variates assume the plain step x - γ (g - h) between two means",
     )
 
     lr: float = knob(0.3, "γ, step size", above=0)
     p: float = knob(0.2, "chance of a communication after a step", above=0, high=1)
-
-    @property
-    def trains(self) -> str:
-        return "everyone"
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

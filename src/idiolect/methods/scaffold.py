@@ -8,7 +8,6 @@ option I). Keeps: the client's control variate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method
+from ..method import Combine, Method, Traits
 from ..solvers import sgd
 from ..task.here import Here
 from ..task.task import Task
@@ -26,11 +25,12 @@ from ..task.task import Task
 class Scaffold(Method):
     """One shared model with control variates against drift. For unlike data, returning clients."""
 
-    sends: ClassVar[str] = "2 d"
-    changes: ClassVar[tuple[str, ...]] = ("w", "c")
-    own_step: ClassVar[str] = (
-        "its control variates are computed from plain steps, (w - y) / (steps * lr): "
-        "with another optimiser they are no longer gradients"
+    traits = Traits(
+        sends="2 d",
+        changes=("w", "c"),
+        needs_round="its control variates correct the steps of clients that start from one model",
+        fixed_step="its control variates are computed from plain steps, (w - y) / (steps * lr): "
+        "with another optimiser they are no longer gradients",
     )
 
     lr: float = knob(0.1, "η_l, local step size", above=0)
@@ -41,10 +41,6 @@ class Scaffold(Method):
         "new c_i: gradient at the received model (I), or from the steps taken (II)",
         choices=("I", "II"),
     )
-
-    @property
-    def needs_round(self) -> str:
-        return "its control variates correct the steps of clients that start from one model"
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "c": task.d}

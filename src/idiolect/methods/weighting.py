@@ -13,6 +13,8 @@ from ..task.task import Task
 
 WEIGHTINGS = ("samples", "equal", "unbiased")
 INITS = ("common", "own")
+# what a method whose personal models are tied to a shared point is where the tie has strength 0
+UNTIED = "nothing is shared, the shared point never moves, and every client trains alone, as Local"
 
 
 def weighed(samples: Tensor, weighting: str) -> Tensor:

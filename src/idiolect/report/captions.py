@@ -8,8 +8,8 @@ from typing import Any
 
 from ..core.text import shown
 from ..task.optimise import in_words
-from .format import size
-from .targets import Goals
+from .figures import size
+from .goals import Goals
 
 Rows = Sequence[dict[str, Any]]  # summaries of results
 

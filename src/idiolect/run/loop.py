@@ -23,10 +23,9 @@ from ..host.lazy_federation import whole
 from ..host.metrics import Metric, described, direction, in_use
 from ..host.scores import ENDS, Scores, summarise
 from ..method import Method
-from ..methods import label_of, name_of, statistics
-from ..methods.degenerate import equal_to
-from ..report.format import Figure
-from ..report.progress import RoundReport
+from ..methods import batchnorm, label_of, name_of
+from ..methods.reductions import equal_to
+from ..report.figures import Figure
 from ..task.task import Task
 from . import checkpoint
 from .callbacks import Callbacks, Moment
@@ -42,6 +41,7 @@ from .early_stopping import best_row, columns, splits, waited
 from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
 from .on_ray import OnRay
+from .progress import Progress
 from .record import Record, SeedRecord
 from .restore import bound_of, refusing, restore
 from .result import Result
@@ -250,7 +250,7 @@ class Runner:
     start: dict[int, Start]
     callbacks: Callbacks
     note: str = ""  # how the loss was chosen, where it was not given
-    progress: RoundReport | None = None
+    progress: Progress | None = None
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
@@ -354,13 +354,13 @@ class Runner:
         method = self.method
         s = self.settings
         eligible = len(People.of(self.federation, s, s.seed).eligible)
-        heard = s.sampled(eligible, method.hears_all)
+        heard = s.sampled(eligible, method.traits.hears_all)
         bound = self.task.under(s.numerics(s.seed))
         notes = method.report(bound, eligible, heard)
         if words := equal_to(method, bound):
             notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if bound.statistics is not None:
-            notes["statistics"] = statistics.described(method, bound, s.statistics)
+            notes["statistics"] = batchnorm.described(method, bound, s.statistics)
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
         figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         if s.asynchronous or s.delays is not None:

@@ -18,7 +18,7 @@ from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..host.scores import interval
-from ..report.targets import point
+from ..report.curves import point
 from .directory import FORMAT
 
 _OPTIONAL = ("heard", "metrics", "baseline")

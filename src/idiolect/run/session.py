@@ -30,8 +30,8 @@ from ..host.lazy_federation import whole
 from ..host.metrics import in_use
 from ..host.settings import HostSettings
 from ..method import Method
-from ..methods.kept_state import keeping
-from ..methods.statistics import with_statistics
+from ..methods.batchnorm import with_statistics
+from ..methods.optimizer_state import WithOptimizerState
 from ..server.asynchronous import AsyncServer
 from ..server.contract import Contract
 from ..server.roster import Roster
@@ -142,9 +142,11 @@ class Session:
         if start:
             bound.begin_at(start.x0)
         optimizer = settings.client_optimizer
-        fitted = None if optimizer.plain else optimizer.fit(bound.layout, method.stepped(bound))
+        fitted = (
+            None if optimizer.plain else optimizer.fit(bound.layout, method.step_coordinates(bound))
+        )
         if optimizer.state == "private":
-            method = keeping(method, optimizer)
+            method = WithOptimizerState(method, optimizer)
         method = with_statistics(method, bound, settings.statistics)
         self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
         roster = Roster()
@@ -159,7 +161,7 @@ class Session:
             roster,
             rule=settings.rule,
             step=settings.server_step,
-            sample=settings.sampled(len(self.people.eligible), method.hears_all),
+            sample=settings.sampled(len(self.people.eligible), method.traits.hears_all),
             quorum=settings.quorum,
             memory=memory,
             scratch=scratch,
@@ -333,7 +335,7 @@ def _engine(server: Server, hosts: Sequence[Host], settings: Settings, method: M
 
 def concurrency(method: Method, s: Settings, eligible: int, heard: int) -> int:
     """How many clients are at work at any time."""
-    return s.concurrency or (eligible if method.trains == "everyone" else heard)
+    return s.concurrency or (eligible if method.traits.trains == "everyone" else heard)
 
 
 def starts_in_checkpoint(task: Task) -> bool:

@@ -19,7 +19,7 @@ from ..core.knobs import Knobs, SettingError, knob
 from ..engine.arrivals import NEXT
 from ..engine.delays import Delays, delays_text, parse_delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
-from ..methods.statistics import CHOICES as STATISTICS
+from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE
 from ..server.rules import Rule, parse_rule, rule_text
 from ..server.rules.mean import Mean

@@ -60,7 +60,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     eligible = len(People.of(federation, bare, s.seed).eligible)
     if not eligible:
         raise SettingError("data: no client has a training sample (those held out do not count)")
-    heard = s.sampled(eligible, method.hears_all)
+    heard = s.sampled(eligible, method.traits.hears_all)
     if s.quorum > heard and not s.asynchronous:
         raise SettingError(
             f"quorum: {s.quorum} is not accepted; at most the {heard} clients heard per round"
@@ -74,7 +74,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         check_asynchronous(method, bound, link, s, eligible, heard)
     for warning in link.check():
         warn(warning)
-    if link.aggregate_stage is not None and not method.linear:
+    if link.aggregate_stage is not None and not method.traits.linear:
         warn(
             "channel: this method's server step is not linear in the messages, "
             "and the channel decodes their sum only"
@@ -90,15 +90,16 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
     """Refuse an optimiser, or learning rates by parameter, for a method that fixes its steps."""
     if optimizer.plain:
         return
-    if not method.optimizers:
+    if not method.traits.optimizers:
         setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
         value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
         raise SettingError(
-            f"{setting}: {value!r} is not accepted for {name_of(method)}: {method.own_step}; "
+            f"{setting}: {value!r} is not accepted for {name_of(method)}: "
+            f"{method.traits.fixed_step}; "
             "leave it out here (in a comparison, give it to the rows that take it: "
             f"'fedavg:{setting}=...')"
         )
-    method.stepped(task)  # refuses fields that belong to plain SGD
+    method.step_coordinates(task)  # refuses fields that belong to plain SGD
     still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
     if still and method.message(task):
         warn(
@@ -136,7 +137,7 @@ def _forms(method: Method, task: Task) -> list:
     """What a method sends and keeps, by name and shape."""
     states = (method.server(task), method.private(task, np.zeros(1, dtype=np.uint64)))
     shapes = [{name: t.shape for name, t in state.items()} for state in states]
-    return [method.message(task), method.trains, *shapes]
+    return [method.message(task), method.traits.trains, *shapes]
 
 
 def _check_numbers(method: Method, s: Settings) -> None:
@@ -227,7 +228,7 @@ def check_asynchronous(
             f"concurrency: {busy} is not accepted; at most the {eligible} clients that can take "
             "part"
         )
-    if method.trains == "everyone" and busy < eligible:
+    if method.traits.trains == "everyone" and busy < eligible:
         raise SettingError(
             f"concurrency: {busy} is not accepted for {name_of(method)}, of which everyone "
             f"trains at all times; 0 or all {eligible} clients"
@@ -259,11 +260,11 @@ def why_not(method: Method, task: Task) -> str:
     message = method.message(task)
     if not message:
         return "it sends nothing"
-    if method.hears_all:
+    if method.traits.hears_all:
         return "it makes sense only if every client is heard in every round"
-    if method.needs_round:
-        return method.needs_round
-    unknown = set(message) - set(method.changes) - _models(method, task)
+    if method.traits.needs_round:
+        return method.traits.needs_round
+    unknown = set(message) - set(method.traits.changes) - _models(method, task)
     if unknown:
         parts = ", ".join(sorted(unknown))
         return f"the part {parts} of its message is neither a change nor a model that it was sent"

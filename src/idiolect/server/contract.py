@@ -9,6 +9,7 @@ from functools import cached_property
 from ..channels import Channel
 from ..channels.link import Link
 from ..method import Method
+from ..methods.wrapped import innermost
 from ..task.task import Task
 from ..wire.messages import Schema
 
@@ -61,7 +62,7 @@ class Contract:
         layout = [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
         numerics = (task.dtype, task.seed, task.numerics.clip, task.numerics.weight_decay)
         parts = (
-            type(self.method).__qualname__,
+            type(innermost(self.method)).__qualname__,
             sorted(self.method.as_dict().items()),
             layout,
             task.criterion.name,

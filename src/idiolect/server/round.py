@@ -198,7 +198,7 @@ class Aggregation:
         if link.aggregate_stage is None:
             rule_state = combine.state
         step = self.step.scaled(round.order.factors)
-        stepped = step(self.before.state, after, method.shared_name)
+        stepped = step(self.before.state, after, method.traits.shared_name)
         outcome = Outcome(stepped, channel, rule_state, taken)
         if not outcome.finite():
             raise Overflow

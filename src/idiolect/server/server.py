@@ -80,7 +80,7 @@ class Server:
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
-        self.ledger = Ledger(len(roster), more=contract.method.counted)
+        self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
         self.plan = StreamingPlan.of(contract, rule, sample, memory)
 
     # -- clients come and go ---------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Server:
         version = self.version if version is None else version
         contract = self.contract
         heard = self._sampled(version)
-        everyone = contract.method.trains == "everyone"
+        everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard
         order = RoundRequest(version, self.message(version), train, heard, factors or {})
         link = contract.link
@@ -351,7 +351,7 @@ class Server:
         up = contract.up.length
         if contract.link.codes and contract.up.parts:
             up = HEADER.itemsize + contract.link.limit(version)
-        everyone = contract.method.trains == "everyone"
+        everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         return contract.down.length * trained + (up + self._second_exchange_bytes) * self.sample
 

@@ -88,7 +88,7 @@ def check(server: Server, shapes: Shapes, facts: dict[str, Any]) -> None:
 
 def _optimizer_shapes(server: Server) -> Shapes:
     """What the server's optimiser keeps: it shows after a step."""
-    shared = server.contract.method.shared_name
+    shared = server.contract.method.traits.shared_name
     before = {n: t for n, t in server.step.method_state(server.state).items() if n == shared}
     if not before:
         return {}

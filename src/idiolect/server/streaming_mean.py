@@ -41,7 +41,7 @@ class StreamingPlan:
         reason = ""
         if not rule.streams:
             reason = f"the rule {rule.name!r} compares all messages of a round"
-        elif not contract.method.streams:
+        elif not contract.method.traits.can_stream:
             reason = "this method's server step needs all messages of a round"
         elif contract.link.kept("memory"):
             reason = "this channel remembers the last message of every client at the server"

@@ -6,7 +6,7 @@
 Each check runs the method on a small federation of unlike clients and raises an AssertionError that
 says what does not hold:
 
-    declared       what the class declares exists: rates are fields, `changes` and `plain` are parts
+    declared       the traits fit: rates are fields, `changes` and `uncompressed` name parts
     pure           no function changes its arguments; states and messages keep their form
     weigh          weights are a function of the sample numbers alone, finite, one per client
     linear         a method that calls itself linear needs no more than the mean of the messages
@@ -123,7 +123,7 @@ def check_method(method: Method, **settings: Any) -> None:
     """Run every check; `settings` are those of a run (rounds, sample, batch, ...)."""
     usual = {
         "rounds": 3,
-        "sample": 0 if method.hears_all else 3,
+        "sample": 0 if method.traits.hears_all else 3,
         "batch": 8,
         "dtype": "float64",
         "eval_every": 1,
@@ -137,13 +137,13 @@ def check_method(method: Method, **settings: Any) -> None:
 
 
 def declared(method: Method, settings: Settings) -> None:
-    """What the class declares exists: `rates` are fields, `changes` and `plain` are parts."""
+    """The traits fit: `rates` are fields, `changes` and `uncompressed` name message parts."""
     message = method.message(_bound(settings))
-    for rate in method.rates:
+    for rate in method.traits.rates:
         assert isinstance(getattr(method, rate, None), float), f"rates: no field {rate!r}"
-    for name in (*method.changes, *method.plain):
+    for name in (*method.traits.changes, *method.traits.uncompressed):
         assert name in message, f"{name!r} is not a part of the message {message}"
-    assert method.trains in ("sampled", "everyone"), f"trains is {method.trains!r}"
+    assert method.traits.trains in ("sampled", "everyone"), f"trains is {method.traits.trains!r}"
 
 
 def pure(method: Method, settings: Settings) -> None:
@@ -196,7 +196,7 @@ def linear(method: Method, settings: Settings) -> None:
     server = method.server(task)
     private = method.private(task, bench.keys)
     up, _ = method.update(task, method.broadcast(task, server), private, bench.here())
-    if not method.linear or not up:
+    if not method.traits.linear or not up:
         return
     rule = bench.rule()
     mean = {name: row.expand(bench.clients, -1) for name, row in rule(up).items()}
@@ -208,7 +208,7 @@ def linear(method: Method, settings: Settings) -> None:
 
 def stacks(method: Method, settings: Settings) -> None:
     """A method that says so takes a message down for each client, as if each were alone."""
-    if not method.stacks:
+    if not method.traits.row_messages:
         return
     bench = _Bench(method, settings)
     task = bench.task

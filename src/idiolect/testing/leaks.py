@@ -142,7 +142,7 @@ def check_sent(host: Host, order: RoundRequest, sent: HostUpdate) -> None:
     _demand(torch.equal(sent.trained, trained), "others trained than those of the order")
     _whole(sent.gradients, torch.int64, (len(rows),))
     _demand(bool((sent.gradients >= 0).all()), "a number of gradients is negative")
-    names = contract.method.counted if len(rows) else ()
+    names = contract.method.traits.counters if len(rows) else ()
     _demand(tuple(sent.counted) == names, "counts that the method does not declare")
     for counts in sent.counted.values():
         _whole(counts, torch.int64, (len(rows),))

@@ -17,7 +17,7 @@ from idiolect.data.federation import Federation
 from idiolect.method import Method
 from idiolect.methods import METHODS, make_method
 from idiolect.methods.partial import SplitMethod
-from idiolect.report.format import count, number, size
+from idiolect.report.figures import count, number, size
 from idiolect.report.tables import majority_row
 from idiolect.run.run import run
 from idiolect.study.sweep import Setting, Stock, merged
@@ -70,7 +70,7 @@ FEDERATIONS = {
 def settings_of(name: str, heard: int) -> tuple[Method, dict[str, Any]]:
     """A method at its defaults, and how it is run."""
     method = make_method(name)
-    sample = 0 if method.hears_all else heard
+    sample = 0 if method.traits.hears_all else heard
     return method, {"rounds": ROUNDS, "sample": sample, "eval_every": 0, "threads": 1}
 
 

@@ -68,7 +68,7 @@ def setting(key: Key) -> Setting:
     """The runs behind a cell."""
     title, p, dim, kind = key
     case = FEDERATIONS[title]
-    method = LpProj(**{**LpProj.presets["paper"], "p": p, "dim": dim, "projection": kind})
+    method = LpProj(**{**LpProj.traits.presets["paper"], "p": p, "dim": dim, "projection": kind})
     settings = {"rounds": case.rounds, "sample": case.heard, "eval_every": 0, "threads": 1}
     varied = {"dim": dim, "projection": kind, "data": title}
     return Setting(method, settings, title, title, f"lp-proj-{p:g}", varied)

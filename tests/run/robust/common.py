@@ -74,7 +74,7 @@ def run(name: str | il.Method, **settings) -> il.Result:
     method = make_method(name) if isinstance(name, str) else name
     given = {
         "rounds": 2,
-        "sample": 0 if method.hears_all else 5,
+        "sample": 0 if method.traits.hears_all else 5,
         "batch": 8,
         "eval_every": 0,
     } | settings

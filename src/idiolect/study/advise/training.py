@@ -61,7 +61,7 @@ class Candidate:
     @property
     def rates(self) -> list[str]:
         """The fields that are step sizes; a method of the user's own may have none."""
-        return [name for name in self.row.method.rates if hasattr(self.row.method, name)]
+        return [name for name in self.row.method.traits.rates if hasattr(self.row.method, name)]
 
     @property
     def tried(self) -> list[int]:

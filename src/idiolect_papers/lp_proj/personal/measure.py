@@ -55,7 +55,7 @@ class _Measuring:
         return self._final(methods | {row: method for row, (method, _) in extra.items()}, chosen)
 
     def _setting(self, row: str, method: Method, **run: Any) -> Setting:
-        sample = 0 if method.hears_all else self.case.sample(self.federation.clients)
+        sample = 0 if method.traits.hears_all else self.case.sample(self.federation.clients)
         given = {"sample": sample, **run}
         return Setting(method, given, "", "", row, {})
 

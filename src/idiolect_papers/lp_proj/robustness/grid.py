@@ -102,7 +102,7 @@ class Place:
 
     def rounds(self, method: Method, most: int) -> int:
         """Of a method, where the grid has `most`."""
-        return most if self.few is None else min(most, self.few[method.trains != "everyone"])
+        return most if self.few is None else min(most, self.few[method.traits.trains != "everyone"])
 
 
 MNIST = "MNIST"

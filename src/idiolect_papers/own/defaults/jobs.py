@@ -36,7 +36,7 @@ class Run:
         return make_method(self.method, **dict(self.fields))
 
     def settings(self) -> dict[str, Any]:
-        heard = 0 if self.make().hears_all else KINDS[self.federation].heard
+        heard = 0 if self.make().traits.hears_all else KINDS[self.federation].heard
         given = {"rounds": self.rounds, "sample": heard, "seed": self.seed, "eval_every": 0}
         return build(Settings, {**given, "threads": 1}, "run").as_dict()
 
@@ -64,7 +64,7 @@ class Run:
 
     def cost(self) -> float:
         """In runs of FedAvg: a method that trains everyone takes about as long as four of them."""
-        return 4 if self.make().trains == "everyone" else 1
+        return 4 if self.make().traits.trains == "everyone" else 1
 
     def describe(self) -> str:
         fields = ",".join(f"{name}={value}" for name, value in self.fields)

@@ -55,7 +55,7 @@ def _chosen(grids: Stored) -> str:
                 "worst regret": f"{grid['regrets'][chosen]:.3f}",
                 "of the first setting": f"{grid['regrets'][0]:.3f}",
                 "settings": len(cells),
-                "preset": ", ".join(METHODS.find(method)[0].presets) or "–",
+                "preset": ", ".join(METHODS.find(method)[0].traits.presets) or "–",
             }
         )
     return CHOSEN.format(table="\n".join(table(rows)))

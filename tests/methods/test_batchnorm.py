@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import idiolect as il
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
-from idiolect.methods.statistics import with_statistics
+from idiolect.methods.batchnorm import with_statistics
 from idiolect.task.here import Here
 
 CLIENTS, ROUNDS, LR, STEPS, BATCH = 4, 3, 0.1, 3, 8
@@ -165,7 +165,12 @@ def test_the_personal_model_of_ditto_has_statistics_of_its_own(federation, how):
 @pytest.mark.parametrize("how", ["averaged", "private"])
 def test_every_method_runs_a_model_with_batch_norm(federation, name, how, tmp_path):
     method = make_method(name)
-    more = {"rounds": 2, "batch": 8, "statistics": how, "sample": 0 if method.hears_all else 3}
+    more = {
+        "rounds": 2,
+        "batch": 8,
+        "statistics": how,
+        "sample": 0 if method.traits.hears_all else 3,
+    }
     result = il.run(method, il.Task(a_net()), federation, directory=tmp_path / "a", **more)
     assert 0 <= result.summary()["accuracy"]["mean"] <= 1
     task = il.Task(a_net())

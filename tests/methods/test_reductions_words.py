@@ -6,7 +6,7 @@ from torch import nn
 
 import idiolect as il
 from idiolect.methods import METHODS, make_method
-from idiolect.methods.degenerate import equal_to
+from idiolect.methods.reductions import equal_to
 
 LINEAR = il.Task(nn.Linear(60, 10))
 NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
@@ -17,10 +17,10 @@ NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
     [
         (il.Ffgg(), "all 610 parameters are private: nothing is sent; every client trains alone"),
         (il.Ffgg(start="kept"), "nothing is sent; this is Local"),
-        (il.Ffgg(start="common"), "anew from the initial model each time"),
+        (il.Ffgg(start="common"), "restarted from the initial model each time"),
         (il.LocalFfgg(), "all 610 parameters are private: nothing is sent"),
         (il.FedAlt(), "all 610 parameters are private: nothing is sent; this is Local"),
-        (il.FedAlt(stateful=False), "anew from the initial model in each round"),
+        (il.FedAlt(stateful=False), "restarted from the initial model in each round"),
         (il.FedSim(), "all 610 parameters are private: nothing is sent; this is Local"),
         (il.LgFedAvg(), "all 610 parameters are shared: this is FedAvg"),
         (il.FedSim(part="none"), "all 610 parameters are shared: this is FedAvg"),
@@ -43,7 +43,7 @@ NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
     ],
     ids=str,
 )
-def test_it_is_said_what_a_method_is(method, says):
+def test_a_reduction_is_named(method, says):
     assert says in equal_to(method, LINEAR)
 
 

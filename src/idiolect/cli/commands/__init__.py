@@ -1,1 +1,0 @@
-"""The commands: one function of the arguments each."""
