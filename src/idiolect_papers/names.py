@@ -156,9 +156,15 @@ GROUPS: dict[str, dict[str, Experiment]] = {
             "feddeper.figure1:write", "heterogeneity against local steps (Remark 1)"
         ),
         "feddeper-figure3": _trained("feddeper.figure3:write", "the effect of ϱ, λ, τ and K"),
-        "feddeper-figure4": _trained("feddeper.figure4:write", "loss by rounds, MNIST, n = 10"),
-        "feddeper-figure5": _trained("feddeper.figure5:write", "loss by rounds, MNIST, n = 100"),
-        "feddeper-figure6": _trained("feddeper.figure6:write", "loss by rounds, CIFAR-10, n = 100"),
+        "feddeper-figure4": _trained(
+            "feddeper.convergence:write_figure4", "loss by rounds, MNIST, n = 10"
+        ),
+        "feddeper-figure5": _trained(
+            "feddeper.convergence:write_figure5", "loss by rounds, MNIST, n = 100"
+        ),
+        "feddeper-figure6": _trained(
+            "feddeper.convergence:write_figure6", "loss by rounds, CIFAR-10, n = 100"
+        ),
         "feddeper-figure7": _trained("feddeper.figure7:write", "global and personal models"),
         "feddeper-theorem2": _proved(
             "feddeper.theorem2:write", "personal models around the global one"

@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from idiolect_papers.chen.alternative import write
-from idiolect_papers.chen.cells import Cell, Sizes
-from idiolect_papers.chen.descent import slope
-from idiolect_papers.chen.fit import crossing, exponents
+from idiolect_papers.chen.alternative import crossing, exponents, write
+from idiolect_papers.chen.runs import Cell, Sizes, slope
 
 SMALL = Sizes(
     clients=(4, 8),

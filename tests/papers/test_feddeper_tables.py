@@ -9,9 +9,20 @@ from idiolect.methods import FedDeper
 from idiolect.study.sweep import Stock
 from idiolect_papers import EXPERIMENTS
 from idiolect_papers.feddeper import convergence, figure3, figure7, table1
-from idiolect_papers.feddeper.cases import CASES, LOCAL, SIZES, SMALLER, Case, Size, methods
-from idiolect_papers.feddeper.outcome import Outcome, counted, diverges, outcome
-from idiolect_papers.feddeper.published import read_published
+from idiolect_papers.feddeper.runs import (
+    CASES,
+    LOCAL,
+    SIZES,
+    SMALLER,
+    Case,
+    Outcome,
+    Size,
+    counted,
+    diverges,
+    methods,
+    outcome,
+)
+from idiolect_papers.feddeper.table1 import read_published
 from idiolect_papers.page import page_of
 
 FEW = Case("MNIST", 10, "MLP", 5)

@@ -5,9 +5,21 @@ import json
 import pytest
 
 from idiolect_papers.ffgg import table2
-from idiolect_papers.ffgg.published import TABLE2, TABLE3
-from idiolect_papers.ffgg.table2 import Size, against, best_split, cases, opening, tabled
-from idiolect_papers.ffgg.table2_runs import FFGG, Case, Pipelines, all_rows, fixed
+from idiolect_papers.ffgg.table2 import (
+    FFGG,
+    TABLE2,
+    TABLE3,
+    Case,
+    Pipelines,
+    Size,
+    against,
+    all_rows,
+    best_split,
+    cases,
+    fixed,
+    opening,
+    tabled,
+)
 from idiolect_papers.page import page_of
 
 SMALL = Case(

@@ -9,9 +9,11 @@ import torch
 
 from helpers import state_of
 from idiolect.data.sets.regression import Linear
-from idiolect_papers.closed_forms.linear_regression import fairness, losses, solutions
-from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32, theorem32_runs
-from idiolect_papers.lp_proj.figure1_runs import settings
+from idiolect_papers.closed_forms import linear_regression as linear
+from idiolect_papers.closed_forms import linear_solutions as solutions
+from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32
+from idiolect_papers.lp_proj import theorem32 as theorem32_runs
+from idiolect_papers.lp_proj.figure1 import settings
 
 SETTING = Linear(clients=10, samples=16, features=8, b=1.5, noise=0.5)
 SMALL = figure1.Size(
@@ -91,7 +93,7 @@ def figure(tmp_path_factory):
 def test_figure_1_has_every_attack_formula_and_run(figure):
     assert set(figure["figures"]) == set(figure1.ATTACKS)
     for found in figure["figures"].values():
-        assert found["best_lam"] == pytest.approx(losses.best_lam(SETTING, found["spread"]))
+        assert found["best_lam"] == pytest.approx(linear.best_lam(SETTING, found["spread"]))
         for name in (figure1.PFEDME, figure1.LPPROJ):
             runs = np.array(found["runs"][name])
             assert runs.shape == (len(found["lams"]), SMALL.seeds) and np.isfinite(runs).all()
@@ -153,7 +155,7 @@ def test_correlated_coefficients_have_the_covariance_that_the_formula_is_given()
     size = theorem32.Size(setting=SETTING)
     w = torch.cat([theorem32_runs.drawn(size, seed, 0.9)[1] for seed in range(200)])
     np.testing.assert_allclose(torch.cov(w.T), theorem32_runs.covariance(size, 0.9), atol=0.02)
-    assert fairness.expected(SETTING, 1.0, theorem32_runs.covariance(size, 0.9)) > 0
+    assert linear.expected_variance(SETTING, 1.0, theorem32_runs.covariance(size, 0.9)) > 0
 
 
 # -- Remark 17 -------------------------------------------------------------------------------------
@@ -168,5 +170,7 @@ def test_the_slope_in_lambda_is_proportional_to_the_shared_dimensions(tmp_path):
     assert np.median(slope[1] / slope[0]) == pytest.approx(4, rel=0.25)  # the same c in every place
     spread = stored["figures"]["spread"]
     said = remark17.per_dimension(size, {"best": stored["figures"]["best"]})
-    steps = np.diff([losses.lpproj(SETTING, stored["figures"]["best"], m, spread) for m in (3, 4)])
+    steps = np.diff(
+        [linear.lpproj_loss(SETTING, stored["figures"]["best"], m, spread) for m in (3, 4)]
+    )
     assert said == pytest.approx(steps[0])

@@ -45,7 +45,7 @@ def task(s: Logistic) -> Task:
     return Task(model, "logistic")
 
 
-# -- excess risks ----------------------------------------------------------------------------------
+# -- excess risks ---------------------------------------------------------------------------------
 def points(s: Logistic, fresh: int = 200_000, seed: int = 0) -> Tensor:  # -> float64[P, d]
     """Feature vectors whose mean is the expectation over the law of x.
 
@@ -106,7 +106,7 @@ def constants(s: Logistic, truth: Tensor) -> Constants:
     return Constants(float(values.min()), float(values.max()), float(values.mean()))
 
 
-# -- what the theorems say -------------------------------------------------------------------------
+# -- what the theorems say ------------------------------------------------------------------------
 def rate(features: int, clients: int, total: int, radius: float) -> float:
     """min(d m/N, R²) + d/N: the bound (4.3), which the better of both baselines attains.
 
@@ -160,7 +160,7 @@ def lam_for_ier(mu: float, radius: float, clients: int, total: int) -> float:
     return mu * (clients / (radius**2 * total + 1)) ** 0.5
 
 
-# -- exact minimisers ------------------------------------------------------------------------------
+# -- exact minimisers -----------------------------------------------------------------------------
 # Over W = {x : ||x|| <= ball}; 0 = R^d, where no minimiser exists if the classes can be separated.
 def local(federation: Federation, ball: float = 0.0) -> Tensor:  # -> x[m, d]
     """The minimiser of each client's empirical risk, eq. (1.3)."""

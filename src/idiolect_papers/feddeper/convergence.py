@@ -9,8 +9,20 @@ from pathlib import Path
 
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from .cases import CASES, CHOSEN, PRINTED, Case, Size, methods
-from .outcome import Outcome, counted, outcome, too_few, why
+from .runs import (
+    CASES,
+    CHOSEN,
+    PRINTED,
+    SIZES,
+    Case,
+    Outcome,
+    Size,
+    counted,
+    methods,
+    outcome,
+    too_few,
+    why,
+)
 from .table1 import BASELINES
 
 LOSS = "train_loss"
@@ -18,6 +30,19 @@ NEVER = "never"
 WIDE = 10  # losses over a range of this factor are drawn on a logarithmic axis
 DIVERGED = 1.5  # times the lowest loss of the run
 NEAR = 0.1  # losses that differ by less than a tenth are equally good
+
+
+def write_figure4(folder: Path, scale: str) -> list[Path]:
+    """The runs of Figures 4 to 6 are those of Table 1."""
+    return page(4, "MNIST", 10, folder, scale, SIZES[scale]).write(folder)
+
+
+def write_figure5(folder: Path, scale: str) -> list[Path]:
+    return page(5, "MNIST", 100, folder, scale, SIZES[scale]).write(folder)
+
+
+def write_figure6(folder: Path, scale: str) -> list[Path]:
+    return page(6, "CIFAR-10", 100, folder, scale, SIZES[scale]).write(folder)
 
 
 def page(
@@ -81,7 +106,7 @@ def _rows(found: Outcome, case: Case) -> list[Row]:
     return rows
 
 
-# -- what the paper says ---------------------------------------------------------------------------
+# -- what the paper says --------------------------------------------------------------------------
 def _claims(found: Outcome, clients: int) -> list[Claim]:
     if not found.learnt:
         return []
@@ -181,7 +206,7 @@ def _reason(found: Outcome) -> str:
     )
 
 
-# -- figures ---------------------------------------------------------------------------------------
+# -- figures --------------------------------------------------------------------------------------
 def reachable(found: Outcome, case: Case) -> float:
     """A loss that every method reaches: the highest of the lowest ones."""
     lowest = [min(found.curve(case, m, LOSS)) for m in methods(case.clients)]

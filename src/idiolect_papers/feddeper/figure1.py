@@ -26,7 +26,7 @@ from idiolect.run.run import torch_threads
 from idiolect.task.losses import Loss, beside, logits
 from idiolect.task.task import Task
 
-from ..closed_forms.means import Means
+from ..closed_forms.problems import Means
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import checked

@@ -13,9 +13,8 @@ from idiolect.study.sweep import Setting
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..runs import Runs, Summary
-from .cases import BATCH, CHOSEN, LAM, LR, PRINTED, RHO, STEPS, Case, task_name
-from .cases import Size as Data
-from .outcome import KEEP, directory
+from .runs import BATCH, CHOSEN, KEEP, LAM, LR, PRINTED, RHO, STEPS, Case, directory, task_name
+from .runs import Size as Data
 
 NAME = "feddeper-figure3"
 CASE = Case("MNIST", 10, "MLP", 5)

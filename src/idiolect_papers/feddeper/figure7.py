@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from .cases import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Size
-from .outcome import Outcome, counted, outcome, why
+from .runs import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Outcome, Size, counted, outcome, why
 from .table1 import BASELINES
 
 NAME = "feddeper-figure7"

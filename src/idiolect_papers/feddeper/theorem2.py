@@ -18,8 +18,8 @@ from idiolect.methods import FedDeper
 from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
-from ..closed_forms.feddeper import Theorem2
-from ..closed_forms.means import Means
+from ..closed_forms.convergence import Theorem2
+from ..closed_forms.problems import Means
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, spaced

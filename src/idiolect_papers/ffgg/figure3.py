@@ -110,7 +110,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
     return {"norms": norms, "staleness": stale}
 
 
-# -- step sizes ------------------------------------------------------------------------------------
+# -- step sizes -----------------------------------------------------------------------------------
 def order_of(problem: Problem, delays: str, arrivals: int, seed: int = 0) -> list[tuple[int, int]]:
     """(client, its staleness) of every arrival, with all clients always at work."""
     drawn = parse_delays(delays)
@@ -207,7 +207,7 @@ def asynchronous(update: Affine, lrs: Tensor, order: Sequence[tuple[int, int]]) 
     return theta
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 def write(folder: Path, size: Size | None = None) -> list[Path]:
     """Choose step sizes, run everything and write the page."""
     began = time.perf_counter()

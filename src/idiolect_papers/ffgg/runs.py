@@ -148,7 +148,7 @@ def exact(label: str, problem: Problem, lr: float, rounds: int) -> Curve:
     return Curve(label, norms)
 
 
-# -- the methods of Section 5.2, with its step sizes -----------------------------------------------
+# -- the methods of Section 5.2, with its step sizes ----------------------------------------------
 def ffgg(constants: Constants, tau: int, true: bool = False) -> Ffgg:
     """Algorithm 2 as solver: γ_w = 1/L_w; γ_θ = 1/L of Example 1, or of the true smoothness."""
     L = constants.F if true else constants.example1

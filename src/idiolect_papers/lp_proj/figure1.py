@@ -1,24 +1,144 @@
 """Test loss against λ under attack: Figure 1 of the lp-proj paper, and for its other two attacks.
 
-`idiolect reproduce lp-proj-figure1`. Formulas are those of Appendix B (`theory`), points are runs
-of the methods (`regression` says why a run is the paper's setting).
+`idiolect reproduce lp-proj-figure1`. Formulas are those of Appendix B (`closed_forms`), points are
+runs of the methods (`regression` says why a run is the paper's setting).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from ..closed_forms.linear_regression import attacks, losses
+from idiolect.data.federation import Federation
+from idiolect.data.sets.regression import Linear
+
+from ..closed_forms import linear_regression as linear
 from ..page import Claim, Page
 from ..panels import Line, Panel
-from .figure1_runs import ATTACKS, DITTO, LARGEST, LPPROJ, PFEDME, Size, measure
-from .regression import Mean
+from . import regression
+from .regression import Mean, malicious_of, play, tested
+
+ATTACKS: dict[str, Callable[..., float]] = {
+    "same-value": linear.same_value_spread,
+    "sign-flip": linear.sign_flip_spread,
+    "gaussian": linear.gaussian_spread,
+}
+PFEDME, DITTO, LPPROJ = "pFedMe", "Ditto", "lp-proj-2"
+LARGEST = 1.2  # λ from which on the inner problem of lp-proj takes many steps
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of the experiment; those of the paper as defaults."""
+
+    setting: Linear = Linear()  # n = 200, N = 100, d = 100, b = 1, σ = 1
+    dim: int = 10
+    malicious: int = 20
+    tau: float = 100.0
+    around: float = 0.1  # Σ₁
+    multiples: tuple[float, ...] = (0.25, 1, 2, 3, 4, 12, 32, 90, 256, 720, 2048)  # of the best λ
+    seeds: int = 10
+    plays: int = 16  # of the paper's round per seed
+    ditto_seeds: int = 2
+
+    def drawn(self, seed: int) -> Linear:
+        """The setting of a seed: Σ₁ is as given, in expectation over the true parameters."""
+        N = self.setting.clients
+        benign = N - self.malicious
+        share = (1 - 1 / N) ** 2 + (benign - 1) / N**2  # of E Σ₁ in the variance of a coefficient
+        return replace(self.setting, heterogeneity=self.around / share, seed=seed)
+
+    def with_dim(self, dim: int) -> Size:
+        """The same with another d_sub."""
+        return replace(self, dim=dim)
+
+
+@dataclass
+class Seed:
+    """A federation, who is malicious in it, and what the formulas need to know of it."""
+
+    federation: Federation
+    malicious: Tensor  # bool[N]
+    alone: float  # Local's test loss on the benign clients
+    spread: float  # Σ' of the whole space
+    spread_seen: float  # Σ' of the subspace
+
+
+def prepare(attack: str, size: Size, seed: int) -> Seed:
+    """The federation of a seed with its malicious clients, and Local's loss on the others."""
+    s = size.drawn(seed)
+    federation, w = s.draw()
+    alone = play(regression.local(s), federation, seed, 1, **settings(attack, size))
+    malicious = malicious_of(alone)
+    P = regression.subspace(size.dim, s.features, seed)
+    spread = ATTACKS[attack]
+    return Seed(
+        federation,
+        malicious,
+        alone.summary()["loss"]["mean"],
+        spread(s, w, malicious, size.tau),
+        spread(s, w, malicious, size.tau, P),
+    )
+
+
+def settings(attack: str, size: Size) -> dict[str, Any]:
+    return {"attack": f"{attack}(std={size.tau:g})", "malicious": float(size.malicious)}
+
+
+def measure(attack: str, size: Size) -> dict[str, Any]:
+    """Losses of runs and formulas: [λ, seed] for each method."""
+    s = size.setting
+    by_seed = [prepare(attack, size, seed) for seed in range(size.seeds)]
+    spread = float(np.mean([one.spread for one in by_seed]))
+    best = linear.best_lam(s, spread)
+    lams = [best * m for m in size.multiples if best * m <= LARGEST]
+    ran: dict[str, np.ndarray] = {
+        name: np.full((len(lams), size.seeds), np.nan) for name in (PFEDME, DITTO, LPPROJ)
+    }
+    said: dict[str, np.ndarray] = {name: ran[PFEDME].copy() for name in (PFEDME, LPPROJ)}
+    draws: dict[str, list[float]] = {PFEDME: [], LPPROJ: []}  # at the largest λ, all plays
+    given = settings(attack, size) | {"eval_every": 1}
+    with regression.progress(f"{attack} (lp-proj-figure1)", len(lams) * size.seeds) as step:
+        for j, one in enumerate(by_seed):
+            for i, lam in enumerate(lams):
+                made = {
+                    PFEDME: regression.pfedme(s, lam),
+                    LPPROJ: regression.lpproj(s, lam, size.dim),
+                }
+                if j < size.ditto_seeds:
+                    made[DITTO] = regression.ditto(s, lam)
+                for name, method in made.items():
+                    result = play(method, one.federation, j, size.plays + 1, **given)
+                    ran[name][i, j] = tested(result).mean()
+                    if i == len(lams) - 1 and name in draws:
+                        draws[name] += tested(result).tolist()
+                said[PFEDME][i, j] = linear.pfedme_loss(s, lam, one.spread)
+                said[LPPROJ][i, j] = linear.lpproj_loss(s, lam, size.dim, one.spread_seen)
+                step()
+    seen = float(np.mean([one.spread_seen for one in by_seed]))
+    return {
+        "lams": lams,
+        "ran": ran,
+        "said": said,
+        "draws": draws,
+        "local": Mean.of([one.alone for one in by_seed]),
+        "alone": np.array([one.alone for one in by_seed]),
+        "spread": spread,
+        "spread_seen": seen,
+        "best": best,
+        "threshold": linear.lpproj_wins_from(s, spread),
+        "size": size,
+    }
+
+
+# -- the page -------------------------------------------------------------------------------------
 
 
 def write(folder: Path, size: Size | None = None) -> list[Path]:
@@ -44,7 +164,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     return page.write(folder)
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- what came out --------------------------------------------------------------------------------
 def excess(f: dict[str, Any], name: str) -> list[Mean]:
     """Test loss minus Local's on the same data, for each λ."""
     return [Mean.of(row) for row in f["ran"][name] - f["alone"]]
@@ -52,7 +172,7 @@ def excess(f: dict[str, Any], name: str) -> list[Mean]:
 
 def error(f: dict[str, Any], name: str) -> list[Mean]:
     """What runs and formula differ by, both as a difference from Local."""
-    alone = losses.local(f["size"].setting)
+    alone = linear.local_loss(f["size"].setting)
     return [Mean.of(row) for row in (f["ran"][name] - f["alone"]) - (f["said"][name] - alone)]
 
 
@@ -94,9 +214,9 @@ def _known(row: list[float]) -> list[float | None]:
 
 def claims(found: dict[str, dict[str, Any]], size: Size) -> list[Claim]:
     """The paper's statements about its Figure 1, one after the other."""
-    printed = attacks.attacked(size.setting, size.around, size.malicious, size.tau**2)
-    best = losses.best_lam(size.setting, printed)
-    threshold = losses.lpproj_wins_from(size.setting, printed)
+    printed = linear.attacked_spread(size.setting, size.around, size.malicious, size.tau**2)
+    best = linear.best_lam(size.setting, printed)
+    threshold = linear.lpproj_wins_from(size.setting, printed)
     paper = size == replace(Size(), multiples=size.multiples, seeds=size.seeds, plays=size.plays)
     out = []
     if paper:
@@ -149,13 +269,13 @@ def _crossing(found: dict[str, dict[str, Any]]) -> Claim:
 
 def _negligible(found: dict[str, dict[str, Any]]) -> Claim:
     s = next(iter(found.values()))["size"]
-    alone = losses.local(s.setting)
+    alone = linear.local_loss(s.setting)
     parts = []
     worst = 0.0
     for attack, f in found.items():
-        most = losses.lpproj(s.setting, f["best"], s.dim, f["spread_seen"]) - losses.pfedme(
-            s.setting, f["best"], f["spread"]
-        )
+        most = linear.lpproj_loss(
+            s.setting, f["best"], s.dim, f["spread_seen"]
+        ) - linear.pfedme_loss(s.setting, f["best"], f["spread"])
         runs = gap(f)[int(np.argmin(np.abs(np.array(f["lams"]) - f["best"])))]
         worst = max(worst, most / alone)
         parts.append(f"{most:.1e} by the formula, {runs.text(2)} in runs ({attack})")
@@ -223,7 +343,7 @@ def _fit(found: dict[str, dict[str, Any]]) -> list[Claim]:
     return out
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 def words(size: Size) -> str:
     s = size.setting
     return f"""\
@@ -253,7 +373,7 @@ def whole(attack: str, f: dict[str, Any]) -> Panel:
         means = [Mean.of(row) for row in f["ran"][name]]
         lines.append(_points(name, f["lams"], means, style, 1.0))
     ends = [f["lams"][0], f["lams"][-1]]
-    lines.append(Line("Local, formula", ends, [losses.local(s)] * 2, style=2, formula=True))
+    lines.append(Line("Local, formula", ends, [linear.local_loss(s)] * 2, style=2, formula=True))
     marks = [(f["threshold"], "threshold")]
     return Panel(attack, "λ", "test loss, benign clients", lines, log="xy", vertical=marks)
 
@@ -263,7 +383,7 @@ def near(attack: str, f: dict[str, Any]) -> Panel:
     end = 2.2 * f["threshold"]
     lams = [lam for lam in f["lams"] if lam <= end]
     scale = 1e4
-    alone = losses.local(f["size"].setting)
+    alone = linear.local_loss(f["size"].setting)
     grid = np.linspace(lams[0], lams[-1], 40).tolist()
     lines = [_formula(f, name, grid, alone, scale) for name in (PFEDME, LPPROJ)]
     for style, name in enumerate((PFEDME, LPPROJ)):
@@ -278,9 +398,9 @@ def _formula(f: dict[str, Any], name: str, lams: list[float], minus: float, scal
     size = f["size"]
     s = size.setting
     if name == PFEDME:
-        y = [losses.pfedme(s, lam, f["spread"]) for lam in lams]
+        y = [linear.pfedme_loss(s, lam, f["spread"]) for lam in lams]
     else:
-        y = [losses.lpproj(s, lam, size.dim, f["spread_seen"]) for lam in lams]
+        y = [linear.lpproj_loss(s, lam, size.dim, f["spread_seen"]) for lam in lams]
     style = (PFEDME, LPPROJ).index(name)
     label = f"{'pFedMe = Ditto' if name == PFEDME else name}, formula"
     return Line(label, lams, [scale * (v - minus) for v in y], style=style, formula=True)

@@ -13,9 +13,9 @@ from idiolect import projections
 from idiolect.methods import LpProj
 from idiolect.run.iterate import Standing, follow
 
-from ..closed_forms.linear_regression import solutions
-from ..closed_forms.lpproj_rates import Scheduled, StronglyConvex
-from ..closed_forms.means import Means
+from ..closed_forms import linear_solutions as solutions
+from ..closed_forms.convergence import Scheduled, StronglyConvex
+from ..closed_forms.problems import Means
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ..closed_forms.linear_regression import attacks, losses
+from ..closed_forms import linear_regression as linear
 from ..page import Claim, Page
 from ..panels import Line, Panel
 from . import regression
-from .figure1_runs import Size as Figure1
-from .figure1_runs import prepare, settings
+from .figure1 import Size as Figure1
+from .figure1 import prepare, settings
 from .regression import Mean, play, tested
 
 ATTACK = "same-value"
@@ -62,13 +62,13 @@ def measure(size: Size) -> dict[str, Any]:
     """gain[dim, seed]: loss at λ* minus Local's; slope[λ, dim, seed]: dL/dλ by differences."""
     f = size.figure
     s = f.setting
-    spread = attacks.attacked(s, f.around, f.malicious, f.tau**2)
-    best = losses.best_lam(s, spread)
+    spread = linear.attacked_spread(s, f.around, f.malicious, f.tau**2)
+    best = linear.best_lam(s, spread)
     gain = np.zeros((len(size.dims), f.seeds))
     slope = np.zeros((len(size.slope_at), len(size.dims), f.seeds))
     said_gain, said_slope = gain.copy(), slope.copy()  # the formulas at each seed's parameters
     given = settings(ATTACK, f) | {"eval_every": 1}
-    alone = losses.local(s)
+    alone = linear.local_loss(s)
     with regression.progress("lp-proj-remark17", len(size.dims) * f.seeds) as step:
         for j in range(f.seeds):
             for i, dim in enumerate(size.dims):
@@ -79,11 +79,11 @@ def measure(size: Size) -> dict[str, Any]:
                     return tested(play(method, one.federation, j, f.plays + 1, **given)).mean()
 
                 gain[i, j] = loss(best) - one.alone
-                said_gain[i, j] = losses.lpproj(s, best, dim, one.spread_seen) - alone
+                said_gain[i, j] = linear.lpproj_loss(s, best, dim, one.spread_seen) - alone
                 for k, lam in enumerate(size.slope_at):
                     low, high = lam * (1 - size.step), lam * (1 + size.step)
                     slope[k, i, j] = (loss(high) - loss(low)) / (high - low)
-                    rise = [losses.lpproj(s, at, dim, one.spread_seen) for at in (low, high)]
+                    rise = [linear.lpproj_loss(s, at, dim, one.spread_seen) for at in (low, high)]
                     said_slope[k, i, j] = (rise[1] - rise[0]) / (high - low)
                 step()
     return {
@@ -134,11 +134,12 @@ def claims(size: Size, found: dict[str, Any]) -> list[Claim]:
             )
         )
     s = size.figure.setting
-    damage = losses.lpproj(s, size.slope_at[-1], size.dims[0], found["spread"]) - losses.local(s)
+    alone = linear.local_loss(s)
+    damage = linear.lpproj_loss(s, size.slope_at[-1], size.dims[0], found["spread"]) - alone
     out.append(
         Claim(
             "as d_sub increases the performance would be better",
-            f"at λ*, by {-said * size.dims[-1]:.1e} of a loss of {losses.local(s):.3g} for all "
+            f"at λ*, by {-said * size.dims[-1]:.1e} of a loss of {alone:.3g} for all "
             f"{size.dims[-1]} dimensions; at λ = {size.slope_at[-1]:g} every "
             f"{size.dims[0]} dimensions cost {damage:.2g} instead",
             "agrees" if fits.value < 0 else "differs",

@@ -12,8 +12,8 @@ from idiolect.methods import LpProj
 from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
-from ..closed_forms.lpproj_rates import Scheduled, Smooth
-from ..closed_forms.robust import Robust
+from ..closed_forms.convergence import Scheduled, Smooth
+from ..closed_forms.problems import Robust
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from idiolect.run.run import torch_threads
 
-from ..closed_forms.linear_regression import solutions
-from ..closed_forms.lpproj_rates import Scheduled
+from ..closed_forms import linear_solutions as solutions
+from ..closed_forms.convergence import Scheduled
 from ..page import Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide, spaced

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..closed_forms.iterates import draw_rounds, step_weights
-from ..closed_forms.lpproj_rates import Scheduled
+from ..closed_forms.convergence import Scheduled, draw_rounds, step_weights
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide, spaced

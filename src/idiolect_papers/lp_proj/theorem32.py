@@ -1,24 +1,175 @@
-"""How unequal test losses are over clients: Theorem 32 of the lp-proj paper (Proposition 18).
+"""Runs and formulas behind Theorem 32 of the lp-proj paper: variances over clients, by seed.
 
-`idiolect reproduce lp-proj-theorem32`.
+The theorem is about losses averaged over the noise of training and test data. For runs this means:
+the same true parameters with several draws of the noise, the mean loss of each client, and an
+unbiased estimate of the variance of these means. By (45) the noise adds the same to every client's
+loss, so runs on data without noise have this variance exactly.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..closed_forms.linear_regression import fairness, losses
+from idiolect.data.federation import Federation
+from idiolect.data.sets.regression import Linear
+from idiolect.method import Method
+
+from ..closed_forms import linear_regression as linear
 from ..page import Claim, Page
 from ..panels import Line, Panel
 from . import regression
-from .regression import Mean
-from .theorem32_runs import FEDAVG, LOCAL, LPPROJ, PFEDME, Size, covariance, over_dims, over_lams
+from .regression import Mean, models_of, play
+
+LOCAL, FEDAVG, PFEDME, DITTO, LPPROJ = "Local", "FedAvg", "pFedMe", "Ditto", "lp-proj-2"
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of the experiment; those of the paper's Figure 1 as defaults."""
+
+    setting: Linear = Linear()
+    dim: int = 10
+    lams: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    seeds: int = 8  # draws of the true parameters, features and P
+    draws: int = 6  # of the noise, for each of them
+    dims: tuple[int, ...] = (5, 10, 25, 50, 100)
+    dims_lam: float = 1.0
+    correlations: tuple[float, ...] = (0.0, 0.9)  # of any two coefficients of a w_k
+
+
+def covariance(size: Size, rho: float = 0.0) -> Tensor:  # -> [d, d]
+    """Σ_w with the same variance everywhere, and the same correlation."""
+    d = size.setting.features
+    one = torch.eye(d, dtype=torch.float64)
+    return size.setting.heterogeneity * ((1 - rho) * one + rho * torch.ones_like(one))
+
+
+def drawn(size: Size, seed: int, rho: float = 0.0) -> tuple[Tensor, Tensor]:  # xi[N, n, d], w[N, d]
+    """Features and true parameters of a seed; w_k ~ N(0, Σ_w)."""
+    s = size.setting
+    federation, w = Linear(**{**s.as_dict(), "seed": seed}).draw()
+    xi = torch.stack([federation.part(k, "train")[0] for k in range(s.clients)])
+    common = np.random.default_rng([seed, 1]).standard_normal((s.clients, 1))
+    shared = s.heterogeneity**0.5 * torch.from_numpy(common)
+    return xi, (1 - rho) ** 0.5 * w + rho**0.5 * shared
+
+
+def observed(size: Size, xi: Tensor, w: Tensor, key: list[int] | None = None) -> Federation:
+    """Training data with noise of their own; without a key, with none."""
+    s = size.setting
+    y = (xi @ w.unsqueeze(-1)).squeeze(-1)
+    if key is not None:
+        rng = np.random.default_rng(key)
+        y = y + s.noise * torch.from_numpy(rng.standard_normal((s.clients, s.samples)))
+    owner = np.repeat(np.arange(s.clients), s.samples)
+    flat = xi.reshape(-1, s.features)
+    return Federation.from_arrays(flat, y.reshape(-1), owner, valid=0, test=0)
+
+
+def run_losses(size: Size, method: Method, seen: list[Federation], w: Tensor, seed: int) -> Tensor:
+    """Losses [draws, N] of the personal models that runs end with, averaged over test noise.
+
+    Exactly: σ²/2 + b/2 ||x_k - w_k||², since the features of the test data are the same.
+    """
+    s = size.setting
+    out = []
+    for federation in seen:
+        result = play(method, federation, seed, 2, eval_every=0)
+        x = models_of(result, s.clients)
+        out.append(s.noise**2 / 2 + s.b / 2 * (x - w).square().sum(1))
+    return torch.stack(out)
+
+
+def of_expected(loss: Tensor) -> float:  # loss[M, N]
+    """Unbiased estimate of the variance over clients of the expected losses.
+
+    With D the losses minus their mean over clients in each draw: E (mean over draws of D_k)² =
+    (E D_k)² + var(D_k) / M, and the second part is estimated from the spread over draws.
+    """
+    M = len(loss)
+    D = loss - loss.mean(1, keepdim=True)
+    return float((D.mean(0).square() - D.var(0, correction=1) / M).mean())
+
+
+def of_realised(loss: Tensor) -> float:
+    """The variance over clients of the losses of one run, mean over draws."""
+    return float(loss.var(1, correction=0).mean())
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The data of one seed, and V of the methods on them."""
+
+    size: Size
+    seed: int
+    w: Tensor  # [N, d]
+    noisy: list[Federation]
+    clean: list[Federation]  # one, without noise
+
+    def measure(self, method: Method) -> dict[str, float]:
+        noisy = run_losses(self.size, method, self.noisy, self.w, self.seed)
+        return {
+            "averaged": of_expected(noisy),
+            "realised": of_realised(noisy),
+            "clean": self.without_noise(method),
+        }
+
+    def without_noise(self, method: Method) -> float:
+        return of_realised(run_losses(self.size, method, self.clean, self.w, self.seed))
+
+
+def over_lams(size: Size, seed: int) -> dict[str, Any]:
+    """V of every method, by λ, for the true parameters of one seed."""
+    s = size.setting
+    xi, w = drawn(size, seed)
+    noisy = [observed(size, xi, w, [seed, 2, m]) for m in range(size.draws)]
+    runs = Runs(size, seed, w, noisy, [observed(size, xi, w)])
+    P = regression.subspace(size.dim, s.features, seed)
+    out: dict[str, Any] = {
+        LOCAL: runs.measure(regression.local(s)),
+        FEDAVG: runs.measure(regression.fedavg(s)),
+        PFEDME: [],
+        LPPROJ: [],
+        "apart": 0.0,  # pFedMe and Ditto, relative
+    }
+    out[FEDAVG]["formula"] = linear.variance(s, math.inf, w)
+    for lam in size.lams:
+        found = runs.measure(regression.pfedme(s, lam))
+        out[PFEDME].append(found | {"formula": linear.variance(s, lam, w)})
+        if seed == 0:
+            twin = runs.measure(regression.ditto(s, lam))
+            apart = max(abs(twin[k] / found[k] - 1) for k in ("clean", "realised"))
+            out["apart"] = max(out["apart"], apart)
+        found = runs.measure(regression.lpproj(s, lam, size.dim))
+        out[LPPROJ].append(found | {"formula": linear.variance(s, lam, w, P)})
+    return out
+
+
+def over_dims(size: Size, rho: float, seed: int) -> dict[int, dict[str, float]]:
+    """V of lp-proj by d_sub, for true parameters whose coefficients correlate."""
+    s = size.setting
+    xi, w = drawn(size, seed, rho)
+    runs = Runs(size, seed, w, [], [observed(size, xi, w)])
+    out = {}
+    for dim in size.dims:
+        P = regression.subspace(dim, s.features, seed)
+        out[dim] = {
+            "clean": runs.without_noise(regression.lpproj(s, size.dims_lam, dim)),
+            "formula": linear.variance(s, size.dims_lam, w, P),
+            "mean_formula": linear.expected_variance(s, size.dims_lam, covariance(size, rho), P),
+        }
+    return out
+
+
+# -- the page -------------------------------------------------------------------------------------
 
 OPPOSITE = "by its own formula V grows with λ, as (λ / (b + λ))⁴; smaller λ is fairer"
 
@@ -58,7 +209,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     return page.write(folder)
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- what came out --------------------------------------------------------------------------------
 def of(by_seed: list[dict[str, Any]], name: str, i: int, kind: str) -> Mean:
     return Mean.of([one[name][i][kind] for one in by_seed])
 
@@ -67,7 +218,7 @@ def expected(size: Size, name: str, lam: float) -> float:
     """E V over w_k ~ N(0, Σ_w): eqs. (46) to (48), corrected by the factor 1/2."""
     S = covariance(size)
     P = torch.eye(size.setting.features, dtype=torch.float64)[: size.dim]
-    return fairness.expected(size.setting, lam, S, P if name == LPPROJ else None)
+    return linear.expected_variance(size.setting, lam, S, P if name == LPPROJ else None)
 
 
 def rows(size: Size, by_seed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,7 +339,7 @@ def claims(
 def _realised(size: Size, by_seed: list[dict[str, Any]]) -> Claim:
     """Proposition 18 read for the losses of a single run."""
     s = size.setting
-    threshold = losses.lpproj_wins_from(s, s.heterogeneity)
+    threshold = linear.lpproj_wins_from(s, s.heterogeneity)
     gaps = [
         Mean.of([one[LPPROJ][i]["realised"] - one[PFEDME][i]["realised"] for one in by_seed])
         for i in range(len(size.lams))
@@ -208,7 +359,7 @@ def _realised(size: Size, by_seed: list[dict[str, Any]]) -> Claim:
     )
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 def words(size: Size) -> str:
     s = size.setting
     return f"""\
@@ -241,13 +392,13 @@ def panels(
         first.append(Line(f"{name}, formula", grid, formula, style=style, formula=True))
         first.append(_points(name, by_seed, lams, style, "clean"))
         seen = P if name == LPPROJ else None
-        said = [fairness.realised(size.setting, lam, S, seen) for lam in grid]
+        said = [linear.realised_variance(size.setting, lam, S, seen) for lam in grid]
         third.append(Line(f"{name}, formula", grid, said, style=style, formula=True))
         third.append(_points(name, by_seed, lams, style, "realised"))
-    everyone = fairness.expected(size.setting, math.inf, S)
+    everyone = linear.expected_variance(size.setting, math.inf, S)
     ends = [lams[0], lams[-1]]
     first.append(Line("FedAvg, formula", ends, [everyone] * 2, style=2, formula=True))
-    alone = fairness.realised(size.setting, 0.0, S)
+    alone = linear.realised_variance(size.setting, 0.0, S)
     third.append(Line("Local, formula", ends, [alone] * 2, style=3, formula=True))
     second: list[Line] = []
     for style, (rho, found) in enumerate(by_dim.items()):
@@ -258,7 +409,7 @@ def panels(
         )
         means = [Mean.of([o[d]["clean"] for o in found]) for d in size.dims]
         second.append(_band(f"correlation {rho:g}, runs", dims, means, style + 3))
-    threshold = losses.lpproj_wins_from(size.setting, size.setting.heterogeneity)
+    threshold = linear.lpproj_wins_from(size.setting, size.setting.heterogeneity)
     return [
         Panel("V of expected losses", "λ", "variance over clients", first, log="xy"),
         Panel(f"lp-proj at λ = {size.dims_lam:g}", "d_sub", "variance over clients", second, "xy"),

@@ -18,8 +18,7 @@ import torch
 
 from idiolect.run.run import torch_threads
 
-from ..closed_forms.iterates import averaged, geometric_weights
-from ..closed_forms.lpproj_rates import Scheduled
+from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
 from ..rates import Slope, checked, guide

@@ -158,7 +158,7 @@ def _logistic() -> Any:
     return make("linear", (1, 8, 8), 10)
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 def write(folder: Path, size: Size | None = None) -> list[Path]:
     """Choose rates, run everything and write the page."""
     began = time.perf_counter()

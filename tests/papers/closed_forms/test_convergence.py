@@ -13,15 +13,15 @@ from helpers import private_of, state_of
 from idiolect.core import streams
 from idiolect.run.iterate import follow
 from idiolect.run.schedule import Schedule
-from idiolect_papers.closed_forms.iterates import (
+from idiolect_papers.closed_forms.convergence import (
+    Scheduled,
+    Smooth,
     averaged,
     draw_rounds,
     geometric_weights,
     step_weights,
 )
-from idiolect_papers.closed_forms.lpproj_rates import Scheduled, Smooth
-from idiolect_papers.closed_forms.means import Means
-from idiolect_papers.closed_forms.robust import STEEPEST, GemanMcClure, Robust
+from idiolect_papers.closed_forms.problems import STEEPEST, GemanMcClure, Means, Robust
 from idiolect_papers.feddeper.figure1 import Quadratics, SquaredHinge, digits
 from idiolect_papers.feddeper.theorem2 import Balls
 from idiolect_papers.lp_proj.quadratic import Quadratic

@@ -13,7 +13,8 @@ from helpers import run, state_of
 from idiolect import projections
 from idiolect.data.sets.regression import Linear
 from idiolect.methods import make_method
-from idiolect_papers.closed_forms.linear_regression import attacks, fairness, losses, solutions
+from idiolect_papers.closed_forms import linear_regression as linear
+from idiolect_papers.closed_forms import linear_solutions as solutions
 
 N = 8
 n = 30
@@ -248,16 +249,16 @@ def test_simulated_losses_have_the_expected_means(lam):
     whole = torch.eye(d).double()
     P = orthonormal(4)
     loss, w = simulated(whole, lam)
-    assert_chance_agrees(loss.mean(1), losses.pfedme(SETTING, lam, attacks.spread(w)))
+    assert_chance_agrees(loss.mean(1), linear.pfedme_loss(SETTING, lam, linear.spread_of(w)))
     loss, w = simulated(P, lam)
-    assert_chance_agrees(loss.mean(1), losses.lpproj(SETTING, lam, 4, attacks.spread(w, P)))
+    assert_chance_agrees(loss.mean(1), linear.lpproj_loss(SETTING, lam, 4, linear.spread_of(w, P)))
     if lam == 0:
-        assert_chance_agrees(loss.mean(1), losses.local(SETTING))
+        assert_chance_agrees(loss.mean(1), linear.local_loss(SETTING))
 
 
 def test_simulated_losses_of_fedavg_have_the_expected_mean():
     loss, w = simulated(torch.eye(d).double(), math.inf)
-    assert_chance_agrees(loss.mean(1), losses.fedavg(SETTING, attacks.spread(w)))
+    assert_chance_agrees(loss.mean(1), linear.fedavg_loss(SETTING, linear.spread_of(w)))
 
 
 @pytest.mark.parametrize("tau", [0.0, 2.0, 20.0])
@@ -265,20 +266,21 @@ def test_simulated_losses_of_fedavg_have_the_expected_mean():
 def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means(attack, tau):
     whole = torch.eye(d).double()
     P = orthonormal(4)
-    changed = getattr(attacks, attack)
+    changed = getattr(linear, f"{attack}_spread")
     loss, w = simulated(whole, LAM, attack, tau)
     assert_chance_agrees(
         loss[:, ~MALICIOUS].mean(1),
-        losses.pfedme(SETTING, LAM, changed(SETTING, w, MALICIOUS, tau)),
+        linear.pfedme_loss(SETTING, LAM, changed(SETTING, w, MALICIOUS, tau)),
     )
     loss, w = simulated(P, LAM, attack, tau)
     assert_chance_agrees(
         loss[:, ~MALICIOUS].mean(1),
-        losses.lpproj(SETTING, LAM, 4, changed(SETTING, w, MALICIOUS, tau, P)),
+        linear.lpproj_loss(SETTING, LAM, 4, changed(SETTING, w, MALICIOUS, tau, P)),
     )
     loss, w = simulated(whole, math.inf, attack, tau)
     assert_chance_agrees(
-        loss[:, ~MALICIOUS].mean(1), losses.fedavg(SETTING, changed(SETTING, w, MALICIOUS, tau))
+        loss[:, ~MALICIOUS].mean(1),
+        linear.fedavg_loss(SETTING, changed(SETTING, w, MALICIOUS, tau)),
     )
 
 
@@ -286,7 +288,9 @@ def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means
 def test_no_malicious_client_is_no_attack(attack):
     w = SETTING.draw()[1]
     nobody = torch.zeros(N, dtype=torch.bool)
-    assert getattr(attacks, attack)(SETTING, w, nobody, 5.0) == pytest.approx(attacks.spread(w))
+    assert getattr(linear, f"{attack}_spread")(SETTING, w, nobody, 5.0) == pytest.approx(
+        linear.spread_of(w)
+    )
 
 
 @pytest.mark.parametrize("name", ["local", "fedavg", "pfedme", "ditto", "lp-proj"])
@@ -319,11 +323,11 @@ def test_trained_models_have_the_expected_test_loss(name):
             eval_every=0,
         )
         expected = {
-            "local": lambda s, w: losses.local(s),
-            "fedavg": lambda s, w: losses.fedavg(s, attacks.spread(w)),
-            "pfedme": lambda s, w: losses.pfedme(s, LAM, attacks.spread(w)),
-            "ditto": lambda s, w: losses.ditto(s, LAM, attacks.spread(w)),
-            "lp-proj": lambda s, w: losses.lpproj(s, LAM, 1, attacks.spread(w, P)),
+            "local": lambda s, w: linear.local_loss(s),
+            "fedavg": lambda s, w: linear.fedavg_loss(s, linear.spread_of(w)),
+            "pfedme": lambda s, w: linear.pfedme_loss(s, LAM, linear.spread_of(w)),
+            "ditto": lambda s, w: linear.ditto_loss(s, LAM, linear.spread_of(w)),
+            "lp-proj": lambda s, w: linear.lpproj_loss(s, LAM, 1, linear.spread_of(w, P)),
         }[name](s, w)
         excess.append(result.summary()["loss"]["mean"] - expected)
     assert_chance_agrees(torch.tensor(excess), 0.0)
@@ -331,16 +335,16 @@ def test_trained_models_have_the_expected_test_loss(name):
 
 # -- the best λ and the thresholds -----------------------------------------------------------------
 FIGURE1 = Linear()
-ATTACKED = attacks.attacked(FIGURE1, spread=0.1, malicious=20, power=100.0**2)
+ATTACKED = linear.attacked_spread(FIGURE1, spread=0.1, malicious=20, power=100.0**2)
 SPREADS = [0.001, 0.004, 0.02, 0.1, 1.0, ATTACKED]
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_the_best_lambda_minimises_the_losses(spread):
-    best = losses.best_lam(FIGURE1, spread)
+    best = linear.best_lam(FIGURE1, spread)
     for loss in (
-        lambda lam: losses.pfedme(FIGURE1, lam, spread),
-        lambda lam: losses.lpproj(FIGURE1, lam, 10, spread),
+        lambda lam: linear.pfedme_loss(FIGURE1, lam, spread),
+        lambda lam: linear.lpproj_loss(FIGURE1, lam, 10, spread),
     ):
         assert minimize_scalar(
             lambda t, loss=loss: loss(best * 10**t), bounds=(-2, 2), method="bounded"
@@ -350,32 +354,32 @@ def test_the_best_lambda_minimises_the_losses(spread):
 @pytest.mark.parametrize("spread", SPREADS)
 def test_the_slope_is_that_of_the_loss(spread):
     for lam in (0.5, 1.0, 2.0):
-        rise = losses.lpproj(FIGURE1, lam + 1e-5, 10, spread) - losses.lpproj(
+        rise = linear.lpproj_loss(FIGURE1, lam + 1e-5, 10, spread) - linear.lpproj_loss(
             FIGURE1, lam - 1e-5, 10, spread
         )
         assert rise / 2e-5 == pytest.approx(
-            losses.slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9
+            linear.lpproj_slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9
         )
 
 
 def test_where_malicious_clients_only_help_lambda_cannot_be_too_large():
     """True parameters and malicious messages are all zero: FedAvg is best."""
-    helped = attacks.attacked(FIGURE1, spread=0.0, malicious=20, power=0.0)
-    assert losses.best_lam(FIGURE1, helped) == math.inf
-    assert losses.fedavg(FIGURE1, helped) < min(
-        losses.pfedme(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0)
+    helped = linear.attacked_spread(FIGURE1, spread=0.0, malicious=20, power=0.0)
+    assert linear.best_lam(FIGURE1, helped) == math.inf
+    assert linear.fedavg_loss(FIGURE1, helped) < min(
+        linear.pfedme_loss(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0)
     )
 
 
 def test_figure_1_has_lambda_star_half_of_what_is_printed_and_the_threshold_there():
-    assert losses.best_lam(FIGURE1, ATTACKED) == pytest.approx(2.4627e-4, rel=1e-4)
-    assert losses.lpproj_wins_from(FIGURE1, ATTACKED) == pytest.approx(4.9266e-4, rel=1e-4)
+    assert linear.best_lam(FIGURE1, ATTACKED) == pytest.approx(2.4627e-4, rel=1e-4)
+    assert linear.lpproj_wins_from(FIGURE1, ATTACKED) == pytest.approx(4.9266e-4, rel=1e-4)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_threshold(spread):
-    threshold = losses.lpproj_wins_from(FIGURE1, spread)
-    assert (threshold == math.inf) == (losses.best_lam(FIGURE1, spread) >= FIGURE1.b)
+    threshold = linear.lpproj_wins_from(FIGURE1, spread)
+    assert (threshold == math.inf) == (linear.best_lam(FIGURE1, spread) >= FIGURE1.b)
     grid = (
         np.geomspace(1e-6, 1e6, 200)
         if threshold == math.inf
@@ -383,9 +387,9 @@ def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_thresh
     )
     for lam in grid:
         order = [
-            losses.local(FIGURE1),
-            losses.lpproj(FIGURE1, lam, 10, spread),
-            losses.pfedme(FIGURE1, lam, spread),
+            linear.local_loss(FIGURE1),
+            linear.lpproj_loss(FIGURE1, lam, 10, spread),
+            linear.pfedme_loss(FIGURE1, lam, spread),
         ]
         assert (order == sorted(order)) == (lam >= threshold)
         assert (order == sorted(order, reverse=True)) == (lam < threshold)
@@ -393,23 +397,29 @@ def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_thresh
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_local_and_pfedme_beat_fedavg_if_and_only_if_the_thresholds_say_so(spread):
-    everywhere = losses.fedavg(FIGURE1, spread)
-    assert (losses.local(FIGURE1) <= everywhere) == (losses.best_lam(FIGURE1, spread) <= FIGURE1.b)
+    everywhere = linear.fedavg_loss(FIGURE1, spread)
+    assert (linear.local_loss(FIGURE1) <= everywhere) == (
+        linear.best_lam(FIGURE1, spread) <= FIGURE1.b
+    )
     for lam in np.geomspace(1e-4, 1e4, 101):
-        assert (losses.pfedme(FIGURE1, lam, spread) <= everywhere) == (
-            lam >= losses.pfedme_beats_fedavg_from(FIGURE1, spread)
+        assert (linear.pfedme_loss(FIGURE1, lam, spread) <= everywhere) == (
+            lam >= linear.pfedme_beats_fedavg_from(FIGURE1, spread)
         )
 
 
 @pytest.mark.parametrize("dim", [1, 10, 90])
 @pytest.mark.parametrize("lam", [0.01, 0.5, 1.0, 3.0, 100.0])
 def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
-    spread = losses.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
-    assert losses.lpproj(FIGURE1, lam, dim, spread) == pytest.approx(
-        losses.fedavg(FIGURE1, spread), rel=1e-12
+    spread = linear.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
+    assert linear.lpproj_loss(FIGURE1, lam, dim, spread) == pytest.approx(
+        linear.fedavg_loss(FIGURE1, spread), rel=1e-12
     )
-    assert losses.lpproj(FIGURE1, lam, dim, 1.01 * spread) < losses.fedavg(FIGURE1, 1.01 * spread)
-    assert losses.lpproj(FIGURE1, lam, dim, 0.99 * spread) > losses.fedavg(FIGURE1, 0.99 * spread)
+    assert linear.lpproj_loss(FIGURE1, lam, dim, 1.01 * spread) < linear.fedavg_loss(
+        FIGURE1, 1.01 * spread
+    )
+    assert linear.lpproj_loss(FIGURE1, lam, dim, 0.99 * spread) > linear.fedavg_loss(
+        FIGURE1, 0.99 * spread
+    )
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.3, 10.0])
@@ -421,7 +431,7 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
     spread = 0.2
     b = s.b
     v = s.noise**2 / (s.b * s.samples)
-    changed = attacks.attacked(s, spread, malicious, tau**2)
+    changed = linear.attacked_spread(s, spread, malicious, tau**2)
     for lam in (0.1, 1.0, 7.0):
         numerator = (
             (b**2 + 2 * b * lam / 5 + 2 * lam**2 / 25) * v
@@ -429,18 +439,18 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
             + lam**2 * spread
         )
         one = b / 2 * numerator / (b + lam) ** 2
-        assert losses.pfedme(s, lam, changed) == pytest.approx(s.noise**2 / 2 + 4 * one)
-        assert losses.lpproj(s, lam, dim, changed) == pytest.approx(
+        assert linear.pfedme_loss(s, lam, changed) == pytest.approx(s.noise**2 / 2 + 4 * one)
+        assert linear.lpproj_loss(s, lam, dim, changed) == pytest.approx(
             s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8
         )
     everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + malicious * tau**2) + b * 4 * spread / 2
-    assert losses.fedavg(s, changed) == pytest.approx(everywhere)
+    assert linear.fedavg_loss(s, changed) == pytest.approx(everywhere)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_at_the_best_lambda_every_further_shared_dimension_helps_by_the_same_amount(spread):
-    best = losses.best_lam(FIGURE1, spread)
-    steps = -np.diff([losses.lpproj(FIGURE1, best, dim, spread) for dim in range(0, 101, 10)])
+    best = linear.best_lam(FIGURE1, spread)
+    steps = -np.diff([linear.lpproj_loss(FIGURE1, best, dim, spread) for dim in range(0, 101, 10)])
     gain = (
         FIGURE1.noise**2
         * best
@@ -467,8 +477,8 @@ def federations(covariance, draws):
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
 def test_the_simulated_variance_over_clients_has_the_expected_mean(P):
     S = any_covariance()
-    drawn = torch.tensor([fairness.variance(SETTING, LAM, w, P) for w in federations(S, 6000)])
-    assert_chance_agrees(drawn, fairness.expected(SETTING, LAM, S, P))
+    drawn = torch.tensor([linear.variance(SETTING, LAM, w, P) for w in federations(S, 6000)])
+    assert_chance_agrees(drawn, linear.expected_variance(SETTING, LAM, S, P))
 
 
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
@@ -482,14 +492,14 @@ def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam)
     found = w + s.noise / (s.b * n) ** 0.5 * noise
     x = solutions.lpproj(s.b * torch.eye(d).double().expand(N, d, d), found, lam, seen)[1]
     drawn = (s.b / 2 * (x - w).square().sum(-1)).var(1, correction=0)
-    assert_chance_agrees(drawn, fairness.realised(s, lam, S, P))
+    assert_chance_agrees(drawn, linear.realised_variance(s, lam, S, P))
 
 
 def test_the_variance_of_given_clients_is_that_of_their_simulated_expected_losses():
     P = orthonormal(4)
     loss, w = simulated(P, 5.0, draws=10000)
     assert float(loss.mean(0).var(correction=0)) == pytest.approx(
-        fairness.variance(SETTING, 5.0, w, P), rel=0.05
+        linear.variance(SETTING, 5.0, w, P), rel=0.05
     )
 
 
@@ -497,14 +507,18 @@ def test_the_variance_of_given_clients_is_that_of_their_simulated_expected_losse
 def test_lpproj_is_expected_to_be_no_less_fair_than_pfedme_and_that_no_less_than_fedavg(seed):
     S = any_covariance(seed)
     for lam in (0.01, 0.1, 1.0, 10.0):
-        values = [fairness.expected(SETTING, lam, S, orthonormal(dim)) for dim in (1, 4, 8)]
-        values += [fairness.expected(SETTING, lam, S), fairness.expected(SETTING, math.inf, S)]
+        values = [linear.expected_variance(SETTING, lam, S, orthonormal(dim)) for dim in (1, 4, 8)]
+        values += [
+            linear.expected_variance(SETTING, lam, S),
+            linear.expected_variance(SETTING, math.inf, S),
+        ]
         assert values == sorted(values)
 
 
 def test_a_larger_lambda_is_less_fair_in_expected_losses():
     values = [
-        fairness.expected(SETTING, lam, any_covariance()) for lam in (0.0, 0.1, 1.0, 10.0, math.inf)
+        linear.expected_variance(SETTING, lam, any_covariance())
+        for lam in (0.0, 0.1, 1.0, 10.0, math.inf)
     ]
     assert values == sorted(values) and values[0] == 0
 
@@ -513,7 +527,9 @@ def test_without_noise_realised_losses_are_expected_losses():
     s = Linear(**{**SETTING.as_dict(), "noise": 0.0})
     S = any_covariance()
     P = orthonormal(4)
-    assert fairness.realised(s, LAM, S, P) == pytest.approx(fairness.expected(s, LAM, S, P))
+    assert linear.realised_variance(s, LAM, S, P) == pytest.approx(
+        linear.expected_variance(s, LAM, S, P)
+    )
 
 
 @pytest.mark.parametrize("heterogeneity", [0.02, 0.1, 1.0])
@@ -522,7 +538,9 @@ def test_with_training_noise_and_many_clients_lpproj_is_fairer_exactly_where_it_
 ):
     s = Linear(clients=10**6, samples=n, features=d, heterogeneity=heterogeneity)
     S = heterogeneity * torch.eye(d).double()
-    threshold = losses.lpproj_wins_from(s, heterogeneity)
+    threshold = linear.lpproj_wins_from(s, heterogeneity)
     for lam in np.geomspace(1e-3, 1e3, 30):
-        fairer = fairness.realised(s, lam, S, orthonormal(4)) < fairness.realised(s, lam, S)
+        fairer = linear.realised_variance(s, lam, S, orthonormal(4)) < linear.realised_variance(
+            s, lam, S
+        )
         assert fairer == (lam > threshold)

@@ -96,7 +96,7 @@ def _page(
     )
 
 
-# -- pictures --------------------------------------------------------------------------------------
+# -- pictures -------------------------------------------------------------------------------------
 def _curves(title: str, one: Outcome, key: str, label: str, log: str) -> Panel:
     lines = []
     for row, figures in one["rows"].items():
@@ -125,7 +125,7 @@ def _late(row: Row, name: str) -> float | None:
     return Figure.of(row[LAST[name]]).mean
 
 
-# -- what the paper says ---------------------------------------------------------------------------
+# -- what the paper says --------------------------------------------------------------------------
 def _published(one: Outcome) -> dict[str, Row]:
     """The rows that the paper has."""
     return {row: f for row, f in one["rows"].items() if row not in (EQUAL, UNTIED)}

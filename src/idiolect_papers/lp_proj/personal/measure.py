@@ -155,7 +155,7 @@ def _collaboration(
     return [pearson(each(b), each(s)) for s, b in zip(summaries, alone or (), strict=False)]
 
 
-# -- stored ----------------------------------------------------------------------------------------
+# -- stored ---------------------------------------------------------------------------------------
 def stored(path: Path) -> Outcome:
     """What was measured before; {} where nothing was."""
     return json.loads(path.read_text("utf-8")) if path.exists() else {}

@@ -226,7 +226,7 @@ def _claim(
     return Claim(text, _share(cases), "agrees" if agrees else "differs", "" if agrees else reason)
 
 
-# -- pictures --------------------------------------------------------------------------------------
+# -- pictures -------------------------------------------------------------------------------------
 def _panels(cases: Sequence[Judged], family: str) -> list[Panel]:
     """True and advised gain of the best that federates, over what is swept."""
     panels = []

@@ -1,13 +1,18 @@
-"""Constants, schedules and bounds of the convergence theorems of lp-proj, p = 2.
+"""Constants, schedules and bounds of convergence theorems, and the iterates they speak of.
 
-From Section 4.1 and Appendix A of its paper (Han, Li, Lin and Zhang, JMLR 2024). `StronglyConvex`
-has Theorems 9 and 14, `Smooth` has Theorems 13 and 15. The theorems state orders; the bounds here
-are those of their proofs, with all constants. η̃ = η β R is the step of the global update, eq. (7).
-docs/fidelity.md lists where the proofs had to be corrected.
-
-Constant over rounds (9, 13): a step that depends on how many rounds T there are. Schedules over
+lp-proj with p = 2 (Han, Li, Lin and Zhang, JMLR 2024, Section 4.1 and Appendix A): `StronglyConvex`
+has Theorems 9 and 14, `Smooth` has Theorems 13 and 15. η̃ = η β R is the step of the global update,
+eq. (7). Constant over rounds (9, 13): a step that depends on the number of rounds T. Schedules over
 rounds (14, 15): texts of the setting `schedule` for lr (η_t), nu (ν_t) and batch (D_t), with the
 theorem's own constants or with larger steps of the same form.
+
+FedDeper: `Theorem2`. Personal models lie around the global minimiser: the mean of
+||v_{i,j}^k - x*||² over clients i, local steps j and rounds k is O(ξ⁰) + O(ε), with ξ⁰ the mean of
+||v_{i,j}⁰ - x⁰||² and ε that of ||∇f(x^k)||² over rounds.
+
+The theorems state orders; the bounds here are those of their proofs, with all constants, corrected
+where docs/fidelity.md says so. In place of the last iterate theorems speak of weighted averages and
+of iterates drawn at random: w[T, m] of the rounds 0 ... T - 1, weights [T] that add up to 1.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from idiolect.core import streams
 
 
 @dataclass(frozen=True)
@@ -231,3 +238,101 @@ class Smooth(Setting):
             + step * delta * 2 * self.lam**2  # C_8
         )
         return 4 * (self.start + added.cumsum(0)) / step.cumsum(0)
+
+
+# -- FedDeper, Theorem 2 --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Theorem2:
+    """What the bound depends on."""
+
+    clients: int  # n
+    heard: int  # m
+    steps: int  # τ
+    lr: float  # η
+    beta: float = 1.0  # every f_i is β-smooth
+    mu: float = 1.0  # f is μ-strongly convex: the proof needs it
+    B2: float = 1.0  # Assumption 3: mean ||∇f_i||² <= B² ||∇f||² + G²
+    G2: float = 0.0
+    noise: float = 0.0  # ς²: variance of a stochastic gradient
+
+    @property
+    def p(self) -> float:
+        return self.heard / self.clients
+
+    @property
+    def _unheard(self) -> float:
+        return 2 * (1 / self.heard - 1 / self.clients)
+
+    @property
+    def most(self) -> float:
+        """The largest ητβ that Theorem 1 allows; ϱ is at most ηβ."""
+        p = self.p
+        B2_heard = self.B2 * self._unheard + 1  # B̃²
+        l1 = 15 * (1 - p) ** 2 / (49 * p**2)
+        l2 = 1 + 25 / (3136 * p) + 75 * (1 - p) ** 2 / (3136 * p**2)
+        l3 = 5 / 7 + 5 / (49 * p)
+        root = math.sqrt(l1 + l2 * self.B2 + l3 * B2_heard)
+        return min(1 / (144 * B2_heard), 1 / (84 * math.sqrt(2) * root))
+
+    def bound(self, first: float, slope: float, rounds: int) -> float:
+        """Of the mean of ||v_{i,j}^k - x*||² over K rounds, from ξ⁰ and ε.
+
+        2/K sum_k ξ^k + 2/μ² ε, where the proof bounds the mean of the ξ^k. Two corrections: ξ⁰ is
+        divided by K, as telescoping gives it; and ||x - x*||² <= ||∇f(x)||² / μ² by strong
+        convexity (the proof has 1/β² "by smoothness", which is the inequality the other way).
+        """
+        p, e = self.p, self.lr * self.steps  # ητ
+        c_p = 20 * (1 / p - 1 / 48)
+        q = 5 + 75 * p + 15 * (1 - p) ** 2 / p
+        x = (e * self.beta) ** 2
+        Q = 6 * q * x * (1 + 4 * x) + 34 * p
+        G2_heard = self.G2 * self._unheard  # G̃²
+        B2_heard = self.B2 * self._unheard + 1
+        per_step = self.noise / self.steps
+        added = (
+            (2 * c_p * q * x + 6 * c_p * q * x**2) * e**2 * per_step
+            + (12 * c_p * (1 - p) ** 2 / p + 4 * c_p * (1 + 7 * p) * B2_heard) * e**2 * slope
+            + (c_p * Q + 25 / 12) * self.B2 * e**2 * slope
+            + (33 * c_p * p / 4 + (1 + 7 * p) * c_p / self.heard + 25 / 24) * e**2 * per_step
+            + ((c_p * Q + 25 / 12) * self.G2 + 4 * c_p * (1 + 7 * p) * G2_heard) * e**2
+        )
+        mean = 48 / p * (first / rounds + added)
+        return 2 * mean + 2 / self.mu**2 * slope
+
+
+# -- iterates -------------------------------------------------------------------------------------
+
+
+def geometric_weights(rounds: int, rate: float) -> Tensor:  # -> [T]
+    """α_t / A_T with α_t = (1 - rate)^-(t + 1), 0 <= rate < 1 (lp-proj, Theorem 9).
+
+    As (1 - rate)^(T - 1 - t) / sum: α_t itself overflows.
+
+    >>> geometric_weights(3, 0.5).tolist() == [1 / 7, 2 / 7, 4 / 7]
+    True
+    """
+    powers = (1 - rate) ** torch.arange(rounds - 1, -1, -1, dtype=torch.float64)
+    return powers / powers.sum()
+
+
+def step_weights(steps: Tensor) -> Tensor:  # [T] -> [T]
+    """α_t = η_t / sum η (lp-proj, Theorem 15); 1 / T for constant steps (Theorem 13)."""
+    return steps / steps.sum()
+
+
+def averaged(w: Tensor, weights: Tensor) -> Tensor:  # [T, m], [T] -> [m]
+    """w̄_T = sum_t α_t w_t."""
+    return weights.to(w) @ w
+
+
+def draw_rounds(weights: Tensor, count: int, seed: int) -> Tensor:  # -> int64[count]
+    """`count` independent t* with P(t* = t) = α_t.
+
+    >>> draw_rounds(torch.tensor([0.0, 1.0, 0.0]), 3, seed=0).tolist()
+    [1, 1, 1]
+    """
+    uniform = torch.from_numpy(streams.uniform(streams.keys(seed, "t*"), count)[0])
+    ends = weights.double().cumsum(0)
+    return torch.searchsorted(ends / ends[-1], uniform, right=True).clamp(max=len(weights) - 1)
