@@ -1,8 +1,8 @@
 """Federated linear regression before any data are drawn: losses, attacks and fairness.
 
 From the lp-proj paper (Han, Li, Lin and Zhang, JMLR 2024, Section 4.2 and Appendix B), for the
-setting of `data.regression.Linear`: n samples per client, sum_i xi_i xi_i^T = b n I, noise sigma,
-all clients in every round. `linear_solutions` has the models themselves, from the data.
+setting of `Linear` data: n samples per client, sum_i xi_i xi_i^T = b n I, noise sigma, all clients
+in every round. `linear_solutions` has the models themselves, from the data.
 docs/fidelity.md lists where the paper's formulas had to be corrected.
 
 Losses (B.2, Theorem 30). Every model leaves some coordinates alone and pulls the others the share
