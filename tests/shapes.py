@@ -76,13 +76,13 @@ FUNCTIONS: dict[str, Signature] = {
         "return": Float[Tensor, "K {self.d}"],
     },
     "idiolect.task.task:Task.module_of": {"x": Float[Tensor, "{self.d}"]},
-    "idiolect.task.split:Split.parts": {
+    "idiolect.task.layout:Split.parts": {
         "x": Float[Tensor, "*lead d"],
         "return": tuple[
             Float[Tensor, "*lead {len(self.theta)}"], Float[Tensor, "*lead {len(self.w)}"]
         ],
     },
-    "idiolect.task.split:Split.join": {
+    "idiolect.task.layout:Split.join": {
         "theta": Float[Tensor, "*_ {len(self.theta)}"],
         "w": Float[Tensor, "*_ {len(self.w)}"],
         "return": Float[Tensor, "*_ {len(self.theta)+len(self.w)}"],
@@ -94,10 +94,10 @@ FUNCTIONS: dict[str, Signature] = {
         "tally": Int[Tensor, "K"],
         "active": Bool[Tensor, "K"] | None,
     },
-    "idiolect.task.here:Here.steps": {"return": Int[Tensor, "{self.rows}"]},
-    "idiolect.task.here:Here.keys": {"return": UInt64[Array, "{self.rows}"]},
-    "idiolect.task.here:Here.coins": {"return": Float[Array, "{count}"]},
-    "idiolect.task.here:Here.validate": {
+    "idiolect.task.context:Here.steps": {"return": Int[Tensor, "{self.rows}"]},
+    "idiolect.task.context:Here.keys": {"return": UInt64[Array, "{self.rows}"]},
+    "idiolect.task.context:Here.coins": {"return": Float[Array, "{count}"]},
+    "idiolect.task.context:Here.validate": {
         "x": Float[Tensor, "{self.rows} d"],
         "return": Float[Tensor, "{self.rows}"],
     },

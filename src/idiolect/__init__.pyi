@@ -48,8 +48,8 @@ from .study.pipeline import pipeline
 from .study.splits import Splits, splits
 from .study.sweep import Sweep, sweep
 from .study.tune import Tuned, tune
-from .task.here import Here
-from .task.split import Split
+from .task.context import Here
+from .task.layout import Split
 from .task.task import Task
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .core.knobs import Factors, Knobs, SettingError, scaled
 from .core.types import State
-from .task.here import Here
+from .task.context import Here
 from .task.task import Task
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .task.batches import Batch
-from .task.here import Here
+from .task.context import Here
 from .task.task import Task
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser

@@ -11,7 +11,7 @@ import idiolect as il
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
 from idiolect.methods.batchnorm import with_statistics
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 
 CLIENTS, ROUNDS, LR, STEPS, BATCH = 4, 3, 0.1, 3, 8
 

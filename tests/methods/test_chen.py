@@ -188,5 +188,5 @@ def test_rows_that_have_taken_their_steps_stay_while_others_step_in_the_ball(fed
 @pytest.mark.parametrize("method", [il.FedAvg, il.Local])
 def test_what_belongs_to_plain_sgd_is_refused_with_another_optimiser(federation, method, fields):
     (name,) = fields
-    with pytest.raises(SettingError, match=f"{name}: .* is not accepted with an optimizer"):
+    with pytest.raises(SettingError, match=f"{name} must be .* with an optimizer"):
         run(method(**fields), federation, optimizer="adam")

@@ -9,8 +9,8 @@ from torch import nn
 import helpers
 import idiolect as il
 from idiolect.core import streams
-from idiolect.methods import finetuners
-from idiolect.task.here import Here
+from idiolect.methods import private_solvers as finetuners
+from idiolect.task.context import Here
 from idiolect_papers.closed_forms.quadratic import Quadratic
 from methods.common import LOGISTIC, PARTS, Case, N, assert_equals, every_batching, every_part
 from reference import setting

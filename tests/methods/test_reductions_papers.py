@@ -14,7 +14,7 @@ from helpers import state_of
 from idiolect import testing
 from idiolect.core import streams
 from idiolect.host.host import Host
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 from idiolect.wire import messages as wire
 from methods.common import N, every_batching, every_model, every_weighting
 from reference import setting

@@ -9,7 +9,7 @@ import idiolect as il
 from idiolect.cli.main import main
 from idiolect.method import Combine, Method
 from idiolect.methods import make_method
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-method.md").read_text()

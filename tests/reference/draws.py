@@ -13,7 +13,7 @@ from idiolect import projections
 from idiolect.core import streams
 from idiolect.data.federation import Federation
 from idiolect.server.selection import select
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 
 
 @dataclass(frozen=True)

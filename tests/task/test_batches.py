@@ -14,7 +14,7 @@ from idiolect import Federation
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import name_keys
 from idiolect.task.batches import BATCHING
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 
 SIZES = (7, 1, 20, 5, 64)  # training samples of clients 0 .. 4; client 5 has none
 

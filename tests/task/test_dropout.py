@@ -12,7 +12,7 @@ from idiolect import Federation, Task
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import name_keys
 from idiolect.task.batches import Batch
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 from task.common import B, K, rows
 
 FEDERATION = Federation.from_arrays(

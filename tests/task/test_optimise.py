@@ -11,7 +11,7 @@ from helpers import classification, private_of, run, state_of
 from idiolect.core.knobs import SettingError
 from idiolect.methods import make_method
 from idiolect.run.schedule import Schedule
-from idiolect.task.optimise import ELEMENTWISE, ClientOptimizer, Optimise, Piece, Steps
+from idiolect.task.client_optimizer import ELEMENTWISE, ClientOptimizer, Optimise, Piece, Steps
 from reference.draws import Draws
 
 OPTIONS = {

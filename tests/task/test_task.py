@@ -11,7 +11,7 @@ from idiolect import Task
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import keys, name_keys
 from idiolect.task.batches import Batch
-from idiolect.task.numerics import Numerics
+from idiolect.task.task import Numerics
 
 
 def mlp() -> nn.Module:

@@ -22,8 +22,7 @@ from ..data.read.table_files import TableFile
 from ..deploy.config import Deployment, Terms
 from ..deploy.folder import Layout
 from ..deploy.scaffold import certify, create
-from ..methods import METHODS
-from ..methods.presets import Preset, has_preset
+from ..methods import METHODS, Preset, has_preset
 from ..models import MODELS, options_of
 from ..report.console import OUT, say
 from ..report.tables import results_table
@@ -31,8 +30,8 @@ from ..run.plan import Plan, row_spec
 from ..run.result import Result
 from ..run.settings import SECTIONS
 from ..study.load import load
+from ..task.initial import Initial
 from ..task.losses import LOSSES
-from ..task.start import Initial
 from .flags import Flags, Parser, peek, words_among
 from .progress import directory_for
 

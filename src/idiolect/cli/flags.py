@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 from ..core.files import given_path
 from ..core.knobs import BOOLEANS, SettingError, accepted, check, kinds_of, nearest, written
 from ..data import DATASETS
-from ..methods import METHODS
-from ..methods.presets import Preset, has_preset
+from ..methods import METHODS, Preset, has_preset
 from ..models import MODELS, options_of
 from ..run.client_weights import ClientWeights
 from ..run.plan import Plan, row_spec
 from ..run.settings import SECTIONS
+from ..task.initial import Initial
 from ..task.losses import LOSSES
-from ..task.start import Initial
 from .help import Help
 from .settings_file import read_toml
 from .suggest import TABLES, unknown_flag

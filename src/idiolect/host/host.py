@@ -24,8 +24,8 @@ from ..data.federation import Federation
 from ..server.contract import Contract
 from ..server.protocol import ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
-from ..task.here import Here
-from ..task.optimise import Optimise
+from ..task.client_optimizer import Optimise
+from ..task.context import Here
 from ..wire import messages as wire
 from ..wire.ragged import Ragged, join
 from . import state as saved

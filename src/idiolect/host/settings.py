@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..task.optimise import Fitted
+from ..task.client_optimizer import Fitted
 from .metrics import Metric
 
 _CACHE = 32 << 20  # bytes that rows at work may touch in a step

@@ -1,11 +1,12 @@
-"""The table of methods: name -> (class, the fields that the name fixes)."""
+"""The table of methods: name -> (class, the fields that the name fixes); and presets."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
-from ..core.knobs import SettingError, build
+from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.registry import Table
 from ..method import Method
 from .dichotomy import Dichotomy
@@ -22,11 +23,11 @@ from .local import Local
 from .lpproj import LpProj
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
-from .presets import named, unfold
 from .rsa import Rsa
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
 
+PRESET = "preset"
 Entry = tuple[type[Method], dict[str, Any]]  # the class, and the fields that the name fixes
 
 
@@ -119,3 +120,48 @@ def label_of(method: Method) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- presets: settings of a method under a name, `preset=paper` -----------------------------------
+@dataclass(frozen=True)
+class Preset(Knobs):
+    """The setting `preset`, offered with the fields of every method."""
+
+    preset: str = knob("", "fields under a name, paper: those of its paper; explicit fields win")
+
+
+def has_preset(cls: type[Method]) -> bool:
+    """Whether `preset` is this setting; not where the method has a field of that name itself."""
+    return PRESET not in {f.name for f in dataclasses.fields(cls)}
+
+
+def unfold(cls: type[Method], fields: dict[str, Any], what: str) -> dict[str, Any]:
+    """The fields with those of the preset added; fields named explicitly win.
+
+    >>> from .pfedme import PFedMe
+    >>> unfold(PFedMe, {"preset": "paper", "lam": 1.0}, "method pfedme")["lam"]
+    1.0
+    """
+    if PRESET not in fields or not has_preset(cls):
+        return fields
+    fields = dict(fields)
+    name = fields.pop(PRESET)
+    if not name:
+        return fields
+    if not cls.traits.presets:
+        raise SettingError(
+            f"preset must be empty, got {name!r}: {what} has none, only its defaults"
+        )
+    if not isinstance(name, str) or name not in cls.traits.presets:
+        raise nearest(str(name), cls.traits.presets, f"{what} preset")
+    return {**cls.traits.presets[name], **fields}
+
+
+def named(method: Method) -> str:
+    """The preset that a method's fields are those of; "" where it is none, or the defaults."""
+    for name, fields in type(method).traits.presets.items():
+        defaults = {f.name: f.default for f in dataclasses.fields(method)}
+        other = any(defaults[field] != value for field, value in fields.items())
+        if other and all(getattr(method, field) == value for field, value in fields.items()):
+            return name
+    return ""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..core.types import State
 from ..method import Combine, Method, Traits
-from ..task.here import Here
-from ..task.statistics import Statistics
+from ..task.buffers import Statistics
+from ..task.context import Here
 from ..task.task import Task
 from .wrapped import Wrapped
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Traits
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .weighting import own_models
+from .options import own_models
 
 
 @dataclass(frozen=True)

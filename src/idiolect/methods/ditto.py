@@ -15,10 +15,10 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Traits
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .weighting import INITS, WEIGHTINGS, own_models
+from .options import INITS, WEIGHTINGS, own_models
 
 
 @dataclass(frozen=True)

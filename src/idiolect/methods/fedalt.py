@@ -16,10 +16,10 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Traits
 from ..solvers import turns
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
+from .options import WEIGHTINGS
 from .partial import Partial, gradients, step
-from .weighting import WEIGHTINGS
 
 
 @dataclass(frozen=True)

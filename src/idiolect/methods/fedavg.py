@@ -16,10 +16,16 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import Pull, sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .local_steps import ball_knob, plain_steps_only, step_rule_knob
-from .weighting import WEIGHTINGS, average, weighed
+from .options import (
+    WEIGHTINGS,
+    average,
+    ball_knob,
+    plain_steps_only,
+    sample_weights,
+    step_rule_knob,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class FedAvg(Method):
         return super().step_coordinates(task)
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def pull(self, w: Tensor) -> Pull | None:
         """The gradient of a regulariser towards the received model; none here."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 
 

@@ -17,11 +17,10 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import Pull, sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .local_steps import ball_knob, step_rule_knob
-from .weighting import WEIGHTINGS, average, weighed
+from .options import WEIGHTINGS, average, ball_knob, sample_weights, step_rule_knob
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class FedProxSoft(Method):
     ball: float = ball_knob()
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": task.x0.repeat(len(clients), 1)}

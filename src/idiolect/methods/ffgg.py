@@ -17,9 +17,9 @@ from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..method import Combine, Traits
 from ..solvers import turns
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from . import finetuners
+from . import private_solvers as finetuners
 from .partial import Partial, step
 
 

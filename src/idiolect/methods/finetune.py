@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
 

@@ -20,9 +20,9 @@ from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .weighting import INITS, average, own_models, weighed
+from .options import INITS, average, own_models, sample_weights
 
 
 def waiting(u: float, stop: float) -> int:
@@ -56,7 +56,7 @@ class L2gd(Method):
             )
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from ..core.knobs import knob
 from ..core.types import State
 from ..solvers import sgd
-from ..task.here import Here
-from ..task.split import Split
+from ..task.context import Here
+from ..task.layout import Split
 from ..task.task import Task
+from .options import WEIGHTINGS
 from .partial import SplitMethod
-from .weighting import WEIGHTINGS
 
 
 @dataclass(frozen=True)

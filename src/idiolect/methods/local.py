@@ -16,10 +16,9 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Method, Traits
 from ..solvers import sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .local_steps import ball_knob, plain_steps_only, step_rule_knob
-from .weighting import INITS, own_models
+from .options import INITS, ball_knob, own_models, plain_steps_only, step_rule_knob
 
 
 @dataclass(frozen=True)

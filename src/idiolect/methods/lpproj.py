@@ -23,9 +23,9 @@ from ..projections import Projection
 from ..projections.report import describe
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .weighting import INITS, UNTIED, average, drawn, own_models, weighed
+from .options import INITS, UNTIED, average, own_models, sample_weights, tie_step
 
 DIM = 21  # of the papers
 
@@ -144,7 +144,7 @@ class LpProj(Method):
         )
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d if self.projection == "identity" else self.spec(task).dim}
@@ -192,7 +192,7 @@ class LpProj(Method):
     def _step(self) -> float:
         """ηλ of eq. (4)."""
         lr = self.lr if self.lr or self.p == 2 else self.personal_lr
-        return drawn(lr, self.lam, self.share, self.alternations)
+        return tie_step(lr, self.lam, self.share, self.alternations)
 
     def _minimise(self, task: Task, P: Projection, x: Tensor, w: Tensor, here: Here) -> Tensor:
         """Line 7: h(x) = f(x; D) + (λ/p) ||w - P x||_p^p, eq. (3).

@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from ..core.types import State, prefixed, under
-from ..task.here import Here
-from ..task.optimise import ClientOptimizer
+from ..task.client_optimizer import ClientOptimizer
+from ..task.context import Here
 from ..task.task import Task
 from .wrapped import Wrapped
 

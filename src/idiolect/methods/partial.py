@@ -11,11 +11,11 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
-from ..task.here import Here
-from ..task.optimise import Steps
-from ..task.split import Split
+from ..task.client_optimizer import Steps
+from ..task.context import Here
+from ..task.layout import Split
 from ..task.task import Task
-from .weighting import average, weighed
+from .options import average, sample_weights
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SplitMethod(Method):
         return {"theta": len(self.split(task).theta)}
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def server(self, task: Task) -> State:
         return {"theta": self.split(task).parts(task.x0)[0].clone()}

@@ -15,9 +15,9 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .weighting import WEIGHTINGS, average, weighed
+from .options import WEIGHTINGS, average, sample_weights
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PerFedAvg(Method):
     delta: float = knob(1e-3, "step of the finite difference", above=0)
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"].expand(here.rows, -1)

@@ -19,9 +19,9 @@ from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .weighting import INITS, UNTIED, average, drawn, own_models, weighed
+from .options import INITS, UNTIED, average, own_models, sample_weights, tie_step
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PFedMe(Method):
     )
 
     def weigh(self, samples: Tensor) -> Tensor:
-        return weighed(samples, self.weighting)
+        return sample_weights(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
@@ -88,7 +88,7 @@ class PFedMe(Method):
         x = w if self.reset else private["x"]
         for _ in range(self.alternations):
             x = self._envelope(task, x, w, here)
-            step = (w - x).mul_(drawn(self.lr, self.lam, self.share, self.alternations))
+            step = (w - x).mul_(tie_step(self.lr, self.lam, self.share, self.alternations))
             w = torch.sub(w, step, out=step)  # w_i <- w_i - η λ (w_i - θ_i(w_i))
         return {"w": w}, {"x": x.contiguous()}
 

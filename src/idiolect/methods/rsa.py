@@ -17,9 +17,9 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
-from .weighting import INITS, own_models
+from .options import INITS, own_models
 
 
 @dataclass(frozen=True)

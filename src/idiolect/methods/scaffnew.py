@@ -18,7 +18,7 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..method import Method, Traits
 from ..solvers import sgd
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .l2gd import waiting
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.knobs import Factors
 from ..core.types import State
 from ..method import Combine, Method, Traits
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 
 

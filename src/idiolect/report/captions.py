@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.text import shown
-from ..task.optimise import in_words
+from ..task.client_optimizer import in_words
 from .figures import size
 from .goals import Goals
 

@@ -22,7 +22,7 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import name_of
-from ..task.start import constants_digest
+from ..task.initial import constants_digest
 from ..task.task import Task
 from .directory import FORMAT
 from .predict import facts_of

@@ -11,7 +11,7 @@ from typing import Any
 from ..core import streams
 from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..task.here import Here
+from ..task.context import Here
 from ..task.kernels import KERNELS
 from ..task.task import Task
 from .run import torch_threads

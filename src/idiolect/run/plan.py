@@ -20,10 +20,9 @@ from ..core.knobs import SettingError, build, nearest
 from ..core.text import split_outside
 from ..data.federation import Federation
 from ..method import Method
-from ..methods import METHODS, make_method, name_of
-from ..methods.presets import PRESET
+from ..methods import METHODS, PRESET, make_method, name_of
+from ..task.initial import Initial
 from ..task.losses import LOSSES
-from ..task.start import Initial
 from ..task.task import Task
 from .settings import Settings
 

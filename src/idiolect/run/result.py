@@ -21,7 +21,7 @@ from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..report.tables import render, results_table
-from ..task.start import constants
+from ..task.initial import constants
 from . import checkpoint
 from .directory import RunDirectory
 from .personalise import personalised

@@ -26,9 +26,9 @@ from ..server.rules.mean import Mean
 from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
+from ..task.client_optimizer import ELEMENTWISE, STATES, ClientOptimizer
 from ..task.kernels import KERNELS
-from ..task.numerics import Numerics
-from ..task.optimise import ELEMENTWISE, STATES, ClientOptimizer
+from ..task.task import Numerics
 from .client_weights import ClientWeights
 from .schedule import FORMS, Schedule
 

@@ -27,11 +27,10 @@ from ..methods import name_of
 from ..server.contract import Contract
 from ..server.staleness import staleness_text
 from ..server.streaming_mean import StreamingPlan
+from ..task.buffers import mixes_samples
+from ..task.client_optimizer import ClientOptimizer, scale_factors
 from ..task.losses import CrossEntropy, Squared, beside, classes_last, logits
-from ..task.numerics import Numerics
-from ..task.optimise import ClientOptimizer, scale_factors
-from ..task.statistics import mixes_samples
-from ..task.task import Task
+from ..task.task import Numerics, Task
 from .session import People, concurrency
 from .settings import DTYPES, Settings
 

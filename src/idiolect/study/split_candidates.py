@@ -11,7 +11,7 @@ from ..core.knobs import SettingError, check, knob
 from ..core.parts import Parts
 from ..models import adapt
 from ..models.adapters import KINDS
-from ..task.split import Split
+from ..task.layout import Split
 from ..task.task import Task
 
 NOTHING = "none"  # the shared model for everyone

@@ -19,8 +19,8 @@ from ..data.federation import Federation
 from ..host.evaluation import Evaluator, ScoreSums
 from ..host.settings import HostSettings
 from ..run.settings import DTYPES, Settings
-from ..task.here import Here
-from ..task.split import Split
+from ..task.context import Here
+from ..task.layout import Split
 from ..task.task import Task
 
 

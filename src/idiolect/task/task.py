@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -23,14 +23,26 @@ from ..core.knobs import SettingError
 from ..core.parts import parts_of
 from ..core.types import Tree, arguments
 from .batches import Batch
+from .buffers import Statistics
+from .custom_losses import Given, as_loss
+from .initial import Initial
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
-from .layout import Layout
+from .layout import Layout, Split, split_by
 from .losses import Loss, spread
-from .numerics import Numerics
-from .own_losses import Given, as_loss
-from .split import Split, split_by
-from .start import Initial
-from .statistics import Statistics
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a task is computed: the run's device, precision, kernel, clipping, decay and seed."""
+
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    kernel: str = "auto"
+    clip: float = 0.0  # largest norm of a gradient; 0 = no clipping
+    weight_decay: float = 0.0
+    seed: int = 0  # of the initialisation and of projections
 
 
 class Task:

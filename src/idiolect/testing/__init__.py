@@ -44,7 +44,7 @@ from ..run.result import Result
 from ..run.run import run
 from ..run.session import Session
 from ..run.settings import Settings as RunSettings
-from ..task.here import Here
+from ..task.context import Here
 from ..task.task import Task
 from .leaks import CheckedHost, Twin
 

@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("everyone", [False, True])
 
 def one_batch(task, federation, batch=3):
     """A mini-batch of every client."""
-    from idiolect.task.here import Here
+    from idiolect.task.context import Here
 
     rows = torch.arange(federation.clients)
     keys = streams.name_keys(federation.names)

@@ -6,7 +6,7 @@ import torch
 
 import idiolect as il
 from helpers import run, state_of
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 from idiolect_papers.closed_forms.quadratic import NORMS, TRUTHS, Quadratic
 
 SMALL = Quadratic(clients=5, samples=40, shared=6, private=4, noise=0.1, seed=3)

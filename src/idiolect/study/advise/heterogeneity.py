@@ -32,7 +32,7 @@ from ...core import streams
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import Federation
-from ...task.here import Here
+from ...task.context import Here
 from ...task.task import Task
 
 RESAMPLES = 1000

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.knobs import SettingError, nearest
 from ...core.text import split_outside
 from ...method import Method
-from ...methods.presets import PRESET, has_preset
+from ...methods import PRESET, has_preset
 from ...run.settings import Settings
 
 PARTS = ("method", "run", "data", "model")

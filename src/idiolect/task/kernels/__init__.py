@@ -18,8 +18,8 @@ from __future__ import annotations
 from torch import nn
 
 from ...core.knobs import SettingError
+from ..buffers import Statistics
 from ..layout import Layout
-from ..statistics import Statistics
 from .graph import Layer, has_dropout, layer_chain
 from .mapped import Compiled, Unmappable, Vmapped, one_loss
 from .rows import Rows

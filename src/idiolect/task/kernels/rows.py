@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ...core.types import Tree, arguments, length, map_tree
 from ..batches import Batch
+from ..buffers import Statistics, mixes_samples
 from ..layout import Layout
 from ..losses import Loss, total
-from ..statistics import Statistics, mixes_samples
 from .pooling import with_fast_pooling
 from .threads import over_threads
 

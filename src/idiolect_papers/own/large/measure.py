@@ -17,7 +17,7 @@ from idiolect.method import Method
 from idiolect.methods import LpProj
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
-from idiolect.task.here import Here
+from idiolect.task.context import Here
 from idiolect.task.task import Task
 
 from .cases import BATCH, CHUNK, HEARD, METHODS, MODELS, ROUNDS

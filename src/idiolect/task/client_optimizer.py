@@ -19,8 +19,7 @@ from torch import Tensor
 from ..core.knobs import SettingError, nearest
 from ..core.optimizers import make_optimizer, parse_options
 from ..core.types import State, prefixed, under
-from .layout import Layout
-from .split import matching
+from .layout import Layout, matching
 
 ELEMENTWISE = (
     "sgd",

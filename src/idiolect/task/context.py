@@ -15,7 +15,7 @@ from ..core.knobs import SettingError
 from ..core.streams import Keys
 from ..core.types import Sequences, Tree
 from .batches import Batch, Batches
-from .optimise import Optimise
+from .client_optimizer import Optimise
 
 
 class Samples(Protocol):

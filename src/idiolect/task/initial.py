@@ -18,7 +18,7 @@ from ..core.knobs import Knobs, SettingError, knob
 from ..core.parts import parts_of
 from ..core.tensors import Shapes, file_shapes
 from ..core.types import State
-from .split import matching
+from .layout import matching
 
 SUFFIX = ".safetensors"
 IN_A_FOLDER = f"model{SUFFIX}"  # as Hugging Face calls it

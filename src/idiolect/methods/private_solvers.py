@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..solvers import turns
 from ..task.batches import Batch
-from ..task.here import Here
-from ..task.split import Split
+from ..task.context import Here
+from ..task.layout import Split
 from ..task.task import Task
 
 SOLVERS = ("sgd", "gd", "adam", "cg", "newton", "exact")
