@@ -39,9 +39,7 @@ def test_an_unknown_preset_suggests_the_nearest():
 
 
 def test_a_method_without_presets_says_so():
-    with pytest.raises(
-        SettingError, match="preset must be empty, got 'paper'"
-    ):
+    with pytest.raises(SettingError, match="preset must be empty, got 'paper'"):
         make_method("local", preset="paper")
 
 

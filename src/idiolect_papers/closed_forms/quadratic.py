@@ -44,8 +44,7 @@ from idiolect.task.kernels import Stacked
 from idiolect.task.kernels.graph import Layer
 from idiolect.task.layout import Layout
 from idiolect.task.losses import Loss
-from idiolect.task.numerics import Numerics
-from idiolect.task.task import Task
+from idiolect.task.task import Numerics, Task
 
 
 # -- the task: linear in its parameters, with exact and fast derivatives --------------------------
