@@ -1,13 +1,15 @@
 """The public names of idiolect and the modules that define them."""
 
-from . import data, models, solvers
+from . import data, methods, models, projections, solvers
 from .attacks import Attack
 from .channels import Stage
+from .core import streams
 from .core.allocator import keep_memory
 from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
 from .data.federation import Federation
 from .deploy.exported_models import load_exported
+from .host.scores import interval, paired_difference
 from .method import Combine, Method, Traits
 from .methods import (
     METHODS,
@@ -31,8 +33,10 @@ from .methods import (
     Rsa,
     Scaffnew,
     Scaffold,
+    make_method,
 )
 from .run.callbacks import Moment
+from .run.iterate import RoundState, iterate
 from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
@@ -84,6 +88,7 @@ __all__ = [
     "Prediction",
     "Record",
     "Result",
+    "RoundState",
     "Rsa",
     "Rule",
     "Scaffnew",
@@ -102,15 +107,22 @@ __all__ = [
     "advise",
     "compare",
     "data",
+    "interval",
+    "iterate",
     "keep_memory",
     "knob",
     "load",
     "load_exported",
+    "make_method",
+    "methods",
     "models",
+    "paired_difference",
     "pipeline",
+    "projections",
     "run",
     "solvers",
     "splits",
+    "streams",
     "sweep",
     "tune",
 ]

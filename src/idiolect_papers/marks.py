@@ -134,14 +134,3 @@ def tables(
     for (title, name), own in more.items():
         found[title][name].update(own)
     return {title: list(rows.values()) for title, rows in found.items()}
-
-
-def gap(mine: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """The mean difference of runs with the same seed, and half its 95 % interval.
-
-    >>> mean, half = gap([0.5, 0.6, 0.7], [0.4, 0.5, 0.6])
-    >>> round(mean, 6), round(half, 6)
-    (0.1, 0.0)
-    """
-    gaps = [a - b for a, b in zip(mine, other, strict=True)]
-    return sum(gaps) / len(gaps), interval(gaps)

@@ -1,7 +1,7 @@
-"""A simulated run, round by round, with all that its server and its clients hold.
+"""Iterate over the rounds of a simulated run, with the states of its server and its clients.
 
-For theory: whether iterates converge as a theorem says can be seen only from all of them. A run
-whose figures are what matters is `idiolect.run`.
+For theory: whether iterates converge as a theorem says shows only in the iterates. Where the
+figures matter, use `idiolect.run`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from .validate import check, numbers_fit
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a run stands after some rounds."""
+class RoundState:
+    """The states of a run between two rounds."""
 
-    round: int  # rounds done
+    round: int  # rounds completed
     server: State  # the method's state at the server
-    _session: Session
+    session: Session  # server and hosts; not part of the public interface beyond its existence
 
     def private(self) -> State:
         """The private rows of all clients, in the order of the federation; of now, not later."""
-        hosts = self._session.hosts
+        hosts = self.session.hosts
         order = torch.cat([host.wire_ids for host in hosts]).argsort()
         rows = [host.store.read(torch.arange(host.data.clients)) for host in hosts]
         return {name: torch.cat([r[name] for r in rows])[order] for name in rows[0]}
 
 
-def follow(
+def iterate(
     method: AnyMethod, task: Task, federation: Federation, **settings: Unpack[RunSettings]
-) -> Iterator[Standing]:
+) -> Iterator[RoundState]:
     """The rounds of the first seed, one by one, from the start (round 0) to the last.
 
     The same rounds as those of `idiolect.run`, without evaluation, checkpoints or early stops.
@@ -49,8 +49,8 @@ def follow(
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
     >>> task = il.Task(torch.nn.Linear(60, 10))
-    >>> rounds = follow("fedavg", task, federation, rounds=2)
-    >>> [(at.round, tuple(at.server["w"].shape)) for at in rounds]
+    >>> rounds = il.iterate("fedavg", task, federation, rounds=2)
+    >>> [(state.round, tuple(state.server["w"].shape)) for state in rounds]
     [(0, (610,)), (1, (610,)), (2, (610,))]
     """
     made = read_method(method)
@@ -58,8 +58,8 @@ def follow(
     check(made, task, federation, chosen)
     session = Session(made, task, federation, chosen, chosen.seed, 0)
     server = session.server
-    yield Standing(0, server.state, session)
+    yield RoundState(0, server.state, session)
     while session.rounds < chosen.rounds:
         with numbers_fit(chosen.dtype):
             session.engine.advance(chosen.schedule.factors(session.rounds, chosen.rounds))
-        yield Standing(session.rounds, server.state, session)
+        yield RoundState(session.rounds, server.state, session)

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import idiolect as il
 from idiolect.core.types import Tree
 from idiolect.data.federation import Federation
 from idiolect.methods import FedAvg
-from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 from idiolect.task.losses import Loss, beside, logits
 from idiolect.task.task import Task
@@ -112,7 +112,7 @@ class Machine(Work):
             nn.init.zeros_(parameter)
         task = Task(model, SquaredHinge())
         with torch_threads(1):
-            rounds = follow(
+            rounds = il.iterate(
                 FedAvg(lr=self.lr, steps=self.tau),
                 task,
                 federation,
@@ -155,7 +155,7 @@ class Quadratics(Work):
     def train(self) -> dict[str, Any]:
         problem = self.problem
         with torch_threads(1):
-            rounds = follow(
+            rounds = il.iterate(
                 FedAvg(lr=self.lr, steps=self.tau),
                 problem.task(),
                 problem.federation(self.repetition),

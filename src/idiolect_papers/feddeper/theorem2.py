@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+import idiolect as il
 from idiolect.methods import FedDeper
-from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
 from ..closed_forms.convergence import Theorem2
@@ -80,7 +80,7 @@ class Balls(Work):
         c = problem.centres.unsqueeze(1)
         balls, slopes = [], []
         with torch_threads(1):
-            rounds = follow(
+            rounds = il.iterate(
                 method,
                 problem.task(),
                 problem.federation(),

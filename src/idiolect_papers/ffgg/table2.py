@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
+from idiolect import data, models, paired_difference
 from idiolect.data.federation import Federation
 from idiolect.data.fetch import where
 from idiolect.method import Method
@@ -30,7 +30,7 @@ from idiolect.study.tune.withheld import without_test
 from idiolect.task.task import Task
 
 from ..known_words import known_words
-from ..marks import Cell, Figure, gap
+from ..marks import Cell, Figure
 from ..page import Page
 from ..panels import Line, Panel
 from ..runs import Work, finished
@@ -532,7 +532,7 @@ def against(title: str, found: Results) -> dict[str, str]:
     own = [one["rows"][mine]["test"] or 0.0 for one in found]
     out = {"data set": title, "split": mine.rsplit(": ", 1)[1]}
     for row in COMPARED:
-        difference, half = gap(own, [v or 0.0 for v in rows[row]])
+        difference, half = paired_difference(own, [v or 0.0 for v in rows[row]])
         spread = "" if half is None else f" ± {100 * half:.2f}"
         out[row] = f"{100 * difference:+.2f}{spread} ({_word(difference, half)})"
     return out

@@ -9,9 +9,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+import idiolect as il
 from idiolect import projections
 from idiolect.methods import LpProj
-from idiolect.run.iterate import Standing, follow
 
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled, StronglyConvex
@@ -58,7 +58,7 @@ class Quadratic:
             mu=self.problem.low,
         )
 
-    def follow(self, plan: Scheduled, rounds: int, repetition: int) -> Iterator[Standing]:
+    def follow(self, plan: Scheduled, rounds: int, repetition: int) -> Iterator[il.RoundState]:
         """A run, round by round. Repetitions differ in all random numbers but P."""
         steepest = self.problem.high + self.lam * float(torch.linalg.matrix_norm(self.P, 2)) ** 2
         method = LpProj(
@@ -71,7 +71,7 @@ class Quadratic:
             steps=CAP,
             **plan.method,
         )
-        return follow(
+        return il.iterate(
             method,
             self.problem.task(),
             self.problem.federation(repetition),

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import idiolect as il
 from idiolect.methods import LpProj
-from idiolect.run.iterate import follow
 from idiolect.run.run import torch_threads
 
 from ..closed_forms.convergence import Scheduled, Smooth
@@ -65,7 +65,7 @@ class Nonconvex:
         run: dict[str, Any] = {"rounds": rounds, "sample": self.heard, "dtype": "float64"}
         federation = problem.federation(repetition)
         with torch_threads(1):
-            steps = follow(method, problem.task(), federation, **run, **plan.run)
+            steps = il.iterate(method, problem.task(), federation, **run, **plan.run)
             w = torch.stack([now.server["w"] for now in steps])[:-1]
             parts = [problem.gradients(part, self.lam) for part in w.split(256)]
         return torch.cat(parts).square().sum(1)

@@ -11,7 +11,6 @@ from torch import nn
 import idiolect as il
 from helpers import private_of, state_of
 from idiolect.core import streams
-from idiolect.run.iterate import follow
 from idiolect.run.schedule import Schedule
 from idiolect_papers.closed_forms.convergence import (
     Scheduled,
@@ -76,7 +75,7 @@ def test_following_a_run_gives_the_rounds_of_the_run():
     settings = {"rounds": 4, "sample": 2, "batch": 3, "dtype": "float64"}
     schedule = "lr=inverse:0.5 + nu=inverse:0.5 + batch=grow:0.5"
     federation, task = SMALL.federation(), SMALL.task()
-    *_, last = follow(method, task, federation, **settings, schedule=schedule)
+    *_, last = il.iterate(method, task, federation, **settings, schedule=schedule)
     result = il.run(method, task, federation, **settings, schedule=schedule, eval_every=0)
     assert last.round == 4
     assert torch.equal(last.server["w"], state_of(result)["w"])
@@ -86,7 +85,9 @@ def test_following_a_run_gives_the_rounds_of_the_run():
 def test_another_repetition_draws_other_numbers_with_the_same_projection():
     method = il.LpProj(p=2.0, dim=3, lam=0.5, lr=0.4, steps=5)
     settings = {"rounds": 2, "sample": 2, "batch": 3, "dtype": "float64"}
-    ends = [list(follow(method, SMALL.task(), SMALL.federation(r), **settings)) for r in (0, 0, 1)]
+    ends = [
+        list(il.iterate(method, SMALL.task(), SMALL.federation(r), **settings)) for r in (0, 0, 1)
+    ]
     first, again, other = (end[-1].server["w"] for end in ends)
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
@@ -280,7 +281,7 @@ def test_the_inner_points_of_feddeper_are_its_own_steps():
     method = il.FedDeper(lr=job.theory().lr, steps=job.steps, rho=0.0, lam=0.0)
     problem = job.problem
     settings = {"rounds": 1, "sample": 10, "batching": "full", "dtype": "float64"}
-    *_, last = follow(method, problem.task(), problem.federation(), **settings)
+    *_, last = il.iterate(method, problem.task(), problem.federation(), **settings)
     shrunk = (1 - job.theory().lr * problem.curvatures[:, None]) ** job.steps
     expected = problem.centres + shrunk * (0 - problem.centres)
     torch.testing.assert_close(last.private()["v"], expected)

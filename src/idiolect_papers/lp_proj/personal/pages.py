@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...marks import Cell, Figure, gap
+from idiolect import paired_difference
+
+from ...marks import Cell, Figure
 from ...page import Page
 from .measure import Outcome
 from .published import COLUMNS, read_published
@@ -87,7 +89,7 @@ def _gap(ours: dict[str, Any], other: dict[str, Any]) -> str:
     """How much more accurate, and whether the seeds show it."""
     if None in ours["accuracy"] or None in other["accuracy"]:
         return "one of them has no result"
-    difference, half = gap(ours["accuracy"], other["accuracy"])
+    difference, half = paired_difference(ours["accuracy"], other["accuracy"])
     if half is None:
         return f"{difference:+.4f} (one seed: it may be chance)"
     return f"{difference:+.4f} ± {half:.4f}"

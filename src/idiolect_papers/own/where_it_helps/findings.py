@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...marks import gap
+from idiolect import paired_difference
+
 from .cases import PERSONALISED
 
 Row = dict[str, Any]
@@ -23,10 +24,10 @@ def compared(row: Row) -> Row:
     methods = row["methods"]
     personal = next(name for name in methods if name in PERSONALISED)
     federated = max(("fedavg", personal), key=lambda name: methods[name]["valid"])
-    gain, half = gap(methods[federated]["test"], methods["local"]["test"])
+    gain, half = paired_difference(methods[federated]["test"], methods["local"]["test"])
     order = sorted(methods, key=lambda name: -float(np.mean(methods[name]["test"])))
-    lead, reach = gap(methods[order[0]]["test"], methods[order[1]]["test"])
-    own, own_half = gap(methods[personal]["test"], methods["fedavg"]["test"])
+    lead, reach = paired_difference(methods[order[0]]["test"], methods[order[1]]["test"])
+    own, own_half = paired_difference(methods[personal]["test"], methods["fedavg"]["test"])
     return {
         "set": row["set"],
         "samples": row["samples"],
