@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,12 +16,11 @@ from ..core.documents import expect, expect_fields, plain
 from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..host.scores import interval
 from ..report.curves import point
 from .directory import FORMAT
+from .summary import Figures, Summary
 
 _OPTIONAL = ("heard", "metrics", "baseline")
-Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
 
 
 @dataclass
@@ -110,87 +108,7 @@ class Record:
 
     def summary(self) -> dict[str, Any]:
         """The figures: what `--json` prints."""
-        seeds = self.seeds
-        out: dict[str, Any] = {
-            "method": self.method,
-            "label": self.label,
-            "settings": {
-                "method": {"name": self.method, **self.fields},
-                "run": self.settings,
-                "data": self.data["name"],
-                "parameters": self.parameters,
-                "kernel": self.kernel,
-                **{k: self.model[k] for k in ("pretrained", "frozen") if k in self.model},
-            },
-            "rounds": round(_mean([s.rounds for s in seeds])),
-            "seeds": [s.seed for s in seeds],
-            "accuracy": self._measure("accuracy", "test"),
-            "loss": self._measure("loss", "test"),
-            "train": {k: self._measure(k, "train") for k in ("accuracy", "loss", *self.metrics)},
-            "valid": {k: self._measure(k, "valid") for k in ("accuracy", "loss", *self.metrics)},
-        }
-        if self.metrics:
-            out["metrics"] = {
-                name: self._measure(name, "test") | self._undefined(name) | dict(facts)
-                for name, facts in self.metrics.items()
-            }
-        if self.settings.get("metric"):
-            out["metric"] = self.figure
-        if self.heard:
-            out["heard"] = {key: self.heard[key] for key in ("clients", "of")}
-        for name, facts in self.notes.items():  # what was timed is another number each time
-            out[name] = {k: v for k, v in facts.items() if not k.endswith("_ms")}
-        for unit in ("bytes", "values"):
-            ways = {way: [s.sent[f"{unit}_{way}"] for s in seeds] for way in ("up", "down")}
-            out[unit] = {way: _mean(sent) for way, sent in ways.items()}
-        out["gradients_per_client"] = _mean([s.gradients_per_client for s in seeds])
-        if seeds[0].counted:
-            out["counted"] = {n: _mean([s.counted[n] for s in seeds]) for n in seeds[0].counted}
-        clocked = [s.history[-1] for s in seeds if s.history and "time" in s.history[-1]]
-        if clocked:
-            out["time"] = _mean([row["time"] for row in clocked])
-            stale = [row["staleness"] for s in seeds for row in s.history]
-            out["staleness"] = _mean(stale)
-        out["seconds"] = sum(s.seconds for s in seeds)
-        out["rejected"] = sum(sum(s.rejected.values()) for s in seeds)
-        out["rejected_by_reason"] = dict(sum((Counter(s.rejected) for s in seeds), Counter()))
-        out["missing"] = sum(sum(s.missing.values()) for s in seeds)
-        out["missing_by_reason"] = dict(sum((Counter(s.missing) for s in seeds), Counter()))
-        out["stopped"] = [s.stopped for s in seeds]
-        out["collapsed"] = [s.collapsed or None for s in seeds]
-        best = [max((h["accuracy"] for h in s.history), default=math.nan) for s in seeds]
-        out["best_round"] = {
-            "accuracy": _mean(best),
-            "note": "the best round on test data: optimistic, never for comparison",
-        }
-        out["best_after_20"] = best_after_20([s.history for s in seeds])
-        if all(s.best for s in seeds):
-            out["best_by_validation"] = {
-                "rounds": [int(s.best["round"]) for s in seeds],
-                "accuracy": _mean([s.best["accuracy"] for s in seeds]),
-                "loss": _mean([s.best["loss"] for s in seeds]),
-                "note": "test figures of the evaluated round that is best on validation data",
-            }
-        if seeds[0].shared_model:
-            out["global_model"] = self._both([s.shared_model for s in seeds])
-        if seeds[0].malicious:
-            count = {"clients": seeds[0].count("malicious")}
-            out["malicious"] = count | self._both([s.malicious for s in seeds])
-        if seeds[0].held_out:
-            count = {"clients": seeds[0].count("held_out")}
-            out["held_out"] = count | self._both([s.held_out for s in seeds])
-        return plain(out)
-
-    def _measure(self, key: str, split: str) -> dict[str, Any]:
-        return _measure([s.final[split] for s in self.seeds], key)
-
-    def _both(self, figures: list[Figures]) -> dict[str, Any]:
-        return {key: _measure(figures, key) for key in ("accuracy", "loss", *self.metrics)}
-
-    def _undefined(self, name: str) -> dict[str, float]:
-        """For how many clients with test data a metric is not defined, the mean over seeds."""
-        count = [s.final["test"][f"{name}_undefined"] for s in self.seeds]
-        return {"clients_undefined": _mean(count)}
+        return Summary.of(self).as_dict()
 
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per seed and evaluated round, for metrics.csv."""
@@ -281,24 +199,6 @@ def _numbers(value: Any) -> Any:
     return value
 
 
-def _mean(values: Sequence[float]) -> float:
-    total = sum(values) / len(values)
-    return int(total) if isinstance(total, float) and total.is_integer() else total
-
-
-def _measure(figures: list[Figures], key: str) -> dict[str, Any]:
-    """Means over seeds of one measure, and the 95 % interval."""
-    by_seed = [f[key] for f in figures]
-    return {
-        "mean": float(_mean(by_seed)),
-        "variance": float(_mean([f[f"{key}_variance"] for f in figures])),
-        "worst10": float(_mean([f[f"{key}_worst10"] for f in figures])),
-        "ci95": interval(by_seed),
-        "mean_of_clients": float(_mean([f[f"{key}_clients"] for f in figures])),
-        "by_seed": by_seed,
-    }
-
-
 def read_record(path: Path) -> Record:
     """The record of a run directory."""
     if not (path / "record.json").exists():
@@ -358,47 +258,3 @@ def float32_safetensors(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes]:
         flat = arrays[name].reshape(-1)
         for at in range(0, len(flat), PIECE):
             yield np.ascontiguousarray(flat[at : at + PIECE], "<f4").tobytes()
-
-
-AFTER = 20  # the lp-proj paper: "the optimal achievable test accuracy after the 20th round"
-NOTE = (
-    f"the best evaluated round from round {AFTER} on, chosen on test data (lp-proj, Figures 2, 6 "
-    "and 7): optimistic, never for comparison"
-)
-History = Sequence[dict[str, float]]
-
-
-def best_after(history: History, after: int = AFTER) -> dict[str, float]:
-    """The row with the highest accuracy from this round on, the first of equals; {} without one.
-
-    Where targets are real numbers, the row with the least loss.
-
-    >>> rows = [{"round": r, "accuracy": a, "loss": 1.0} for r, a in ((10, 0.9), (20, 0.7))]
-    >>> best_after([*rows, {"round": 30, "accuracy": 0.8, "loss": 2.0}])["round"]
-    30
-    """
-    late = [row for row in history if row["round"] >= after]
-    known = [row for row in late if not math.isnan(row["accuracy"])]
-    if known:
-        return max(known, key=lambda row: row["accuracy"])
-    return min((r for r in late if not math.isnan(r["loss"])), key=lambda r: r["loss"], default={})
-
-
-def best_after_20(histories: Sequence[History]) -> dict[str, Any]:
-    """Figures of the best late round of every seed, and of the variance over clients in it."""
-    rows = [best_after(history) for history in histories]
-
-    def mean(key: str) -> float:
-        return sum(row.get(key, math.nan) for row in rows) / len(rows)
-
-    by_seed = [row.get("accuracy", math.nan) for row in rows]
-    return {
-        "accuracy": mean("accuracy"),
-        "ci95": interval(by_seed),
-        "variance": mean("accuracy_variance"),
-        "loss": mean("loss"),
-        "loss_variance": mean("loss_variance"),
-        "rounds": [int(row["round"]) if row else None for row in rows],
-        "by_seed": by_seed,
-        "note": NOTE,
-    }

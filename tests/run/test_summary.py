@@ -1,18 +1,43 @@
-"""The best round from the 20th on: chosen on test data, on request alone, and labelled so."""
+"""Summaries over seeds; and the best round from the 20th on, labelled as chosen on test data."""
 
 import json
 import math
+from dataclasses import replace
 from shlex import split
 
 import pytest
+import torch
 
 import idiolect as il
 from idiolect.cli.main import main
-from idiolect.run.record import best_after, best_after_20
+from idiolect.run.summary import Summary, best_after, best_late, merge
 
 ARGS = split(
     "--clients 5 --samples 40 --features 6 --classes 3 --sample 2 --batch 8 --quiet --rounds"
 )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"metrics": "auc,f1", "metric": "f1", "eval_train": True},
+        {"attack": "sign-flip", "malicious": 0.4, "held_out": 1, "held_out_rounds": 1},
+        {"patience": 5, "eval_every": 2},
+        {"engine": "asynchronous", "delays": "exponential(mean=1)"},
+    ],
+    ids=["metrics", "malicious and held out", "validation", "asynchronous"],
+)
+def test_merged_summaries_of_single_seeds_are_the_summary_of_all_seeds(settings):
+    federation = il.data.load("synthetic", clients=6, samples=200, valid=0.2)
+    common = {"rounds": 21, "sample": 4, "batch": 8, **settings}
+
+    record = il.run("ditto", torch.nn.Linear(60, 10), federation, seeds=2, **common).record
+    singles = [replace(record, seeds=[seed]).summary() for seed in record.seeds]
+    merged = merge([Summary.from_dict(json.loads(json.dumps(one))) for one in singles]).as_dict()
+    together = record.summary()
+    stale = [found.pop("staleness", 0) for found in (merged, together)]
+    assert stale[0] == pytest.approx(stale[1])  # a mean of means
+    assert merged == together and list(merged) == list(together)
 
 
 def history(*rounds):
@@ -36,7 +61,8 @@ def test_rounds_before_the_20th_do_not_count_and_the_first_of_equals_does():
 
 
 def test_the_variance_is_that_of_the_same_round_and_figures_are_means_over_seeds():
-    found = best_after_20([history((20, 0.5), (40, 0.4)), history((20, 0.2), (40, 0.7))])
+    first, second = history((20, 0.5), (40, 0.4)), history((20, 0.2), (40, 0.7))
+    found = best_late([best_after(first), best_after(second)])
     assert found["rounds"] == [20, 40] and found["by_seed"] == [0.5, 0.7]
     assert found["accuracy"] == pytest.approx(0.6)
     assert found["variance"] == pytest.approx(0.06)
@@ -45,7 +71,7 @@ def test_the_variance_is_that_of_the_same_round_and_figures_are_means_over_seeds
 
 
 def test_a_run_that_ended_before_has_none():
-    found = best_after_20([history((10, 0.5)), history((30, 0.6))])
+    found = best_late([best_after(history((10, 0.5))), best_after(history((30, 0.6)))])
     assert math.isnan(found["accuracy"]) and found["rounds"] == [None, 30]
 
 
