@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils import parametrizations
 
 from ..core.knobs import SettingError
 from .layout import Layout
 
-_OLD_SPECTRAL = type(
-    next(iter(spectral_norm(nn.Linear(1, 1))._forward_pre_hooks.values()))
-)  # the class behind torch.nn.utils.spectral_norm, which has no public name
+# the hook behind the function torch.nn.utils.spectral_norm, which hides its module
+_OLD_SPECTRAL = import_module("torch.nn.utils.spectral_norm").SpectralNorm
 
 
 @dataclass(frozen=True)
