@@ -103,7 +103,7 @@ class Summary:
     @classmethod
     def of(cls, record: Record) -> Summary:
         """The figures of a finished run."""
-        settings = {
+        settings: dict[str, Any] = {
             "method": {"name": record.method, **record.fields},
             "run": record.settings,
             "data": record.data["name"],
