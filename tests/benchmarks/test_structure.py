@@ -19,6 +19,11 @@ FILES = {
     "wire/__init__.py": "from ..task import split\n",
     "task/__init__.py": "",
     "task/split.py": "import idiolect.core.streams\n" + "#" * 101 + "\n",
+    "host/rows.py": "class Row:\n    found = 1\n",
+    "method.py": (
+        "class Method:\n    'A docstring.'\n    traits: int = 0\n    _own: int = 0\n"
+        "    def check(self): ...\n    def update(self): ...\nclass Row: ...\n"
+    ),
     "engine/__init__.py": "",
     "engine/inprocess.py": "def go(self):\n    self.host.update(self.host.data)\n",
 }
@@ -33,25 +38,36 @@ def tree(tmp_path):
     return Tree(tmp_path, LAYERS)
 
 
-def test_imports_upwards_and_sideways_are_found(tree):
-    found = [(i.source, i.target) for i in tree.upwards()]
-    assert found == [("core.streams", "host.host"), ("wire", "task.split")]
+def test_imports_upwards_and_sideways_are_listed(tree):
+    assert [(i.source, i.target) for i in tree.upwards()] == [
+        ("idiolect.core.streams", "idiolect.host.host"),
+        ("idiolect.wire", "idiolect.task.split"),
+    ]
 
 
 def test_uses_count_outside_their_own_room_only(tree):
     uses = tree.uses()
-    assert Use("engine.inprocess", "host.update", called=True) in uses
-    assert Use("engine.inprocess", "host.data", called=False) in uses
+    assert Use("idiolect.engine.inprocess", "host.update", called=True) in uses
+    assert Use("idiolect.engine.inprocess", "host.data", called=False) in uses
     assert len(uses) == 2
 
 
 def test_the_other_figures(tree):
     rows = figures(tree)
-    assert rows["modules"] == "10"
+    assert rows["idiolect"] == "18 in 12"
+    assert rows["... idiolect/host"] == "5 in 3"
+    assert rows["functions"] == "5, 1.6 lines on average"
+    assert rows["modules with exactly one importer"] == "2"  # host.host and task.split
     assert rows["names in `idiolect.__all__`"] == "2"
-    assert rows["longest file"] == "4 lines (host.host)"
-    assert rows["longest function"] == "2 lines (host.host:own)"
+    assert rows["members of Method"] == "3"
+    assert rows["longest file"] == "7 lines (idiolect.method)"
+    assert rows["longest function"] == "2 lines (idiolect.host.host:own)"
     assert rows["lines over 100 columns"].startswith("1 of ")
+
+
+def test_doubled_class_names_and_participles(tree):
+    assert tree.doubled_classes() == {"Row": ["idiolect.host.rows", "idiolect.method"]}
+    assert tree.participles() == {"found": 1}
 
 
 def test_this_checkout_has_no_import_upwards():
