@@ -59,7 +59,7 @@ def test_it_says_in_words_what_to_deploy_in_the_width_of_the_terminal(capsys, mo
 def test_progress_is_told_on_stderr_where_there_is_no_terminal(capsys):
     flags = [flag for flag in SMALL if flag != "--quiet"]
     assert main(["advise", "ditto", *flags, "--directory", "out"]) == 0
-    assert "training 4 of about" in capsys.readouterr().err
+    assert "4 of about" in capsys.readouterr().err
 
 
 def test_it_reads_a_table_and_a_settings_file(capsys):

@@ -9,8 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import idiolect as il
-from idiolect.cli import data as data_commands
-from idiolect.cli import lists, measures, show, train
+from idiolect.cli.commands import data as data_commands
+from idiolect.cli.commands import list as lists
+from idiolect.cli.commands import list as measures
+from idiolect.cli.commands import show, train
 from idiolect.cli.main import main
 from idiolect.data import Federation
 

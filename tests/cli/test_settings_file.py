@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from idiolect.cli.main import main
-from idiolect.cli.settings_file import MOST
+from idiolect.cli.options import MOST
 
 FEDAVG = b"[method]\nname = 'fedavg'\n"
 
@@ -125,7 +125,7 @@ def test_a_file_of_ones_own_that_the_system_refuses_ends_without_a_traceback(mon
     def full(*_):
         raise OSError(28, "No space left on device", "here")
 
-    monkeypatch.setattr("idiolect.cli.data.load", full)
+    monkeypatch.setattr("idiolect.cli.commands.data.load", full)
     assert main(["data", "show", "digits"]) == 1
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'here'\n"
 

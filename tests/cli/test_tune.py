@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
-from idiolect.cli import tune
+from idiolect.cli.commands import tune
 from idiolect.cli.main import main
 from idiolect.study.sweep.trial import Trial
 

@@ -343,7 +343,7 @@ def test_every_source_names_a_hash_for_every_file_and_two_ways(name):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_data_get_ends_with_terms_and_citation(name, monkeypatch, capsys):
-    from idiolect.cli import data as command
+    from idiolect.cli.commands import data as command
 
     monkeypatch.setattr(command, "get", lambda name: f"/cache/{name}")
     command.data(["get", name])

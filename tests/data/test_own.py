@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from idiolect import data
-from idiolect.cli.data import data as command
+from idiolect.cli.commands.data import data as command
 from idiolect.core.knobs import SettingError
 from idiolect.data.own import OWN
 from idiolect.data.sets import femnist

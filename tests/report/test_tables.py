@@ -5,8 +5,8 @@ import re
 import pytest
 
 from idiolect import Federation
-from idiolect.report.goals import Goals
 from idiolect.report.tables import majority_row, render, results_table
+from idiolect.report.targets import Goals
 
 FEDERATION = Federation.from_arrays([[0.0]] * 4, [0, 1, 0, 1], [0, 0, 1, 1])
 FIGURES = {"mean": 0.9123, "ci95": 0.1234, "variance": 0.0101, "worst10": 0.3456}

@@ -16,12 +16,12 @@ import pytest
 from idiolect import Federation, SettingError, Settings
 from idiolect.attacks import ATTACKS
 from idiolect.channels import CHANNELS
-from idiolect.cli import lists as info
+from idiolect.cli.commands import list as info
 from idiolect.cli.main import main
-from idiolect.report import curves
-from idiolect.report.figures import goal, number, size
-from idiolect.report.goals import Goals
+from idiolect.report.format import goal, number, size
+from idiolect.report.plots import curve_picture, write_curves
 from idiolect.report.tables import majority_row, render, results_table
+from idiolect.report.targets import Goals
 from idiolect.run.plan import Plan, method_spec, row_spec
 from idiolect.server.rules import RULES
 from idiolect.study.compare import goals_of
@@ -404,13 +404,13 @@ def test_curves_are_written(capsys, tmp_path):
 
 
 def test_there_is_a_table_without_matplotlib_and_no_picture_of_nothing(tmp_path, monkeypatch):
-    paths = curves.write([history(0, (0.2, 10))], Goals(), tmp_path)
+    paths = write_curves([history(0, (0.2, 10))], Goals(), tmp_path)
     assert [p.name for p in paths] == ["curves.csv", "curves.png"]
     nothing = [history(0, (float("nan"), 10), loss=float("nan"))]
-    assert [p.name for p in curves.write(nothing, Goals(), tmp_path)] == ["curves.csv"]
+    assert [p.name for p in write_curves(nothing, Goals(), tmp_path)] == ["curves.csv"]
     assert (tmp_path / "curves.csv").read_text().splitlines()[1] == "m,0,1,,,10,2.5,1.0,"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert [p.name for p in curves.write([history(0, (0.2, 10))], Goals(), tmp_path)] == [
+    assert [p.name for p in write_curves([history(0, (0.2, 10))], Goals(), tmp_path)] == [
         "curves.csv"
     ]
 
@@ -442,8 +442,8 @@ def test_a_picture_of_any_shape_is_drawn(goals, tmp_path):
         history(0, (0.2, 10**6), loss=float("inf")),  # collapsed: left out
         *[history(0, (0.1 * i, 10), (0.1 * i, 100)) for i in range(9)],
     ]
-    assert curves.picture(shapes, goals, tmp_path / "c.png") == [tmp_path / "c.png"]
-    assert curves.picture(shapes[1:2], goals, tmp_path / "d.png") == [tmp_path / "d.png"]
+    assert curve_picture(shapes, goals, tmp_path / "c.png") == [tmp_path / "c.png"]
+    assert curve_picture(shapes[1:2], goals, tmp_path / "d.png") == [tmp_path / "d.png"]
 
 
 # -- malicious clients and collapsed runs -------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import nn
 
 import idiolect as il
 from helpers import classification, regression
-from idiolect.run import progress as bars
+from idiolect.report import progress as bars
 
 DATA = classification(sizes=(20,) * 5, valid=0.3)
 MODEL = il.Task(lambda: nn.Linear(6, 3))
@@ -161,16 +161,16 @@ def test_a_notebook_has_a_bar(monkeypatch):
     kernel = types.SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: kernel))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert bars.wanted(None) and not bars.wanted(False)
+    assert bars.style_of(None) == "bar" and bars.style_of(False) == "none"
     kernel.config = {}  # IPython in a terminal
-    assert not bars.wanted(None)
+    assert bars.style_of(None) == "none"
 
 
 def test_progress_may_be_a_function_and_nothing_else():
     seen: list[tuple[int, int]] = []
     run(progress=lambda seed, round, accuracy: seen.append((seed, round)))
     assert seen == [(0, 1), (0, 2), (0, 3), (0, 4)]
-    with pytest.raises(il.SettingError, match="progress: 'yes' is not accepted; True, False or"):
+    with pytest.raises(il.SettingError, match="progress must be True, False or a function"):
         run(progress="yes")
 
 

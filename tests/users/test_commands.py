@@ -15,11 +15,13 @@ import pytest
 import torch
 
 import idiolect
-from idiolect.cli import portable, progress
+from idiolect.cli import portable
 from idiolect.cli.main import main
 from idiolect.data.read.table_files import TableFile
-from idiolect.report import curve_picture, curves
-from idiolect.report.goals import Goals
+from idiolect.report import plots as curve_picture
+from idiolect.report import progress
+from idiolect.report.plots import write_curves
+from idiolect.report.targets import Goals
 
 COMMAND = [sys.executable, "-m", "idiolect.cli"]
 DATA = split("--clients 4 --samples 30 --features 4 --classes 2 --sample 2 --batch 8")
@@ -146,10 +148,11 @@ def test_a_slow_run_says_where_it_is_every_ten_seconds(monkeypatch):
     now = [0.0]
     said: list[str] = []
     monkeypatch.setattr(progress, "clock", lambda: now[0])
-    show = progress.Lines(1000, said.append)
+    meter = progress.Meter(1000, "lines", speed=True)
+    monkeypatch.setattr(meter, "note", said.append)
     for round in range(1, 61):  # a round per second, six of a hundred
         now[0] += 1
-        show(round, "fedavg seed 0", 1.0)
+        meter.update(round, "fedavg seed 0")
     assert len(said) == 6
     assert said[0] == "10 of 1,000 rounds (1 %): fedavg seed 0, 1 rounds/s, about 16 min left"
 
@@ -181,15 +184,15 @@ def test_curves_are_drawn_against_rounds_bytes_gradients_and_seconds(tmp_path, m
     monkeypatch.setattr(
         curve_picture, "_panel", lambda *a: (drawn.append((a[2], a[3])), panel(*a))[1]
     )
-    curves.write([curve_of("a", 0.5), curve_of("b", 0.6)], Goals(), tmp_path)
+    write_curves([curve_of("a", 0.5), curve_of("b", 0.6)], Goals(), tmp_path)
     costs = ("rounds", "bytes", "gradients", "seconds")
     assert drawn == [(cost, "accuracy") for cost in costs]
     drawn.clear()
     nan = float("nan")
-    curves.write([curve_of("a", nan)], Goals(), tmp_path, ("rounds",))
+    write_curves([curve_of("a", nan)], Goals(), tmp_path, ("rounds",))
     assert drawn == [("rounds", "loss")]  # a regression has no accuracy
     drawn.clear()
-    curves.write([curve_of("a", 0.5, seconds=nan)], Goals(), tmp_path)
+    write_curves([curve_of("a", 0.5, seconds=nan)], Goals(), tmp_path)
     assert [cost for cost, _ in drawn] == ["rounds", "bytes", "gradients"]  # no times are known
 
 
@@ -470,7 +473,7 @@ def test_the_legend_of_many_lines_is_inside_the_picture(tmp_path):
 
     few, many = ([curve_of(f"method {n}", 0.5) for n in range(lines)] for lines in (8, 22))
     short, tall = (
-        imread(curve_picture.picture(curves, Goals(), tmp_path / "curves.png")[0]).shape[0]
+        imread(curve_picture.curve_picture(curves, Goals(), tmp_path / "curves.png")[0]).shape[0]
         for curves in (few, many)
     )
     assert short == 720 and tall > 150 * 22 * 0.25

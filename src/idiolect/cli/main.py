@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
     def load(self) -> Callable[[list[str]], None]:
         module, _, name = self.function.partition(":")
-        return getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        return getattr(importlib.import_module(f"{__package__}.commands.{module}"), name)
 
 
 COMMANDS = {
@@ -83,20 +83,20 @@ COMMANDS = {
         "init | server | site | run | stop DIR",
         "a federation of real sites that keep their data, carried by Flower",
     ),
-    "methods": Command("lists:methods", "", "what there is, when to use it, what it costs"),
+    "methods": Command("list:methods", "", "what there is, when to use it, what it costs"),
     "channels": Command(
-        "lists:channels",
+        "list:channels",
         "",
         "how to send less: what each channel does and the bytes of a message",
     ),
-    "attacks": Command("lists:attacks", "", "what malicious clients can do"),
+    "attacks": Command("list:attacks", "", "what malicious clients can do"),
     "rules": Command(
-        "lists:rules",
+        "list:rules",
         "",
         "how the server combines messages, and how many malicious clients it withstands",
     ),
     "projections": Command(
-        "measures:projections",
+        "list:projections",
         "",
         "what each kind of P costs for your model: singular values, memory, time, bytes",
     ),
@@ -106,7 +106,7 @@ COMMANDS = {
         "which part of your model should be personal: each measured, one recommended",
     ),
     "kernels": Command(
-        "measures:kernels",
+        "list:kernels",
         "",
         "how fast each way to compute the cohort gradient is on your data and model",
     ),
@@ -115,7 +115,7 @@ COMMANDS = {
         "list | get NAME | show NAME",
         "data sets: what there is, get one, see who has what",
     ),
-    "reproduce": Command("measures:reproduce", "NAME", "a stored table again, by name"),
+    "reproduce": Command("list:reproduce", "NAME", "a stored table again, by name"),
 }
 
 

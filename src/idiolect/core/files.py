@@ -7,17 +7,20 @@ only regular files, no symbolic links, no more bytes than a bound, no more in th
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import secrets
 import shlex
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .documents import expect, expect_fields
 from .knobs import SettingError
+from .text import csv_cell
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -85,6 +88,21 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """A value as a JSON file, atomically. NaN and infinity are refused: see `core.plain`."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_csv(
+    path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None
+) -> None:
+    """Rows as a CSV file, atomically; the columns are those of the first row unless given.
+
+    Texts that a spreadsheet would take for a formula get an apostrophe.
+    """
+    columns = columns or list(rows[0] if rows else ())
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows({name: csv_cell(row.get(name)) for name in columns} for row in rows)
+    write_atomic(path, text.getvalue().encode())
 
 
 def sync(path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.columns import Column, fitted_table, fitting
 from ..core.knobs import SettingError
+from ..core.plotting import new_figure, save_figure
 from ..core.text import label, shown
 from .federation import SPLITS, Federation
 
@@ -85,18 +86,9 @@ def picture(federation: Federation, path: str | Path) -> Path:
 
     A regression, which has no classes, gives a bar chart of sizes.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
     path = Path(path) if Path(path).suffix else Path(f"{path}.png")
     height = min(9.0, max(3.5, 1.5 + 0.16 * federation.clients))
-    figure = Figure(
-        figsize=(min(12.0, 5.0 + 0.16 * federation.classes), height), layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = new_figure(min(12.0, 5.0 + 0.16 * federation.classes), height)
     axes = figure.add_subplot()
     if federation.classes:
         image = axes.imshow(
@@ -119,14 +111,15 @@ def picture(federation: Federation, path: str | Path) -> Path:
     if federation.clients <= 40:
         axes.set_yticks(range(federation.clients), [label(id, most=20) for id in federation.ids])
     else:  # positions, not names
+        from matplotlib.ticker import MaxNLocator
+
         axes.yaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     axes.set_ylabel("client")
     axes.set_title(f"{label(federation.name, most=60)}: who has what", loc="left")
     try:
-        figure.savefig(path, dpi=150)
-    except (ValueError, OSError) as e:
-        raise SettingError(f"path: {str(path)!r} cannot be written: {e}") from None
-    return path
+        return save_figure(figure, path)
+    except OSError as error:
+        raise SettingError(f"path: {str(path)!r} cannot be written: {error}") from None
 
 
 def _class_labels(federation: Federation) -> list[str]:

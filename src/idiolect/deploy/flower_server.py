@@ -21,7 +21,7 @@ from ..core.files import check_object, read_json, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..engine.carriers.flower import FlowerCarrier, require
-from ..report.figures import Figure
+from ..report.format import Figure
 from ..run.checkpoint import CheckpointError
 from ..run.interrupts import Interrupted
 from ..run.result import Result

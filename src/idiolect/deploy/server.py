@@ -27,12 +27,12 @@ from ..host.host import Host
 from ..host.metrics import form_of
 from ..host.settings import HostSettings
 from ..method import Method
+from ..report.progress import RoundReport
 from ..run import checkpoint
 from ..run.callbacks import Callbacks
 from ..run.directory import RunDirectory, checkpoint_folder
 from ..run.identity import identity_of, read_identity, run_number
 from ..run.loop import Runner
-from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import torch_threads
 from ..run.session import Session, Share
@@ -61,7 +61,7 @@ def serve(
     *,
     resume: bool = False,
     tell: Callable[[str], None] = print,
-    progress: Progress | None = None,
+    progress: RoundReport | None = None,
 ) -> Result:
     """Gather the sites, and train with them; every round is saved.
 
@@ -210,7 +210,7 @@ class Deployed:
         self.assembly = assembly
         self.sites = sites
         self.directory = directory
-        self.progress: Progress | None = None
+        self.progress: RoundReport | None = None
         self.sums: Sums = {}
         self.method = deployment.plan.make_method()
         self.census: Census = census_of(sites, NAME)

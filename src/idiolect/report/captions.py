@@ -8,8 +8,8 @@ from typing import Any
 
 from ..core.text import shown
 from ..task.client_optimizer import in_words
-from .figures import size
-from .goals import Goals
+from .format import size
+from .targets import Goals
 
 Rows = Sequence[dict[str, Any]]  # summaries of results
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.columns import LONGEST, Column, fitted_table
 from ..core.documents import plain
 from ..core.text import shown
-from .figures import count, number
+from .format import count, number
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -17,7 +17,6 @@ from rich.text import Text
 from ..core.text import shown
 
 ERR = Console(stderr=True)
-SECONDS = 10.0  # between two lines of progress where there is no terminal
 WIDE = 140  # columns of a file or a pipe, unless COLUMNS says
 OUT = Console() if sys.stdout.isatty() else Console(width=WIDE)
 

@@ -6,20 +6,21 @@ rich is imported where a table is made: `import idiolect` does not wait for it.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.columns import LONGEST, Column, fitted_table
+from ..core.knobs import nearest
 from ..core.text import shown
 from ..data.federation import Federation
 from ..host.baselines import trivial
 from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
 from ..task.losses import Loss
-from .also import also_columns, also_notes
 from .captions import caption, collapsed, has_accuracy, main_figure, metrics_of
-from .figures import count, goal, number, short_size, size
-from .goals import Goals
+from .format import count, goal, number, short_size, size
+from .targets import Goals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -172,3 +173,139 @@ def render(table: Table, width: int = 140) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(table)
     return out.getvalue().rstrip()
+
+
+# -- Columns that a table of results has on request alone, and the notes that they need --
+
+BEST_AFTER_20 = "best-after-20"
+COLLABORATION = "collaboration"
+ALSO = {
+    BEST_AFTER_20: "the best round from the 20th on, chosen on test data, with its variance",
+    COLLABORATION: "correlation over clients of their figures with those of Local (compare)",
+}
+
+
+def read_also(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that were asked for.
+
+    >>> read_also("best-after-20, collaboration"), read_also(None)
+    (('best-after-20', 'collaboration'), ())
+    """
+    parts = given.split(",") if isinstance(given, str) else (given or ())
+    names = tuple(name.strip() for name in parts if name.strip())
+    for name in names:
+        if name not in ALSO:
+            raise nearest(name, ALSO, "also")
+    return names
+
+
+def also_columns(names: Sequence[str], rows: Sequence[Row]) -> list[Column]:
+    """The columns of these names."""
+    columns: list[Column] = []
+    if BEST_AFTER_20 in names:
+        figure = "accuracy" if any(_known(_best(r).get("accuracy")) for r in rows) else "loss"
+        spread = "variance" if figure == "accuracy" else "loss_variance"
+        columns += [
+            Column("best on test", 0, lambda r: number(_best(r).get(figure))),
+            Column("round", 0, lambda r: _rounds(_best(r).get("rounds"))),
+            Column("its variance", 0, lambda r: number(_best(r).get(spread))),
+        ]
+    if COLLABORATION in names:
+        columns.append(Column("collaboration", 0, _collaboration))
+    return columns
+
+
+def also_notes(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """What these columns are."""
+    notes = []
+    if BEST_AFTER_20 in names:
+        told = next((_best(r)["note"] for r in rows if _best(r)), "")
+        notes.append(f"best on test: {told}; its variance is that of the same round")
+    if COLLABORATION in names:
+        told = next((r["collaboration_fairness"] for r in rows if _fairness(r)), None)
+        what = (
+            f"Pearson's correlation over clients of their {told['figure']} with that of "
+            f"{told['alone']}; – where one of the two is the same for all clients in some seed"
+            if told
+            else "it needs a row of Local in the comparison"
+        )
+        notes.append(f"collaboration (lp-proj, C.7.3): {what}")
+    return notes
+
+
+def _best(row: Row) -> Row:
+    return row.get("best_after_20") or {}
+
+
+def _fairness(row: Row) -> Row:
+    return row.get("collaboration_fairness") or {}
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def _rounds(rounds: Sequence[int | None] | None) -> str:
+    return ", ".join("–" if r is None else str(r) for r in rounds) if rounds else "–"
+
+
+def _collaboration(row: Row) -> str:
+    found = _fairness(row)
+    if not _known(found.get("mean")):
+        return "–"
+    half = found.get("ci95")
+    return number(found["mean"]) + (f" ± {number(half)}" if _known(half) else "")
+
+
+# -- The table of `idiolect splits`: a row per part that could be personal --
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDTH = 140
+EXPLAINED = (
+    "train, valid: loss pooled over samples once the private part is fine-tuned (none: the shared "
+    "model as it is; all: the whole model of each client); accuracy: on validation data. "
+    "‖F‖: the gradient left in the shared part, mean over clients; ‖mean F‖: of their mean. "
+    "±: standard error of the difference to the best, paired over clients; * within it. "
+    "per round: bytes, both directions"
+)
+
+
+def splits_table(
+    rows: Sequence[dict[str, Any]],
+    choice: str,
+    reasons: Sequence[str],
+    title: str,
+    width: int | None = None,
+) -> Table:
+    """The candidates, the recommended one marked, and why."""
+    columns = [
+        Column("private part", 0, lambda r: _split_name(r, choice), words=True),
+        Column("private", 1.5, lambda r: count(r["private"])),
+        Column("shared", 2, lambda r: count(r["shared"])),
+        Column("‖F‖", 1, lambda r: _norm(r["gradient_left"]) if r["shared"] else "–"),
+        Column("‖mean F‖", 5, lambda r: _norm(r["gradient_left_of_mean"]) if r["shared"] else "–"),
+        Column("train", 3, lambda r: number(r["train_loss"])),
+        Column("valid", 0, lambda r: number(r["valid_loss"]) + _mark(r)),
+        Column("±", 4, lambda r: _norm(r["gap_error"]) if r["gap_error"] else "–"),
+        Column("per round", 2.5, lambda r: size(r["bytes_per_round"])),
+    ]
+    if any(r["valid_accuracy"] == r["valid_accuracy"] for r in rows):
+        columns.insert(-1, Column("accuracy", 1.2, lambda r: number(r["valid_accuracy"])))
+    caption = "\n".join([EXPLAINED, *(f"→ {shown(reason, 1000)}" for reason in reasons)])
+    return fitted_table(columns, rows, width or WIDTH, shown(title, 400), caption)
+
+
+def _split_name(row: dict[str, Any], choice: str) -> str:
+    also = f" = {', '.join(row['also'])}" if row["also"] else ""
+    mark = "→ " if row["part"] == choice else ""
+    return mark + shown(row["name"] + also)
+
+
+def _mark(row: dict[str, Any]) -> str:
+    return " *" if row["tied"] and row["shared"] else "  "
+
+
+def _norm(value: float) -> str:
+    return f"{value:.3g}"

@@ -25,7 +25,8 @@ from ..host.scores import ENDS, Scores, summarise
 from ..method import Method
 from ..methods import batchnorm, label_of, name_of
 from ..methods.reductions import equal_to
-from ..report.figures import Figure
+from ..report.format import Figure
+from ..report.progress import RoundReport
 from ..task.task import Task
 from . import checkpoint
 from .callbacks import Callbacks, Moment
@@ -41,7 +42,6 @@ from .early_stopping import best_row, columns, splits, waited
 from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
 from .on_ray import OnRay
-from .progress import Progress
 from .record import Record, SeedRecord
 from .restore import bound_of, refusing, restore
 from .result import Result
@@ -250,7 +250,7 @@ class Runner:
     start: dict[int, Start]
     callbacks: Callbacks
     note: str = ""  # how the loss was chosen, where it was not given
-    progress: Progress | None = None
+    progress: RoundReport | None = None
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory

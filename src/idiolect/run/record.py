@@ -16,7 +16,7 @@ from ..core.documents import expect, expect_fields, plain
 from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..report.curves import point
+from ..report.targets import point
 from .directory import FORMAT
 from .summary import Figures, Summary
 

@@ -14,6 +14,7 @@ from ..core.text import warn
 from ..data.federation import Federation
 from ..host.lazy_federation import whole as with_samples
 from ..methods import name_of
+from ..report.progress import RoundReport, run_progress
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
 from .early_stopping import check_validation
@@ -21,14 +22,13 @@ from .identity import identity_of
 from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
-from .progress import Progress, reporting
 from .result import Result
 from .session import Start
 from .settings import Settings
 from .typed_settings import RunSettings
 from .validate import check
 
-__all__ = ["Interrupted", "Progress", "run"]
+__all__ = ["Interrupted", "run"]
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     federation: Federation,
     *,
     directory: str | Path | None = None,
-    progress: bool | Progress | None = None,
+    progress: bool | RoundReport | None = None,
     origin: dict[str, Any] | None = None,
     resume: bool | str = False,
     start: dict[int, Start] | None = None,
@@ -85,7 +85,7 @@ def run(
         raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
     identity = identity_of(made, whole, federation, chosen, origin, start)
     runner = Runner(made, whole, federation, chosen, identity, start or {}, callbacks, note)
-    with reporting(progress, name_of(made), chosen.seed, chosen.seeds, chosen.rounds) as report:
+    with run_progress(progress, name_of(made), chosen.seed, chosen.seeds, chosen.rounds) as report:
         runner.progress = report
         if directory is None:
             with torch_threads(chosen.threads):

@@ -19,15 +19,15 @@ from ..data.federation import Federation
 from ..host.metrics import direction
 from ..method import Method
 from ..methods import Local, label_of, make_method
-from ..report.goals import Goals
+from ..report.progress import RoundReport
 from ..report.tables import baseline_row
+from ..report.targets import Goals
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
 from ..run.early_stopping import check_validation
 from ..run.identity import read_identity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task, row_spec
-from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import run
 from ..run.settings import Settings, Timing
@@ -38,7 +38,7 @@ from .comparison import Comparison, refuse_taken
 from .manifest import COMPARE, read_comparison
 
 EQUAL = " (as many gradients as the most costly)"
-Reporter = Callable[[str, int, int], Progress]  # name, first seed, rounds -> progress of a run
+Reporter = Callable[[str, int, int], RoundReport]  # name, first seed, rounds -> progress of a run
 
 
 @dataclass(frozen=True)

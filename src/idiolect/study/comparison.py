@@ -10,10 +10,9 @@ from ..core.documents import plain
 from ..core.files import private_folder, resume_command, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown, warn
-from ..report import curves
-from ..report.also import read_also
-from ..report.goals import Curve, Goals
-from ..report.tables import render, results_table
+from ..report.plots import write_curves
+from ..report.tables import read_also, render, results_table
+from ..report.targets import Curve, Goals, curve, point
 from ..run.directory import on_disk
 from ..run.result import Result, frame
 from .collaboration import collaboration_fairness
@@ -50,7 +49,7 @@ class Comparison:
     def curves(self) -> list[Curve]:
         """The evaluated rounds of every row, against what was sent."""
         pairs = zip(self.labels, self.results, strict=True)
-        return [curves.curve(label, r.record.timed_rounds()) for label, r in pairs]
+        return [curve(label, r.record.timed_rounds()) for label, r in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
         """A summary per method, with what it made of the goals and its collaboration fairness."""
@@ -65,7 +64,7 @@ class Comparison:
     def _points(self, label: str, result: Result) -> Curve:
         """The evaluated rounds with the figure that the goals are about."""
         metric = self.goals.metric
-        return [curves.point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
+        return [point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
 
     def summary(self) -> list[dict[str, Any]]:
         """What `--json` prints: the majority class, then the methods."""
@@ -119,7 +118,7 @@ class Comparison:
         with on_disk(COMPARE):
             write_json(path / COMPARE, plain(content))
         try:
-            curves.write(self.curves, self.goals, path)
+            write_curves(self.curves, self.goals, path)
         except OSError as error:  # the runs are worth more than their picture
             warn(f"the curves could not be written ({error.strerror})")
 

@@ -13,7 +13,7 @@ from ..core.registry import names_in
 from ..core.text import warn
 from ..data.federation import Federation
 from ..methods import make_method
-from ..report.goals import Goals
+from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
 from ..run.identity import MADE_ANEW, check_same, identity_of, read_identity, run_number
 from ..run.plan import AnyModel, Plan

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.documents import expect_fields
 from ..core.files import read_json
 from ..core.knobs import SettingError
-from ..report.goals import Goals
+from ..report.targets import Goals
 from ..run.plan import Plan
 
 COMPARE = "compare.json"

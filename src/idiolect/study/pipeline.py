@@ -15,10 +15,10 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import label_of
+from ..report.progress import RoundReport
 from ..run.callbacks import Callback, Callbacks
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
-from ..run.progress import Progress
 from ..run.result import Result
 from ..run.run import run
 from ..run.session import Start
@@ -34,7 +34,7 @@ def pipeline(
     *,
     directory: str | Path | None = None,
     resume: bool | str = False,
-    report: Callable[[str, int, int], Progress] | None = None,
+    report: Callable[[str, int, int], RoundReport] | None = None,
     origins: Sequence[dict[str, Any]] | None = None,
     progress: bool | None = None,
     on_round: Callback | None = None,

@@ -22,10 +22,9 @@ from ..core.documents import plain
 from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..methods import label_of
-from ..report.splits import splits_table
-from ..report.tables import render
+from ..report.progress import style_of
+from ..report.tables import render, splits_table
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
-from ..run.progress import wanted
 from ..run.run import run, torch_threads
 from ..run.settings import DTYPES, Settings
 from ..task.task import Task
@@ -135,7 +134,7 @@ def splits(
     steps = chosen.finetune_steps or STEPS
     rates = [chosen.finetune_lr] if "finetune_lr" in settings else RATES
     unseen = without_test(federation)
-    told = tell or (_line if wanted(progress) else _silent)
+    told = tell or (_line if style_of(progress) == "bar" else _silent)
     for_run = {n: v for n, v in given.items() if not n.startswith("finetune_")}
     if report is not None:
         progress = report(label_of(method), chosen.seed, chosen.rounds)

@@ -16,7 +16,7 @@ from idiolect.data.federation import Federation
 from idiolect.data.fetch import where
 from idiolect.method import Method
 from idiolect.methods import FedAvg, Local, PFedMe, make_method
-from idiolect.report.figures import size as bytes_text
+from idiolect.report.format import size as bytes_text
 from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 

@@ -17,7 +17,7 @@ from idiolect.data.federation import Federation
 from idiolect.method import Method
 from idiolect.methods import METHODS, make_method
 from idiolect.methods.partial import SplitMethod
-from idiolect.report.figures import count, number, size
+from idiolect.report.format import count, number, size
 from idiolect.report.tables import majority_row
 from idiolect.run.run import run
 from idiolect.study.sweep import Setting, Stock, merged

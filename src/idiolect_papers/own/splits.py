@@ -17,7 +17,7 @@ from typing import Any
 from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.methods.ffgg import Ffgg
-from idiolect.report.figures import count, number
+from idiolect.report.format import count, number
 from idiolect.run.plan import read_method
 from idiolect.run.run import run
 from idiolect.run.session import Start

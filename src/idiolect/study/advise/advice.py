@@ -13,8 +13,8 @@ from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...data.read.ids import ClientId
-from ...report.advice_picture import draw
-from ...report.figures import count, number, size
+from ...report.format import count, number, size
+from ...report.plots import advice_picture
 from ..comparison import refuse_taken
 from .clients import GAINS, LOSES, UNTOLD, ClientGain
 from .decision import UNDECIDED
@@ -88,7 +88,7 @@ class Advice:
 
     def picture(self, path: str | Path) -> Path:
         """Draw the advice on one page (PNG); needs matplotlib."""
-        drawn = draw(self.as_dict(), self.title, Path(path))
+        drawn = advice_picture(self.as_dict(), self.title, Path(path))
         if drawn is None:
             raise SettingError("picture: it needs matplotlib: pip install 'idiolect[plot]'")
         return drawn
@@ -100,7 +100,7 @@ class Advice:
         private_folder(path)
         write_json(path / "advice.json", self.as_dict())
         write_atomic(path / "advice.txt", f"{self}\n".encode())
-        draw(self.as_dict(), self.title, path / "advice.png")
+        advice_picture(self.as_dict(), self.title, path / "advice.png")
         return path
 
     # -- tables ----------------------------------------------------------------------------------

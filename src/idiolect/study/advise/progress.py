@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...run.progress import AFTER, wanted
+from ...report.progress import AFTER, style_of
 from .training import FIRST
 
 Report = Callable[[int, int, str], None]  # trainings done, about how many there are, what was done
@@ -39,7 +39,7 @@ def reporting(given: bool | Report | None) -> Iterator[Report | None]:
     """What is told of every training: the user's function, a bar, or nothing."""
     if given is not None and callable(given):
         yield given
-    elif wanted(given):
+    elif style_of(given) == "bar":
         with _Bar() as bar:
             yield bar
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...report.figures import size
+from ...report.format import size
 from .clients import GAINS, LOSES, ClientGain
 from .decision import LOCAL, TOO_CLOSE, UNDECIDED, Decision
 from .estimate import Gain

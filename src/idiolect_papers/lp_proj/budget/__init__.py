@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from idiolect.report.curve_picture import picture
-from idiolect.report.goals import Curve, Goals
+from idiolect.report.plots import curve_picture
+from idiolect.report.targets import Curve, Goals
 from idiolect.study.sweep import Stock
 
 from ...runs import Runs, stored_runs
@@ -39,7 +39,7 @@ def write(
         pictures = [
             path
             for title, case in cases.items()
-            for path in picture(
+            for path in curve_picture(
                 curves[title], Goals(case.budget, case.target, "values"), folder / case.picture
             )
         ]

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from idiolect.report.curves import curve
-from idiolect.report.goals import Curve, Goals
+from idiolect.report.targets import Curve, Goals, curve
 from idiolect.study.sweep import Setting, Stock, merged
 
 from ...runs import Runs, Summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from idiolect.report.figures import count, goal, number, size
+from idiolect.report.format import count, goal, number, size
 
 from .cases import CASES, CHANNELS, FINETUNED, SKETCH_ROWS, TUNED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from idiolect.report.figures import size
+from idiolect.report.format import size
 
 from .cases import BATCH, BLOCKS, CHUNK, DIM, HEARD, MODELS, ROUNDS, STEPS
 

@@ -1,8 +1,9 @@
-"""The two columns of the papers, from curves: accuracy at a budget and the cost of a target."""
+"""Curves, and two figures read off them: accuracy at a budget and the cost of a target."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -15,6 +16,31 @@ from ..host.scores import interval
 Point = dict[str, Any]
 Curve = list[Point]  # of one method: all rounds of the first seed, then of the next
 COUNTS = ("bytes", "values")
+
+
+def curve(label: str, rows: Iterable[dict[str, Any]]) -> Curve:
+    """The evaluated rounds of a result, from its record's `timed_rounds()`."""
+    return [point(label, row) for row in rows]
+
+
+def point(label: str, row: dict[str, Any]) -> Point:
+    """A row of metrics.csv as a point.
+
+    Bytes and values are totals so far, of all clients and both directions.
+
+    >>> row = {"seed": 0, "round": 1, "accuracy": 0.5, "loss": 1.0, "gradients_per_client": 5.0}
+    >>> sent = {"bytes_up": 8, "bytes_down": 8, "values_up": 2, "values_down": 2}
+    >>> point("fedavg", row | sent)["bytes"]
+    16
+    """
+    return {
+        "method": label,
+        **{k: row[k] for k in ("seed", "round", "accuracy", "loss")},
+        **{unit: row[f"{unit}_up"] + row[f"{unit}_down"] for unit in COUNTS},
+        "gradients": row["gradients_per_client"],
+        "seconds": row.get("seconds", math.nan),
+        **({"time": row["time"]} if "time" in row else {}),
+    }
 
 
 @dataclass(frozen=True)

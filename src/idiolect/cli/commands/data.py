@@ -8,15 +8,15 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..core.columns import fitted_table, words
-from ..core.knobs import SettingError, describe, nearest
-from ..core.text import listed, shown
-from ..data import DATASETS, get, load, picture, table
-from ..data.federation import Federation
-from ..data.own import OWN
-from ..data.sources import SOURCES
-from ..report.console import OUT, literal, say
-from .flags import Flags, Parser, words_among
+from ...core.columns import fitted_table, words
+from ...core.knobs import SettingError, describe, nearest
+from ...core.text import listed, shown
+from ...data import DATASETS, get, load, picture, table
+from ...data.federation import Federation
+from ...data.own import OWN
+from ...data.sources import SOURCES
+from ...report.console import OUT, literal, say
+from ..options import Flags, Parser, words_among
 
 
 def data(argv: list[str]) -> None:

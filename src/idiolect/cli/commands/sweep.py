@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.files import read_json
-from ..core.knobs import SettingError
-from ..core.text import shown
-from ..report.console import OUT, say
-from ..run.plan import Plan
-from ..study.sweep import sweep_plans
-from ..study.sweep.progress import watched
-from ..study.sweep.sweep import MANIFEST
-from .flags import Parser, plans_of, training_flags
-from .progress import directory_for, resumable
+from ...core.files import read_json
+from ...core.knobs import SettingError
+from ...core.text import shown
+from ...report.console import OUT, say
+from ...run.plan import Plan
+from ...study.sweep import sweep_plans
+from ...study.sweep.progress import watched
+from ...study.sweep.sweep import MANIFEST
+from ..options import Parser, plans_of, training_flags
+from ..output import directory_for, resumable
 
 EXAMPLES = """For example:
   idiolect sweep ditto --grid lam=0.01,0.1,1 --grid lr=0.05,0.1 --data digits --seeds 3

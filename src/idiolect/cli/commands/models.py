@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.files import given_folder, given_path, write_atomic
-from ..core.knobs import SettingError, nearest
-from ..core.text import csv_cell, shown
-from ..data.federation import Federation
-from ..data.read.table_files import TableFile
-from ..report.console import OUT, say
-from ..report.tables import results_table
-from ..run.predict import Prediction, labels_of
-from ..run.result import Result
-from ..study.comparison import Comparison
-from ..study.load import load
-from .flags import Flags, Parser
-from .portable import FORMATS, export_one
+from ...core.files import given_folder, given_path, write_atomic
+from ...core.knobs import SettingError, nearest
+from ...core.text import csv_cell, shown
+from ...data.federation import Federation
+from ...data.read.table_files import TableFile
+from ...report.console import OUT, say
+from ...report.tables import results_table
+from ...run.predict import Prediction, labels_of
+from ...run.result import Result
+from ...study.comparison import Comparison
+from ...study.load import load
+from ..options import Flags, Parser
+from ..portable import FORMATS, export_one
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,31 +9,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.documents import plain
-from ..core.knobs import SettingError
-from ..data.federation import Federation
-from ..methods import METHODS
-from ..report import curves
-from ..report.also import read_also
-from ..report.captions import projection_line
-from ..report.clients import clients_view
-from ..report.console import ERR, OUT, say
-from ..report.goals import COUNTS, Goals
-from ..report.tables import baseline_row, results_table
-from ..run.plan import Plan, method_spec, refuse_without_sites, row_spec
-from ..run.result import Result
-from ..run.run import run as run_method
-from ..run.settings import Settings
-from ..run.survey import data_of
-from ..study.compare import compare as run_compare
-from ..study.comparison import Comparison
-from ..study.pipeline import pipeline as run_pipeline
-from ..task.task import Task
-from .flags import Flags, Parser, peek, plan_of, plans_of, training_flags, words_among
-from .pictures import add_against, add_also, add_clients_table, panels
-from .progress import directory_for, progress_bar, resumable
-from .settings_file import read_toml
-from .suggest import is_method, unknown_method
+from ...core.documents import plain
+from ...core.knobs import SettingError
+from ...data.federation import Federation
+from ...methods import METHODS
+from ...report.captions import projection_line
+from ...report.clients import clients_view
+from ...report.console import ERR, OUT, say
+from ...report.plots import write_curves
+from ...report.tables import baseline_row, read_also, results_table
+from ...report.targets import COUNTS, Goals, curve
+from ...run.plan import Plan, method_spec, refuse_without_sites, row_spec
+from ...run.result import Result
+from ...run.run import run as run_method
+from ...run.settings import Settings
+from ...run.survey import data_of
+from ...study.compare import compare as run_compare
+from ...study.comparison import Comparison
+from ...study.pipeline import pipeline as run_pipeline
+from ...task.task import Task
+from ..options import Flags, Parser, peek, plan_of, plans_of, read_toml, training_flags, words_among
+from ..output import (
+    add_against,
+    add_also,
+    add_clients_table,
+    directory_for,
+    meter,
+    panels,
+    resumable,
+)
+from ..suggest import is_method, unknown_method
 
 ENOUGH = 5  # evaluated rounds from which on `run` draws their curve
 RUN_EXAMPLES = """For example:
@@ -117,7 +122,7 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     refuse_without_sites(method, settings, plan)
     federation = data_of([plan])
     task = plan.make_task(federation)
-    with progress_bar(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
+    with meter(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
         result = run_method(
             method,
             task,
@@ -146,7 +151,7 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
     if len(rows) < ENOUGH and not against:
         return
     try:
-        curves.write([curves.curve(result.label, rows)], Goals(), directory, against)
+        write_curves([curve(result.label, rows)], Goals(), directory, against)
     except OSError as error:  # the run is worth more than its picture
         say(f"warning: the curves could not be written ({error.strerror})")
 
@@ -212,7 +217,7 @@ def compare_plans(
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
-    with progress_bar(total, output.quiet) as bar, resumable(directory):
+    with meter(total, output.quiet) as bar, resumable(directory):
         found = run_compare(
             plans,
             task,
@@ -225,7 +230,7 @@ def compare_plans(
             **plans[0].settings,
         )
     if output.against:
-        curves.write(found.curves, found.goals, directory, output.against)
+        write_curves(found.curves, found.goals, directory, output.against)
     if output.json:
         print(json.dumps(found.summary()))
     else:
@@ -297,7 +302,7 @@ def pipeline_plans(
     for method, _ in stages:
         method.check(task)
     total = sum(s.seeds * s.rounds for s in settings)
-    with progress_bar(total, output.quiet) as bar, resumable(directory):
+    with meter(total, output.quiet) as bar, resumable(directory):
         results = run_pipeline(
             stages,
             task,

@@ -9,25 +9,24 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.files import given_folder, given_path, write_atomic
-from ..core.knobs import Knobs, SettingError, build, knob, nearest
-from ..core.text import shown
-from ..data import DATASETS
-from ..data.read.table_files import SUFFIXES, TableFile
-from ..deploy.exported_models import export
-from ..deploy.site.folder import Folder
-from ..deploy.site.models import OwnModels
-from ..deploy.site.owned import Owned
-from ..deploy.site.process import run_site
-from ..deploy.site.rules import Rules
-from ..deploy.site.status import in_words, status
-from ..deploy.site_contract import Builder, Machine, check_machine
-from ..report.console import say
-from ..run.predict import predict
-from .flags import Flags, Parser, peek, words_among
+from ...core.files import given_folder, given_path, write_atomic
+from ...core.knobs import Knobs, SettingError, build, knob, nearest
+from ...core.text import shown
+from ...data import DATASETS
+from ...data.read.table_files import SUFFIXES, TableFile
+from ...deploy.exported_models import export
+from ...deploy.site.folder import Folder
+from ...deploy.site.models import OwnModels
+from ...deploy.site.owned import Owned
+from ...deploy.site.process import run_site
+from ...deploy.site.rules import Rules
+from ...deploy.site.status import in_words, status
+from ...deploy.site_contract import Builder, Machine, check_machine
+from ...report.console import say
+from ...run.predict import predict
+from ..options import Flags, Parser, peek, read_toml, words_among
+from ..portable import FORMATS, write_one
 from .models import prediction_csv, prediction_json
-from .portable import FORMATS, write_one
-from .settings_file import read_toml
 
 START_EXAMPLES = """For example:
   idiolect host start --data visits.csv --target outcome --state ~/federation --site north

@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..core.files import given_path
-from ..core.knobs import SettingError
-from ..core.registry import names_in
-from ..run.identity import read_identity
-from ..run.plan import Plan
-from ..study.manifest import read_comparison, read_pipeline
+from ...core.files import given_path
+from ...core.knobs import SettingError
+from ...core.registry import names_in
+from ...run.identity import read_identity
+from ...run.plan import Plan
+from ...study.manifest import read_comparison, read_pipeline
+from ..options import Flags, Parser
+from ..output import add_clients_table
 from . import sweep, tune
-from .flags import Flags, Parser
-from .pictures import add_clients_table
 from .train import Output, compare_plans, pipeline_plans, run_plan
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.files import given_path
-from ..report.console import ERR, OUT, SECONDS, say
-from ..report.figures import duration
-from ..study.advise.advise import advise as run_advise
-from ..study.advise.asking import REFUSED, Asking
-from .flags import Flags, Parser, plan_of, training_flags
-from .progress import directory_for
+from ...core.files import given_path
+from ...report.console import OUT, say
+from ...report.progress import Meter, style_of
+from ...study.advise.advise import advise as run_advise
+from ...study.advise.asking import REFUSED, Asking
+from ..options import Flags, Parser, plan_of, training_flags
+from ..output import directory_for
 
 EXAMPLES = """For example:
   idiolect advise --data table --path visits.csv --client hospital --target outcome
   idiolect advise --config idiolect.toml --quick
   idiolect advise ditto:lam=1 lp-proj:dim=50 --data digits --clients 20
 Local and fedavg are always among the candidates."""
-clock = time.monotonic
 
 
 def advise(argv: list[str]) -> None:
@@ -45,13 +41,14 @@ def advise(argv: list[str]) -> None:
     directory = directory_for(parsed.directory, "advise")
     federation = plan.make_data()
     task = plan.make_task(federation)
-    with _progress(parsed.quiet) as report:
+    style = "none" if parsed.quiet else style_of(lines=True)
+    with Meter(1, style, "trainings", estimated=True) as trainings:
         advice = run_advise(
             federation,
             task,
             parsed.methods or file["methods"],
             directory=directory,
-            progress=report,
+            progress=lambda done, total, what: trainings.update(done, what, total=total),
             **flags.values(parsed, "advise"),
             **settings,
         )
@@ -71,32 +68,3 @@ def _settings(given: dict, flags: Flags, parsed: object) -> dict:
     if about_runs:
         say(f"of the settings file, {', '.join(about_runs)} are about runs: advise leaves them out")
     return {name: value for name, value in given.items() if name not in about_runs}
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[bool | Callable[[int, int, str], None] | None]:
-    """Progress over trainings: a bar on a terminal, elsewhere a line now and then."""
-    if quiet:
-        yield False
-    elif ERR.is_terminal:
-        yield True
-    else:
-        yield _Lines()
-
-
-class _Lines:
-    """A line of progress every ten seconds and at each fifth of the trainings, on stderr."""
-
-    def __init__(self) -> None:
-        self.began = self.said_at = clock()
-        self.fifth = 0
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        fifth = 5 * done // total
-        if fifth <= self.fifth and clock() - self.said_at < SECONDS:
-            return
-        self.fifth = max(fifth, self.fifth)
-        self.said_at = clock()
-        left = (clock() - self.began) / done * (total - done)
-        then = f", about {duration(left)} left" if done < total else ""
-        say(f"training {done} of about {total}: {what}{then}")

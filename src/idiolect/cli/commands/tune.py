@@ -7,19 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..core.files import read_json
-from ..core.knobs import SettingError
-from ..methods import METHODS
-from ..report.console import OUT, say
-from ..run.plan import Plan
-from ..study.sweep.progress import watched
-from ..study.tune import Tuned, tune_plans
-from ..study.tune.grids import grid_of, is_compressor
-from ..study.tune.how import How, read_how
-from ..study.tune.table import heading
-from ..study.tune.tune import MANIFEST
-from .flags import Parser, plans_of, training_flags
-from .progress import directory_for, progress_bar, resumable
+from ...core.files import read_json
+from ...core.knobs import SettingError
+from ...methods import METHODS
+from ...report.console import OUT, say
+from ...run.plan import Plan
+from ...study.sweep.progress import watched
+from ...study.tune import Tuned, tune_plans
+from ...study.tune.grids import grid_of, is_compressor
+from ...study.tune.how import How, read_how
+from ...study.tune.table import heading
+from ...study.tune.tune import MANIFEST
+from ..options import Parser, plans_of, training_flags
+from ..output import directory_for, meter, resumable
 
 EXAMPLES = """For example:
   idiolect tune ditto --data digits --grid lam=0.01,0.1,1 --grid lr=0.05,0.1
@@ -117,7 +117,7 @@ def run(
             jobs=jobs,
             directory=directory,
             watch=None if quiet else watched,
-            follow=lambda total: progress_bar(total, quiet),
+            follow=lambda total: meter(total, quiet),
         )
     if as_json:
         print(json.dumps(tuned.as_dict()))

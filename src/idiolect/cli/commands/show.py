@@ -7,27 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.files import given_path, resume_command
-from ..core.knobs import SettingError
-from ..report.also import read_also
-from ..report.clients import clients_view
-from ..report.console import ERR, OUT, say
-from ..report.curve_picture import picture
-from ..report.curves import curve
-from ..report.curves import panels as usual
-from ..report.delay_picture import delay_picture
-from ..report.goals import Goals
-from ..report.tables import results_table
-from ..run.result import Result
-from ..study.comparison import Comparison
-from ..study.load import load
-from ..study.manifest import COMPARE
-from ..study.sweep.stored import read_sweep
-from ..study.sweep.sweep import MANIFEST as SWEEP
-from ..study.tune.tune import FINAL
-from ..study.tune.tune import MANIFEST as TUNING
-from .flags import Flags, Parser
-from .pictures import add_against, add_also, add_clients_table, panels
+from ...core.files import given_path, resume_command
+from ...core.knobs import SettingError
+from ...report.clients import clients_view
+from ...report.console import ERR, OUT, say
+from ...report.plots import curve_picture, default_panels, delay_picture
+from ...report.tables import read_also, results_table
+from ...report.targets import Goals, curve
+from ...run.result import Result
+from ...study.comparison import Comparison
+from ...study.load import load
+from ...study.manifest import COMPARE
+from ...study.sweep.stored import read_sweep
+from ...study.sweep.sweep import MANIFEST as SWEEP
+from ...study.tune.tune import FINAL
+from ...study.tune.tune import MANIFEST as TUNING
+from ..options import Flags, Parser
+from ..output import add_against, add_also, add_clients_table, panels
 
 
 def show(argv: list[str]) -> None:
@@ -93,7 +89,7 @@ def _draw(
     labels = iter(row["label"] for row in rows if row["seeds"])
     results = [r for one in found for r in (one.results if isinstance(one, Comparison) else [one])]
     lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
-    drawn = picture(lines, goals, path, against or usual(lines, goals))
+    drawn = curve_picture(lines, goals, path, against or default_panels(lines, goals))
     if not drawn:
         raise SettingError(
             "picture: nothing to draw; it needs evaluated rounds (eval_every) and matplotlib: "

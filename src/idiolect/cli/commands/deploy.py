@@ -12,28 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import data
-from ..core.files import check_object, given_folder, given_path, read_json, write_json
-from ..core.knobs import SettingError, build, kinds_of, nearest
-from ..core.types import leaves
-from ..data import DATASETS
-from ..data.prepare.columns import coded
-from ..data.read.table_files import TableFile
-from ..deploy.config import Deployment, Terms
-from ..deploy.folder import Layout
-from ..deploy.scaffold import certify, create
-from ..methods import METHODS, Preset, has_preset
-from ..models import MODELS, options_of
-from ..report.console import OUT, say
-from ..report.tables import results_table
-from ..run.plan import Plan, row_spec
-from ..run.result import Result
-from ..run.settings import SECTIONS
-from ..study.load import load
-from ..task.initial import Initial
-from ..task.losses import LOSSES
-from .flags import Flags, Parser, peek, words_among
-from .progress import directory_for
+from ... import data
+from ...core.files import check_object, given_folder, given_path, read_json, write_json
+from ...core.knobs import SettingError, build, kinds_of, nearest
+from ...core.types import leaves
+from ...data import DATASETS
+from ...data.prepare.columns import coded
+from ...data.read.table_files import TableFile
+from ...deploy.config import Deployment, Terms
+from ...deploy.folder import Layout
+from ...deploy.scaffold import certify, create
+from ...methods import METHODS, Preset, has_preset
+from ...models import MODELS, options_of
+from ...report.console import OUT, say
+from ...report.tables import results_table
+from ...run.plan import Plan, row_spec
+from ...run.result import Result
+from ...run.settings import SECTIONS
+from ...study.load import load
+from ...task.initial import Initial
+from ...task.losses import LOSSES
+from ..options import Flags, Parser, peek, words_among
+from ..output import directory_for
 
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
 INIT_EXAMPLES = """For example:

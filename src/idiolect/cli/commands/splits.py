@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from ..models.adapters import KINDS
-from ..report.console import OUT, say
-from ..study.splits import ROUNDS, Splits
-from ..study.splits import splits as measure_splits
-from .flags import Parser, plan_of, training_flags
-from .progress import progress_bar
+from ...models.adapters import KINDS
+from ...report.console import OUT, say
+from ...study.splits import ROUNDS, Splits
+from ...study.splits import splits as measure_splits
+from ..options import Parser, plan_of, training_flags
+from ..output import meter
 
 EXAMPLES = f"""The start is {ROUNDS} rounds of FedAvg (--rounds, --start), or --weights FILE. Then
 the private part of every client is fine-tuned (--finetune-steps 50; --finetune-lr, else the best
@@ -62,7 +62,7 @@ def splits(argv: list[str]) -> None:
     task = plan.make_task(federation)
     settings = plan.make_settings()
     rounds = settings.rounds if "rounds" in plan.settings else ROUNDS
-    with progress_bar(settings.seeds * rounds, parsed.quiet) as bar:
+    with meter(settings.seeds * rounds, parsed.quiet) as bar:
         found: Splits = measure_splits(
             task,
             federation,

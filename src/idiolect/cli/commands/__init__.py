@@ -1,0 +1,1 @@
+"""The commands: one function of the arguments each."""
