@@ -49,9 +49,11 @@ from .study.compare import compare
 from .study.comparison import Comparison
 from .study.load import load
 from .study.pipeline import pipeline
+from .study.results import Sweep
 from .study.splits import Splits, splits
-from .study.sweep import Sweep, sweep
-from .study.tune import Tuned, tune
+from .study.sweep import sweep
+from .study.tune import tune
+from .study.tuning import Tuned
 from .task.context import Here
 from .task.layout import Split
 from .task.task import Task

@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 from idiolect.core.knobs import SettingError
 from idiolect.run.identity import package_source
 from idiolect.study.many import finish
+from idiolect.study.progress import watched
+from idiolect.study.search import search
 from idiolect.study.sweep import Setting, Stock, sweep_settings
-from idiolect.study.sweep.progress import watched
-from idiolect.study.tune.search import search
 
 K = TypeVar("K")
 Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from idiolect.cli.main import main
-from idiolect.study.sweep.trial import Trial
+from idiolect.study.sweep import Trial
 
 SMALL = ["--data", "synthetic", "--clients", "4", "--samples", "40", "--rounds", "2", "--jobs", "1"]
 

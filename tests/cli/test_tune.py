@@ -9,7 +9,7 @@ from rich.console import Console
 
 from idiolect.cli.commands import tune
 from idiolect.cli.main import main
-from idiolect.study.sweep.trial import Trial
+from idiolect.study.sweep import Trial
 
 DATA = ["--data", "synthetic", "--clients", "4", "--samples", "40"]
 SMALL = [*DATA, "--rounds", "2", "--jobs", "1"]

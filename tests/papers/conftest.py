@@ -2,7 +2,7 @@
 
 import pytest
 
-from idiolect.study.sweep.trial import Trial
+from idiolect.study.sweep import Trial
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import idiolect as il
-from idiolect.study.sweep import Setting, Stock
-from idiolect.study.sweep.trial import Trial
+from idiolect.study.sweep import Setting, Stock, Trial
 from idiolect_papers.own import golden, projections, rules
 from idiolect_papers.runs import stored_runs
 

@@ -9,9 +9,9 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import Logistic
-from idiolect.study.advise import words
-from idiolect.study.advise.clients import GAINS, LOSES, UNTOLD, client_gains, discoveries
-from idiolect.study.advise.decision import Compared, alternative, decide
+from idiolect.study.advise import text as words
+from idiolect.study.advise.client_tests import GAINS, LOSES, UNTOLD, client_gains, discoveries
+from idiolect.study.advise.decide import Compared, alternative, decide
 from idiolect.study.advise.estimate import Gain, Held, satterthwaite
 from idiolect.study.advise.heterogeneity import heterogeneity
 from idiolect.study.advise.holdout import Holdout

@@ -15,9 +15,9 @@ import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.run.plan import Plan
 from idiolect.study import many as grid
-from idiolect.study.sweep import Setting, Stock, Sweep, sweep_plans, sweep_settings
-from idiolect.study.sweep.axes import read_axes
-from idiolect.study.sweep.trial import Trial
+from idiolect.study.results import Sweep
+from idiolect.study.space import read_axes
+from idiolect.study.sweep import Setting, Stock, Trial, sweep_plans, sweep_settings
 from idiolect.testing import federation
 from study.tiny_jobs import Deadly, Square
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from idiolect.study.sweep import progress
-from idiolect.study.sweep.progress import _Lines
+from idiolect.study import progress
+from idiolect.study.progress import _Lines
 
 
 class Run(SimpleNamespace):

@@ -16,14 +16,11 @@ from idiolect.core.knobs import SettingError, build
 from idiolect.methods import make_method
 from idiolect.run.settings import Settings
 from idiolect.study import many as grid_jobs
-from idiolect.study.sweep import Setting, Stock
-from idiolect.study.sweep.trial import Trial
-from idiolect.study.tune import search
-from idiolect.study.tune.criterion import Criterion, error_over_clients
-from idiolect.study.tune.grids import grid_of, paper_grid, paper_settings, papers
-from idiolect.study.tune.pruned import PrunedTrial
-from idiolect.study.tune.space import derived_space, read_space
-from idiolect.study.tune.withheld import without_test
+from idiolect.study.grids import grid_of, paper_grid, paper_settings, papers
+from idiolect.study.search import Criterion, error_over_clients, search, without_test
+from idiolect.study.space import derived_space, read_space
+from idiolect.study.sweep import Setting, Stock, Trial
+from idiolect.study.tpe import PrunedTrial
 from idiolect.testing import federation
 
 DATA = federation()
@@ -76,7 +73,7 @@ def test_a_search_has_no_test_data(monkeypatch):
     train = Trial.trained
 
     def looking(trial, *more):
-        seen.append(grid_jobs.shared().federation(trial.setting.data))
+        seen.append(grid_jobs.common().federation(trial.setting.data))
         return train(trial, *more)
 
     monkeypatch.setattr(Trial, "trained", looking)
@@ -423,7 +420,7 @@ def test_a_full_disk_costs_the_files_and_not_the_choice(tmp_path, monkeypatch, c
     def full(path, body):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(import_module("idiolect.study.tune.tuned"), "write_atomic", full)
+    monkeypatch.setattr(import_module("idiolect.study.tuning"), "write_atomic", full)
     found = tuned(directory=tmp_path / "a")
     assert found.best[0].lr in GRID["lr"]
     assert "best.toml could not be written (No space left on device)" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def finish(
 
     A worker that is killed is replaced, and its job is run again. What fails ends the grid; with
     `failed` it is told there, has no result, and the others go on. `share` is what every job finds
-    in `shared()`; workers get it once.
+    in `common()`; workers get it once.
     """
     before = stored(path)
     keys = {job: job.key() for job in jobs}
@@ -141,7 +141,7 @@ Ended = tuple[J, Outcome | Exception]
 _shared: Any = None
 
 
-def shared() -> Any:
+def common() -> Any:
     """What the jobs of a grid have in common."""
     return _shared
 

@@ -14,23 +14,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core import streams
 from ..core.documents import plain
-from ..core.knobs import SettingError, build
+from ..core.knobs import SettingError, build, check, knob
+from ..core.parts import Parts
+from ..core.types import leaves
 from ..data.federation import Federation
+from ..host.evaluation import Evaluator, ScoreSums
+from ..host.settings import HostSettings
 from ..methods import label_of
+from ..models import adapt
+from ..models.adapters import KINDS
 from ..report.progress import style_of
 from ..report.tables import render, splits_table
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
 from ..run.run import run, torch_threads
 from ..run.settings import DTYPES, Settings
+from ..task.context import Here
+from ..task.layout import Split
 from ..task.task import Task
 from ..wire.messages import HEADER
-from .split_candidates import EVERYTHING, NOTHING, Candidate, candidates
-from .split_measure import Measure, Measured
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -346,3 +353,218 @@ def _of_gradient(row: dict[str, Any], clients: int) -> str:
     if together > 2 * left / math.sqrt(clients):
         return f"{text}: there is more for the shared part to learn from all of them"
     return f"{text}: what is left differs from client to client, a mean learns little of it"
+
+
+# -- Which parts of a model could be personal: its blocks or layers, norms, biases, adapters --
+
+NOTHING = "none"  # the shared model for everyone
+EVERYTHING = "all"  # a whole model for each
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A part that could be private, as `part` of a method names it."""
+
+    part: str
+    also: tuple[str, ...] = ()  # other words for the same parameters
+    rank: int = 0  # of the adapters that the model is to be given for it; 0 = it is as it is
+    kind: str = ""  # of these adapters
+
+    @property
+    def name(self) -> str:
+        """What it is called in a table: "layer:2", "adapter (low-rank 4)"."""
+        if not self.rank:
+            return self.part
+        return f"{self.part} ({self.kind}{f' {self.rank}' if self.kind != 'conv' else ''})"
+
+    def on(self, task: Task, start: Tensor) -> tuple[Task, Split, Tensor]:
+        """The task, the split and the start of every client; with adapters, another model."""
+        if not self.rank:
+            return task, task.split(self.part), start
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(task.seed)
+            module = adapt(task.module, self.rank, kind=self.kind)
+        adapted = Task(module, task.criterion, buffers=task.buffers).under(task.numerics)
+        split = adapted.split(self.part)
+        # parameters of the model itself are in the same order as before
+        x0 = split.join(start[: task.d], split.parts(adapted.x0)[1])
+        return adapted, split, torch.cat([x0, start[task.d :]])
+
+
+def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
+    """Those that the user names, separated by semicolons, or all that the structure shows.
+
+    >>> task = Task(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
+    >>> [(c.part, c.also) for c in candidates(task, "", 0, "low-rank")]
+    [('layer:1', ('input',)), ('layer:2', ('output',)), ('biases', ())]
+    """
+    if kind not in KINDS:
+        raise SettingError(f"adapter: {kind!r} is not accepted; one of {', '.join(KINDS)}")
+    rank = check("rank", rank, knob(4, "the inner width of added adapters; 0 = none", low=0), int)
+    parts = task.layout.parts
+    texts = [text.strip() for text in given.split(";") if text.strip()] or _all(parts)
+    found: dict[bytes, Candidate] = {}
+    for text in texts:
+        if "adapter" in text.split(",") and not parts.adapter:
+            continue
+        split = task.split(text)
+        if given and not len(split.theta):
+            raise SettingError(
+                f"parts: {text!r} is not accepted; it is all of the model: nothing would be shared"
+            )
+        if not len(split.theta) or not len(split.w):
+            continue
+        key = split.w.cpu().numpy().tobytes()
+        first = found.get(key)
+        found[key] = Candidate(text) if first is None else _also(first, text)
+    if rank and not parts.adapter:
+        found[b"adapter"] = Candidate("adapter", (), rank, kind)
+    if not found:
+        raise SettingError(
+            "parts: this model has one layer alone, and no part of it could be shared while "
+            "another is private; give it adapters (rank), or a model with several layers"
+        )
+    return list(found.values())
+
+
+def _also(first: Candidate, text: str) -> Candidate:
+    return Candidate(first.part, (*first.also, text))
+
+
+def _all(parts: Parts) -> list[str]:
+    """Blocks and what is around them, or layers; then what is spread over all of them."""
+    blocks = [f"block:{k}" for k in range(1, len(parts.blocks) + 1)]
+    if parts.stack:
+        places = ["embedding", *blocks, "head", "input", "output"]
+    elif parts.blocks:
+        places = ["input", *blocks, "output"]
+    else:
+        places = [f"layer:{k}" for k in range(1, len(parts.layers) + 1)] + ["input", "output"]
+    words = {
+        "norms": parts.norms,
+        "biases": parts.biases,
+        "adapter": parts.adapter,
+        "adapter,norms": parts.adapter and parts.norms,
+    }
+    return places + [word for word, names in words.items() if names]
+
+
+# -- What a split is like, measured: fine-tune the private part w of all clients, θ as it is --
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One candidate with one learning rate: float64[K], of each client."""
+
+    lr: float
+    loss: dict[str, Tensor]  # summed over samples
+    hits: dict[str, Tensor]
+    before: Tensor  # ||∇_θ f_m(θ, w)|| at the start
+    left: Tensor  # ||F_m(θ)||, after fine-tuning
+    mean_left: float  # ||mean F_m(θ)||
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Clients at work: their data, and how they step."""
+
+    data: Federation
+    clients: Tensor  # int64[K]: positions of those that count
+    keys: np.ndarray  # uint64[K]
+    settings: Settings
+    seed: int
+    steps: int
+    random: bool = False  # whether the private part starts anew at random, as FFGG's does
+
+    def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> Measured:
+        """The rate with the least validation loss; what the gradient is at its end."""
+        validation = Evaluator(task, self.data, "valid")
+        best = math.inf
+        for rate in rates:
+            models = self._finetune(task, split, start, rate)
+            sums = self._scores(task, validation, models)
+            loss = float(sums.loss.sum().nan_to_num(math.inf))
+            if loss < best or rate == rates[0]:
+                best, lr, x, valid = loss, rate, models, sums
+        train = self._scores(task, Evaluator(task, self.data, "train"), x)
+        before, left, total = self._gradients(task, split, start, x)
+        chosen = self.clients
+        return Measured(
+            lr,
+            {"train": train.loss[chosen], "valid": valid.loss[chosen]},
+            {"train": train.hits[chosen], "valid": valid.hits[chosen]},
+            before,
+            left,
+            float((total / len(chosen)).norm()),
+        )
+
+    def _finetune(self, task: Task, split: Split, start: Tensor, lr: float) -> Tensor:
+        """The models of all clients, x[K, d + m]."""
+        models = start.repeat(len(self.clients), 1)
+        for at in torch.arange(len(self.clients)).split(self._at_once(task)):
+            here = self._here(at)
+            x = models[at]
+            if self.random and len(split.w):
+                x[:, split.w] = task.draw(here.keys("private start"))[:, split.w]
+            models[at] = self._steps(task, split, x, here, lr)
+        return models
+
+    def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> ScoreSums:
+        sums = evaluator.blank()
+        for at in torch.arange(len(self.clients)).split(self._at_once(task)):
+            evaluator.personal(models[at], self.clients[at], sums)
+        return sums
+
+    def _steps(self, task: Task, split: Split, x: Tensor, here: Here, lr: float) -> Tensor:
+        if x.shape[-1] > task.d:
+            here.statistics = {"w": x[:, task.d :].clone()}
+        x = x[:, : task.d].clone()
+        for _ in range(self.steps if len(split.w) else 0):
+            g = task.grad(x, here.draw())
+            x[:, split.w] -= lr * g[:, split.w]
+        return here.complete(x)
+
+    def _gradients(
+        self, task: Task, split: Split, start: Tensor, models: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """||∇_θ f_m|| before and after, on all training data; and the sum of the F_m."""
+        task = task.under(clip=0.0) if task.numerics.clip else task
+        before, left = [], []
+        total = start.new_zeros(len(split.theta), dtype=torch.float64)
+        longest = int(self.data.sizes("train")[self.clients].max())
+        for at in torch.arange(len(self.clients)).split(self._at_once(task, longest)):
+            there = start.expand(len(at), -1)
+            before.append(self._shared(task, split, there, at).norm(dim=1).double())
+            F = self._shared(task, split, models[at], at)
+            left.append(F.norm(dim=1).double())
+            total += F.double().sum(0)
+        return torch.cat(before).cpu(), torch.cat(left).cpu(), total
+
+    def _shared(self, task: Task, split: Split, x: Tensor, at: Tensor) -> Tensor:
+        """∇_θ f_m(x_m) of these clients, on all their training data."""
+        here = self._here(at, "full")
+        if x.shape[-1] > task.d:
+            here.statistics = {"w": x[:, task.d :].clone()}
+        return task.grad(x[:, : task.d].contiguous(), here.draw())[:, split.theta]
+
+    def _here(self, at: Tensor, batching: str = "") -> Here:
+        s = self.settings
+        return Here(
+            self.data,
+            self.clients[at],
+            clients=self.keys[at.numpy()],
+            seed=self.seed,
+            round=s.rounds,
+            batch=s.batch,
+            batching=batching or s.batching,
+            dtype=DTYPES[s.dtype],
+            purpose="split",
+        )
+
+    def _at_once(self, task: Task, batch: int = 0) -> int:
+        """Rows at once, as a host has them."""
+        s = self.settings
+        host = HostSettings(chunk=s.chunk, memory=int(s.memory * 2**30))
+        size = task.dtype.itemsize
+        values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
+        return host.rows_at_once(task.d * size, values * size, batch or s.batch)

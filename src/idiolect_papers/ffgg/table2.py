@@ -25,8 +25,8 @@ from idiolect.methods.local import Local
 from idiolect.run.result import Result
 from idiolect.run.run import run
 from idiolect.run.session import Start
-from idiolect.study.split_candidates import Candidate
-from idiolect.study.tune.withheld import without_test
+from idiolect.study.search import without_test
+from idiolect.study.splits import Candidate
 from idiolect.task.task import Task
 
 from ..known_words import known_words

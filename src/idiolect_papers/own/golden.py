@@ -20,7 +20,8 @@ from idiolect.methods.partial import SplitMethod
 from idiolect.report.format import count, number, size
 from idiolect.report.tables import majority_row
 from idiolect.run.run import run
-from idiolect.study.sweep import Setting, Stock, merged
+from idiolect.study.results import merged
+from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
 from ..runs import stored_runs

@@ -16,7 +16,8 @@ from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.methods import LpProj
 from idiolect.projections import PROJECTIONS
-from idiolect.study.sweep import Setting, Stock, merged
+from idiolect.study.results import merged
+from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
 from ..runs import stored_runs

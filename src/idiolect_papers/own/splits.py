@@ -21,8 +21,7 @@ from idiolect.report.format import count, number
 from idiolect.run.plan import read_method
 from idiolect.run.run import run
 from idiolect.run.session import Start
-from idiolect.study.split_candidates import Candidate
-from idiolect.study.splits import Splits, splits, without_test
+from idiolect.study.splits import Candidate, Splits, splits, without_test
 from idiolect.task.task import Task
 
 from ..runs import Work, finished

@@ -9,7 +9,7 @@ from ...core.files import given_path
 from ...report.console import OUT, say
 from ...report.progress import Meter, style_of
 from ...study.advise.advise import advise as run_advise
-from ...study.advise.asking import REFUSED, Asking
+from ...study.advise.options import REFUSED, Asking
 from ..options import Flags, Parser, plan_of, training_flags
 from ..output import directory_for
 

@@ -53,7 +53,7 @@ def resume(argv: list[str]) -> None:
 def _resume(path: Path, parsed: Any) -> None:
     """Whatever the directory holds: a run, a comparison, a pipeline, a sweep or a tuning."""
     how: bool | str = "force" if parsed.force else True
-    if (path / sweep.MANIFEST).exists():
+    if (path / sweep.SWEEP).exists():
         _refuse_changes(
             parsed,
             f"{path} is a sweep, whose runs stay as they are: another `idiolect sweep` with this "
@@ -61,7 +61,7 @@ def _resume(path: Path, parsed: Any) -> None:
         )
         sweep.resume(path, parsed.json, parsed.quiet)
         return
-    if (path / tune.MANIFEST).exists():
+    if (path / tune.TUNING).exists():
         _refuse_changes(parsed, f"{path} is a tuning, whose runs stay as they are")
         tune.resume(path, parsed.json, parsed.quiet)
         return

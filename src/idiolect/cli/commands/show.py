@@ -18,10 +18,8 @@ from ...run.result import Result
 from ...study.comparison import Comparison
 from ...study.load import load
 from ...study.manifest import COMPARE
-from ...study.sweep.stored import read_sweep
-from ...study.sweep.sweep import MANIFEST as SWEEP
-from ...study.tune.tune import FINAL
-from ...study.tune.tune import MANIFEST as TUNING
+from ...study.results import SWEEP, read_sweep
+from ...study.tune import FINAL, TUNING
 from ..options import Flags, Parser
 from ..output import add_against, add_also, add_clients_table, panels
 

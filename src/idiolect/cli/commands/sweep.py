@@ -12,9 +12,9 @@ from ...core.knobs import SettingError
 from ...core.text import shown
 from ...report.console import OUT, say
 from ...run.plan import Plan
+from ...study.progress import watched
+from ...study.results import SWEEP
 from ...study.sweep import sweep_plans
-from ...study.sweep.progress import watched
-from ...study.sweep.sweep import MANIFEST
 from ..options import Parser, plans_of, training_flags
 from ..output import directory_for, resumable
 
@@ -80,7 +80,7 @@ def run(
 
 def resume(directory: Path, as_json: bool, quiet: bool) -> None:
     """Go on with a sweep that was stopped."""
-    saved = read_json(directory / MANIFEST)
+    saved = read_json(directory / SWEEP)
     if not isinstance(saved, dict) or "plans" not in saved:
         raise SettingError(
             f"resume: {directory} holds a sweep that was started in Python; the same call of "
@@ -88,6 +88,6 @@ def resume(directory: Path, as_json: bool, quiet: bool) -> None:
         )
     grid = saved.get("grid")
     if not isinstance(saved["plans"], list) or not isinstance(grid, dict):
-        raise SettingError(f"resume: cannot use {directory / MANIFEST}: no sweep is described")
-    plans = [Plan.read(plan, MANIFEST) for plan in saved["plans"]]
+        raise SettingError(f"resume: cannot use {directory / SWEEP}: no sweep is described")
+    plans = [Plan.read(plan, SWEEP) for plan in saved["plans"]]
     run(plans, grid, 0, directory, as_json, quiet)

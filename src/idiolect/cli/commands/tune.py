@@ -12,12 +12,10 @@ from ...core.knobs import SettingError
 from ...methods import METHODS
 from ...report.console import OUT, say
 from ...run.plan import Plan
-from ...study.sweep.progress import watched
-from ...study.tune import Tuned, tune_plans
-from ...study.tune.grids import grid_of, is_compressor
-from ...study.tune.how import How, read_how
-from ...study.tune.table import heading
-from ...study.tune.tune import MANIFEST
+from ...study.grids import grid_of, is_compressor
+from ...study.progress import watched
+from ...study.tune import TUNING, How, read_how, tune_plans
+from ...study.tuning import Tuned, heading
 from ..options import Parser, plans_of, training_flags
 from ..output import directory_for, meter, resumable
 
@@ -140,15 +138,15 @@ def show(tuned: Tuned, directory: Path) -> None:
 
 def resume(directory: Path, as_json: bool, quiet: bool) -> None:
     """Go on with a tuning that was stopped."""
-    saved = read_json(directory / MANIFEST)
+    saved = read_json(directory / TUNING)
     if not isinstance(saved, dict) or "plans" not in saved:
         raise SettingError(
             f"resume: {directory} holds a tuning that was started in Python; the same call of "
             "idiolect.tune with this directory goes on with it"
         )
     if not isinstance(saved["plans"], list) or not saved["plans"]:
-        raise SettingError(f"resume: cannot use {directory / MANIFEST}: no tuning is described")
-    plans = [Plan.read(plan, MANIFEST) for plan in saved["plans"]]
-    how = How.read(saved, MANIFEST)
+        raise SettingError(f"resume: cannot use {directory / TUNING}: no tuning is described")
+    plans = [Plan.read(plan, TUNING) for plan in saved["plans"]]
+    how = How.read(saved, TUNING)
     jobs = saved.get("jobs", 0)
     run(plans, how, jobs if isinstance(jobs, int) else 0, directory, as_json, quiet)

@@ -12,8 +12,8 @@ over all held-out samples. Its variance has two parts:
 
 Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
 variance is that with one more sample that the first candidate alone has right, and one that the
-other has: a few samples on which the two agree do not show that they always do. Fewer than LEAST
-held-out samples show nothing.
+other has: a few samples on which the two agree do not show that they always do. Fewer
+than HELD_OUT_SAMPLES show nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MANY = 10  # clients from which on an interval is over clients
-LEAST = 20  # held-out samples below which no error is told
+HELD_OUT_SAMPLES = 20  # held-out samples below which no error is told
 LEVEL = 0.05  # of all intervals: 95 %
 
 
@@ -82,7 +82,7 @@ class Held:
         owner = self.owner[seen]
         each = _mean(d[:, seen])  # over seeds
         mean = float(each.mean()) if len(each) else math.nan
-        if len(each) < LEAST:
+        if len(each) < HELD_OUT_SAMPLES:
             return Gain(mean, math.nan, 0, level)
         count, of_client, spread = by_client(each, owner, self.clients)
         present = count > 0

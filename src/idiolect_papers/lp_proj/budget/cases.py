@@ -12,7 +12,7 @@ from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.method import Method
 from idiolect.methods import FedAvg, Local, make_method
-from idiolect.study.tune.grids import grid_of
+from idiolect.study.grids import grid_of
 from idiolect.task.task import Task
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idiolect.report.targets import Curve, Goals, curve
-from idiolect.study.sweep import Setting, Stock, merged
+from idiolect.study.results import merged
+from idiolect.study.sweep import Setting, Stock
 
 from ...runs import Runs, Summary
 from .cases import TUNED, Candidate, Case

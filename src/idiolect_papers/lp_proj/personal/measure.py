@@ -12,8 +12,8 @@ from idiolect.core.documents import plain
 from idiolect.core.files import write_json
 from idiolect.method import Method
 from idiolect.study.collaboration import pearson
+from idiolect.study.grids import Point
 from idiolect.study.sweep import Setting, Stock
-from idiolect.study.tune.grids import Point
 
 from ...runs import Runs
 from .cases import Case, Size

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from idiolect.method import Method
 from idiolect.methods import Local, make_method
-from idiolect.study.tune.grids import Point, grid_of
+from idiolect.study.grids import Point, grid_of
 
 from .cases import Case, Size
 

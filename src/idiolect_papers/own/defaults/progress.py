@@ -8,7 +8,7 @@ from pathlib import Path
 
 from idiolect.report.console import say
 from idiolect.study.many import Outcome, finish
-from idiolect.study.sweep.progress import watched
+from idiolect.study.progress import watched
 
 from .jobs import Run
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 from idiolect.data.federation import Federation
+from idiolect.study.progress import watched
+from idiolect.study.search import search
 from idiolect.study.sweep import Setting, Stock
-from idiolect.study.sweep.progress import watched
-from idiolect.study.tune.search import search
 
 from ...runs import Runs
 from .cases import METHODS, PERSONALISED, Case, candidates

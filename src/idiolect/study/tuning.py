@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.documents import plain
-from ...core.files import write_atomic, write_json
-from ...core.text import shown
-from ...method import Method
-from ...report.tables import render
-from ...run.directory import on_disk
-from ...run.result import Result
-from ..comparison import Comparison
-from .contender import Contender
-from .cost import Cost
-from .files import settings_text
-from .search import Search, Standing
-from .table import heading, standings_table
+from ..core.columns import Column, fitted_table
+from ..core.documents import plain
+from ..core.files import write_atomic, write_json
+from ..core.knobs import build, check, kinds_of, written
+from ..core.text import shown
+from ..core.toml import toml_sections
+from ..data import DATASETS
+from ..method import Method
+from ..methods import METHODS
+from ..models import MODELS, options_of
+from ..report.tables import render
+from ..run.directory import on_disk
+from ..run.plan import Plan
+from ..run.result import Result
+from ..run.settings import Settings
+from .comparison import Comparison
+from .grids import Contender
+from .search import Cost, Criterion, Search, Standing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -205,3 +211,128 @@ class Tuned:
 
     def __repr__(self) -> str:
         return f"Tuned({', '.join(map(shown, self.names))}; best {shown(self.winner)})"
+
+
+# -- The settings of a search side by side --
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def heading(criterion: Criterion, seeds: Mapping[str, Sequence[int]]) -> str:
+    """What was done, in a line."""
+    told = {what: ", ".join(map(str, some)) for what, some in seeds.items()}
+    return (
+        f"chosen by {criterion} of seed {told['search']}; "
+        f"final run on test data with seed {told['final']}"
+    )
+
+
+def standings_table(
+    searches: Mapping[str, Search], names: Sequence[str], most: int, width: int
+) -> Table:
+    """The best setting of every method and the next ones, `most` of each."""
+    rows = []
+    hidden = 0
+    for name in names:
+        standings = searches[name].standings(name)
+        hidden += len(standings[most:])
+        for number, one in enumerate(standings[:most]):
+            label = "" if number else shown(name)
+            rows.append((label, _varied(one), _figure(one), _behind(one, number)))
+    caption = "± one standard error of the difference; = within it, as good as the best"
+    if hidden:
+        caption += f"\n{hidden} more settings are in table.csv and rows()"
+    columns = [
+        Column("method", 0, lambda row: row[0], words=True),
+        Column("settings", 0, lambda row: row[1], words=True),
+        Column("validation", 0, lambda row: row[2]),
+        Column("behind the best", 1, lambda row: row[3]),
+    ]
+    title = f"settings by {searches[names[0]].criterion}"
+    return fitted_table(columns, rows, width, title, caption)
+
+
+def _varied(one: Standing) -> str:
+    return " ".join(f"{name}={shown(_text(v))}" for name, v in one.setting.varied.items()) or "–"
+
+
+def _figure(one: Standing) -> str:
+    return "not finite" if one.figure is None else f"{one.figure:.4f}"
+
+
+def _behind(one: Standing, number: int) -> str:
+    if not number:
+        return "best"
+    if one.figure is None:
+        return ""
+    error = f" ± {one.error:.4f}" if one.error == one.error else ""
+    return f"{'= ' if one.tied else ''}{one.gap:.4f}{error}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- The chosen settings as a file that `idiolect run --config` takes --
+
+
+def settings_text(
+    name: str,
+    method: Method,
+    run: Mapping[str, Any],
+    plan: Plan | None,
+    why: str,
+    told: Collection[str] = (),
+) -> str:
+    """[method] and [run]; [data], [model] and [task] too where they have names.
+
+    `told`: fields of the method that stand there even where they have their default.
+    """
+    sections = {
+        "method": {"name": name, **_changed(name, method, told)},
+        "run": _typed_run(run),
+    }
+    if plan is not None:
+        sections["run"] |= {"loss": plan.loss} if plan.loss else {}
+        sections["task"] = dict(plan.task_options)
+        sections["data"] = {
+            "name": plan.data,
+            **_typed(DATASETS.find(plan.data), plan.data_options),
+        }
+        if plan.model:
+            options = _typed(options_of(MODELS.find(plan.model)), plan.model_options)
+            sections["model"] = {"name": plan.model, **options}
+    comment = "".join(f"# {line}\n" for line in why.splitlines())
+    return comment + toml_sections(sections)
+
+
+def _changed(name: str, method: Method, told: Collection[str]) -> dict[str, Any]:
+    """The fields that are told, and those that differ from what the name alone gives."""
+    fixed = METHODS.find(name)[1] if name in METHODS.known() else {}
+    values = method.as_dict()
+    return {
+        f.name: values[f.name]
+        for f in dataclasses.fields(method)
+        if f.name in told
+        or (f.metadata and getattr(method, f.name) != fixed.get(f.name, f.default))
+    }
+
+
+def _typed_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as given, in their types; but for targets, which would stop the run."""
+    values = build(Settings, dict(run), "run").as_dict()
+    told = [name for name in run if name not in ("target_accuracy", "target_value")]
+    return {name: values[name] for name in told if values[name] is not None}
+
+
+def _typed(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in the types of their fields: the command line has them as text."""
+    known = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    kinds = kinds_of(cls) if known else {}
+    return {
+        name: written(known[name], check(name, value, known[name], kinds[name]))
+        if name in known and known[name].metadata
+        else value
+        for name, value in given.items()
+    }

@@ -9,16 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...core.files import write_atomic
-from ...host.scores import interval
-from ...report.tables import results_table
-from .trial import Setting, Trial
+from ..core.files import resume_command, write_atomic
+from ..core.knobs import SettingError
+from ..host.scores import interval
+from ..report.tables import results_table
+from .many import records
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from .sweep import Setting, Trial
+
 K = TypeVar("K")
+RUNS = "runs.jsonl"
+SWEEP = "sweep.json"
 TABLE = "table.csv"
 PARQUET = "table.parquet"
 FIGURES = ("mean", "variance", "worst10", "mean_of_clients")
@@ -172,3 +177,26 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """None where one is not known."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
+
+
+# -- A sweep of the past: what its directory holds --
+
+
+def read_sweep(directory: Path) -> list[dict[str, Any]]:
+    """A summary per setting, means over the seeds that are done, in the order of their ends."""
+    by_setting: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for record in records(directory / RUNS):
+        digest, _, *kept = record["key"].split("-")
+        label = str(record["job"]).rpartition(" seed=")[0]
+        by_setting.setdefault((label, digest, *kept), []).append(record["result"])
+    if not by_setting:
+        raise SettingError(
+            f"directory: no run of the sweep in {directory} has ended yet; "
+            f"go on with it: {resume_command(directory)}"
+        )
+    try:
+        return [merged(label, found) for (label, *_), found in by_setting.items()]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise SettingError(
+            f"directory: cannot use {directory / RUNS}: a run in it has no {error}"
+        ) from None

@@ -1,38 +1,159 @@
-"""Run every setting of a grid with every seed, in worker processes; nothing is run twice."""
+"""One run of a sweep, with one seed: a job that any process of this machine can do."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import math
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from ...core.documents import plain
-from ...core.files import write_json
-from ...core.knobs import SettingError, build
-from ...core.text import warnings_once
-from ...data.federation import Federation
-from ...data.shared import shared
-from ...method import Method
-from ...methods import name_of
-from ...run.directory import RunDirectory, on_disk
-from ...run.plan import AnyMethod, AnyModel, Plan, read_task
-from ...run.settings import Settings
-from ...run.typed_settings import RunSettings
-from ...run.validate import check
-from ...task.task import Task
-from ..compare import Row
-from ..many import finish
-from .axes import Axis, check_axes, combinations, read_axes
-from .rows import Sweep
-from .trial import FORMAT, Setting, Stock, Trial
+from torch import Tensor
 
-RUNS = "runs.jsonl"
-MANIFEST = "sweep.json"
+from ..core.documents import plain
+from ..core.files import write_json
+from ..core.knobs import SettingError, build
+from ..core.text import warnings_once
+from ..core.types import map_tree
+from ..data.federation import Federation
+from ..data.shared import SharedData, shared
+from ..method import Method
+from ..methods import name_of
+from ..run.callbacks import Callback, Moment
+from ..run.directory import RunDirectory, on_disk
+from ..run.identity import identity_of
+from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.result import Result
+from ..run.run import run
+from ..run.settings import Settings
+from ..run.typed_settings import RunSettings
+from ..run.validate import check
+from ..task.task import Task
+from .compare import Row
+from .many import common, finish
+from .results import RUNS, SWEEP, Sweep
+from .space import Axis, check_axes, combinations, read_axes
+
+FORMAT = 1  # of stored results: a change in what they mean makes the old ones void
+
+
+def _valid_by_client(result: Result) -> list[float]:
+    """The figure that settings are chosen by, on every client's validation data."""
+    chosen = result.record.settings.get("metric")
+    unknown = math.isnan(result.record.seeds[0].final["valid"]["accuracy"])
+    measure = chosen or ("loss" if unknown else "accuracy")
+    return [row[f"valid_{measure}"] for row in result.clients_table()]
+
+
+KEPT: dict[str, Callable[[Result], list[Any]]] = {  # what a summary leaves out
+    "by_round": Result.rounds_table,
+    "by_client": Result.clients_table,
+    "valid_by_client": _valid_by_client,
+}
+GLOBAL = "global_by_round"  # the global model in every evaluated round: it is watched, see there
+
+
+@dataclass
+class Stock:
+    """What all trials have in common: data and models by name."""
+
+    data: dict[str, Federation | SharedData]
+    tasks: dict[str, Task]
+    opened: dict[str, Federation] = field(default_factory=dict)
+
+    def federation(self, name: str) -> Federation:
+        """Data by name; opened once per process."""
+        if name not in self.opened:
+            found = self.data[name]
+            self.opened[name] = found.open() if isinstance(found, SharedData) else found
+        return self.opened[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data, "tasks": self.tasks, "opened": {}}
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What the runs of a sweep with several seeds have in common."""
+
+    method: Method
+    run: dict[str, Any]  # settings, but for the seed
+    data: str  # names of a `Stock`
+    task: str
+    name: str  # of the method
+    varied: dict[str, Any]  # by the grid: name -> value
+
+    @property
+    def label(self) -> str:
+        """A few words: the method, and what is varied."""
+        return " ".join([self.name, *(f"{k}={_text(v)}" for k, v in self.varied.items())])
+
+    def digest(self, task: Task, federation: Federation) -> str:
+        """Of everything that its results depend on, but for the seed."""
+        settings = build(Settings, self.settings(0), "run")
+        identity = identity_of(self.method, task, federation, settings)
+        del identity["id"]
+        text = json.dumps([FORMAT, plain(identity), self.label], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def settings(self, seed: int) -> dict[str, Any]:
+        """Of the run with a seed. One thread by default: a result depends on no number of jobs."""
+        return {"threads": 1, **self.run, "seed": seed, "seeds": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One run of a sweep."""
+
+    setting: Setting
+    seed: int
+    digest: str  # of everything that the result depends on, but for the seed
+    keep: tuple[str, ...] = ()  # names of `KEPT`, or `GLOBAL`: more than the summary
+
+    def key(self) -> str:
+        return "-".join([self.digest, str(self.seed), *self.keep])
+
+    def cost(self) -> float:
+        """Rounds: what is known before it has run."""
+        return float(build(Settings, self.setting.settings(self.seed), "run").rounds)
+
+    def describe(self) -> str:
+        return f"{self.setting.label} seed={self.seed}"
+
+    def train(self) -> dict[str, Any]:
+        return self.trained()
+
+    def trained(self, on_evaluate: Callback | None = None) -> dict[str, Any]:
+        """The run itself; `on_evaluate` as in `run`."""
+        stock = common()
+        assert isinstance(stock, Stock)
+        given = self.setting.settings(self.seed)
+        began = time.process_time()
+        federation = stock.federation(self.setting.data)
+        task = stock.tasks[self.setting.task]
+        watched = GlobalRounds(task, federation) if GLOBAL in self.keep else None
+        watch: dict[str, Any] = {"progress": False, "on_evaluate": watched or on_evaluate}
+        result = run(self.setting.method, task, federation, **watch, **given)
+        kept = {name: KEPT[name](result) for name in self.keep if name != GLOBAL}
+        if watched:
+            kept[GLOBAL] = watched.rows
+        return {**result.summary(), **kept, "cpu_seconds": time.process_time() - began}
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- Run every setting of a grid with every seed, in worker processes; nothing is run twice --
+
 Watch = Callable[[Sequence[Trial]], Any]  # a context whose value hears of ended trials
 Grid = Mapping[str, Any] | Iterable[str]
 
@@ -258,7 +379,7 @@ def folder_for(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[
         return
     with RunDirectory(directory, fresh=True) as folder:
         folder.clear()
-        write_json(directory / MANIFEST, {"format": FORMAT, **plain(dict(manifest))})
+        write_json(directory / SWEEP, {"format": FORMAT, **plain(dict(manifest))})
         yield directory / RUNS
 
 
@@ -277,3 +398,44 @@ def shared_by(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[S
         ) from None
     with shared(stock.opened) as files:
         yield Stock(dict(files), stock.tasks)
+
+
+# -- The global model in every evaluated round, for runs of a sweep --
+
+MOST = 5000  # samples of a split: more would take longer than the training between two of these
+AT_ONCE = 500  # samples of one forward pass
+
+
+@dataclass
+class GlobalRounds:
+    """Hears of evaluated rounds, and keeps loss and accuracy of the global model in each."""
+
+    task: Task
+    federation: Federation
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, moment: Moment) -> None:
+        w = moment.state().get("w")
+        if w is None or len(w) != self.task.d:
+            return
+        row: dict[str, Any] = {"seed": moment.seed, "round": moment.round}
+        for split in ("train", "test"):
+            loss, accuracy = self._figures(w.to(self.task.x0), split)
+            row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
+        self.rows.append(row)
+
+    def _figures(self, w: Tensor, split: str) -> tuple[float, float]:
+        """Means over all samples of a split, or over `MOST` of them that are evenly spaced."""
+        offsets = self.federation.offsets[split]
+        low, high = int(offsets[0]), int(offsets[-1])
+        places = list(range(low, high, max(1, -(-(high - low) // MOST))))
+        loss = hits = 0.0
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            inputs = map_tree(lambda t, some=some: t[some], self.federation.inputs)
+            targets = map_tree(lambda t, some=some: t[some], self.federation.targets)
+            outputs = self.task.outputs_of_one(w, inputs)
+            hit, lost = self.task.criterion.scores(outputs, targets)
+            hits += float(hit.sum())
+            loss += float(lost.sum())
+        return loss / len(places), hits / len(places)

@@ -18,7 +18,7 @@ import numpy as np
 from ...data.read.ids import ClientId
 from .estimate import LEVEL, Held, by_client
 
-LEAST = 5  # samples below which nothing is said of a client
+CLIENT_SAMPLES = 5  # samples below which nothing is said of a client
 GAINS = "gains"
 LOSES = "loses"
 UNTOLD = "cannot be told"
@@ -56,7 +56,7 @@ def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[C
     count, mean, variance = by_client(each, owner, held.clients)
     seeds = np.maximum(_seeds(d, held), 1)
     trainings = held.training_variance(d) / seeds
-    enough = count >= LEAST
+    enough = count >= CLIENT_SAMPLES
     freedom = np.maximum(count - 1, 1)
     error = np.sqrt(variance / np.maximum(count, 1) + trainings)
     with np.errstate(divide="ignore", invalid="ignore"):

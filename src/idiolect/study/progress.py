@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from ...core.text import shown
-from ...report.console import ERR, say
-from ...report.format import duration
-from ...report.progress import SECONDS
-from ..many import Job
+from ..core.text import shown
+from ..report.console import ERR, say
+from ..report.format import duration
+from ..report.progress import SECONDS
+from .many import Job
 
 Kind = tuple[str, ...]  # what a run has in common with others: data and method
 

@@ -1,25 +1,222 @@
-"""Many settings under the seeds of a search, and what validation data say of them."""
+"""What settings are chosen by: a figure on validation data, and how uncertain it is."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from ...core.knobs import SettingError, build
-from ...run.settings import Settings
-from ..sweep import Setting, Stock, Sweep, sweep_settings
-from ..sweep.sweep import Watch
-from .cost import Cost, cost_of
-from .criterion import Criterion, error_over_clients, error_over_seeds, read_criterion
-from .importance import main_effects
-from .withheld import check_validation_data, without_test
+from ..core.knobs import SettingError, build, nearest
+from ..core.types import map_tree
+from ..data.federation import Federation
+from ..host.metrics import direction
+from ..run.settings import Settings
+from .results import Sweep
+from .sweep import Setting, Stock, Watch, sweep_settings
+
+CRITERIA = {  # -> what a summary calls it
+    "pooled": "mean",  # over all validation samples
+    "clients": "mean_of_clients",
+    "worst10": "worst10",  # the mean over the worst tenth of the clients
+}
+Figures = np.ndarray  # of clients, float64[N]; NaN for a client that has none
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A way to sum up a figure of all clients."""
+
+    kind: str  # of `CRITERIA`
+    measure: str  # accuracy, loss or a metric
+    higher: bool  # whether more is better
+
+    def __str__(self) -> str:
+        how = {"pooled": "pooled", "clients": "mean over clients of", "worst10": "worst tenth of"}
+        return f"{how[self.kind]} validation {self.measure}"
+
+    def figure(self, summary: Mapping[str, Any]) -> float | None:
+        """The figure of a run; None where it is not finite."""
+        return summary["valid"][self.measure][CRITERIA[self.kind]]
+
+    def better(self, figure: float | None) -> float:
+        """A number that is larger for a better figure; least for none at all."""
+        if figure is None or not math.isfinite(figure):
+            return -math.inf
+        return figure if self.higher else -figure
+
+    def influence(self, each: Figures, samples: np.ndarray) -> Figures:
+        """What each client adds to the deviation of the figure from its expectation.
+
+        Pooled: n_i (a_i - a) / n; over clients: (a_i - a) / N; worst tenth, with q its boundary:
+        (a_i - q) / k for those in it. The figure's variance over draws of clients is about
+        N / (N - 1) times the sum of squares of these.
+        """
+        known = ~np.isnan(each) & (samples > 0)
+        a = np.where(known, each, 0.0)
+        if self.kind == "worst10":
+            sign = 1.0 if self.higher else -1.0
+            order = np.argsort(np.where(known, sign * each, np.inf), kind="stable")
+            k = math.ceil(0.1 * known.sum())
+            worst = np.zeros(len(each), dtype=bool)
+            worst[order[:k]] = True
+            boundary = a[order[k - 1]] if k else 0.0
+            return np.where(worst, (a - boundary) / max(k, 1), 0.0)
+        weights = np.where(known, samples if self.kind == "pooled" else 1.0, 0.0)
+        weights = weights / max(weights.sum(), 1.0)
+        return weights * (a - (weights * a).sum())
+
+
+def error_over_clients(one: Figures, other: Figures) -> float:
+    """The standard error of the difference of two figures of the same clients, paired.
+
+    >>> round(error_over_clients(np.array([0.1, -0.1, 0.0]), np.zeros(3)), 4)
+    0.1732
+    """
+    z = one - other
+    if len(z) < 2:
+        return math.nan
+    return math.sqrt(len(z) / (len(z) - 1) * float(((z - z.mean()) ** 2).sum()))
+
+
+def error_over_seeds(one: Sequence[float], other: Sequence[float]) -> float:
+    """The standard error of the mean difference of two figures under the same seeds, paired.
+
+    >>> round(error_over_seeds([0.8, 0.9], [0.7, 0.7]), 4)
+    0.05
+    """
+    z = np.array(one) - np.array(other)
+    return float(z.std(ddof=1) / math.sqrt(len(z))) if len(z) > 1 else math.nan
+
+
+def read_criterion(given: str, settings: Settings, federation: Federation) -> Criterion:
+    """A criterion by name. Test data are none.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> str(read_criterion("worst10", il.Settings(), federation))
+    'worst tenth of validation accuracy'
+    """
+    if "test" in str(given).lower().replace("-", "_").split("_"):
+        raise SettingError(
+            f"criterion: {given!r} is not accepted; settings are chosen on validation data alone, "
+            f"by one of {', '.join(CRITERIA)}. Test data are for the final run: chosen by them, "
+            "its figures would flatter"
+        )
+    if given not in CRITERIA:
+        raise nearest(str(given), CRITERIA, "criterion")
+    measure = settings.metric or ("accuracy" if federation.classes else "loss")
+    return Criterion(given, measure, direction(measure, settings.metrics))
+
+
+# -- A federation without its test data: a search cannot look at what it does not have --
+
+
+def without_test(federation: Federation) -> Federation:
+    """The training and validation data of all clients. Not a sample of the test data is in it.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> left = without_test(federation)
+    >>> left.sizes("test").tolist(), federation.samples - left.samples
+    ([0, 0, 0, 0], 48)
+    """
+    end = int(federation.offsets["test"][0])  # rows are ordered by split, test data come last
+    nobody = torch.full_like(federation.offsets["test"], end)
+    return replace(
+        federation,
+        inputs=map_tree(lambda t: t[:end], federation.inputs),
+        targets=map_tree(lambda t: t[:end], federation.targets),
+        sequences=federation.sequences and federation.sequences.of(torch.arange(end)),
+        offsets={**federation.offsets, "test": nobody},
+    )
+
+
+def check_validation_data(federation: Federation) -> None:
+    """Refuse to choose where there is nothing to choose by."""
+    if not bool(federation.sizes("valid").any()):
+        raise SettingError(
+            f"tune: no client of {federation.name} has validation data, and settings are chosen by "
+            "nothing else; make the federation with a share for validation, such as valid=0.2"
+        )
+
+
+# -- What a search cost --
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of all runs of a search; those that were stored before are counted with what they took."""
+
+    runs: int
+    gradients: int  # gradient evaluations, of all clients
+    cpu_seconds: float
+    seconds: float  # from start to end, of the last start
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} runs, {self.gradients:,} gradient evaluations, "
+            f"{self.cpu_seconds:.0f} CPU seconds, {self.seconds:.0f} s from start to end"
+        )
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.runs + other.runs,
+            self.gradients + other.gradients,
+            self.cpu_seconds + other.cpu_seconds,
+            self.seconds + other.seconds,
+        )
+
+
+def cost_of(sweep: Sweep, clients: Mapping[str, int], seconds: float) -> Cost:
+    """The cost of the runs of a sweep; `clients` is how many each of its data sets has."""
+    gradients = sum(
+        summary["gradients_per_client"] * clients[trial.setting.data]
+        for trial, summary in sweep.summaries.items()
+    )
+    spent = sum(summary["cpu_seconds"] for summary in sweep.summaries.values())
+    return Cost(len(sweep.summaries), round(gradients), spent, seconds)
+
+
+# -- How much each field of a grid matters --
+
+
+def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) -> dict[str, float]:
+    """The share of the variance of the figures that each field explains by itself.
+
+    With y the figures, m their mean, and n_v and m_v the number and the mean of those with value v:
+    sum_v n_v (m_v - m)^2 / sum (y - m)^2. In a full grid the shares add up to 1 at most; what is
+    missing is due to fields together. Fields with one value are left out.
+
+    >>> grid = [{"lr": lr, "lam": lam} for lr in (0.1, 1.0) for lam in (0, 1)]
+    >>> main_effects(grid, [0.5, 0.5, 0.9, 0.9])
+    {'lr': 1.0, 'lam': 0.0}
+    """
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    mean = sum(figures) / len(figures) if figures else 0.0
+    total = sum((y - mean) ** 2 for y in figures)
+    found = {}
+    for name in names:
+        groups: dict[str, list[float]] = {}
+        for setting, y in zip(settings, figures, strict=True):
+            groups.setdefault(repr(setting.get(name)), []).append(y)
+        if len(groups) < 2:
+            continue
+        between = sum(len(g) * (sum(g) / len(g) - mean) ** 2 for g in groups.values())
+        found[name] = between / total if total else 0.0
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+# -- Many settings under the seeds of a search, and what validation data say of them --
 
 KEEP = ("valid_by_client",)
 AT_THE_END = ("target_accuracy", "target_value", "keep_best")  # they look at test data, or at none

@@ -1,4 +1,4 @@
-"""Choose settings on validation data, then train with them on fresh seeds and test."""
+"""How to search: a paper's grid, a grid of one's own, or trials in a space."""
 
 from __future__ import annotations
 
@@ -6,33 +6,169 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from ...core.documents import plain
-from ...core.files import private_folder, read_json, write_json
-from ...core.knobs import SettingError, build
-from ...data.federation import Federation
-from ...method import Method
-from ...methods import label_of
-from ...run.plan import AnyMethod, AnyModel, Plan, read_task
-from ...run.settings import Settings
-from ...run.typed_settings import RunSettings
-from ...task.task import Task
-from ..compare import Reporter, compare
-from ..comparison import Comparison, refuse_taken
-from ..manifest import COMPARE
-from ..sweep import Stock
-from ..sweep.sweep import MANIFEST as OF_A_SWEEP
-from ..sweep.sweep import Watch
-from .contender import Contender, read_contenders
-from .how import How, read_how
-from .search import Search, search
-from .study import study_search
-from .tuned import Tuned
-from .withheld import check_validation_data
+from ..core.documents import expect_fields, plain
+from ..core.files import private_folder, read_json, write_json
+from ..core.knobs import SettingError, build
+from ..data.federation import Federation
+from ..method import Method
+from ..methods import label_of
+from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.settings import Settings
+from ..run.typed_settings import RunSettings
+from ..task.task import Task
+from .compare import Reporter, compare
+from .comparison import Comparison, refuse_taken
+from .grids import ANY, PAPERS, Contender, read_contenders
+from .manifest import COMPARE
+from .results import SWEEP
+from .search import Search, check_validation_data, search
+from .space import (
+    Axis,
+    Space,
+    check_axes,
+    derived_space,
+    read_axes,
+    read_file,
+    read_space,
+)
+from .sweep import Stock, Watch
+from .tpe import need_optuna, study_search
+from .tuning import Tuned
 
-MANIFEST = "tune.json"
+TRIALS = 50  # in a space, unless told
+
+
+@dataclass(frozen=True)
+class How:
+    """What is searched, by what it is chosen, and under how many seeds."""
+
+    paper: str = ""  # "paper", "lp-proj", ...; or
+    axes: tuple[Axis, ...] = ()  # a grid of one's own; or
+    space: Mapping[str, Any] | None = None  # a space of one's own, or derived ones, and
+    trials: int = 0
+    criterion: str = "pooled"
+    search_seeds: int = 1
+
+    def check(self, contenders: list[Contender]) -> dict[str, Space]:
+        """Refuse what no method has; the spaces of the methods, where spaces are searched."""
+        for contender in contenders:
+            if contender.row != contender.method and not self.paper and contender.base is None:
+                raise SettingError(
+                    f"methods: {contender.row} is FedAvg through a channel, and known by that name "
+                    "to a paper's grid alone; write fedavg:channel=... for another search"
+                )
+        if self.axes:
+            check_axes(self.axes, [c.kind for c in contenders])
+        if not self.trials:
+            return {}
+        need_optuna()
+        if self.space is None:
+            return {c.name: derived_space(c.kind, c.given) for c in contenders}
+        whole = read_space(self.space, [c.kind for c in contenders])
+        found = {}
+        for c in contenders:
+            mine = {name: e for name, e in whole.items() if Axis(name, ()).place(c.kind)}
+            if not mine:
+                raise SettingError(f"space: nothing in it is a field of {c.name}")
+            found[c.name] = mine
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for the directory of a tuning; the inverse is `How.read`."""
+        return plain(
+            {
+                "grid": self.paper or {axis.name: list(axis.values) for axis in self.axes},
+                "space": None if self.space is None else dict(self.space),
+                "trials": self.trials,
+                "criterion": self.criterion,
+                "search_seeds": self.search_seeds,
+            }
+        )
+
+    @classmethod
+    def read(cls, saved: dict[str, Any], where: str) -> How:
+        """The inverse of `as_dict`, of unknown origin."""
+        hints = {
+            "grid": str | dict[str, list[Any]],
+            "space": dict[str, Any] | None,
+            "trials": int,
+            "criterion": str,
+            "search_seeds": int,
+        }
+        given = {name: saved.get(name) for name in hints}
+        try:
+            expect_fields(given, hints)
+        except ValueError as error:
+            raise SettingError(f"{where}: {error}") from None
+        given |= {"grid": None} if given["trials"] else {"trials": None}
+        return read_how(**given)  # type: ignore[arg-type]
+
+
+def read_how(
+    grid: str | Mapping[str, Any] | Iterable[str] | None = None,
+    space: Mapping[str, Any] | str | Path | None = None,
+    trials: int | None = None,
+    criterion: str = "pooled",
+    search_seeds: int = 1,
+) -> How:
+    """What the user asked for; a paper's grid where nothing was asked for.
+
+    >>> read_how().paper, read_how("lp-proj").paper, read_how(trials=20).trials
+    ('paper', 'lp-proj', 20)
+    """
+    for name, number in (
+        ("search_seeds", search_seeds),
+        ("trials", 1 if trials is None else trials),
+    ):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise SettingError(f"{name}: {number!r} is not accepted; a whole number >= 1")
+    if grid is not None and (space is not None or trials):
+        raise SettingError(
+            "grid: it is not accepted beside a space or trials; a grid is tried out as a whole"
+        )
+    texts = [grid] if isinstance(grid, str) else grid
+    if space is not None or trials:
+        given = None if space is None else _plain_space(space)
+        return How(
+            space=given,
+            trials=trials or TRIALS,
+            criterion=criterion,
+            search_seeds=search_seeds,
+        )
+    if texts is None:
+        return How(ANY, criterion=criterion, search_seeds=search_seeds)
+    if not isinstance(texts, Mapping):
+        texts = list(texts)
+        named = [text for text in texts if "=" not in str(text)]
+        if named and len(texts) == 1:
+            return How(str(named[0]), criterion=criterion, search_seeds=search_seeds)
+        if named:
+            raise SettingError(
+                f"grid: {named[0]!r} is not accepted beside another one; either the grid of a "
+                f"paper ({', '.join((ANY, *PAPERS))}) or your own, NAME=VALUE,VALUE,..."
+            )
+    axes = tuple(read_axes(texts))
+    if not axes:
+        raise SettingError("grid: it is empty; NAME=VALUE,VALUE,... or the name of a paper")
+    for axis in axes:
+        if axis.part in ("data", "model"):
+            raise SettingError(
+                f"grid: {axis.name} is not accepted; settings are chosen for one federation and "
+                "one model"
+            )
+    return How("", axes, criterion=criterion, search_seeds=search_seeds)
+
+
+def _plain_space(space: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """The space by value: a file may change before a tuning goes on."""
+    return dict(space) if isinstance(space, Mapping) else read_file(Path(space))
+
+
+TUNING = "tune.json"
 FINAL = "final"
 SEARCH = "search"
 FORMAT = 1
@@ -215,7 +351,7 @@ class Work:
         """The directory says what is tuned; it goes on with the same tuning only."""
         if self.directory is None:
             return
-        path = self.directory / MANIFEST
+        path = self.directory / TUNING
         now = {"format": FORMAT, **plain(dict(manifest))}
         if path.exists():
             if read_json(path) != _through_json(now):
@@ -225,7 +361,7 @@ class Work:
                 )
             return
         refuse_taken(self.directory)
-        if (self.directory / OF_A_SWEEP).exists():
+        if (self.directory / SWEEP).exists():
             raise SettingError(f"directory: {self.directory} holds a sweep; choose another")
         try:
             private_folder(self.directory)
