@@ -4,7 +4,7 @@ import doctest
 from pathlib import Path
 
 from idiolect import data
-from idiolect.data.sources import SOURCES
+from idiolect.data.download import SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 

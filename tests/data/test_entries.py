@@ -75,11 +75,11 @@ def test_a_function_that_takes_any_option_gets_it():
         (own, {"deep": 3}, "deep: 3 is not accepted"),
         (from_file, {}, "data set from_file: path, clients must be given"),
         (from_file, {"path": "x"}, "data set from_file: clients must be given"),
-        (lambda: [1], {}, "gave a list; it must give a Federation"),
-        (lambda clients, /: None, {}, "its options need names"),
-        (dict, {}, "'dict' is not accepted; it must be a subclass of Knobs with load"),
-        (Knobs, {}, "'Knobs' is not accepted"),
-        (3, {}, "'3' is not accepted"),
+        (lambda: [1], {}, "must return a Federation, got a list"),
+        (lambda clients, /: None, {}, "must take its options by name"),
+        (dict, {}, "'dict' must be a subclass of Knobs with load"),
+        (Knobs, {}, "'Knobs' must be a subclass of Knobs with load"),
+        (3, {}, "'3' must be a subclass of Knobs with load"),
         ("synthetic", {"alhpa": 1}, "did you mean 'alpha'"),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_module_of_the_current_folder_is_found(module, name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own_visits:count", "'own_visits:count' is not accepted; it must be a subclass of Knobs"),
+        ("own_visits:count", "^data set: 'own_visits:count' must be a subclass of Knobs"),
         ("own_visits:nothing", "module 'own_visits' has no 'nothing'"),
         ("no_such_module:Name", "cannot be imported"),
         ("visits", "'visits' is unknown"),

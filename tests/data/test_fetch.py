@@ -15,8 +15,8 @@ from functools import partial
 import pytest
 
 from idiolect.core.knobs import SettingError
-from idiolect.data import download, fetch
-from idiolect.data.sources import SOURCES, DataSource, File, Way
+from idiolect.data import download
+from idiolect.data.download import SOURCES, DataSource, File, Way
 
 BODY = {"a": b"first file " * 100, "b": b"second"}
 FILES = {name: File(len(body), hashlib.sha256(body).hexdigest()) for name, body in BODY.items()}
@@ -81,19 +81,19 @@ def test_files_are_fetched_once_and_then_kept(cache, site, monkeypatch):
     folder, address = site
     fill(folder)
     offer(monkeypatch, each(address))
-    got = fetch.get("toy")
+    got = download.get("toy")
     assert got == cache / "toy" and {p.name: p.read_bytes() for p in got.iterdir()} == BODY
     for path in folder.iterdir():
         path.unlink()
-    assert fetch.get("toy") == got  # the site is empty now
+    assert download.get("toy") == got  # the site is empty now
 
 
 def test_a_corrupt_download_is_refused_and_removed(cache, site, monkeypatch):
     folder, address = site
     fill(folder, {**BODY, "b": b"sEcond"})
     offer(monkeypatch, each(address))
-    with pytest.raises(fetch.FetchError, match="corrupt download: b ") as error:
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match="corrupt download: b ") as error:
+        download.get("toy")
     for known in (FILES["b"].sha256, hashlib.sha256(b"sEcond").hexdigest()):
         assert known in str(error.value)
     assert left(cache) == []
@@ -113,8 +113,8 @@ def test_damaged_or_oversized_downloads_leave_nothing_behind(cache, site, monkey
     fill(folder)
     (folder / "a.gz").write_bytes(damage((folder / "a.gz").read_bytes()))
     offer(monkeypatch, each(address))
-    with pytest.raises(fetch.FetchError, match="toy could not be obtained"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match="toy could not be obtained"):
+        download.get("toy")
     assert left(cache) == []
 
 
@@ -124,11 +124,11 @@ def test_a_wrong_file_in_the_cache_is_set_aside_when_a_source_replaces_it(
     folder, address = site
     fill(folder)
     offer(monkeypatch, each(address))
-    fetch.get("toy")
+    download.get("toy")
     for number, body in enumerate((b"my own data", b"my other data"), start=1):
         (cache / "toy" / "a").write_bytes(body)
         capsys.readouterr()
-        assert (fetch.get("toy") / "a").read_bytes() == BODY["a"]
+        assert (download.get("toy") / "a").read_bytes() == BODY["a"]
         aside = cache / "toy" / f"a.set-aside-{number}"
         assert aside.read_bytes() == body
         told = capsys.readouterr().err
@@ -142,8 +142,8 @@ def test_a_file_in_the_cache_that_no_source_can_replace_stays(cache, monkeypatch
     offer(monkeypatch, *ways)
     (cache / "toy").mkdir(parents=True)
     (cache / "toy" / "a").write_bytes(b"my own data")
-    with pytest.raises(fetch.FetchError) as error:
-        fetch.get("toy")
+    with pytest.raises(download.FetchError) as error:
+        download.get("toy")
     assert (cache / "toy" / "a").read_bytes() == b"my own data" and left(cache) == ["a"]
     found = hashlib.sha256(b"my own data").hexdigest()
     for text in (" a (", FILES["a"].sha256, found, "left as it is", "with path", "move it away"):
@@ -157,17 +157,17 @@ def test_only_old_remains_of_a_killed_download_are_swept(cache, site, monkeypatc
         (cache / "toy" / name).mkdir(parents=True)
         (cache / "toy" / name / "download").write_bytes(b"half")
     os.utime(cache / "toy" / ".part-old", (0, 0))
-    fetch.get("toy")
+    download.get("toy")
     assert left(cache) == [".part-new", "a", "b"]
 
 
 def test_the_next_source_is_tried_and_every_failure_is_told(cache, site, monkeypatch):
     folder, address = site
-    monkeypatch.setattr(fetch.shutil, "which", lambda _: None)
+    monkeypatch.setattr(download.shutil, "which", lambda _: None)
     ways = (Way("npm", "toy@1", {}), Way("apt", "dataset-toy", {}), each(address + "missing/"))
     offer(monkeypatch, *ways)
-    with pytest.raises(fetch.FetchError) as error:
-        fetch.get("toy")
+    with pytest.raises(download.FetchError) as error:
+        download.get("toy")
     for text in (
         "npm package toy@1: npm is not installed",
         "Debian package dataset-toy: apt-get is not installed",
@@ -177,7 +177,7 @@ def test_the_next_source_is_tried_and_every_failure_is_told(cache, site, monkeyp
         assert text in str(error.value)
     fill(folder)
     offer(monkeypatch, *ways, each(address))
-    assert fetch.get("toy").is_dir()
+    assert download.get("toy").is_dir()
 
 
 def test_a_package_client_fills_the_cache(cache, tmp_path, monkeypatch):
@@ -192,10 +192,10 @@ def test_a_package_client_fills_the_cache(cache, tmp_path, monkeypatch):
     members = {n: f"package/{n}" for n in BODY}
     offer(monkeypatch, Way("npm", "toy@1", members, "0" * 64))
     # the archive's own hash is checked first
-    with pytest.raises(fetch.FetchError, match=r"corrupt download: toy-1\.tgz"):
-        fetch.get("toy")
-    offer(monkeypatch, Way("npm", "toy@1", members, fetch.sha256(tmp_path / "toy-1.tgz")))
-    assert (fetch.get("toy") / "b").read_bytes() == BODY["b"]
+    with pytest.raises(download.FetchError, match=r"corrupt download: toy-1\.tgz"):
+        download.get("toy")
+    offer(monkeypatch, Way("npm", "toy@1", members, download.sha256(tmp_path / "toy-1.tgz")))
+    assert (download.get("toy") / "b").read_bytes() == BODY["b"]
 
 
 def test_a_failing_package_client_is_quoted(cache, tmp_path, monkeypatch):
@@ -203,8 +203,8 @@ def test_a_failing_package_client_is_quoted(cache, tmp_path, monkeypatch):
     (tmp_path / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     offer(monkeypatch, Way("npm", "toy@9", {}))
-    with pytest.raises(fetch.FetchError, match="npm failed with status 1: no such version"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match="npm failed with status 1: no such version"):
+        download.get("toy")
 
 
 def test_a_package_client_that_never_ends_is_ended_with_what_it_started(
@@ -214,10 +214,10 @@ def test_a_package_client_that_never_ends_is_ended_with_what_it_started(
     (tmp_path / "npm").write_text(f"#!/bin/sh\nsleep 60 &\necho $$ $! > {pids}\nwait\n")
     (tmp_path / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(fetch, "PATIENCE", 0.3)
+    monkeypatch.setattr(download, "PATIENCE", 0.3)
     offer(monkeypatch, Way("npm", "toy@9", {}))
-    with pytest.raises(fetch.FetchError, match=r"npm was not done after 0\.3 seconds"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match=r"npm was not done after 0\.3 seconds"):
+        download.get("toy")
     started = pids.read_text().split()
     until = time.monotonic() + 5
     while any(alive(pid) for pid in started):
@@ -237,7 +237,7 @@ def tar_way(folder, address, members, names=None, **options):
     """The way to an archive of these members, with its hash."""
     make_tar(folder / "toy.tar.gz", members)
     names = names or {name: f"toy/{name}" for name in BODY}
-    known = fetch.sha256(folder / "toy.tar.gz")
+    known = download.sha256(folder / "toy.tar.gz")
     return Way("tar", address + "toy.tar.gz", names, known, **options)
 
 
@@ -247,16 +247,16 @@ def tar_way(folder, address, members, names=None, **options):
 def test_no_archive_is_opened_before_its_hash_is_right(cache, site, monkeypatch, known, message):
     way = tar_way(*site, [(f"toy/{name}", body) for name, body in BODY.items()])
     offer(monkeypatch, dataclasses.replace(way, sha256=known))
-    monkeypatch.setattr(fetch, "open_tar", lambda _: pytest.fail("opened"))
-    with pytest.raises(fetch.FetchError, match=message):
-        fetch.get("toy")
+    monkeypatch.setattr(download, "open_tar", lambda _: pytest.fail("opened"))
+    with pytest.raises(download.FetchError, match=message):
+        download.get("toy")
     assert left(cache) == []
 
 
 def test_only_members_with_the_expected_names_are_written(cache, site, monkeypatch, tmp_path):
     evil = [("../evil", b"x"), ("/tmp/evil", b"x"), ("toy/../../evil", b"x"), ("toy/extra", b"x")]
     offer(monkeypatch, tar_way(*site, [*evil, ("toy/a", BODY["a"]), ("toy/b", BODY["b"])]))
-    fetch.get("toy")
+    download.get("toy")
     assert (
         left(cache) == ["a", "b"]
         and not list(tmp_path.rglob("evil"))
@@ -274,8 +274,8 @@ def test_only_members_with_the_expected_names_are_written(cache, site, monkeypat
 )
 def test_wrong_archives_are_refused(cache, site, monkeypatch, members, message):
     offer(monkeypatch, tar_way(*site, members))
-    with pytest.raises(fetch.FetchError, match=message):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match=message):
+        download.get("toy")
     assert left(cache) == []
 
 
@@ -284,17 +284,17 @@ def test_an_archive_that_is_none_is_refused(cache, site, monkeypatch):
     gone = b"<html>gone</html>"
     (site[0] / "toy.tar.gz").write_bytes(gone)
     offer(monkeypatch, dataclasses.replace(way, sha256=hashlib.sha256(gone).hexdigest()))
-    with pytest.raises(fetch.FetchError, match="could not be obtained"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match="could not be obtained"):
+        download.get("toy")
 
 
 def test_a_gzipped_member_larger_than_its_file_is_stopped(cache, site, monkeypatch):
     members = [("a.gz", gzip.compress(bytes(10**6))), ("b", BODY["b"])]
     offer(monkeypatch, tar_way(*site, members, {"a": "a.gz", "b": "b"}))
     with pytest.raises(
-        fetch.FetchError, match="corrupt download: a has more than the 1100 bytes expected"
+        download.FetchError, match="corrupt download: a has more than the 1100 bytes expected"
     ):
-        fetch.get("toy")
+        download.get("toy")
     assert left(cache) == []
 
 
@@ -302,8 +302,8 @@ def test_a_cache_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "file"))
     offer(monkeypatch)
-    with pytest.raises(fetch.FetchError, match=r"cannot be made .* IDIOLECT_DATA"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match=r"cannot be made .* IDIOLECT_DATA"):
+        download.get("toy")
 
 
 def test_a_converter_makes_the_files(cache, site, monkeypatch):
@@ -313,20 +313,20 @@ def test_a_converter_makes_the_files(cache, site, monkeypatch):
 
     one = [("one", b"first file ")]
     offer(monkeypatch, tar_way(*site, one, {"packed": "one"}, convert=convert))
-    fetch.get("toy")
+    download.get("toy")
     assert left(cache) == ["a", "b"]
 
 
 def test_an_unknown_name_suggests_the_nearest(cache):
     with pytest.raises(SettingError, match="did you mean 'cifar10'"):
-        fetch.get("cifar")
+        download.get("cifar")
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
-    assert fetch.where() == tmp_path
+    assert download.where() == tmp_path
     monkeypatch.delenv("IDIOLECT_DATA")
-    assert fetch.where().parts[-2:] == (".cache", "idiolect")
+    assert download.where().parts[-2:] == (".cache", "idiolect")
 
 
 @pytest.mark.parametrize("name", SOURCES)

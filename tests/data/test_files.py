@@ -21,8 +21,8 @@ RNG = np.random.default_rng(0)
 
 def write_mnist(folder, train=400, test=100, size=28, packed=False):
     for prefix, n in (("train", train), ("t10k", test)):
-        idx.write(folder / f"{prefix}-images-idx3-ubyte", RNG.integers(0, 256, (n, size, size)))
-        idx.write(folder / f"{prefix}-labels-idx1-ubyte", np.arange(n) % 10)
+        idx.write_idx(folder / f"{prefix}-images-idx3-ubyte", RNG.integers(0, 256, (n, size, size)))
+        idx.write_idx(folder / f"{prefix}-labels-idx1-ubyte", np.arange(n) % 10)
     if packed:
         for path in list(folder.iterdir()):
             (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -50,8 +50,8 @@ def test_clients_are_tested_on_the_classes_they_train_on(tmp_path):
 
 def test_test_samples_come_from_the_test_part_only(tmp_path):
     write_mnist(tmp_path)
-    idx.write(tmp_path / "t10k-images-idx3-ubyte", np.full((100, 28, 28), 255))
-    idx.write(tmp_path / "train-images-idx3-ubyte", np.zeros((400, 28, 28)))
+    idx.write_idx(tmp_path / "t10k-images-idx3-ubyte", np.full((100, 28, 28), 255))
+    idx.write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((400, 28, 28)))
     f = data.load(
         "mnist", path=str(tmp_path), clients=10, partition="dirichlet", alpha=1.0, minimum=5
     )
@@ -81,10 +81,10 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_labels_that_do_not_go_with_the_images_are_refused(tmp_path):
     write_mnist(tmp_path)
-    idx.write(tmp_path / "train-labels-idx1-ubyte", np.zeros(399))
+    idx.write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(399))
     with pytest.raises(SettingError, match="do not go with labels"):
         data.load("mnist", path=str(tmp_path))
-    idx.write(tmp_path / "train-labels-idx1-ubyte", np.full(400, 10))
+    idx.write_idx(tmp_path / "train-labels-idx1-ubyte", np.full(400, 10))
     with pytest.raises(SettingError, match="label 10 lies outside the 10 classes"):
         data.load("mnist", path=str(tmp_path))
 
@@ -116,16 +116,16 @@ def test_damaged_idx_files_are_refused(tmp_path, body, message):
     path = tmp_path / "x"
     path.write_bytes(body)
     with pytest.raises(SettingError, match=message):
-        idx.read(path)
+        idx.read_idx(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_no_memory_is_taken_for_bytes_that_a_short_file_cannot_hold(tmp_path, packed):
-    body = b"\0\0\x08\x01" + struct.pack(">I", idx.LIMIT)
+    body = b"\0\0\x08\x01" + struct.pack(">I", idx.IDX_LIMIT)
     (tmp_path / "x").write_bytes(gzip.compress(body) if packed else body)
     tracemalloc.start()
     with pytest.raises(SettingError, match="promises 1073741824 bytes of data, the file has less"):
-        idx.read(tmp_path / "x")
+        idx.read_idx(tmp_path / "x")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -133,7 +133,7 @@ def test_no_memory_is_taken_for_bytes_that_a_short_file_cannot_hold(tmp_path, pa
 
 def write_cifar(folder, n=40):
     for name in (*cifar.TRAIN, *cifar.TEST):
-        cifar.write(
+        cifar.write_batch(
             folder / f"{name}.bin",
             RNG.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8),
             np.arange(n) % 10,
@@ -154,7 +154,7 @@ def test_a_record_is_label_then_red_green_blue(tmp_path):
     (tmp_path / "b.bin").write_bytes(
         bytes([7]) + bytes([1] * 1024) + bytes([2] * 1024) + bytes([3] * 1024)
     )
-    images, labels = cifar.read(tmp_path / "b.bin")
+    images, labels = cifar.read_batch(tmp_path / "b.bin")
     assert labels.tolist() == [7] and images[0, :, 31, 0].tolist() == [1, 2, 3]
 
 
@@ -165,7 +165,7 @@ def test_a_record_is_label_then_red_green_blue(tmp_path):
 def test_damaged_cifar_batches_are_refused(tmp_path, body, message):
     (tmp_path / "b.bin").write_bytes(body)
     with pytest.raises(SettingError, match=message):
-        cifar.read(tmp_path / "b.bin")
+        cifar.read_batch(tmp_path / "b.bin")
 
 
 def write_png(path, pixels):  # uint8[height, width, 1 or 3]
@@ -176,7 +176,7 @@ def test_png_sheets_become_the_original_batches(tmp_path):
     (tmp_path / "want").mkdir()
     write_cifar(tmp_path / "want", n=4)
     for name in (*cifar.TRAIN, *cifar.TEST):
-        images, _ = cifar.read(tmp_path / "want" / f"{name}.bin")
+        images, _ = cifar.read_batch(tmp_path / "want" / f"{name}.bin")
         write_png(tmp_path / f"{name}.png", images.reshape(4, 3, 1024).transpose(0, 2, 1))
     (tmp_path / "train_lables.json").write_text(json.dumps([0, 1, 2, 3] * 5))
     (tmp_path / "test_lables.json").write_text(json.dumps([0, 1, 2, 3]))

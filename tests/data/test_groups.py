@@ -8,7 +8,8 @@ import pytest
 from data.pickles import dump, new_array, new_frame, old_array
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import repack
+from idiolect.data.sets import groups
+from idiolect.data.sets.groups import write_columns
 
 CHEM97 = "lea,school,student,score,gender,age,gcsescore\n" + "".join(
     f"1,{school},{k},{2 * (k % 6)},{'FM'[k % 2]},{k % 5 - 2},{5 + k / 8}\n"
@@ -51,7 +52,7 @@ def test_a_school_with_few_pupils_is_left_out(folder):
     assert federation.preparation.feature_names == ("gender=F", "gender=M", "age", "gcsescore")
     assert load("chem97", folder, minimum=1).clients == 3
     assert load("chem97", folder, clients=1).ids == (5,)  # the one with most
-    with pytest.raises(SettingError, match="clients: 3 is not accepted; 2 of 3 clients have at"):
+    with pytest.raises(SettingError, match="clients must be at most 2, got 3: 2 of 3 have at"):
         load("chem97", folder, clients=3)
 
 
@@ -114,14 +115,16 @@ def test_a_pickled_table_becomes_a_csv_file(tmp_path):
     numbers = new_array(np.array([[1, 2], [5, 6]]))
     words = old_array(["x, y", float("nan")], shape=(1, 2))
     pack(tmp_path, new_frame(["a", "word", "b"], [(numbers, [0, 2]), (words, [1])], 2))
-    repack.table_to_csv("toy", ("b", "word"))(tmp_path)
+    write_columns(tmp_path / "toy.pkl.xz", ("b", "word"), tmp_path / "toy.csv")
     assert (tmp_path / "toy.csv").read_bytes() == b'b,word\n5,"x, y"\n6,\n'
-    with pytest.raises(SettingError, match="toy: the table has no column 'c'"):
-        repack.table_to_csv("toy", ("a", "c"))(tmp_path)
+    with pytest.raises(SettingError, match=r"toy\.pkl\.xz: the table has no column 'c'"):
+        write_columns(tmp_path / "toy.pkl.xz", ("a", "c"), tmp_path / "toy.csv")
 
 
 def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     (tmp_path / "toy.pkl.xz").write_bytes(lzma.compress(bytes(1000)))
-    monkeypatch.setattr(repack, "UNPACKED", 999)
-    with pytest.raises(SettingError, match="toy: the table unpacks to more than 999 bytes"):
-        repack.table_to_csv("toy", ("a",))(tmp_path)
+    monkeypatch.setattr(groups, "UNPACKED", 999)
+    with pytest.raises(
+        SettingError, match=r"toy\.pkl\.xz: the table unpacks to more than 999 bytes"
+    ):
+        groups.write_columns(tmp_path / "toy.pkl.xz", ("a",), tmp_path / "toy.csv")

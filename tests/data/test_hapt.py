@@ -6,10 +6,9 @@ import pytest
 from data.pickles import dump, old_array, old_frame
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import repack
-from idiolect.data.sets.hapt import Hapt, cut
+from idiolect.data.sets.hapt import CHANNELS, Hapt, cut, recordings_to_arrays
 
-NAMES = [*repack.CHANNELS, "sequence", "label"]
+NAMES = [*CHANNELS, "sequence", "label"]
 
 
 def frame(labels, start=0.0):
@@ -25,7 +24,7 @@ def folder(tmp_path):
     labels = [1] * 60 + [-1] * 5 + [4] * 60 + [7] * 40
     users = {2: [frame(labels, 500.0)], 1: [frame(labels), frame([4] * 30)]}
     (tmp_path / "hapt.pkl").write_bytes(dump(users))
-    repack.recordings_to_arrays(tmp_path)
+    recordings_to_arrays(tmp_path)
     return tmp_path
 
 
@@ -75,7 +74,7 @@ def test_every_activity_is_in_every_split_and_the_seed_decides_which_windows(fol
 
 
 def test_no_window_fits(folder):
-    with pytest.raises(SettingError, match="window: 61 is not accepted"):
+    with pytest.raises(SettingError, match="window must be shorter than the activities, got 61"):
         Hapt(path=str(folder), window=61).load()
 
 
@@ -120,4 +119,4 @@ def test_a_header_that_promises_more_than_the_file_has_takes_no_memory(folder):
 def test_another_pickle_is_refused(tmp_path, users, message):
     (tmp_path / "hapt.pkl").write_bytes(dump(users))
     with pytest.raises(SettingError, match=message):
-        repack.recordings_to_arrays(tmp_path)
+        recordings_to_arrays(tmp_path)

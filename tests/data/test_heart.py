@@ -9,9 +9,9 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import fetch
+from idiolect.data import download
+from idiolect.data.download import SOURCES, File
 from idiolect.data.sets.heart import HOSPITALS, Heart
-from idiolect.data.sources import SOURCES, File
 
 # as in the published files: whole numbers or with a point, "?" for a missing value
 FILES = {
@@ -100,14 +100,14 @@ def test_the_files_are_taken_from_a_wheel_and_nothing_else_is(folder, tmp_path, 
         z.writestr("fedimpute/__init__.py", "boom")
         for name, text in FILES.items():
             z.writestr(way.members[HOSPITALS[name]], text)
-    made = replace(way, sha256=fetch.sha256(wheel), size=wheel.stat().st_size)
+    made = replace(way, sha256=download.sha256(wheel), size=wheel.stat().st_size)
     known = {
         HOSPITALS[name]: File(len(text), hashlib.sha256(text.encode()).hexdigest())
         for name, text in FILES.items()
     }
     monkeypatch.setitem(SOURCES, "heart", replace(SOURCES["heart"], files=known, ways=(made,)))
     monkeypatch.setattr(
-        fetch, "_client", lambda _, to: (to / wheel.name).write_bytes(wheel.read_bytes())
+        download, "_client", lambda _, to: (to / wheel.name).write_bytes(wheel.read_bytes())
     )
     found = data.load("heart", valid=0, test=0)
     assert np.isfinite(found.inputs.numpy()).all() and found.samples == 8

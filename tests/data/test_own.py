@@ -10,7 +10,7 @@ import pytest
 from idiolect import data
 from idiolect.cli.commands.data import data as command
 from idiolect.core.knobs import SettingError
-from idiolect.data.own import OWN
+from idiolect.data.download import OWN
 from idiolect.data.sets import femnist
 from idiolect.data.sets import images as idx
 
@@ -52,7 +52,7 @@ def emnist(folder, subset="byclass", first=0, classes=62, packed=False):
         images[:, 3, 5] = labels  # row 3, column 5 of the file
         for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
             path = folder / f"emnist-{subset}-{split}-{kind}-ubyte"
-            idx.write(path, values)
+            idx.write_idx(path, values)
             if packed:
                 path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
                 path.unlink()
@@ -112,7 +112,7 @@ def test_femnist_is_read_by_writer(tmp_path):
     assert (federation.inputs[:, 0, 0, 0] * 100).round().long().equal(federation.targets)
     assert data.load("femnist", path=str(tmp_path), clients=1).ids == ("f0004",)
     assert data.load("femnist", path=str(tmp_path), minimum=1).clients == 4
-    with pytest.raises(SettingError, match="clients: 4 is not accepted; 3 of 4 writers have"):
+    with pytest.raises(SettingError, match="clients must be at most 3, got 4: 3 of 4 have"):
         data.load("femnist", path=str(tmp_path), clients=4)
 
 
@@ -264,7 +264,7 @@ def test_landmarks_are_read_by_user(tmp_path, place, nested):
     expected = (federation.targets + 1) * 100
     assert (red - expected).abs().max() <= 3  # JPEG
     assert data.load("gldv2", path=str(tmp_path), clients=1).ids == ("11",)
-    with pytest.raises(SettingError, match="clients: 3 is not accepted; 2 of 3 users have"):
+    with pytest.raises(SettingError, match="clients must be at most 2, got 3: 2 of 3 have"):
         data.load("gldv2", path=str(tmp_path), clients=3)
 
 

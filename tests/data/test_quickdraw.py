@@ -10,10 +10,10 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import archives, repack
+from idiolect.data import archives
+from idiolect.data.download import SOURCES, FetchError
 from idiolect.data.sets import images as idx
-from idiolect.data.sets.quickdraw import CLASSES, IMAGES
-from idiolect.data.sources import SOURCES, FetchError
+from idiolect.data.sets.quickdraw import CLASSES, IMAGES, drawings_to_idx
 
 MANY = SOURCES["quickdraw"].ways[0].many
 
@@ -21,7 +21,7 @@ MANY = SOURCES["quickdraw"].ways[0].many
 @pytest.fixture
 def folder(tmp_path):
     images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((5, 20, 28, 28), np.uint8)
-    idx.write(tmp_path / IMAGES, images * 51)
+    idx.write_idx(tmp_path / IMAGES, images * 51)
     (tmp_path / CLASSES).write_text("ant\nbat\ncat\ndog\neel\n")
     return tmp_path
 
@@ -44,7 +44,7 @@ def test_drawings_are_dealt_like_other_pictures(folder, partition):
 
 
 def test_other_files_are_refused_by_name(folder):
-    with pytest.raises(SettingError, match=r"classes: 6 is not accepted; .* has 5"):
+    with pytest.raises(SettingError, match=r"classes must be at most 5, .* got 6"):
         data.load("quickdraw", path=str(folder), classes=6)
     (folder / CLASSES).write_text("ant\n")
     with pytest.raises(SettingError, match="does not go with the 1 names"):
@@ -82,8 +82,8 @@ def test_drawings_of_the_package_become_bytes(tmp_path):
     }
     archives.extract_tar(tar(members), {}, {}, tmp_path, MANY)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ant.ndjson", "hot dog.ndjson"]
-    repack.drawings_to_idx(tmp_path)
-    images = idx.read(tmp_path / IMAGES)
+    drawings_to_idx(tmp_path)
+    images = idx.read_idx(tmp_path / IMAGES)
     assert images.shape == (2, 100, 28, 28) and images[:, 0, 0, 0].tolist() == [128, 255]
     assert (tmp_path / CLASSES).read_text() == "ant\nhot dog\n"
 
@@ -101,4 +101,4 @@ def test_an_archive_is_taken_within_bounds(tmp_path, monkeypatch):
 def test_other_drawings_are_refused(tmp_path, lines):
     (tmp_path / "ant.ndjson").write_text(lines)
     with pytest.raises(SettingError, match=r"ant\.ndjson: 100 drawings of 784 values"):
-        repack.drawings_to_idx(tmp_path)
+        drawings_to_idx(tmp_path)

@@ -7,9 +7,8 @@ import tarfile
 
 import pytest
 
-from idiolect.data import fetch
-from idiolect.data.sources import SOURCES, DataSource, File
-from idiolect.data.ways import sdist
+from idiolect.data import download
+from idiolect.data.download import SOURCES, DataSource, File, Way
 
 SETUP = (
     "open(r'{ran}', 'w').close()\nfrom setuptools import setup\nsetup(name='my-toy', version='1')"
@@ -39,36 +38,37 @@ def offer(tmp_path, monkeypatch):
     def start(sha256=""):
         path = tmp_path / "body"
         path.write_bytes(BODY)
-        known = File(len(BODY), fetch.sha256(path))
-        ways = sdist("my-toy==1", {"a": "my-toy-1/res/a.txt"}, sha256 or fetch.sha256(archive))
-        monkeypatch.setitem(SOURCES, "toy", DataSource({"a": known}, ways[:1], "none"))
+        known = File(len(BODY), download.sha256(path))
+        members = {"a": "my-toy-1/res/a.txt"}
+        way = Way("sdist", "my-toy==1", members, sha256 or download.sha256(archive))
+        monkeypatch.setitem(SOURCES, "toy", DataSource({"a": known}, (way,), "none"))
 
     return start
 
 
 def test_a_source_archive_is_fetched_without_running_its_build(offer, tmp_path):
     offer()
-    folder = fetch.get("toy")
+    folder = download.get("toy")
     assert [p.name for p in folder.iterdir()] == ["a"] and (folder / "a").read_bytes() == BODY
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_source_archive_with_another_hash_is_not_unpacked(offer, tmp_path):
     offer("0" * 64)
-    with pytest.raises(fetch.FetchError, match=r"my-toy==1: .* failed with status"):
-        fetch.get("toy")
+    with pytest.raises(download.FetchError, match=r"my-toy==1: .* failed with status"):
+        download.get("toy")
     assert not (tmp_path / "ran").exists() and not list((tmp_path / "cache" / "toy").iterdir())
 
 
 def test_both_clients_are_asked_for_the_same_archive(tmp_path, monkeypatch):
     for name in ("hapt", "shakespeare"):
         asked = []
-        monkeypatch.setattr(fetch, "_client", lambda *given, asked=asked: asked.append(given))
+        monkeypatch.setattr(download, "_client", lambda *given, asked=asked: asked.append(given))
         for number, way in enumerate(SOURCES[name].ways):
             scratch = tmp_path / f"{name}{number}"
             scratch.mkdir()
-            with pytest.raises(fetch.FetchError, match=r"expected one \*.tar.gz file, found 0"):
-                fetch.ARCHIVES[way.kind](way, scratch, print)
+            with pytest.raises(download.FetchError, match=r"expected one \*.tar.gz file, found 0"):
+                download._archive(way, scratch, print)
             wanted = (scratch / "wanted.txt").read_text()
             assert wanted == f"{way.ref} --hash=sha256:{way.sha256}\n"
         (pip, _, env), (uv, _, _) = asked

@@ -6,8 +6,7 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import repack
-from idiolect.data.sets.shakespeare import Shakespeare, speeches
+from idiolect.data.sets.shakespeare import Shakespeare, plays_to_lines, speeches
 
 PLAY = """Notes of the editor.
 
@@ -76,7 +75,7 @@ def test_headings_may_be_in_capitals_without_a_point():
 def test_plays_become_lines_in_order_of_their_names(tmp_path):
     for name in ("b_gut.txt", "a_gut.txt"):
         (tmp_path / name).write_text(PLAY.replace("\n", "\r\n"), newline="")
-    repack.plays_to_lines(tmp_path)
+    plays_to_lines(tmp_path)
     written = (tmp_path / "shakespeare.jsonl").read_text()
     lines = [json.loads(line) for line in written.splitlines()]
     assert [line["play"] for line in lines] == ["a"] * 4 + ["b"] * 4

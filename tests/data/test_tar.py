@@ -9,10 +9,10 @@ import pytest
 
 from idiolect.data import archives
 from idiolect.data import archives as tar
-from idiolect.data.sources import FetchError, File
+from idiolect.data.download import FetchError
 
 MEMBERS = {"a": "toy/a"}
-FILES = {"a": File(4, "0" * 64)}
+FILES = {"a": 4}
 MB = bytes(1 << 20)
 
 

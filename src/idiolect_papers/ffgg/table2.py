@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from idiolect import data, models, paired_difference
+from idiolect.data.download import where
 from idiolect.data.federation import Federation
-from idiolect.data.fetch import where
 from idiolect.method import Method
 from idiolect.methods.fedalt import FedAlt, FedSim
 from idiolect.methods.fedavg import FedAvg

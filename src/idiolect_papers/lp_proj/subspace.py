@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from idiolect import data, models
-from idiolect.data.fetch import where
+from idiolect.data.download import where
 from idiolect.method import Method
 from idiolect.methods import Local, make_method
 from idiolect.study.sweep import Setting, Stock

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from idiolect import data, models
+from idiolect.data.download import where
 from idiolect.data.federation import Federation
-from idiolect.data.fetch import where
 from idiolect.method import Method
 from idiolect.methods import FedAvg, Local, PFedMe, make_method
 from idiolect.report.format import size as bytes_text

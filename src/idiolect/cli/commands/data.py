@@ -12,9 +12,8 @@ from ...core.columns import fitted_table, words
 from ...core.knobs import SettingError, describe, nearest
 from ...core.text import listed, shown
 from ...data import DATASETS, get, load, picture, table
+from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
-from ...data.own import OWN
-from ...data.sources import SOURCES
 from ...report.console import OUT, literal, say
 from ..options import Flags, Parser, words_among
 

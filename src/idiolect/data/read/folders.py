@@ -22,9 +22,10 @@ from torch import Tensor
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
+from ..entries import register
 from ..federation import Federation
 from ..partition import Partitioned
-from ..splits import ALIASES, SPLITS, complete_split
+from ..splits import ALIASES, SPLITS, Shares, complete_split
 from .convert import check_memory
 from .ids import read_ids
 from .samples import GREY, picture
@@ -36,8 +37,9 @@ TURNED = (5, 6, 7, 8)  # values of the EXIF field of orientation that swap width
 ORIENTATION = 274
 
 
+@register("folder")
 @dataclass(frozen=True)
-class Folder(Partitioned):
+class Folder(Partitioned, Shares):
     """Pictures in folders: client/class/file, or class/file dealt to clients."""
 
     path: str = knob("", "the folder")
@@ -56,7 +58,6 @@ class Folder(Partitioned):
         choices=("classes", "dirichlet", "quantity", "iid"),
     )
     minimum: int = knob(1, "least samples of a client (partitions dirichlet and quantity)", low=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     scale_images: bool = knob(True, "pixels in [0, 1]; otherwise bytes")
     memory: float = knob(4.0, "most GiB that the pictures may take as numbers", above=0)
 
@@ -79,7 +80,7 @@ class Folder(Partitioned):
             files = [f for f, k in zip(files, who, strict=True) if k >= 0]
             labels = labels[who >= 0]
             who = who[who >= 0]
-        options: dict[str, Any] = {"valid": self.valid, "test": self.test, "seed": self.seed}
+        options = self.shares()
         if "split" in levels:
             options["split"] = _split(files, levels, who, options)
         pixels = decode(files, root, self.size, self.colour, self.memory)

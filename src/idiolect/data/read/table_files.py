@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob
 from ...core.text import note
+from ..entries import register
 from ..federation import Federation
 from ..prepare.columns import refuse_twice
 from .frames import TableOptions, read_table
@@ -22,6 +23,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
 
+@register("table")
 @dataclass(frozen=True)
 class TableFile(TableOptions):
     """A CSV or Parquet file with a column of client ids, a target column, and features."""

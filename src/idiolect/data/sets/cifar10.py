@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from ...core.knobs import SettingError
+from ...core.knobs import SettingError, knob
+from ..entries import register
+from .images import Images, Part, find_file
 
 RECORD = 1 + 3 * 32 * 32
 BATCH_LIMIT = 1 << 28  # bytes of one batch; the original ones have 31 MB
@@ -24,7 +28,27 @@ TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = ("test_batch",)
 
 
-def read(path: str | Path) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 32, 32], int64[n]
+@register("cifar10")
+@dataclass(frozen=True)
+class Cifar10(Images):
+    """CIFAR-10: 50,000 + 10,000 colour photographs of ten kinds of things, 32x32 pixels."""
+
+    clients: int = knob(200, "number of clients", low=1)
+
+    name: ClassVar[str] = "cifar10"
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        return self._part(folder, TRAIN), self._part(folder, TEST)
+
+    def _part(self, folder: Path, names: tuple[str, ...]) -> Part:
+        paths = (find_file(folder, f"{name}.bin") for name in names)
+        images, labels = zip(*map(read_batch, paths), strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+
+def read_batch(
+    path: str | Path,
+) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 32, 32], int64[n]
     """Images and labels of one binary batch."""
     path = Path(path)
     try:
@@ -40,8 +64,8 @@ def read(path: str | Path) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 3
     return records[:, 1:].reshape(-1, 3, 32, 32), _labels(records[:, 0], path)
 
 
-def write(path: str | Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """The inverse of `read`."""
+def write_batch(path: str | Path, images: np.ndarray, labels: np.ndarray) -> None:
+    """The inverse of `read_batch`."""
     records = np.concatenate(
         [np.asarray(labels, dtype=np.uint8)[:, None], images.reshape(len(images), -1)], axis=1
     )
@@ -115,7 +139,7 @@ def sheets_to_batches(folder: Path) -> None:
                 raise SettingError(
                     f"{folder / file}: {len(labels)} labels are too few for the images of {name}"
                 )
-            write(folder / f"{name}.bin", images, mine)
+            write_batch(folder / f"{name}.bin", images, mine)
 
 
 def _labels(values: np.ndarray, path: Path) -> np.ndarray:

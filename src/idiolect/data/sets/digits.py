@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.knobs import knob
+from ..entries import register
 from ..federation import Federation
 from ..partition import Partitioned
+from ..splits import Shares
 
 
+@register("digits")
 @dataclass(frozen=True)
-class Digits(Partitioned):
+class Digits(Partitioned, Shares):
     """1,797 handwritten digits of 8x8 pixels in [0, 1], no download; the quickest real data.
 
     >>> f = Digits(clients=10).load()
@@ -21,7 +24,6 @@ class Digits(Partitioned):
     """
 
     clients: int = knob(20, "number of clients", low=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
 
     def load(self) -> Federation:
         from sklearn.datasets import load_digits  # here, because it takes seconds to import
@@ -35,8 +37,6 @@ class Digits(Partitioned):
             labels[used],
             client[used],
             classes=10,
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
             name="digits",
         )

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...core.knobs import SettingError, knob
-from ..own import OWN, own_folder
+from ..download import path_knob
+from ..entries import register
 from .images import Images, Part, idx_part
 
 SUBSETS = {  # name -> classes
@@ -22,6 +23,7 @@ SUBSETS = {  # name -> classes
 }
 
 
+@register("emnist")
 @dataclass(frozen=True)
 class Emnist(Images):
     """EMNIST: handwritten digits and letters, 28x28 pixels, 62 classes; from your files.
@@ -35,16 +37,13 @@ class Emnist(Images):
         f"which files: {', '.join(f'{name} ({n} classes)' for name, n in SUBSETS.items())}",
         choices=tuple(SUBSETS),
     )
-    path: str = knob("", f"folder that holds {OWN['emnist'].expects}")
+    path: str = path_knob("emnist")
 
     name: ClassVar[str] = "emnist"
 
     @property
     def classes(self) -> int:
         return SUBSETS[self.subset]
-
-    def folder(self) -> Path:
-        return own_folder(self.name, self.path)
 
     def read(self, folder: Path) -> tuple[Part, Part]:
         return self._part(folder, "train"), self._part(folder, "test")

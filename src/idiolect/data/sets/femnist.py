@@ -9,22 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
+from ..download import OWN, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
-from ..own import OWN, own_folder
+from ..partition import largest_clients
 from ..read.convert import check_memory
-from ..splits import SPLITS, complete_split
+from ..splits import SPLITS, Shares, complete_split
 
 CLASSES = 62
 SIDE = 28
 LIMIT = 1 << 30  # bytes of a file; LEAF writes about 100 writers per file, some 100 MB
 
-Samples = dict[str, list[tuple[str, np.ndarray, np.ndarray]]]  # writer -> (split, x, y)
+WriterSamples = dict[str, list[tuple[str, np.ndarray, np.ndarray]]]  # writer -> (split, x, y)
 
 
+@register("femnist")
 @dataclass(frozen=True)
-class Femnist(Knobs):
+class Femnist(Shares):
     """FEMNIST: handwritten digits and letters by writer, 28x28, 62 classes; from LEAF's files.
 
     Caldas et al. (2018), LEAF: a benchmark for federated settings.
@@ -32,7 +35,6 @@ class Femnist(Knobs):
 
     clients: int = knob(0, "number of clients, the writers with most samples; 0: all", low=0)
     minimum: int = knob(10, "least samples of a client; others are left out", low=1)
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(
         0.2,
         "share of each client's samples kept for testing, where no folder test is",
@@ -40,21 +42,20 @@ class Femnist(Knobs):
         below=1,
     )
     memory: float = knob(8.0, "most GiB that the pictures may take", above=0)
-    path: str = knob("", f"folder that holds {OWN['femnist'].expects}")
-    seed: int = knob(0, "seed of the split", low=0)
+    path: str = path_knob("femnist")
 
     def load(self) -> Federation:
-        found = self._choose(read_leaf(own_folder("femnist", self.path), self.memory))
-        parts = [(writer, *part) for writer in sorted(found) for part in found[writer]]
+        samples = self._choose(read_leaf(folder_of("femnist", self.path), self.memory))
+        parts = [(writer, *part) for writer in sorted(samples) for part in samples[writer]]
         sizes = [len(y) for *_, y in parts]
         client = np.repeat(np.array([writer for writer, *_ in parts], dtype=object), sizes)
         options: dict[str, Any] = {}
         if any(split for _, split, *_ in parts):
             part = np.repeat([SPLITS.index(split) for _, split, *_ in parts], sizes)
             _, position = np.unique(client.astype(str), return_inverse=True)
-            options["split"] = complete_split(part, position, self.valid, self.test, self.seed)
+            options["split"] = complete_split(part, position, **self.shares())
         else:
-            options = {"valid": self.valid, "test": self.test, "seed": self.seed}
+            options = self.shares()
         return Federation.from_arrays(
             np.concatenate([x for _, _, x, _ in parts]).reshape(-1, 1, SIDE, SIDE),
             np.concatenate([y for *_, y in parts]),
@@ -65,23 +66,15 @@ class Femnist(Knobs):
             **options,
         )
 
-    def _choose(self, found: Samples) -> Samples:
-        sizes = {writer: sum(len(y) for *_, y in parts) for writer, parts in found.items()}
-        trains = {w for w, parts in found.items() if any(split != "test" for split, *_ in parts)}
-        if len(trains) < len(found):
-            note(f"femnist: {len(found) - len(trains)} writers are left out: no training samples")
-        able = sorted(w for w in trains if sizes[w] >= self.minimum)
-        if not max(1, self.clients) <= len(able):
-            raise SettingError(
-                f"clients: {self.clients} is not accepted; {len(able)} of {len(found)} writers "
-                f"have at least {self.minimum} samples"
-            )
-        if self.clients:
-            able = sorted(able, key=lambda w: -sizes[w])[: self.clients]
-        return {w: found[w] for w in able}
+    def _choose(self, samples: WriterSamples) -> WriterSamples:
+        trains = {w for w, parts in samples.items() if any(split != "test" for split, *_ in parts)}
+        if dropped := len(samples) - len(trains):
+            note(f"femnist: {dropped} writers are left out: no training samples")
+        sizes = {w: sum(len(y) for *_, y in samples[w]) for w in trains}
+        return {w: samples[w] for w in largest_clients(sizes, self.clients, self.minimum)}
 
 
-def read_leaf(folder: Path, memory: float) -> Samples:
+def read_leaf(folder: Path, memory: float) -> WriterSamples:
     """All samples below a folder; a split is "" where the folder is not divided."""
     divided = (folder / "train").is_dir()
     places = [(s, folder / s) for s in ("train", "test")] if divided else [("", folder)]
@@ -89,14 +82,14 @@ def read_leaf(folder: Path, memory: float) -> Samples:
     if not files or (divided and files[0][0] != "train"):
         where = folder / "train" if divided else folder
         raise SettingError(f"path: {where} holds no .json file; {OWN['femnist'].expects}")
-    found: Samples = {}
-    taken = 0
+    samples: WriterSamples = {}
+    size = 0
     for split, path in files:
         for writer, x, y in _read(path):
-            taken += x.nbytes
-            check_memory(taken, memory, "path", "the pictures")
-            found.setdefault(writer, []).append((split, x, y))
-    return found
+            size += x.nbytes
+            check_memory(size, memory, "path", "the pictures")
+            samples.setdefault(writer, []).append((split, x, y))
+    return samples
 
 
 def _read(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:

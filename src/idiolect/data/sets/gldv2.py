@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
+from ..download import OWN, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
-from ..own import OWN, own_folder
+from ..partition import largest_clients
 from ..read.folders import decode
+from ..splits import Shares
 
 FILE = "federated_train.csv"
 COLUMNS = ("user_id", "image_id", "class")
@@ -28,8 +31,9 @@ ROWS = 10_000_000  # of the map at most; the published one has 164,172
 Row = tuple[str, str, str]  # user, image, class
 
 
+@register("gldv2")
 @dataclass(frozen=True)
-class Gldv2(Knobs):
+class Gldv2(Shares):
     """Photographs of landmarks by photographer, 2,028 classes (GLDv2); from your files.
 
     Hsu, Qi and Brown (2020), Federated visual classification with real-world data distribution.
@@ -39,32 +43,28 @@ class Gldv2(Knobs):
     clients: int = knob(0, "number of clients, the users with most pictures; 0: all", low=0)
     minimum: int = knob(10, "least pictures of a client; others are left out", low=1)
     skip_missing: bool = knob(False, "leave out pictures that are not there; otherwise refused")
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     memory: float = knob(8.0, "most GiB that the pictures may take as numbers", above=0)
-    path: str = knob("", f"folder that holds {OWN['gldv2'].expects}")
-    seed: int = knob(0, "seed of the split", low=0)
+    path: str = path_knob("gldv2")
 
     def load(self) -> Federation:
-        folder = own_folder("gldv2", self.path)
-        rows, files = self._there(read_map(folder / FILE), folder)
-        chosen = self._choose(rows)
-        kept = [i for i, (user, *_) in enumerate(rows) if user in chosen]
-        names = sorted({rows[i][2] for i in kept}, key=lambda name: (len(name), name))
+        folder = folder_of("gldv2", self.path)
+        rows, files = self._with_pictures(read_map(folder / FILE), folder)
+        sizes = Counter(user for user, *_ in rows)
+        users = set(largest_clients(sizes, self.clients, self.minimum))
+        used = [i for i, (user, *_) in enumerate(rows) if user in users]
+        names = sorted({rows[i][2] for i in used}, key=lambda name: (len(name), name))
         number = {name: k for k, name in enumerate(names)}
         return Federation.from_arrays(
-            decode([files[i] for i in kept], folder, self.size, "rgb", self.memory),
-            np.array([number[rows[i][2]] for i in kept]),
-            [rows[i][0] for i in kept],
+            decode([files[i] for i in used], folder, self.size, "rgb", self.memory),
+            np.array([number[rows[i][2]] for i in used]),
+            [rows[i][0] for i in used],
             class_names=names,
             channels="first",
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
             name="gldv2",
         )
 
-    def _there(self, rows: list[Row], folder: Path) -> tuple[list[Row], list[Path]]:
+    def _with_pictures(self, rows: list[Row], folder: Path) -> tuple[list[Row], list[Path]]:
         """The rows whose pictures are there, and where, relative to the folder."""
         places = [_picture(folder, image) for _, image, _ in rows]
         lost = [image for (_, image, _), place in zip(rows, places, strict=True) if not place]
@@ -77,17 +77,6 @@ class Gldv2(Knobs):
             note(f"gldv2: {len(lost)} of {len(rows)} pictures are not there and left out")
         there = [(r, p) for r, p in zip(rows, places, strict=True) if p is not None]
         return [row for row, _ in there], [place for _, place in there]
-
-    def _choose(self, rows: list[Row]) -> set[str]:
-        sizes = Counter(user for user, *_ in rows)
-        able = sorted(user for user, many in sizes.items() if many >= self.minimum)
-        if not max(1, self.clients) <= len(able):
-            raise SettingError(
-                f"clients: {self.clients} is not accepted; {len(able)} of {len(sizes)} users "
-                f"have at least {self.minimum} pictures"
-            )
-        most = sorted(able, key=lambda user: -sizes[user])
-        return set(most[: self.clients] if self.clients else most)
 
 
 def read_map(path: Path) -> list[Row]:

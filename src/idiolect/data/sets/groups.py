@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import lzma
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ...core.files import given_path
-from ...core.knobs import Knobs, SettingError, knob
-from .. import fetch
+import numpy as np
+
+from ...core.knobs import SettingError, knob
+from ..download import file_in, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
+from ..partition import largest_clients
 from ..prepare.preparation import SCALES
 from ..read.frames import TableOptions, read_table, scale_knob
+from ..splits import Shares
+from . import pickles
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LIMIT = 1 << 26  # bytes of a file; the largest has 5 MB
+UNPACKED = 1 << 26  # bytes of a pickled table; the largest has 6 MB
 
 
 @dataclass(frozen=True)
-class Groups(Knobs):
+class Groups(Shares):
     """A table by group."""
 
     clients: int = knob(0, "number of clients, those with most samples; 0: all", low=0)
@@ -31,10 +39,7 @@ class Groups(Knobs):
         choices=("classes", "values"),
     )
     scale: str = scale_knob()
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    path: str = knob("", "folder that holds the file; empty: obtained once and kept in the cache")
-    seed: int = knob(0, "seed of the split", low=0)
+    path: str = path_knob("")
 
     name: ClassVar[str] = ""
     client: ClassVar[str] = ""  # column of client ids
@@ -44,48 +49,35 @@ class Groups(Knobs):
     missing: ClassVar[str] = "refuse"  # as for tables
 
     def load(self) -> Federation:
-        how = TableOptions(
+        options = TableOptions(
             client=self.client,
             target=self.target,
             kind=self.kind,
             missing=self.missing,
             scale=self.scale,
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
         )
-        return read_table(self.frame(), how, self.name)
+        return read_table(self.frame(), options, self.name)
 
     def frame(self) -> pd.DataFrame:
         """The rows of the clients that take part: id, outcome and features."""
-        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
-        return self.prepare(self._choose(self._read(folder / f"{self.name}.csv")))
+        folder = folder_of(self.name, self.path)
+        return self.prepare(self._choose(self._read(file_in(folder, f"{self.name}.csv", LIMIT))))
 
     def prepare(self, table: pd.DataFrame) -> pd.DataFrame:
         """The columns of the file as outcome and features."""
         raise NotImplementedError
 
     def _choose(self, table: pd.DataFrame) -> pd.DataFrame:
-        sizes = table[self.client].value_counts(sort=False).sort_index()
-        able = sizes[sizes >= self.minimum]
-        if not max(1, self.clients) <= len(able):
-            raise SettingError(
-                f"clients: {self.clients} is not accepted; {len(able)} of {len(sizes)} clients "
-                f"have at least {self.minimum} samples"
-            )
-        if self.clients:
-            able = able.sort_values(ascending=False, kind="stable").iloc[: self.clients]
-        return table[table[self.client].isin(able.index)].reset_index(drop=True)
+        sizes = table[self.client].value_counts(sort=False).to_dict()
+        clients = largest_clients(sizes, self.clients, self.minimum)
+        return table[table[self.client].isin(clients)].reset_index(drop=True)
 
     def _read(self, path: Path) -> pd.DataFrame:
         import pandas as pd
 
-        if not path.is_file():
-            raise SettingError(f"path: {path.parent} holds no file {path.name}")
         kinds = {name: str if name in self.text else "float64" for name in self.columns}
         try:
-            if path.stat().st_size > LIMIT:
-                raise ValueError(f"more than {LIMIT} bytes")
             table = pd.read_csv(path, dtype=kinds, encoding="utf-8")
             if tuple(table.columns) != self.columns:
                 raise ValueError(f"columns {', '.join(self.columns)} are expected")
@@ -103,6 +95,7 @@ class Groups(Knobs):
         return self.target
 
 
+@register("chem97")
 @dataclass(frozen=True)
 class Chem97(Groups):
     """A-level chemistry scores of pupils in 2,410 English schools, from earlier results.
@@ -125,6 +118,7 @@ class Chem97(Groups):
         return table[["school", "score", "gender", "age", "gcsescore"]]
 
 
+@register("insteval")
 @dataclass(frozen=True)
 class InstEval(Groups):
     """Ratings of lectures at ETH Zurich by 2,972 students, 1 (poor) to 5, as classes or values.
@@ -145,6 +139,7 @@ class InstEval(Groups):
         return table[["s", "y", "studage", "lectage", "service", "dept"]]
 
 
+@register("movielens")
 @dataclass(frozen=True)
 class MovieLens(Groups):
     """100,004 ratings of films by 671 people: liked (4 stars or more) or not, or the stars.
@@ -192,3 +187,28 @@ class MovieLens(Groups):
             ],
             axis=1,
         )
+
+
+def table_to_csv(folder: Path) -> None:
+    """`NAME.pkl.xz`, a pickled frame, as `NAME.csv` with the columns of that data set."""
+    (packed,) = folder.glob("*.pkl.xz")
+    name = packed.name.removesuffix(".pkl.xz")
+    columns = next(c.columns for c in (Chem97, InstEval, MovieLens) if c.name == name)
+    write_columns(packed, columns, folder / f"{name}.csv")
+
+
+def write_columns(packed: Path, columns: tuple[str, ...], target: Path) -> None:
+    """Columns of a pickled and compressed frame, as a CSV file."""
+    with lzma.open(packed) as stream:
+        raw = stream.read(UNPACKED + 1)
+    if len(raw) > UNPACKED:
+        raise SettingError(f"{packed.name}: the table unpacks to more than {UNPACKED} bytes")
+    table = pickles.table(pickles.read(raw))
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise SettingError(f"{packed.name}: the table has no column {missing[0]!r}")
+    lists = [np.asarray(table[column], dtype=object).tolist() for column in columns]
+    with open(target, "w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*lists, strict=True))  # None is written as nothing

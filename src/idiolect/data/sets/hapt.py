@@ -7,20 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.files import given_path
-from ...core.knobs import Knobs, SettingError, knob
-from .. import fetch
+from ...core.knobs import SettingError, knob
+from ..download import file_in, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
-from ..splits import SPLITS
+from ..splits import SPLITS, Shares
+from . import pickles
 
 SIGNALS = "hapt-signals.npy"
 ROWS = "hapt-rows.npy"
+CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")  # 1 to 6
 LIMIT = 1 << 28  # bytes of a file; the larger one has 27 MB
 
 
+@register("hapt")
 @dataclass(frozen=True)
-class Hapt(Knobs):
+class Hapt(Shares):
     """What 30 people do (six activities), by windows of acceleration and rotation of their phone.
 
     Reyes-Ortiz, Oneto, Samà, Parra and Anguita (2016), Transition-aware human activity recognition
@@ -29,32 +32,29 @@ class Hapt(Knobs):
 
     window: int = knob(128, "samples in a window, at 50 per second", low=1)
     step: int = knob(64, "samples from one window to the next", low=1)
-    valid: float = knob(0.2, "share of the training windows kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's windows kept for testing", low=0, below=1)
-    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
-    seed: int = knob(0, "seed of the split", low=0)
+    path: str = path_knob("hapt")
 
     def load(self) -> Federation:
-        folder = given_path(self.path, "path") if self.path else fetch.get("hapt")
-        signals = _read(folder / SIGNALS, np.dtype("<f4"), 6)
-        rows = _read(folder / ROWS, np.dtype("<i2"), 3)
+        folder = folder_of("hapt", self.path)
+        signals = _read(folder, SIGNALS, np.dtype("<f4"), 6)
+        rows = _read(folder, ROWS, np.dtype("<i2"), 3)
         if len(signals) != len(rows):
             raise SettingError(f"path: {folder} has {len(signals)} signals for {len(rows)} rows")
         first, run = cut(np.asarray(rows), self.window, self.step)
         if not len(first):
             raise SettingError(
-                f"window: {self.window} is not accepted; no activity lasts as many samples"
+                f"window must be shorter than the activities, got {self.window} samples"
             )
         user, _, label = rows[first].astype(np.int64).T
         part = draw_parts(user * 10 + label, first, run, self)
-        kept = part >= 0
-        first = first[kept]
+        used = part >= 0
+        first = first[used]
         windows = signals[first[:, None] + np.arange(self.window)]  # [n, window, 6]
         return Federation.from_arrays(
             np.ascontiguousarray(windows.transpose(0, 2, 1)),  # channels first
-            label[kept] - 1,
-            user[kept],
-            split=np.array(SPLITS)[part[kept]],
+            label[used] - 1,
+            user[used],
+            split=np.array(SPLITS)[part[used]],
             classes=len(ACTIVITIES),
             class_names=ACTIVITIES,
             name="hapt",
@@ -80,7 +80,7 @@ def cut(rows: np.ndarray, window: int, step: int) -> tuple[np.ndarray, np.ndarra
 
 
 def draw_parts(
-    group: np.ndarray, first: np.ndarray, run: np.ndarray, how: Hapt
+    group: np.ndarray, first: np.ndarray, run: np.ndarray, settings: Hapt
 ) -> np.ndarray:  # -> int64[n]: 0, 1, 2 for train, valid and test, -1: left out
     """A split of the windows of each group (a person's activity), without samples in common.
 
@@ -93,30 +93,53 @@ def draw_parts(
     order = np.lexsort((first, group))
     rank = np.empty(len(group), dtype=np.int64)
     rank[order] = np.arange(len(group)) - np.repeat(sizes.cumsum() - sizes, sizes)
-    place = (np.random.default_rng(how.seed).random(len(sizes)) * sizes).astype(np.int64)
+    place = (np.random.default_rng(settings.seed).random(len(sizes)) * sizes).astype(np.int64)
     rank = (rank + place[group]) % sizes[group]
-    tests = np.rint(how.test * sizes).astype(np.int64)
-    valids = np.rint(how.valid * (sizes - tests)).astype(np.int64)
+    tests = np.rint(settings.test * sizes).astype(np.int64)
+    valids = np.rint(settings.valid * (sizes - tests)).astype(np.int64)
     part = np.where(rank < tests[group], 2, np.where(rank < (tests + valids)[group], 1, 0))
     out = part.copy()
-    for gap in range(1, -(-how.window // how.step)):  # windows of one run are neighbours
-        near = (run[gap:] == run[:-gap]) & (first[gap:] - first[:-gap] < how.window)
+    for gap in range(1, -(-settings.window // settings.step)):  # windows of one run are neighbours
+        near = (run[gap:] == run[:-gap]) & (first[gap:] - first[:-gap] < settings.window)
         left, right = part[:-gap], part[gap:]
         out[:-gap][near & (left < right)] = -1
         out[gap:][near & (right < left)] = -1
     return out
 
 
-def _read(path: Path, kind: np.dtype, columns: int) -> np.ndarray:
+def _read(folder: Path, name: str, kind: np.dtype, columns: int) -> np.ndarray:
     """An array in a file, which stays there until it is used."""
-    if not path.is_file():
-        raise SettingError(f"path: {path.parent} holds no file {path.name}")
+    path = file_in(folder, name, LIMIT)
     try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"more than {LIMIT} bytes")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.dtype != kind or array.ndim != 2 or array.shape[1] != columns or not len(array):
             raise ValueError(f"{array.dtype}{list(array.shape)}; {kind}[n, {columns}] is expected")
     except (ValueError, OSError, EOFError, SyntaxError, TypeError) as e:
         raise SettingError(f"path: {path} is not the hapt data: {e}") from None
     return array
+
+
+def recordings_to_arrays(folder: Path) -> None:
+    """`hapt.pkl`, {user: [frame]}, as `hapt-signals.npy` and `hapt-rows.npy`.
+
+    Signals are float32[n, 6]; rows are int16[n, 3]: user, recording and label of each sample.
+    """
+    users = pickles.read((folder / "hapt.pkl").read_bytes())
+    if not isinstance(users, dict) or not all(type(user) is int for user in users):
+        raise SettingError("hapt.pkl: a dict of users is expected")
+    signals = []
+    rows = []
+    count = 0
+    for user in sorted(users):
+        for frame in users[user]:
+            table = pickles.table(frame)
+            missing = [name for name in (*CHANNELS, "label") if name not in table]
+            if missing:
+                raise SettingError(f"hapt.pkl: user {user} has no column {missing[0]!r}")
+            label = table["label"]
+            signals.append(np.stack([table[name] for name in CHANNELS], 1).astype("<f4"))
+            place = np.broadcast_to([user, count], (len(label), 2))
+            rows.append(np.column_stack([place, label]).astype("<i2"))
+            count += 1
+    np.save(folder / "hapt-signals.npy", np.concatenate(signals))
+    np.save(folder / "hapt-rows.npy", np.concatenate(rows))

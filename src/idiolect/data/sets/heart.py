@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.files import given_path
-from ...core.knobs import Knobs, SettingError, knob, nearest
+from ...core.knobs import SettingError, knob, nearest
 from ...core.text import note
-from .. import fetch
+from ..download import file_in, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
 from ..prepare.columns import read_names, write_names
 from ..read.frames import TableOptions, missing_knob, read_table, scale_knob
+from ..splits import Shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,12 +52,13 @@ def read_hospitals(given: Any) -> tuple[str, ...]:
         if name not in HOSPITALS:
             raise nearest(name, HOSPITALS, "hospital")
     if not names or len(set(names)) < len(names):
-        raise SettingError(f"{given!r} is not accepted; one or more hospitals, each once")
+        raise SettingError(f"hospitals must be one or more, each once, got {given!r}")
     return names
 
 
+@register("heart")
 @dataclass(frozen=True)
-class Heart(Knobs):
+class Heart(Shares):
     """Coronary heart disease of 920 patients in four hospitals; the class is whether it was found.
 
     Detrano et al. (1989), International application of a new probability algorithm for the
@@ -77,30 +79,25 @@ class Heart(Knobs):
     )
     missing: str = missing_knob("mean")
     scale: str = scale_knob()
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
-    seed: int = knob(0, "seed of the split", low=0)
+    path: str = path_knob("heart")
 
     def load(self) -> Federation:
-        how = TableOptions(
+        options = TableOptions(
             client=CLIENT,
             target=TARGET,
             drop=self.drop,
             missing=self.missing,
             scale=self.scale,
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
         )
-        return read_table(self.frame(), how, "heart")
+        return read_table(self.frame(), options, "heart")
 
     def frame(self) -> pd.DataFrame:
         """The patients of the chosen hospitals as one table."""
         import pandas as pd
 
-        folder = given_path(self.path, "path") if self.path else fetch.get("heart")
-        tables = [_read(folder / HOSPITALS[name]) for name in self.hospitals]
+        folder = folder_of("heart", self.path)
+        tables = [_read(file_in(folder, HOSPITALS[name], LIMIT)) for name in self.hospitals]
         for name, table in zip(self.hospitals, tables, strict=True):
             table.insert(0, CLIENT, name)
         frame = pd.concat(tables, ignore_index=True)
@@ -117,11 +114,7 @@ def _read(path: Path) -> pd.DataFrame:
     """A hospital's file, with names for columns and codes."""
     import pandas as pd
 
-    if not path.is_file():
-        raise SettingError(f"path: {path.parent} holds no file {path.name}")
     try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"more than {LIMIT} bytes")
         table = pd.read_csv(path, header=None, na_values="?", dtype="float64")
         if table.shape[1] != len(COLUMNS):
             raise ValueError(f"{table.shape[1]} columns; {len(COLUMNS)} are expected")

@@ -19,27 +19,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.files import given_path
 from ...core.knobs import SettingError, knob
-from .. import fetch, partition
+from ..download import folder_of, path_knob
 from ..federation import Federation
-from ..partition import Partitioned
+from ..partition import Partitioned, mirror
 from ..splits import SPLITS, draw_split
-from . import cifar10 as cifar
 
-LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 MB
+IDX_LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 MB
 DIMENSIONS = 8  # at most; images in colour have 4
 EXPANSION = 1032  # gzip unpacks a byte to at most so many
 CHUNK = 1 << 20
 
 
-def read(path: str | Path) -> np.ndarray:
+def read_idx(path: str | Path) -> np.ndarray:
     """The bytes of an IDX file, raw or gzipped, in its shape.
 
     The size is checked before memory is taken.
 
     >>> import tempfile; name = tempfile.mkdtemp() + "/x-idx1-ubyte"
-    >>> write(name, np.array([3, 1, 4], dtype=np.uint8)); read(name).tolist()
+    >>> write_idx(name, np.array([3, 1, 4], dtype=np.uint8)); read_idx(name).tolist()
     [3, 1, 4]
     """
     path = Path(path)
@@ -49,14 +47,14 @@ def read(path: str | Path) -> np.ndarray:
             f.seek(0)
             most = os.fstat(f.fileno()).st_size * (EXPANSION if packed else 1)
             with gzip.open(f) if packed else f as stream:
-                return _read(cast(BinaryIO, stream), path, most)
+                return _read_idx(cast(BinaryIO, stream), path, most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
         raise SettingError(f"{path}: damaged gzip file ({e})") from None
     except OSError as e:
         raise SettingError(f"{path}: cannot be read: {e.strerror or e}") from None
 
 
-def _read(stream: BinaryIO, path: Path, most: int) -> np.ndarray:
+def _read_idx(stream: BinaryIO, path: Path, most: int) -> np.ndarray:
     """`most`: the bytes that the file can hold."""
     head = stream.read(4)
     if len(head) < 4:
@@ -72,9 +70,9 @@ def _read(stream: BinaryIO, path: Path, most: int) -> np.ndarray:
         raise SettingError(f"{path}: the header ends before its {head[3]} dimensions")
     shape = struct.unpack(f">{head[3]}I", sizes)
     total = math.prod(shape)
-    if total > LIMIT:
+    if total > IDX_LIMIT:
         raise SettingError(
-            f"{path}: the header claims {total} bytes of data; at most {LIMIT} are accepted"
+            f"{path}: the header claims {total} bytes of data; at most {IDX_LIMIT} are accepted"
         )
     body = bytearray()
     if total <= most:
@@ -89,8 +87,8 @@ def _read(stream: BinaryIO, path: Path, most: int) -> np.ndarray:
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
-def write(path: str | Path, values: np.ndarray) -> None:
-    """The inverse of `read`, raw."""
+def write_idx(path: str | Path, values: np.ndarray) -> None:
+    """The inverse of `read_idx`, raw."""
     array = np.ascontiguousarray(values, dtype=np.uint8)
     Path(path).write_bytes(
         struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
@@ -111,7 +109,7 @@ class Images(Partitioned):
         "subtract the mean and divide by the deviation of each channel; otherwise pixels in [0, 1]",
     )
     share: float = knob(1.0, "share of the images to use, for quick trials", above=0, high=1)
-    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
+    path: str = path_knob("")
 
     name: ClassVar[str] = ""
 
@@ -120,17 +118,13 @@ class Images(Partitioned):
         """How many there are."""
         return 10
 
-    def folder(self) -> Path:
-        """Where the files are."""
-        return given_path(self.path, "path") if self.path else fetch.get(self.name)
-
     def load(self) -> Federation:
-        folder = self.folder()
+        folder = folder_of(self.name, self.path)
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )
         train_client = self.assign(train_labels)
-        test_client = partition.mirror(train_labels, train_client, test_labels, self.seed)
+        test_client = mirror(train_labels, train_client, test_labels, self.seed)
         train_used = train_client >= 0
         test_used = test_client >= 0
         train_client = train_client[train_used]
@@ -174,39 +168,10 @@ class Images(Partitioned):
         return x
 
 
-@dataclass(frozen=True)
-class Mnist(Images):
-    """MNIST: 60,000 + 10,000 handwritten digits of 28x28 pixels."""
-
-    name: ClassVar[str] = "mnist"
-
-    def read(self, folder: Path) -> tuple[Part, Part]:
-        return idx_part(folder, "train"), idx_part(folder, "t10k")
-
-
-@dataclass(frozen=True)
-class FashionMnist(Mnist):
-    """Fashion-MNIST: 60,000 + 10,000 pictures of ten kinds of clothing, 28x28 pixels."""
-
-    name: ClassVar[str] = "fashion-mnist"
-
-
-@dataclass(frozen=True)
-class Cifar10(Images):
-    """CIFAR-10: 50,000 + 10,000 colour photographs of ten kinds of things, 32x32 pixels."""
-
-    clients: int = knob(200, "number of clients", low=1)
-
-    name: ClassVar[str] = "cifar10"
-
-    def read(self, folder: Path) -> tuple[Part, Part]:
-        return _cifar_part(folder, cifar.TRAIN), _cifar_part(folder, cifar.TEST)
-
-
 def idx_part(folder: Path, prefix: str, classes: int = 10) -> Part:
     """Images and labels of two IDX files, PREFIX-images-idx3-ubyte and PREFIX-labels-idx1-ubyte."""
-    images = read(_find(folder, f"{prefix}-images-idx3-ubyte"))
-    labels = read(_find(folder, f"{prefix}-labels-idx1-ubyte"))
+    images = read_idx(find_file(folder, f"{prefix}-images-idx3-ubyte"))
+    labels = read_idx(find_file(folder, f"{prefix}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise SettingError(
             f"{folder}: {prefix} images of shape {images.shape} "
@@ -220,12 +185,7 @@ def idx_part(folder: Path, prefix: str, classes: int = 10) -> Part:
     return images[:, None], labels.astype(np.int64)
 
 
-def _cifar_part(folder: Path, names: tuple[str, ...]) -> Part:
-    images, labels = zip(*(cifar.read(_find(folder, f"{name}.bin")) for name in names), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def _find(folder: Path, name: str) -> Path:
+def find_file(folder: Path, name: str) -> Path:
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.is_file():
             return candidate

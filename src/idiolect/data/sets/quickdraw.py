@@ -7,23 +7,27 @@ and who drew them is not known: clients are made by a partition.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from ...core.files import given_path
 from ...core.knobs import SettingError, knob
-from .. import fetch
+from ..download import file_in, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
 from ..partition import Partitioned
-from . import images as idx
+from ..splits import Shares
+from .images import IDX_LIMIT, read_idx, write_idx
 
 IMAGES = "quickdraw-images-idx4-ubyte"
 CLASSES = "quickdraw-classes.txt"
 
 
+@register("quickdraw")
 @dataclass(frozen=True)
-class QuickDraw(Partitioned):
+class QuickDraw(Partitioned, Shares):
     """Drawings by hand, 28x28 pixels, 62 of 345 classes: stands in for EMNIST and FEMNIST.
 
     Ha and Eck (2017), A neural representation of sketch drawings.
@@ -39,16 +43,13 @@ class QuickDraw(Partitioned):
         "unequal sizes, or an even random deal",
         choices=("classes", "dirichlet", "quantity", "iid"),
     )
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    path: str = knob("", "folder that holds the files; empty: obtained once and kept in the cache")
+    path: str = path_knob("quickdraw")
 
     def load(self) -> Federation:
-        folder = given_path(self.path, "path") if self.path else fetch.get("quickdraw")
-        for name in (IMAGES, CLASSES):
-            if not (folder / name).is_file():
-                raise SettingError(f"path: {folder} holds no file {name}")
-        drawings = idx.read(folder / IMAGES)  # uint8[classes, drawings, 28, 28]
-        names = (folder / CLASSES).read_bytes().decode("utf-8", "replace").splitlines()
+        folder = folder_of("quickdraw", self.path)
+        images_path, names_path = (file_in(folder, name, IDX_LIMIT) for name in (IMAGES, CLASSES))
+        drawings = read_idx(images_path)  # uint8[classes, drawings, 28, 28]
+        names = names_path.read_bytes().decode("utf-8", "replace").splitlines()
         if drawings.ndim != 4 or len(names) != len(drawings):
             raise SettingError(
                 f"path: {folder / IMAGES} of shape {drawings.shape} does not go with the "
@@ -56,23 +57,38 @@ class QuickDraw(Partitioned):
             )
         if self.classes > len(names):
             raise SettingError(
-                f"classes: {self.classes} is not accepted; {folder} has {len(names)}"
+                f"classes must be at most {len(names)}, those of {folder}, got {self.classes}"
             )
-        chosen = np.linspace(0, len(names) - 1, self.classes).round().astype(np.int64)
-        taken = drawings[chosen]
-        labels = np.repeat(np.arange(self.classes), taken.shape[1])
+        numbers = np.linspace(0, len(names) - 1, self.classes).round().astype(np.int64)
+        images = drawings[numbers]
+        labels = np.repeat(np.arange(self.classes), images.shape[1])
         client = self.assign(labels)
         used = client >= 0
-        pixels = taken.reshape(-1, 1, *taken.shape[2:])[used]
+        pixels = images.reshape(-1, 1, *images.shape[2:])[used]
         return Federation.from_arrays(
             (pixels / np.float32(255)).astype(np.float32),
             labels[used],
             client[used],
             classes=self.classes,
-            class_names=[names[k] for k in chosen],
+            class_names=[names[k] for k in numbers],
             channels="first",
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
             name="quickdraw",
         )
+
+
+def drawings_to_idx(folder: Path) -> None:
+    """The drawings, NAME.ndjson, as `quickdraw-images-idx4-ubyte` and `quickdraw-classes.txt`.
+
+    Images are bytes [classes, drawings, 28, 28]; classes are in order of their names.
+    """
+    paths = sorted(folder.glob("*.ndjson"))
+    classes = []
+    for path in paths:
+        values = np.array([json.loads(line) for line in path.read_bytes().splitlines()], np.float64)
+        if values.shape != (100, 784) or not ((values >= 0) & (values <= 1)).all():
+            raise SettingError(f"{path.name}: 100 drawings of 784 values in [0, 1] are expected")
+        classes.append(np.rint(values * 255).astype(np.uint8).reshape(100, 28, 28))
+    write_idx(folder / "quickdraw-images-idx4-ubyte", np.stack(classes))
+    names = "".join(f"{path.name.removesuffix('.ndjson')}\n" for path in paths)
+    (folder / "quickdraw-classes.txt").write_bytes(names.encode())

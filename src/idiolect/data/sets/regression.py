@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import Knobs, SettingError, knob
+from ..entries import register
 from ..federation import Federation
+from ..splits import Shares
 
 
+@register("linear")
 @dataclass(frozen=True)
 class Linear(Knobs):
     """Federated linear regression with exactly orthogonal features (lp-proj paper, Section 4.2).
@@ -47,8 +50,7 @@ class Linear(Knobs):
         d = self.features
         if n < d:
             raise SettingError(
-                f"samples: {n} samples cannot have {d} orthogonal features; "
-                "take samples >= features"
+                f"samples must be at least features, {d}, for orthogonal features, got {n}"
             )
         from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
@@ -71,8 +73,9 @@ class Linear(Knobs):
         return federation, torch.from_numpy(w)
 
 
+@register("logistic")
 @dataclass(frozen=True)
-class Logistic(Knobs):
+class Logistic(Shares):
     """Logistic regression with heterogeneity at most R (paper of Chen, Zheng, Long and Su).
 
     Section 4.1 of Chen et al., "A Theorem of the Alternative for Personalized Federated Learning".
@@ -105,8 +108,6 @@ class Logistic(Knobs):
         "R v / sqrt(d) with random signs v, as in Appendix A, in pairs v and -v)",
         choices=("inside", "sphere"),
     )
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     seed: int = knob(0, "seed of the data and of the split", low=0)
 
     def load(self) -> Federation:
@@ -132,9 +133,7 @@ class Logistic(Knobs):
             y.reshape(-1),
             np.repeat(np.arange(N), n),
             classes=2,
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
             name="logistic",
         )
         return federation, torch.from_numpy(w)
@@ -150,8 +149,8 @@ class Logistic(Knobs):
             return self.radius / longest * away
         if N % 2:
             raise SettingError(
-                f"clients: {N} is not accepted with places 'sphere'; an even number, for clients "
-                "lie in pairs on both sides of their average"
+                f"clients must be an even number with places 'sphere', got {N}: they lie in pairs "
+                "on both sides of their average"
             )
         signs = np.where(rng.random((N // 2, d)) < 0.5, -1.0, 1.0)
         return self.radius / d**0.5 * np.concatenate([signs, -signs])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...core.knobs import knob
+from ..entries import register
 from .text import Text
 
 # "HAMLET.", "First Citizen.", "THESEUS": a short line of capitalised words after an empty one
@@ -70,6 +71,7 @@ def _role(line: str) -> str:
 # -- Shakespeare by role: which character comes next? --
 
 
+@register("shakespeare")
 @dataclass(frozen=True)
 class Shakespeare(Text):
     """Shakespeare's plays by role (LEAF's recipe): next-character prediction.
@@ -97,3 +99,16 @@ class Shakespeare(Text):
 
     def cut(self, text: str) -> list[str]:
         return list(text)
+
+
+def plays_to_lines(folder: Path) -> None:
+    """The plays, NAME_gut.txt, as `shakespeare.jsonl`, a line {"play", "role", "text"} per speech.
+
+    In the order of the plays' names and of the speeches.
+    """
+    with open(folder / "shakespeare.jsonl", "w", encoding="ascii", newline="\n") as out:
+        for path in sorted(folder.glob("*_gut.txt")):
+            text = path.read_bytes().decode("latin-1")
+            play = path.name.removesuffix("_gut.txt")
+            for role, speech in speeches(text):
+                out.write(json.dumps({"play": play, "role": role, "text": speech}) + "\n")

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core.knobs import SettingError, knob
-from ..own import OWN, own_folder
+from ..download import OWN, folder_of, path_knob
+from ..entries import register
 from .text import Text
 
 SENTENCES = 1_000_000  # of one user, at most
 
 
+@register("stackoverflow")
 @dataclass(frozen=True)
 class StackOverflow(Text):
     """Questions and answers of Stack Overflow by user: next-word prediction; from your files.
@@ -35,13 +37,13 @@ class StackOverflow(Text):
     users: int = knob(1_000, "users to read, the first of the file; 0: all (342,477)", low=0)
     minimum: int = knob(200, "least tokens of a client; others are left out", low=0)
     cap: int = knob(10_000, "most tokens of a client, its earliest; 0: no limit", low=0)
-    path: str = knob("", f"folder that holds {OWN['stackoverflow'].expects}")
+    path: str = path_knob("stackoverflow")
 
     name: ClassVar[str] = "stackoverflow"
     limit: ClassVar[int] = 1 << 36  # the file of training users has 19 GB
 
     def find(self) -> Path:
-        folder = own_folder(self.name, self.path)
+        folder = folder_of(self.name, self.path)
         names = [f"stackoverflow_{self.part}.{kind}" for kind in ("h5", "jsonl")]
         for name in names:
             if (folder / name).is_file():

@@ -28,12 +28,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.knobs import Knobs, knob
+from ...core.knobs import knob
+from ..entries import register
 from ..federation import Federation
+from ..splits import Shares
 
 
+@register("synthetic")
 @dataclass(frozen=True)
-class Synthetic(Knobs):
+class Synthetic(Shares):
     """Synthetic(alpha, beta) of FedProx and lp-proj: 60 features, 10 classes, a model per client.
 
     >>> f = Synthetic(clients=3).load()
@@ -58,8 +61,6 @@ class Synthetic(Knobs):
     minimum: int = knob(50, "least samples of a client (sizes power)", low=1)
     features: int = knob(60, "number of features", low=1)
     classes: int = knob(10, "number of classes", low=2)
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     seed: int = knob(0, "seed of the data and of the split", low=0)
 
     def load(self) -> Federation:
@@ -71,9 +72,7 @@ class Synthetic(Knobs):
             np.concatenate(y),
             ids,
             classes=self.classes,
-            valid=self.valid,
-            test=self.test,
-            seed=self.seed,
+            **self.shares(),
             name=name,
         )
 

@@ -14,18 +14,16 @@ clients would have to share; every other word is `<unk>`, class 0, the one speci
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from ...core.files import given_path
 from ...core.knobs import Knobs, SettingError, knob
-from .. import fetch
+from ..download import file_in, folder_of, path_knob
 from ..federation import Federation
 from ..splits import SPLITS
 
@@ -57,7 +55,7 @@ class Text(Knobs):
         0.2, "share of the training text kept for validation: its end", low=0, below=1
     )
     test: float = knob(0.2, "share of each client's text kept for testing: its end", low=0, below=1)
-    path: str = knob("", "folder that holds the file; empty: obtained once and kept in the cache")
+    path: str = path_knob("")
     seed: int = knob(0, "without effect: the order of the text decides the split", low=0)
 
     name: ClassVar[str] = ""
@@ -114,10 +112,7 @@ class Text(Knobs):
 
     def find(self) -> Path:
         """The file of texts."""
-        folder = given_path(self.path, "path") if self.path else fetch.get(self.name)
-        if not (folder / self.file).is_file():
-            raise SettingError(f"path: {folder} holds no file {self.file}")
-        return folder / self.file
+        return file_in(folder_of(self.name, self.path), self.file, self.limit)
 
     def cut(self, text: str) -> list[str]:
         """A text as tokens."""
@@ -169,38 +164,3 @@ class Text(Knobs):
             [streams[names[i]][: capped[i]] for i in able],
             capped[able],
         )
-
-
-@dataclass(frozen=True)
-class Sotu(Text):
-    """State of the Union addresses and messages, 1790-2026, by president: next-word prediction."""
-
-    name: ClassVar[str] = "sotu"
-    file: ClassVar[str] = "sotu.jsonl"
-
-    def read(self, path: Path) -> dict[str, list[str]]:
-        texts = defaultdict(list)
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:  # in order of date
-                address = json.loads(line)
-                texts[address["president"]].append(address["text"])
-        return texts
-
-
-@dataclass(frozen=True)
-class Chitchat(Text):
-    """Open-ended chats in pairs (BYU Chit-Chat Challenge, 2018), by user: next-word prediction."""
-
-    minimum: int = knob(1_000, "least tokens of a client; others are left out", low=0)
-    cap: int = knob(10_000, "most tokens of a client, its earliest; 0: no limit", low=0)
-
-    name: ClassVar[str] = "chitchat"
-    file: ClassVar[str] = "chitchat.json"
-
-    def read(self, path: Path) -> dict[str, list[str]]:
-        chats: dict[str, Any] = json.loads(path.read_bytes())
-        said = [message for chat in chats.values() for turn in chat["messages"] for message in turn]
-        texts = defaultdict(list)
-        for message in sorted(said, key=lambda m: m["timestamp"]):  # ISO 8601 in UTC; stable
-            texts[message["sender"]].append(message["text"])
-        return texts

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from idiolect import data, models
+from idiolect.data.download import where
 from idiolect.data.federation import Federation
-from idiolect.data.fetch import where
 from idiolect.task.task import Task
 
 
