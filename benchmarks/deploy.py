@@ -30,8 +30,7 @@ from pathlib import Path
 from idiolect.core.knobs import SettingError
 from idiolect.data.sets.heart import SPARSE, Heart
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, free_port
-from idiolect.deploy.scaffold import create
+from idiolect.deploy.folder import Layout, create, free_port
 from idiolect.run.plan import Plan
 from idiolect.study.load import load
 
@@ -112,7 +111,7 @@ class Federation:
     def connect(self, n: int) -> None:
         address = f"127.0.0.1:{self.proxies[n - 1].port}" if self.proxies else self.terms.address
         file = self.layout.site_processes(n, replace(self.terms, address=address))
-        self.begin(f"site-{n}", sys.executable, "-m", "idiolect_flower.supervise", str(file))
+        self.begin(f"site-{n}", sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file))
 
     def begin(self, name: str, *command: str) -> None:
         with open(self.layout.folder / f"{name}.txt", "ab") as log:
@@ -225,9 +224,12 @@ def faults(folder: Path) -> None:
                 lambda: made.kill("sites/2/p"),
             ),
             9: ("they are started again", lambda: made.connect(2)),
-            12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect_flower.link")),
+            12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect.deploy.flower.link")),
             15: ("kill -9 of the server", lambda: made.kill("flower_server")),
-            18: ("the SuperLink stands still", lambda: made.hold("idiolect_flower.link", 30.0)),
+            18: (
+                "the SuperLink stands still",
+                lambda: made.hold("idiolect.deploy.flower.link", 30.0),
+            ),
         }
         began = time.monotonic()
 

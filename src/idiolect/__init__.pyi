@@ -8,7 +8,7 @@ from .core.allocator import keep_memory
 from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
 from .data.federation import Federation
-from .deploy.exported_models import load_exported
+from .deploy.models import load_exported
 from .host.scores import interval, paired_difference
 from .method import Combine, Method, Traits
 from .methods import (

@@ -14,7 +14,7 @@ import torch
 from deploy.site.common import Direct, form, server_for, synthetic, table, with_table
 from deploy.sites import Process, Told, agreement, plan_of
 from idiolect.cli.main import main
-from idiolect.deploy.exported_models import load_exported
+from idiolect.deploy.models import load_exported
 from idiolect.deploy.site.rules import Rules
 from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from idiolect import data
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, free_port
-from idiolect.deploy.scaffold import create
+from idiolect.deploy.folder import Layout, create, free_port
 from idiolect.run.plan import Plan
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]

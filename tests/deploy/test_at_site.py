@@ -4,8 +4,7 @@ import pytest
 
 from deploy.sites import RUN, array_form, plan_of, session_of
 from idiolect import data
-from idiolect.deploy.site.agreement import Agreement
-from idiolect.deploy.site_contract import Builder
+from idiolect.deploy.site.agreement import Agreement, Builder
 
 SETTINGS = [
     {},

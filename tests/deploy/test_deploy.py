@@ -26,8 +26,7 @@ from idiolect.deploy.certificates import (
     public_key,
 )
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, free_port
-from idiolect.deploy.scaffold import create
+from idiolect.deploy.folder import Layout, create, free_port
 from idiolect.methods import make_method
 from idiolect.run.plan import Plan
 
@@ -95,7 +94,7 @@ def test_the_app_that_flower_carries_holds_no_code_of_a_run(tmp_path):
     settings = tomllib.loads((layout.app / "pyproject.toml").read_text())
     assert settings["project"]["dependencies"] == ["idiolect[flower]"]
     client = (layout.app / "idiolect_app" / "client_app.py").read_text()
-    assert "from idiolect_flower.relay import app" in client
+    assert "from idiolect.deploy.flower.relay import app" in client
 
 
 def test_an_insecure_folder_has_no_keys(tmp_path):

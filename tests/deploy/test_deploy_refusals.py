@@ -22,14 +22,13 @@ from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_authority, make_site_key
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, free_port
-from idiolect.deploy.scaffold import create
+from idiolect.deploy.folder import Layout, create, free_port
 from idiolect.deploy.server import serve
-from idiolect.deploy.site.folder import Folder
-from idiolect.deploy.site.owned import Owned
+from idiolect.deploy.site.agreement import Builder
+from idiolect.deploy.site.data import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site_contract import Builder
+from idiolect.deploy.site.state import Folder
 from idiolect.run.plan import Plan
 
 ARRAY = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
@@ -129,7 +128,7 @@ class Running:
 
     def begin(self, name: str, file: Path) -> None:
         with open(self.place / f"{name}.txt", "w") as said:
-            command = [sys.executable, "-m", "idiolect_flower.supervise", str(file)]
+            command = [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)]
             self.children.append(subprocess.Popen(command, stdout=said, stderr=said))
 
     def wait(self, name: str, words: str) -> None:

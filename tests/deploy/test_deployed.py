@@ -16,11 +16,11 @@ from idiolect.data.prepare import Preparation
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.rounds import TooFewSites
 from idiolect.deploy.server import serve
-from idiolect.deploy.site.folder import Folder
-from idiolect.deploy.site.owned import Owned
+from idiolect.deploy.site.agreement import Builder
+from idiolect.deploy.site.data import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site_contract import Builder
+from idiolect.deploy.site.state import Folder
 from idiolect.host.calls import Call
 from idiolect.methods import METHODS
 from idiolect.run.plan import Plan

@@ -8,11 +8,11 @@ from engine.stand_in import Wires
 from idiolect.data.prepare.federated import bytes_told, combine, first_sums, means, second_sums
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.server import serve
-from idiolect.deploy.site.folder import Folder
-from idiolect.deploy.site.owned import Owned
+from idiolect.deploy.site.agreement import Builder
+from idiolect.deploy.site.data import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site_contract import Builder
+from idiolect.deploy.site.state import Folder
 from idiolect.run.plan import Plan
 
 SETTINGS = {"rounds": 2, "batch": 8, "threads": 1}

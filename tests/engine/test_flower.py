@@ -14,15 +14,14 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from engine.engine_suite import EngineSuite
+from idiolect.deploy.flower import node
+from idiolect.deploy.flower.clients import CONNECTED, KEY, UNKNOWN_KEY, look_sooner
+from idiolect.deploy.flower.link import Guard, say_why
+from idiolect.deploy.flower.relay import RECORD, SiteDown, pass_on, relay
+from idiolect.deploy.flower.supervise import Process
 from idiolect.engine.carriers.flower import FlowerCarrier
 from idiolect.engine.rounds import Remote
 from idiolect.host.service import Service
-from idiolect_flower import node
-from idiolect_flower.clients import KEY, look_sooner
-from idiolect_flower.link import Guard, say_why
-from idiolect_flower.reasons import CONNECTED, UNKNOWN_KEY
-from idiolect_flower.relay import RECORD, SiteDown, pass_on, relay
-from idiolect_flower.supervise import Process
 
 
 @pytest.fixture(autouse=True)
@@ -321,14 +320,14 @@ def test_messages_that_hold_no_frame_are_not_passed_on(site):
 def test_the_relay_is_a_client_app_too():
     from flwr.clientapp import ClientApp
 
-    from idiolect_flower.relay import app
+    from idiolect.deploy.flower.relay import app
 
     assert isinstance(app, ClientApp)
 
 
 @pytest.mark.parametrize("module", ["relay", "node", "link", "supervise"])
 def test_what_runs_beside_a_site_imports_no_torch(module):
-    code = f"import idiolect_flower.{module}, sys; print('torch' in sys.modules)"
+    code = f"import idiolect.deploy.flower.{module}, sys; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
@@ -402,7 +401,7 @@ def _supervisor(tmp_path: Path, commands: dict[str, list[str]]) -> subprocess.Po
     file = tmp_path / "processes.json"
     file.write_text(json.dumps({"pid": str(tmp_path / "pid"), "processes": processes}))
     return subprocess.Popen(
-        [sys.executable, "-m", "idiolect_flower.supervise", str(file)],
+        [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)],
         stdout=subprocess.PIPE,
         text=True,
     )

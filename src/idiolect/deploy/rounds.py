@@ -19,8 +19,7 @@ from ..engine.rounds import Remote
 from ..host.metrics import Form
 from ..host.remote_host import SiteProxy
 from ..host.settings import HostSettings
-from .census import Site
-from .registry import Assembly
+from .registry import Assembly, Site
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
 SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands

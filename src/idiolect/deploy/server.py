@@ -40,9 +40,8 @@ from ..run.settings import Settings
 from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
-from .census import Site, census_of
 from .config import Deployment, Terms
-from .registry import Assembly, Network
+from .registry import Assembly, Network, Site, census_of
 from .rounds import LOOK, Sites
 
 SITES = "sites.json"

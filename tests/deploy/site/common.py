@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 
 from deploy.sites import RUN, Told, agreement, array_form, plan_of, session_of
-from idiolect.deploy.site.folder import Folder
-from idiolect.deploy.site.owned import Owned
+from idiolect.deploy.site.agreement import Builder
+from idiolect.deploy.site.data import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site_contract import Builder
+from idiolect.deploy.site.state import Folder
 from idiolect.engine.retry import Carrier
 from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call

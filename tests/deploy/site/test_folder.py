@@ -5,7 +5,7 @@ import os
 import pytest
 
 from idiolect.core.knobs import SettingError
-from idiolect.deploy.site.folder import Folder
+from idiolect.deploy.site.state import Folder
 
 
 def test_it_is_held_by_one_process_and_names_it(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from idiolect.core.framing import LENGTH, TooLarge, exchange, head, read_frame, write_frame
 from idiolect.core.knobs import SettingError
-from idiolect.deploy.site.listening import MOST_PEERS, Listener
+from idiolect.deploy.site.socket_server import MOST_PEERS, Listener
 
 
 class Echo:

@@ -10,7 +10,7 @@ from deploy.sites import agreement, plan_of
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 from idiolect.data.prepare.federated import combine, means
-from idiolect.deploy.site.owned import Owned
+from idiolect.deploy.site.data import Owned
 from idiolect.host.calls import Call
 
 PLAN = plan_of("fedavg")

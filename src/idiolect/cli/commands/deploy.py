@@ -20,8 +20,7 @@ from ...data import DATASETS
 from ...data.prepare.columns import coded
 from ...data.read.table_files import TableFile
 from ...deploy.config import Deployment, Terms
-from ...deploy.folder import Layout
-from ...deploy.scaffold import certify, create
+from ...deploy.folder import Layout, certify, create
 from ...methods import METHODS, Preset, has_preset
 from ...models import MODELS, options_of
 from ...report.console import OUT, say
@@ -313,7 +312,7 @@ def _supervise(file: Path) -> None:
     """This process becomes the supervisor: one without torch."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "idiolect_flower.supervise", str(file)])
+    os.execv(sys.executable, [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)])
 
 
 def _warn_if_insecure(terms: Terms) -> None:

@@ -14,14 +14,13 @@ from ...core.knobs import Knobs, SettingError, build, knob, nearest
 from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.table_files import SUFFIXES, TableFile
-from ...deploy.exported_models import export
-from ...deploy.site.folder import Folder
-from ...deploy.site.models import OwnModels
-from ...deploy.site.owned import Owned
+from ...deploy.models import OwnModels, export
+from ...deploy.site.agreement import Builder, Machine, check_machine
+from ...deploy.site.data import Owned
 from ...deploy.site.process import run_site
 from ...deploy.site.rules import Rules
+from ...deploy.site.state import Folder
 from ...deploy.site.status import in_words, status
-from ...deploy.site_contract import Builder, Machine, check_machine
 from ...report.console import say
 from ...run.predict import predict
 from ..options import Flags, Parser, peek, read_toml, words_among

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ...core.knobs import SettingError
 from .agreement import Build
-from .folder import Folder
-from .listening import SECONDS, Listener
-from .owned import Owned
+from .data import Owned
 from .rules import Rules
 from .site import Site
+from .socket_server import SECONDS, Listener
+from .state import Folder
 
 
 def run_site(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...core.knobs import Knobs, SettingError, knob
+from ...host import calls
+from ...host.calls import Call
+from ...host.metrics import Measured
+from ...host.scores import Scores
+from ...host.service import Refused
+from ...wire import messages as wire
+from .audit import Spent
 
 MIB = 1 << 20
 ALWAYS = ("accuracy", "loss")  # what every evaluation counts
@@ -79,3 +89,120 @@ class Rules(Knobs):
     def most_bytes(self) -> int:
         """Bytes of the largest message."""
         return int(self.max_message * MIB)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a reply says, for the log and for the caps."""
+
+    numbers: int = 0
+    words: str = ""
+    metrics: tuple[str, ...] = ()
+
+
+def content(reply: Call, itemsize: int) -> Content:
+    """The content of a reply; `itemsize` is that of a number of the messages."""
+    if reply.kind == "sent":
+        lengths = reply.tensors["lengths"]
+        numbers = int(reply.tensors["values"].sum().ceil())
+        trained = len(reply.tensors["trained"])
+        said = f"{len(lengths)} messages of clients, {numbers} numbers in all"
+        return Content(numbers, f"{said}; gradient evaluations of {trained} clients")
+    if reply.kind == "answered":
+        inside = (reply.tensors["lengths"] - wire.HEADER.itemsize).clamp(min=0)
+        numbers = int(inside.sum()) // itemsize
+        return Content(numbers, f"values of coordinates that the server asked for: {numbers}")
+    if reply.kind == "scores":
+        return _of_scores(reply)
+    if reply.kind == "census":
+        clients = len(reply.facts["clients"])
+        return Content(3 * clients, f"names of {clients} clients and how many samples each has")
+    if reply.kind == "sums":
+        columns = reply.facts["columns"].values()
+        numbers = sum(isinstance(v, int | float) for c in columns for v in c.values())
+        names = sum(len(c.get("categories", ())) for c in columns)
+        said = f"counts and sums of {len(reply.facts['columns'])} columns"
+        return Content(numbers, said + (f", names of {names} categories" if names else ""))
+    return Content(0, {"hello": "version, name and rounds done"}.get(reply.kind, ""))
+
+
+def _of_scores(reply: Call) -> Content:
+    splits = reply.facts["splits"]
+    figures = [n for n, t in reply.tensors.items() if not n.endswith(".wire_ids") and t.numel()]
+    numbers = sum(reply.tensors[n].numel() for n in figures)
+    found = {n: reply.tensors[f"{s}.{c}"] for s in splits for n, c in _COLUMN.items()}
+    names = [n for n, t in found.items() if not bool(t.isnan().all())]
+    names += dict.fromkeys(n.split(".rows.", 1)[1] for n in figures if ".rows." in n)
+    clients = max((len(reply.tensors[f"{s}.wire_ids"]) for s in splits), default=0)
+    said = f"{', '.join(names) or 'no figures'} of {clients} clients on {', '.join(splits)}"
+    return Content(numbers, said, tuple(names) if clients else ())
+
+
+_COLUMN = {"accuracy": "hits", "loss": "loss"}
+
+
+def check_caps(rules: Rules, spent: Spent, numbers: int, size: int) -> None:
+    """Refuse a reply that would go beyond what the owner allows."""
+    if rules.max_numbers and spent.numbers + numbers > rules.max_numbers:
+        raise Refused(
+            f"max_numbers: this site's owner lets {rules.max_numbers} numbers leave; "
+            f"{spent.numbers} have, and these are {numbers}"
+        )
+    if size > rules.most_bytes:
+        raise Refused(
+            f"max_message: a reply of {size} bytes; this site's owner allows {rules.most_bytes}"
+        )
+
+
+def check_round(rules: Rules, spent: Spent) -> None:
+    """Refuse a round more than the owner allows."""
+    if rules.max_rounds and spent.rounds >= rules.max_rounds:
+        raise Refused(
+            f"max_rounds: this site's owner allows {rules.max_rounds} rounds, and they are done"
+        )
+
+
+def withheld(rules: Rules, found: dict[str, Scores]) -> dict[str, Scores]:
+    """Scores without what the owner keeps: figures of few samples, and metrics not allowed.
+
+    A client with fewer samples than the minimum is as one without any.
+    """
+    if found and not set(rules.metrics) & {*ALWAYS, *_names(found)}:
+        raise Refused("metrics: this site's owner lets no figures of evaluations leave")
+    return {split: _withheld(rules, scores) for split, scores in found.items()}
+
+
+def _names(found: dict[str, Scores]) -> set[str]:
+    return {name for scores in found.values() for name in scores.metrics}
+
+
+def _withheld(rules: Rules, scores: Scores) -> Scores:
+    few = scores.samples < rules.min_samples
+    columns = {n: _zero(getattr(scores, n), few) for n in ("hits", "loss", "samples", "gradients")}
+    for name, column in _COLUMN.items():
+        if name not in rules.metrics:
+            columns[column] = torch.full_like(columns[column], torch.nan)
+    metrics = {}
+    for name, measured in scores.metrics.items():
+        # counts over all clients cannot be told apart by client: none of few samples may be in it
+        if name not in rules.metrics or (bool(few.any()) and measured.counts.numel()):
+            blank = Measured(
+                measured.metric, measured.rows * torch.nan, torch.zeros_like(measured.counts)
+            )
+            metrics[name] = blank
+        else:
+            metrics[name] = replace(measured, rows=_zero(measured.rows, few))
+    return replace(scores, **columns, metrics=metrics)
+
+
+def _zero(t: Tensor, which: Tensor) -> Tensor:
+    t = t.clone()
+    t[which] = 0
+    return t
+
+
+def without_few(rules: Rules, reply: Call, metrics: tuple) -> Call:
+    """A reply with scores, as it may leave."""
+    ids = [reply.tensors[f"{split}.wire_ids"] for split in reply.facts["splits"]]
+    everyone = torch.cat([torch.zeros(0, dtype=torch.int64), *ids]).unique()
+    return calls.scores_reply(withheld(rules, calls.read_scores(reply, everyone, metrics)))

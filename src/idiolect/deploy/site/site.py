@@ -22,13 +22,10 @@ from ...host.durable import Durable
 from ...host.host import Host
 from ...host.service import Refused, Service
 from .agreement import Agreement, Build, Enrolled, Members, Work
-from .folder import ENROLLED, ROWS, Folder
-from .leaving import Content, check_caps, check_round, content, without_few
-from .log import Log, now
-from .owned import Owned, joined
-from .rules import Rules
-from .spent import Spent
-from .sums import check_same, read_sums_call, sums_reply
+from .audit import Log, Spent, now
+from .data import Owned, check_same, joined, read_sums_call, sums_reply
+from .rules import Content, Rules, check_caps, check_round, content, without_few
+from .state import ENROLLED, ROWS, Folder
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
 MOST_RUNS = 1000  # of a state directory

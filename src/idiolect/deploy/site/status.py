@@ -8,9 +8,9 @@ from typing import Any
 
 from ...host.durable import rounds_on_disk
 from .agreement import Agreement, Members
-from .folder import ROWS, Folder
+from .audit import Spent
 from .rules import Rules
-from .spent import Spent
+from .state import ROWS, Folder
 
 
 def status(state: Path) -> dict[str, Any]:

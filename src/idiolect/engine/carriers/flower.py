@@ -1,7 +1,7 @@
 """Flower: frames between a server and sites that keep their data, by way of a SuperLink.
 
 Flower carries bytes, authenticates nodes and survives the loss of either side; who is asked, until
-when and what is accepted is decided here. A node is one site: its relay (`idiolect_flower.relay`)
+when and what is accepted is decided here. A node is one site: its relay (`deploy/flower/relay.py`)
 passes frames to the process of the data owner.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from ...core.knobs import SettingError
 from ..retry import Carrier
 
-RECORD = "frame"  # as idiolect_flower.relay has it: the one record in a message, and its one entry
+RECORD = "frame"  # of deploy/flower/relay.py: the one record in a message, and its one entry
 # seconds between two looks for replies: the first, and after a while; Flower's own loop waits for 3
 POLL = 0.05
 SLOWEST = 0.5

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import data as data_sets
 from ...core.documents import expect_fields
+from ...core.files import check_object, read_json_object, write_json
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import Federation
 from ...data.prepare import Preparation
 from ...data.prepare.columns import CATEGORY, coded, read_names
-from ...data.read.frames import TableOptions, read_table
+from ...data.prepare.federated import MISSING, first_sums, second_sums
+from ...data.read.frames import TableOptions, read_table, training_rows
 from ...data.read.table_files import TableFile
+from ...host.calls import Call
 from ...host.service import Refused
 from .agreement import TABLE, Members
 
@@ -221,3 +226,74 @@ def _facts(found: Federation) -> dict[str, Any]:
         "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)],
         "preparation": found.preparation.as_dict() if found.preparation else None,
     }
+
+
+FILE = "sums.json"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for."""
+
+    number: int  # of the pass
+    target: str
+    features: list[str]
+    missing: str
+    means: dict[str, float] = field(default_factory=dict)
+
+
+def read_sums_call(call: Call) -> Asked:
+    """Of unknown origin; Refused says what is wrong."""
+    try:
+        second = call.facts.get("pass") == 2
+        fields: dict[str, Any] = {"pass": int, "data": dict[str, Any], "missing": str}
+        if second:
+            fields["means"] = dict[str, float]
+        found = check_object(call.facts, fields)
+        expect_fields(found["data"], {"target": str, "features": list[str]}, place="data")
+        if found["pass"] not in (1, 2):
+            raise ValueError("pass: 1 or 2 is expected")
+        if found["missing"] not in MISSING:
+            raise ValueError(f"missing: one of {', '.join(MISSING)} is expected")
+        features = found["data"]["features"]
+        if not features or len(set(features)) < len(features):
+            raise ValueError("features: one or more columns, each named once")
+        for name, mean in found.get("means", {}).items():
+            if name not in features or not math.isfinite(mean):
+                raise ValueError(f"means: {name[:80]!r}: a number for some of the features each")
+    except ValueError as error:
+        raise Refused(f"sums: {error}") from None
+    means = found.get("means", {})
+    return Asked(found["pass"], found["data"]["target"], features, found["missing"], means)
+
+
+def check_same(folder: Path, asked: Asked) -> None:
+    """Refuse sums of other columns or rows than those that were asked for first."""
+    path = folder / FILE
+    what = {"target": asked.target, "features": asked.features, "missing": asked.missing}
+    if not path.exists():
+        write_json(path, what)
+    elif read_json_object(path, limit=64 << 20) != what:
+        raise Refused("sums: others were asked for before, and two could be subtracted")
+
+
+def sums_reply(owned: Owned, asked: Asked, least: int) -> Call:
+    """The counts and sums; Refused where fewer training rows than the minimum are in one."""
+    frame = owned.table(asked.target, asked.features)
+    form = {"target": asked.target, "classes": [], "features": asked.features, "preparation": None}
+    try:
+        rows = training_rows(frame, owned.reading(form), asked.features, asked.missing)
+        if len(rows) < least:
+            raise Refused(f"min_samples: fewer than {least} training rows at this site")
+        if asked.number == 1:
+            columns = first_sums(rows, asked.features)
+        else:
+            columns = second_sums(rows, asked.means)
+    except Refused:
+        raise
+    except SettingError as error:
+        raise Refused(UNREADABLE) from error
+    for name, column in columns.items():
+        if 0 < column.get("count", least) < least:
+            raise Refused(f"min_samples: column {name!r} has fewer than {least} values here")
+    return Call("sums", {"columns": columns})

@@ -1,6 +1,6 @@
 """Flower's SuperLink, closed to all but sites and the server.
 
-    python -m idiolect_flower.link --key FILE ...    and the arguments of flower-superlink
+    python -m idiolect.deploy.flower.link --key FILE ...    and the arguments of flower-superlink
 
 By itself a SuperLink lets everyone who reaches its port start runs and register nodes. Here that
 needs the operator's key. Sites use the Fleet API, where each proves its own key; the server uses
@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from .clients import KEY
-from .reasons import CONNECTED, UNKNOWN_KEY
+from .clients import CONNECTED, KEY, UNKNOWN_KEY
 
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
 
@@ -64,7 +63,7 @@ def main(arguments: list[str]) -> None:
     from starlette.middleware import Middleware
 
     if arguments[:1] != ["--key"] or len(arguments) < 2:
-        raise SystemExit("python -m idiolect_flower.link --key FILE ...")
+        raise SystemExit("python -m idiolect.deploy.flower.link --key FILE ...")
     key = Path(arguments[1]).read_bytes()
     say_why()
     vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key),)

@@ -1,6 +1,6 @@
 """The server's process of a deployed federation: it waits for runs to carry out.
 
-    python -m idiolect.deploy.flower_server FOLDER
+    python -m idiolect.deploy.flower.server FOLDER
 
 A run is wanted when server/wanted.json says so; what became of it is in server/outcome.json. The
 file stays until the run has ended: a server that was killed goes on with it when it is back. It
@@ -15,21 +15,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from idiolect_flower.clients import control, look_sooner, runtime
-
-from ..core.files import check_object, read_json, write_atomic, write_json
-from ..core.knobs import SettingError
-from ..core.text import shown
-from ..engine.carriers.flower import FlowerCarrier, require
-from ..report.format import Figure
-from ..run.checkpoint import CheckpointError
-from ..run.interrupts import Interrupted
-from ..run.result import Result
-from .certificates import public_key
-from .config import Deployment, Terms
-from .folder import Layout
-from .rounds import TooFewSites
-from .server import serve
+from ...core.files import check_object, read_json, write_atomic, write_json
+from ...core.knobs import SettingError
+from ...core.text import shown
+from ...engine.carriers.flower import FlowerCarrier, require
+from ...report.format import Figure
+from ...run.checkpoint import CheckpointError
+from ...run.interrupts import Interrupted
+from ...run.result import Result
+from ..certificates import public_key
+from ..config import Deployment, Terms
+from ..folder import Layout
+from ..rounds import TooFewSites
+from ..server import serve
+from .clients import control, look_sooner, runtime
 
 WANTED = "wanted.json"
 OUTCOME = "outcome.json"

@@ -84,3 +84,7 @@ def look_sooner() -> None:
 def read(path: str | None) -> bytes | None:
     """The bytes of a file, where one is named."""
     return Path(path).read_bytes() if path else None
+
+
+UNKNOWN_KEY = "idiolect: no node is registered with this key"
+CONNECTED = "idiolect: the node with this key could not be activated"

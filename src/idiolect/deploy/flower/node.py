@@ -1,8 +1,8 @@
 """What connects a site: Flower's SuperNode, and the relay that answers its messages.
 
-python -m idiolect_flower.node connect ...   Flower's SuperNode, which asks for messages more
+python -m idiolect.deploy.flower.node connect ...   Flower's SuperNode, which asks for messages more
                                              often while a run goes on
-python -m idiolect_flower.node answer ...    takes messages from it, in place of Flower's
+python -m idiolect.deploy.flower.node answer ...    takes messages from it, in place of Flower's
                                              SuperExec: the code that comes with a run is never
                                              installed or imported, whatever it is
 """
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["connect"]:
         connect(arguments[1:])
         return
-    parser = argparse.ArgumentParser(prog="python -m idiolect_flower.node")
+    parser = argparse.ArgumentParser(prog="python -m idiolect.deploy.flower.node")
     parser.add_argument("role", choices=["connect", "answer"])
     parser.add_argument("--address", required=True, help="of the SuperNode on this machine")
     parser.add_argument("--secret", required=True, help="file: what opens it")

@@ -1,6 +1,6 @@
 """Processes that belong together: started in order, started again when they end, stopped as one.
 
-    python -m idiolect_flower.supervise FILE
+    python -m idiolect.deploy.flower.supervise FILE
 
 FILE is JSON: {"pid": file, "processes": [{"name", "command", "log", "environment"}, ...]}. Each
 process writes to its log; what is known of the lines in it is said in plain words. SIGTERM or
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from .reasons import CONNECTED, UNKNOWN_KEY
+from .clients import CONNECTED, UNKNOWN_KEY
 
 SUPERNODE = "supernode"  # the process that connects a site
 PAUSES = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again, longer each time
