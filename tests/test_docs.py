@@ -59,7 +59,8 @@ def test_the_blocks_of_a_page_for_newcomers_run_in_order(name, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    "name", ["add-a-method.md", "asynchronous.md", "metrics.md", "training.md"]
+    "name",
+    ["add-a-method.md", "method-interface.md", "asynchronous.md", "metrics.md", "training.md"],
 )
 def test_the_examples_of_a_document_run(name):
     outcome = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)

@@ -85,5 +85,5 @@ class Dichotomy(FedAvg):
             shared = bool(down["votes"][0] < down["votes"][1])
             return here.complete(w) if shared else here.complete(x, "x")
         better = here.validate(w) < here.validate(x, "x")
-        chosen = better.unsqueeze(1).to(w.device)
-        return torch.where(chosen, here.complete(w), here.complete(x, "x"))
+        use_shared = better.unsqueeze(1).to(w.device)
+        return torch.where(use_shared, here.complete(w), here.complete(x, "x"))

@@ -91,8 +91,8 @@ class Ffgg(Partial):
         return finetuners.solve(task, split, theta, w, here, *how)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
-        kept = super().private(task, clients)
-        return kept if self.start == "kept" else {"w": kept["w"][:, :0]}
+        rows = super().private(task, clients)
+        return rows if self.start == "kept" else {"w": rows["w"][:, :0]}
 
     def _keep(self, private: State, w: Tensor) -> State:
         return {"w": w} if self.start == "kept" else private

@@ -42,8 +42,8 @@ class LgFedAvg(SplitMethod):
         return "this is FedAvg"
 
     def split(self, task: Task) -> Split:
-        chosen = task.split(self.shared_part)
-        return Split(theta=chosen.w, w=chosen.theta)
+        split = task.split(self.shared_part)
+        return Split(theta=split.w, w=split.theta)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         x = self.split(task).join(down["theta"], private["w"])

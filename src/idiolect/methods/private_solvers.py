@@ -19,14 +19,14 @@ OF_EPOCHS = ("sgd", "adam")  # those that take a fresh mini-batch per step
 STARTS = ("random", "common", "kept")
 
 
-def start(task: Task, split: Split, kept: Tensor, here: Here, how: str) -> Tensor:  # -> w[K, d_w]
+def start(task: Task, split: Split, w: Tensor, here: Here, how: str) -> Tensor:  # -> w[K, d_w]
     """Where the private part starts each round.
 
     At a new random initialisation ("random"), at the initial one ("common"), or where it was
     ("kept").
     """
     if how == "kept":
-        return kept
+        return w
     if how == "common":
         return split.parts(task.x0)[1].repeat(here.rows, 1)
     return split.parts(task.draw(here.keys("private start")))[1]
@@ -138,21 +138,21 @@ def _conjugate(product: _Hessian, b: Tensor, steps: int) -> Tensor:
     p = b  # direction
     rr = first = (r * r).sum(-1, keepdim=True)
     steepest = torch.zeros_like(rr)  # the largest curvature met so far
-    done = rr == 0
+    solved = rr == 0
     for _ in range(steps):
-        done = done | (rr <= tiny**2 * first)
-        if bool(done.all()):
+        solved = solved | (rr <= tiny**2 * first)
+        if bool(solved.all()):
             break
-        hp = product(p, ~done.squeeze(-1) if bool(done.any()) else None)
+        hp = product(p, ~solved.squeeze(-1) if bool(solved.any()) else None)
         curvature = (p * hp).sum(-1, keepdim=True)
         pp = (p * p).sum(-1, keepdim=True)
         relative = curvature / torch.where(pp > 0, pp, 1)
-        steepest = torch.maximum(steepest, torch.where(done, 0, relative))
-        done = done | (curvature <= tiny * steepest * pp)
-        alpha = torch.where(done, 0, rr / torch.where(done, 1, curvature))
+        steepest = torch.maximum(steepest, torch.where(solved, 0, relative))
+        solved = solved | (curvature <= tiny * steepest * pp)
+        alpha = torch.where(solved, 0, rr / torch.where(solved, 1, curvature))
         z = z + alpha * p
         r = r - alpha * hp
-        new = torch.where(done, rr, (r * r).sum(-1, keepdim=True))
-        p = torch.where(done, p, r + new / torch.where(rr > 0, rr, 1) * p)
+        new = torch.where(solved, rr, (r * r).sum(-1, keepdim=True))
+        p = torch.where(solved, p, r + new / torch.where(rr > 0, rr, 1) * p)
         rr = new
     return z

@@ -48,11 +48,13 @@ class Statistics:
         buffers = dict(module.named_buffers())
         names = [n for n in _known(module) if n in buffers]
         for pattern in (p.strip() for p in more.split(",") if p.strip()):
-            found = [n for n in buffers if fnmatch.fnmatchcase(n, pattern)]
-            if not found:
-                known = ", ".join(buffers) or "it has none"
-                raise SettingError(f"buffers: {pattern!r} matches no buffer of the model: {known}")
-            names += [n for n in found if n not in names]
+            matches = [n for n in buffers if fnmatch.fnmatchcase(n, pattern)]
+            if not matches:
+                names_text = ", ".join(buffers) or "it has none"
+                raise SettingError(
+                    f"buffers: {pattern!r} matches no buffer of the model: {names_text}"
+                )
+            names += [n for n in matches if n not in names]
         if not names:
             return None
         parts = [buffers[n] for n in names]

@@ -113,8 +113,8 @@ class ClientOptimizer:
             raise SettingError(
                 f"optimizer_options: {self.options!r} does not fit {self.name}: {error}"
             ) from None
-        kept = {n: torch.as_tensor(v) for n, v in optimizer.state[x].items() if v is not None}
-        return {n: None if t.shape == x.shape else t.dtype for n, t in kept.items()}
+        state = {n: torch.as_tensor(v) for n, v in optimizer.state[x].items() if v is not None}
+        return {n: None if t.shape == x.shape else t.dtype for n, t in state.items()}
 
     def _make(self, groups: list, lr: float) -> torch.optim.Optimizer:
         return make_optimizer(self.name, self.options, lr, groups, "optimizer_options")
@@ -180,10 +180,10 @@ def scale_factors(text: str, layout: Layout) -> Tensor:  # -> float64[d]
     """The factor on the learning rate of each coordinate; of several patterns the last one wins."""
     factors = torch.ones(layout.starts[-1], dtype=torch.float64)
     for pattern, factor in parse_scale(text):
-        for name, chosen in zip(
+        for name, matches in zip(
             layout.names, matching(pattern, layout.parts, "lr_scale"), strict=True
         ):
-            if chosen:
+            if matches:
                 first, end = layout.span(name)
                 factors[first:end] = factor
     if text and not bool(factors.any()):
@@ -399,13 +399,13 @@ class Steps:
         out: State = {_COUNT: count}
         for name, number in self.optimizer.form.items():
             whole = len(self.pieces) == 1 and self.pieces[0][:2] == (0, width)
-            kept = [group.optimizer.state[p][name] for p in group.parameters]
+            states = [group.optimizer.state[p][name] for p in group.parameters]
             if number is None and whole:
-                out[name] = kept[0]
+                out[name] = states[0]
                 continue
             size = width if number is None else self.places
             out[name] = group.x.new_zeros(k, size, dtype=number or group.x.dtype)
-            for t, piece, i in zip(kept, self.pieces, self.numbers, strict=True):
+            for t, piece, i in zip(states, self.pieces, self.numbers, strict=True):
                 if number is None:
                     out[name][:, piece.first : piece.end] = t
                 else:

@@ -41,10 +41,10 @@ class TorchClasses(CrossEntropy):
             options["label_smoothing"] = loss.label_smoothing
         self.function: Callable[..., Tensor] = partial(function, reduction="none", **options)
         usual = {"ignore_index": IGNORED, "label_smoothing": 0.0}
-        said = [f"{n}={v}" for n, v in options.items() if v != usual[n]]
+        options_text = [f"{n}={v}" for n, v in options.items() if v != usual[n]]
         if self.weight is not None:
-            said.append(f"weight={[round(w, 6) for w in self.weight.tolist()]}")
-        self.name = f"{kind}({', '.join(said)})" if said else kind
+            options_text.append(f"weight={[round(w, 6) for w in self.weight.tolist()]}")
+        self.name = f"{kind}({', '.join(options_text)})" if options_text else kind
 
     def _flat(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.ignore != IGNORED:
@@ -86,8 +86,8 @@ class Binary(Loss):
         self.middle = middle  # outputs above it say yes
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        found = beside(logits(outputs), targets)
-        return self.function(found, targets.to(found.dtype))
+        scores = beside(logits(outputs), targets)
+        return self.function(scores, targets.to(scores.dtype))
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
         return (beside(logits(outputs), targets) > self.middle) == (targets > 0.5)
@@ -108,11 +108,11 @@ class Custom(Loss):
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         n = len(first(targets))
         shape = torch.Size([n])
-        given: tuple[Tree, Tree] = (outputs, targets)
+        arguments: tuple[Tree, Tree] = (outputs, targets)
         if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             shape = targets.shape
-            given = _in_a_row(outputs, targets)
-        value = self.function(*given)
+            arguments = _in_a_row(outputs, targets)
+        value = self.function(*arguments)
         if isinstance(value, Tensor) and value.numel() == shape.numel():
             return value.reshape(shape)
         if isinstance(value, Tensor) and value.dim() and len(value) == n:

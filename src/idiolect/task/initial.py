@@ -61,8 +61,8 @@ class Initial(Knobs):
         if self.frozen:
             names = [n for n, _ in module.named_parameters()]
             parts = parts_of(module, names)
-            for name, chosen in zip(names, matching(self.frozen, parts, "frozen"), strict=True):
-                if chosen:
+            for name, is_frozen in zip(names, matching(self.frozen, parts, "frozen"), strict=True):
+                if is_frozen:
                     module.get_parameter(name).requires_grad_(False)
             if not any(p.requires_grad for p in module.parameters()):
                 raise SettingError(
@@ -158,15 +158,15 @@ class Initial(Knobs):
     def _read(self, names: list[str]) -> State:
         try:
             with safe_open(self.path.resolve(), framework="pt") as file:
-                found = {name: file.get_tensor(name) for name in names}
+                tensors = {name: file.get_tensor(name) for name in names}
         except (OSError, SafetensorError) as error:
             raise SettingError(f"weights: cannot read {str(self.path)!r}: {error}") from None
-        for name, t in found.items():
+        for name, t in tensors.items():
             if t.is_floating_point() and not bool(t.isfinite().all()):
                 raise SettingError(
                     f"weights: {name!r} in {self.path.name} has values that are not finite"
                 )
-        return found
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class _Differences:
     def between(cls, shapes: Shapes, module: nn.Module) -> _Differences:
         own = module.state_dict(keep_vars=True)
         # a tensor with two names (tied layers) is there if either is
-        given = {id(own[n]) for n in shapes if n in own}
+        parameters = {id(own[n]) for n in shapes if n in own}
         return cls(
-            [n for n, t in own.items() if id(t) not in given],
+            [n for n, t in own.items() if id(t) not in parameters],
             [n for n in shapes if n not in own],
             {n: text for n, t in own.items() if n in shapes and (text := _other(shapes[n], t))},
         )
@@ -205,9 +205,9 @@ class _Differences:
         return "; ".join(words)
 
 
-def _other(found: tuple[tuple[int, ...], torch.dtype], own: Tensor) -> str:
+def _other(stored: tuple[tuple[int, ...], torch.dtype], own: Tensor) -> str:
     """Both forms in words, where a tensor of the file cannot be the module's."""
-    shape, dtype = found
+    shape, dtype = stored
     if shape != tuple(own.shape):
         return f"{list(shape)} in the file, {list(own.shape)} in the model"
     if dtype.is_floating_point != own.is_floating_point():
@@ -241,11 +241,11 @@ def _prefix(missing: list[str], unexpected: list[str]) -> str:
 def constants_digest(module: nn.Module) -> str:
     """SHA-256 of the parameters that are not trained; "" where all are."""
     digest = hashlib.sha256()
-    found = constants(module)
-    for name, t in found.items():
+    values = constants(module)
+    for name, t in values.items():
         flat = t.detach().cpu().contiguous().view(-1)
         digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest() if found else ""
+    return digest.hexdigest() if values else ""
 
 
 def constants(module: nn.Module) -> Mapping[str, Tensor]:

@@ -54,10 +54,10 @@ class Loss:
         if not isinstance(targets, Tensor) or targets.is_floating_point():
             target = first(targets)
             return torch.full(target.shape[:1], torch.nan, device=target.device)
-        found = classes_last(logits(outputs), targets)
-        if found is None:
+        scores = classes_last(logits(outputs), targets)
+        if scores is None:
             return torch.full(targets.shape, torch.nan, device=targets.device)
-        return found.argmax(-1) == targets
+        return scores.argmax(-1) == targets
 
     def probabilities(self, outputs: Tensor, classes: int) -> Tensor | None:  # -> [n, ..., C]
         """The probability of each class; None where outputs are no scores of classes.
@@ -103,8 +103,8 @@ class Loss:
         """
         counts = self.counts(targets)
         return tuple(  # type: ignore[return-value]
-            _mean_of_targets(found.double(), counts)
-            for found in (self.hits(outputs, targets), self.each(outputs, targets))
+            _mean_of_targets(values.double(), counts)
+            for values in (self.hits(outputs, targets), self.each(outputs, targets))
         )
 
 
@@ -151,9 +151,9 @@ def logits(outputs: Tree) -> Tensor:
         return outputs
     if isinstance(outputs, dict) and isinstance(outputs.get("logits"), Tensor):
         return outputs["logits"]
-    found = leaves(outputs)
-    if len(found) == 1:
-        return found[0]
+    tensors = leaves(outputs)
+    if len(tensors) == 1:
+        return tensors[0]
     several = "several tensors"
     if isinstance(outputs, dict):
         several = f"a dict of {', '.join(map(repr, outputs))}"
@@ -187,21 +187,21 @@ class CrossEntropy(Loss):
     second = False  # whether classes are the second axis where two axes could be
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        found = classes_last(logits(outputs), targets, self.second)
-        if found is None:
+        scores = classes_last(logits(outputs), targets, self.second)
+        if scores is None:
             shapes = f"{tuple(logits(outputs).shape[1:])} for targets {tuple(targets.shape[1:])}"
             raise SettingError(
                 f"loss: cross_entropy needs one output per class; the model's outputs are {shapes}"
             )
-        return self._flat(found.flatten(0, -2), targets.flatten()).view(targets.shape)
+        return self._flat(scores.flatten(0, -2), targets.flatten()).view(targets.shape)
 
     def _flat(self, outputs: Tensor, targets: Tensor) -> Tensor:  # [n, C], [n] -> [n]
         return F.cross_entropy(outputs, targets, reduction="none")
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
-        found = classes_last(logits(outputs), targets, self.second)
-        assert found is not None
-        return found.argmax(-1) == targets
+        scores = classes_last(logits(outputs), targets, self.second)
+        assert scores is not None
+        return scores.argmax(-1) == targets
 
     def counts(self, targets: Tree) -> Tensor | None:
         if targets.dim() < 2:
@@ -242,9 +242,9 @@ class Logistic(Loss):
     name = "logistic"
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        found = beside(logits(outputs), targets)
-        sign = 2 * targets.to(found.dtype) - 1
-        return F.softplus(-sign * found)
+        scores = beside(logits(outputs), targets)
+        sign = 2 * targets.to(scores.dtype) - 1
+        return F.softplus(-sign * scores)
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
         return (beside(logits(outputs), targets) > 0) == (targets > 0)

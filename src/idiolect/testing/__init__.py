@@ -153,14 +153,14 @@ def pure(method: Method, settings: Settings) -> None:
     server = method.server(task)
     down = method.broadcast(task, server)
     private = method.private(task, bench.keys)
-    given = {"server": server, "down": down, "private": private}
-    before = {name: _copy(state) for name, state in given.items()}
+    states = {"server": server, "down": down, "private": private}
+    before = {name: _copy(state) for name, state in states.items()}
 
     here = bench.here()
     up, rows = method.update(task, down, private, here)
     x = method.personal(task, down, rows, here)
-    sent = {name: t.shape[1] for name, t in up.items()}
-    assert sent == method.message(task), "the message is not what `message` declares"
+    message = {name: t.shape[1] for name, t in up.items()}
+    assert message == method.message(task), "the message is not what `message` declares"
     assert all(len(t) == bench.clients and t.dtype == task.dtype for t in up.values()), (
         "a message needs one row per client, in the task's dtype"
     )
@@ -169,11 +169,11 @@ def pure(method: Method, settings: Settings) -> None:
     assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
 
     if up:
-        kept = _copy(up)
+        messages = _copy(up)
         after = method.aggregate(task, server, up, bench.rule())
         assert _form(after) == _form(server), "server state changed form"
-        assert _equal(up, kept), "aggregate changed the messages in place"
-    for name, state in given.items():
+        assert _equal(up, messages), "aggregate changed the messages in place"
+    for name, state in states.items():
         assert _equal(state, before[name]), f"{name} was changed in place"
 
 
@@ -271,16 +271,16 @@ def private(method: Method, settings: Settings) -> None:
 
     One row at a time: a loop may end when all rows of a chunk have converged.
     """
-    given = {**settings, "hosts": 2, "chunk": 1}
-    session = Session(method, task(), federation(), build(RunSettings, given, "run"), 0, 7)
+    two_hosts = {**settings, "hosts": 2, "chunk": 1}
+    session = Session(method, task(), federation(), build(RunSettings, two_hosts, "run"), 0, 7)
     hosts = checked_hosts(session, federation())
     session.engine.hosts = cast(list[Host], hosts)
     for _ in range(settings["rounds"]):
         session.engine.advance()
         session.engine.evaluate(session.people.evaluated, SPLITS)
     session.engine.evaluate_shared(SPLITS)
-    sent = sum(len(message) for host in hosts for message in host.sent)
-    assert sent == session.server.ledger.total("bytes_up"), "more bytes left than were counted"
+    bytes_out = sum(len(message) for host in hosts for message in host.sent)
+    assert bytes_out == session.server.ledger.total("bytes_up"), "more bytes left than were counted"
 
 
 def resume(method: Method, settings: Settings) -> None:

@@ -68,21 +68,21 @@ class CheckedHost:
     def update(self, order: RoundRequest) -> HostUpdate:
         for twin in self._twins:
             twin.follow(self._host)
-        sent = self._host.update(order)
-        check_sent(self._host, order, sent)
-        self.sent += [sent.messages.row(k) for k in range(len(sent.messages))]
+        update = self._host.update(order)
+        check_sent(self._host, order, update)
+        self.sent += [update.messages.row(k) for k in range(len(update.messages))]
         for twin in self._twins:
             other = twin.host.update(order)
-            same = torch.isin(sent.trained, twin.changed, invert=True)
-            senders = _senders(sent.messages)
-            kept = ~np.isin(senders, twin.changed.numpy())
+            same = torch.isin(update.trained, twin.changed, invert=True)
+            senders = _senders(update.messages)
+            unchanged = ~np.isin(senders, twin.changed.numpy())
             for name, mine, theirs in (
-                ("messages", _rows(sent.messages, kept), _rows(other.messages, kept)),
-                ("values", sent.values[kept].tobytes(), other.values[kept].tobytes()),
-                ("gradients", sent.gradients[same].tolist(), other.gradients[same].tolist()),
+                ("messages", _rows(update.messages, unchanged), _rows(other.messages, unchanged)),
+                ("values", update.values[unchanged].tobytes(), other.values[unchanged].tobytes()),
+                ("gradients", update.gradients[same].tolist(), other.gradients[same].tolist()),
             ):
                 _demand(mine == theirs, f"{name} depend on {twin.what}")
-        return sent
+        return update
 
     def updates(self, order: RoundRequest) -> Iterator[HostUpdate]:
         yield self.update(order)
@@ -92,14 +92,17 @@ class CheckedHost:
         check_answer(self._host, query, answer)
         self.sent += [row.tobytes() for row in answer]
         for twin in self._twins:
-            kept = ~np.isin(_senders(Ragged.even(answer)), twin.changed.numpy())
+            unchanged = ~np.isin(_senders(Ragged.even(answer)), twin.changed.numpy())
             other = twin.host.answer(query)
-            _demand(np.array_equal(answer[kept], other[kept]), f"answers depend on {twin.what}")
+            _demand(
+                np.array_equal(answer[unchanged], other[unchanged]),
+                f"answers depend on {twin.what}",
+            )
         return answer
 
     def conclude(self, verdict: RoundConclusion) -> None:
-        left: Any = self._host.conclude(verdict)  # type: ignore[func-returns-value]
-        _demand(left is None, f"the end of a round hands out {type(left).__name__}")
+        reply: Any = self._host.conclude(verdict)  # type: ignore[func-returns-value]
+        _demand(reply is None, f"the end of a round hands out {type(reply).__name__}")
 
     def evaluate(
         self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
@@ -123,41 +126,41 @@ class CheckedHost:
     ) -> dict[str, Scores]:
         host = self._host
         scores = host.evaluate_shared(version, message, splits, wire_ids)
-        asked = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
+        clients = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
         if scores:
-            check_scores(scores, splits, asked, form_of(host.data, host.contract.task.criterion))
+            check_scores(scores, splits, clients, form_of(host.data, host.contract.task.criterion))
         return scores
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
 
-def check_sent(host: Host, order: RoundRequest, sent: HostUpdate) -> None:
+def check_sent(host: Host, order: RoundRequest, update: HostUpdate) -> None:
     """What a host sends in a round: one declared message per client heard, and counts."""
     contract = host.contract
-    _exactly(sent, HostUpdate)
+    _exactly(update, HostUpdate)
     rows = host.rows(order.train)
     trained = host.wire_ids[rows]
-    _whole(sent.trained, torch.int64, (len(rows),))
-    _demand(torch.equal(sent.trained, trained), "others trained than those of the order")
-    _whole(sent.gradients, torch.int64, (len(rows),))
-    _demand(bool((sent.gradients >= 0).all()), "a number of gradients is negative")
+    _whole(update.trained, torch.int64, (len(rows),))
+    _demand(torch.equal(update.trained, trained), "others trained than those of the order")
+    _whole(update.gradients, torch.int64, (len(rows),))
+    _demand(bool((update.gradients >= 0).all()), "a number of gradients is negative")
     names = contract.method.traits.counters if len(rows) else ()
-    _demand(tuple(sent.counted) == names, "counts that the method does not declare")
-    for counts in sent.counted.values():
+    _demand(tuple(update.counted) == names, "counts that the method does not declare")
+    for counts in update.counted.values():
         _whole(counts, torch.int64, (len(rows),))
         _demand(bool((counts >= 0).all()), "a count is negative")
 
-    heard = torch.isin(rows, host.rows(order.heard))
-    senders = rows[heard] if contract.up.parts else rows[:0]
-    _array(sent.values, np.float64, (len(senders),))
-    _exactly(sent.messages, Ragged)
-    lengths = sent.messages.lengths
+    is_heard = torch.isin(rows, host.rows(order.heard))
+    senders = rows[is_heard] if contract.up.parts else rows[:0]
+    _array(update.values, np.float64, (len(senders),))
+    _exactly(update.messages, Ragged)
+    lengths = update.messages.lengths
     _array(lengths, np.int64, (len(senders),))
     width = int(lengths.max(initial=0))
-    _array(sent.messages.matrix, np.uint8, (len(senders), width))
+    _array(update.messages.matrix, np.uint8, (len(senders), width))
     unused = np.arange(width) >= lengths[:, None]
-    _demand(not sent.messages.matrix[unused].any(), "bytes behind the end of a message")
+    _demand(not update.messages.matrix[unused].any(), "bytes behind the end of a message")
     if not len(senders):
         return
     heads = wire.heads(
@@ -167,23 +170,23 @@ def check_sent(host: Host, order: RoundRequest, sent: HostUpdate) -> None:
         host.wire_ids[senders].numpy(),
         host.samples[senders].numpy(),
     )
-    _demand(np.array_equal(sent.messages.matrix[:, : heads.shape[1]], heads), "a header")
+    _demand(np.array_equal(update.messages.matrix[:, : heads.shape[1]], heads), "a header")
     if contract.link.codes:
         longest = wire.HEADER.itemsize + contract.link.limit(order.version)
         _demand(bool((lengths <= longest).all()), f"a message longer than {longest} bytes")
     else:
         _demand(bool((lengths == contract.up.length).all()), "a message longer than declared")
         words = np.full(len(senders), float(contract.up.values))
-        _demand(np.array_equal(sent.values, words), "a number of values")
-    same = np.unique(np.stack([lengths.astype(np.float64), sent.values]), axis=1)
+        _demand(np.array_equal(update.values, words), "a number of values")
+    same = np.unique(np.stack([lengths.astype(np.float64), update.values]), axis=1)
     _demand(len(np.unique(same[0])) == same.shape[1], "values that the length does not give")
 
 
 def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
     """What a host sends in a second exchange: one declared message per client asked."""
     contract = host.contract
-    asked = (len(query.message) - wire.HEADER.itemsize) // torch.int32.itemsize
-    schema = contract.answer(query.part, query.message, asked)
+    indices = (len(query.message) - wire.HEADER.itemsize) // torch.int32.itemsize
+    schema = contract.answer(query.part, query.message, indices)
     rows = host.rows(query.asked)
     _array(answer, np.uint8, (len(rows), schema.length))
     if not len(rows):
@@ -258,5 +261,5 @@ def _senders(messages: Ragged) -> np.ndarray:  # -> int64[S]
     return wire.header(messages.matrix)["client"].astype(np.int64)
 
 
-def _rows(messages: Ragged, kept: np.ndarray) -> list[bytes]:
-    return [messages.row(int(k)) for k in np.flatnonzero(kept)]
+def _rows(messages: Ragged, mask: np.ndarray) -> list[bytes]:
+    return [messages.row(int(k)) for k in np.flatnonzero(mask)]
