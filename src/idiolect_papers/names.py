@@ -125,13 +125,13 @@ GROUPS: dict[str, dict[str, Experiment]] = {
             "lp_proj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²"
         ),
         "lp-proj-theorem13": _proved(
-            "lp_proj.theorem13:write", "smooth, constant steps: rates 1/√T and 1/T^(2/3)"
+            "lp_proj.smooth:write_theorem13", "smooth, constant steps: rates 1/√T and 1/T^(2/3)"
         ),
         "lp-proj-theorem14": _proved(
             "lp_proj.theorem14:write", "schedules of η, ν, D: rates 1/T and 1/(βT)²; d_sub"
         ),
         "lp-proj-theorem15": _proved(
-            "lp_proj.theorem15:write", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)"
+            "lp_proj.smooth:write_theorem15", "smooth, schedules of η, ν, D: ln T/√T and T^(-2/3)"
         ),
         "lp-proj-theorem32": _proved("lp_proj.theorem32:write", "variance of losses over clients"),
         "lp-proj-remark17": _proved("lp_proj.remark17:write", "the role of d_sub under attack"),

@@ -146,7 +146,7 @@ class Page:
         return next((self.reasons[n] for n in names if n in self.reasons), NOT_FOUND)
 
 
-# -- a page from its stored figures ----------------------------------------------------------------
+# -- a page from its stored figures ---------------------------------------------------------------
 def page_of(stored: Row) -> str:
     """The text of NAME.md, from NAME.json."""
     lines = [f"# {stored['title']}", ""]
@@ -234,7 +234,7 @@ def _cell(value: Any) -> str:
     return "–" if value is None else str(value).replace("|", "\\|")
 
 
-# -- the pages that list all others ----------------------------------------------------------------
+# -- the pages that list all others ---------------------------------------------------------------
 def _stored(folder: Path) -> list[Row]:
     return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
 

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from idiolect_papers.feddeper import figure1, theorem2
-from idiolect_papers.lp_proj import theorem9, theorem13, theorem14, theorem15
+from idiolect_papers.lp_proj import smooth, theorem9, theorem14
 
 SIZES = {
-    theorem9: theorem9.Size(
+    theorem9.write: theorem9.Theorem9Size(
         rounds=(8, 16, 32), own=(8, 16), nus=(1e-1, 1e-3), betas=(1.0, 4.0), repetitions=2, few=2
     ),
-    theorem13: theorem13.Size(rounds=(16, 64), repetitions=2),
-    theorem14: theorem14.Size(
+    smooth.write_theorem13: smooth.Theorem13Size(rounds=(16, 64), repetitions=2),
+    theorem14.write: theorem14.Theorem14Size(
         rounds=60,
         own=20,
         without=60,
@@ -23,11 +23,11 @@ SIZES = {
         betas=(1.0, 4.0),
         points=15,
     ),
-    theorem15: theorem15.Size(rounds=80, own=20, repetitions=2, points=15),
-    figure1: figure1.Size(
+    smooth.write_theorem15: smooth.Theorem15Size(rounds=80, own=20, repetitions=2, points=15),
+    figure1.write: figure1.Figure1Size(
         total=64, taus=(1, 4, 64), sorted=(0.0, 1.0), spreads=(0.0, 1.0), repetitions=3
     ),
-    theorem2: theorem2.Size(
+    theorem2.write: theorem2.Theorem2Size(
         rounds=50,
         own=30,
         lams=(0.5, 1.0),
@@ -40,17 +40,17 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """module -> its stored figures, made once."""
+    """write function -> the stored figures of its page, made once."""
     folder = tmp_path_factory.mktemp("docs") / "theory"
     folder.mkdir()
-    found = {}
+    pages = {}
 
-    def make(module):
-        if module not in found:
-            paths = module.write(folder, SIZES[module], workers=1)
+    def make(write):
+        if write not in pages:
+            paths = write(folder, SIZES[write], workers=1)
             assert [p.suffix for p in paths] == [".md", ".json", ".png", ".md"]
-            found[module] = json.loads(paths[1].read_text())
-        return found[module]
+            pages[write] = json.loads(paths[1].read_text())
+        return pages[write]
 
     return make
 
@@ -64,7 +64,7 @@ def verdict(stored, start):
 
 
 def test_theorem_9_average_is_below_its_bound_and_falls(made):
-    stored = made(theorem9)
+    stored = made(theorem9.write)
     for row in rows_of(stored):
         assert 0 < row["F(w̄_T) − F(w*)"] <= row["bound"]
     assert verdict(stored, "and 1/β²") == "agrees"
@@ -75,7 +75,7 @@ def test_theorem_9_average_is_below_its_bound_and_falls(made):
 
 
 def test_theorem_13_gradients_are_below_their_bound_and_fall(made):
-    stored = made(theorem13)
+    stored = made(smooth.write_theorem13)
     rows = rows_of(stored)
     assert all(0 < row["E ‖∇F(w_t*)‖²"] <= row["bound"] for row in rows)
     everyone = [row["E ‖∇F(w_t*)‖²"] for row in rows if row["run"] == "S = N"]
@@ -83,7 +83,7 @@ def test_theorem_13_gradients_are_below_their_bound_and_fall(made):
 
 
 def test_theorem_14_falls_with_t_and_as_the_square_of_beta(made):
-    stored = made(theorem14)
+    stored = made(theorem14.write)
     assert verdict(stored, "and O(1/β²)") == "agrees"
     for row in rows_of(stored, 2):
         assert row["‖w_T − w*‖²"] <= row["bound of the proof"]
@@ -92,12 +92,12 @@ def test_theorem_14_falls_with_t_and_as_the_square_of_beta(made):
 
 
 def test_lemma_4_bounds_the_error_of_the_inner_problem(made):
-    for row in rows_of(made(theorem14), 1):
+    for row in rows_of(made(theorem14.write), 1):
         assert 0 < row["(∇F_k − g_k)² / λ²"] <= row["its bound δ_1²"]
 
 
 def test_theorem_15_falls_at_least_as_fast_as_it_says(made):
-    stored = made(theorem15)
+    stored = made(smooth.write_theorem15)
     assert verdict(stored, "without it") == "agrees"
     for row in rows_of(stored):
         assert 0 < row["E ‖∇F(w_t*)‖²"] <= row["bound"]
@@ -105,7 +105,7 @@ def test_theorem_15_falls_at_least_as_fast_as_it_says(made):
 
 
 def test_heterogeneity_has_no_effect_on_fedavg_at_one_local_step(made):
-    stored = made(figure1)
+    stored = made(figure1.write)
     assert verdict(stored, "Remark 1") == "agrees"
     assert verdict(stored, "Figure 1") == "agrees"
     one, *_, most = rows_of(stored)
@@ -114,7 +114,7 @@ def test_heterogeneity_has_no_effect_on_fedavg_at_one_local_step(made):
 
 
 def test_feddepers_personal_models_stay_around_the_minimiser(made):
-    stored = made(theorem2)
+    stored = made(theorem2.write)
     assert verdict(stored, "(i)") == "agrees"
     assert verdict(stored, "personal models converge around") == "agrees"
     for row in rows_of(stored):

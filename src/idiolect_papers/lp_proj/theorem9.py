@@ -8,7 +8,6 @@ personal models stay in a ball around w*.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,20 @@ import torch
 from idiolect.run.run import torch_threads
 
 from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
-from ..page import Claim, Page, Row
+from ..page import Row
 from ..panels import Line, Panel
-from ..rates import Slope, checked, guide
-from ..runs import Work, finished
+from ..runs import Work
+from ..theory import Curve, Slope, guide, log_slope, theory_page, train
 from .quadratic import Quadratic
 
 NAME = "lp-proj-theorem9"
 EXACT = 1e-12  # ν of what counts as solved exactly
 NEAR = 1e-8  # and where mini-batches are noisy
+EXCESS = "F(w̄_T) − F(w*)"
 
 
 @dataclass(frozen=True)
-class Size:
+class Theorem9Size:
     """How much is run."""
 
     rounds: tuple[int, ...] = (64, 128, 256, 512)  # T: a run for each
@@ -43,7 +43,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Average(Work):
+class AveragedRun(Work):
     """A run of T rounds with the step for T: how far its average and its last w are from F(w*)."""
 
     case: Quadratic
@@ -67,7 +67,7 @@ class Average(Work):
 
     def train(self) -> dict[str, Any]:
         theory = self.case.theory()
-        found = self.case.solved()
+        solution = self.case.solved()
         step = self.step()
         plan = Scheduled(theory.local(step), self.nu, self.batch)
         rows = []
@@ -78,261 +78,163 @@ class Average(Work):
         w = torch.stack(rows)
         weights = geometric_weights(self.rounds, step * theory.mu_F / 2)
         return {
-            "average": found.excess(averaged(w[:-1], weights)),  # w̄_T, of w_0 ... w_{T-1}
-            "last": found.excess(w[-1]),
-            "ball": float((tied - found.w).square().sum(1).mean()),
+            "average": solution.excess(averaged(w[:-1], weights)),  # w̄_T, of w_0 ... w_{T-1}
+            "last": solution.excess(w[-1]),
+            "ball": float((tied - solution.w).square().sum(1).mean()),
         }
 
 
-class Cases:
-    """All runs by what they are for: label -> T (or ν) -> repetitions."""
-
-    def __init__(self, size: Size):
-        self.size = size
-        base = Quadratic()
-        everyone = replace(base, heard=base.problem.clients)
-        exact = replace(everyone, problem=replace(base.problem, noise=0.0))
-        noisy = replace(everyone, problem=replace(base.problem, noise=1.0))
-        most = float(base.problem.clients * base.alternations)
-        many, few = range(size.repetitions), range(size.few)
-        self.sampled = {T: [Average(base, T, repetition=i) for i in many] for T in size.rounds}
-        self.own = {
-            T: [Average(replace(base, beta=most), T, own=True, repetition=i) for i in few]
-            for T in size.own
-        }
-        self.betas = {
-            b: {T: [Average(replace(exact, beta=b), T, nu=EXACT)] for T in size.rounds}
-            for b in size.betas
-        }
-        self.noisy = {T: [Average(noisy, T, repetition=i) for i in many] for T in size.rounds}
-        last = size.rounds[-2]
-        still = replace(exact, beta=size.betas[-1])  # where client drift is smallest
-        self.floor = {nu: [Average(still, last, nu=nu)] for nu in size.nus}
-
-    def all(self) -> Iterator[Average]:
-        groups: list[dict[Any, list[Average]]] = [
-            self.sampled,
-            self.own,
-            *self.betas.values(),
-            self.noisy,
-            self.floor,
-        ]
-        for group in groups:
-            for jobs in group.values():
-                yield from jobs
-
-
-def write(folder: Path, size: Size | None = None, workers: int = 2) -> list[Path]:
+def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> list[Path]:
     """Some three minutes on two cores."""
     began = time.monotonic()
-    cases = Cases(size or Size())
-    results = finished(list(cases.all()), folder, NAME, workers)
-    return _reproduced(cases, results, time.monotonic() - began).write(folder)
+    size = size or Theorem9Size()
+    base = Quadratic()
+    everyone = replace(base, heard=base.problem.clients)
+    without_noise = replace(everyone, problem=replace(base.problem, noise=0.0))
+    with_noise = replace(everyone, problem=replace(base.problem, noise=1.0))
+    largest = replace(base, beta=float(base.problem.clients * base.alternations))  # β = N R
+    still = replace(without_noise, beta=size.betas[-1])  # where client drift is smallest
+    many, few = range(size.repetitions), range(size.few)
+    jobs: dict[Any, dict[Any, list[AveragedRun]]] = {
+        "sampled": {T: [AveragedRun(base, T, repetition=i) for i in many] for T in size.rounds},
+        "own": {
+            T: [AveragedRun(largest, T, own=True, repetition=i) for i in few] for T in size.own
+        },
+        "noisy": {T: [AveragedRun(with_noise, T, repetition=i) for i in many] for T in size.rounds},
+        "floor": {nu: [AveragedRun(still, size.rounds[-2], nu=nu)] for nu in size.nus},
+    }
+    for beta in size.betas:
+        case = replace(without_noise, beta=beta)
+        jobs[beta] = {T: [AveragedRun(case, T, nu=EXACT)] for T in size.rounds}
+    results = train(jobs, folder, NAME, workers)
+    curves = {label: Curve.over_runs(group, results) for label, group in jobs.items()}
+    sampled, own, noisy, floor = (curves[label] for label in ("sampled", "own", "noisy", "floor"))
+    betas = {beta: curves[beta] for beta in size.betas}
+    exact = betas[size.betas[0]]
 
-
-@dataclass(frozen=True)
-class Curve:
-    """Results over T (or ν)."""
-
-    x: Sequence[float]
-    jobs: Sequence[Average]  # the first repetition of each
-    rows: dict[str, np.ndarray]  # [repetitions, len(x)]
-
-    @classmethod
-    def of(cls, group: dict[Any, list[Average]], results: dict[Average, dict[str, Any]]) -> Curve:
-        rows = {
-            k: np.array([[results[job][k] for job in jobs] for jobs in group.values()]).T
-            for k in ("average", "last", "ball")
-        }
-        return cls(list(group), [jobs[0] for jobs in group.values()], rows)
-
-    def mean(self, which: str = "average") -> list[float]:
-        return self.rows[which].mean(0).tolist()
-
-    def slope(self) -> Slope:
-        return Slope.of(self.x, self.rows["average"], 0)
-
-    def table(self, name: str) -> list[Row]:
-        return [
-            {
-                "run": name,
-                "β": job.case.beta,
-                "T": job.rounds,
-                "η̃": job.step(),
-                "F(w̄_T) − F(w*)": average,
-                "F(w_T) − F(w*)": last,
-                "bound": job.bound(),
-                "mean ‖P x_k − w*‖²": ball,
-            }
-            for job, average, last, ball in zip(
-                self.jobs, self.mean(), self.mean("last"), self.mean("ball"), strict=True
-            )
-        ]
-
-
-def _reproduced(cases: Cases, results: dict[Average, dict[str, Any]], seconds: float) -> Page:
-    sampled, own, noisy, floor = (
-        Curve.of(group, results) for group in (cases.sampled, cases.own, cases.noisy, cases.floor)
-    )
-    betas = {b: Curve.of(group, results) for b, group in cases.betas.items()}
-    first = next(iter(betas.values()))
-    last_T = [curve.rows["average"][0, -1] for curve in betas.values()]
-    by_beta = Slope.of(list(betas), np.array([last_T]), 1)
-    by_nu = floor.slope()
-    theory = cases.sampled[cases.size.rounds[0]][0].case.theory()
+    theory = base.theory()
     radius = theory.diversity / theory.lam**2
-    balls = first.mean("ball")
-    every = [*sampled.jobs, *own.jobs, *first.jobs, *noisy.jobs]
-    means = [*sampled.mean(), *own.mean(), *first.mean(), *noisy.mean()]
-    below = all(mean <= job.bound() for mean, job in zip(means, every, strict=True))
-    claims = [
-        checked(
-            "F(w̄_T) − F(w*) is below the bound (17) of the proof",
-            f"in all {len(every)} settings; it is {_ratio(sampled)} to {_ratio(first)} times "
-            "larger at the last T with and without client sampling",
-            below,
-        ),
-        checked(
-            "with client sampling Õ(1/T)",
-            f"slope {sampled.slope().text()}; that of ln(T)/T is {_log_slope(sampled):.2f}. With "
-            f"steps up to the theorem's η̂_1 {own.mean()[0]:.2g} at T = {own.x[0]}, "
-            f"{own.mean()[-1]:.2g} at T = {own.x[-1]}",
-            sampled.slope().value <= _log_slope(sampled) + 0.15,
-        ),
-        checked(
-            "without it Õ(1/T²)",
-            f"slope {first.slope().text()} (exact gradients); that of (ln(T)/T)² is "
-            f"{2 * _log_slope(first):.2f}",
-            first.slope().near(2 * _log_slope(first), 0.3),
-        ),
-        checked(
-            "and 1/β²",
-            f"slope {by_beta.text()} against β at T = {first.x[-1]} (exact gradients)",
-            by_beta.near(-2, 0.4),
-        ),
-        Claim(
-            "a floor λ² δ_1²/μ_F with δ_1² ∝ γ_f²/|D̃| + ν",
-            f"∝ ν: slope {by_nu.text()} against ν; none from mini-batches: slope "
-            f"{noisy.slope().text()} against T with noise and |D̃| = 4",
-            "same order",
-            "for quadratics the solution on a mini-batch is unbiased, so that its noise averages "
-            "out; the theorem allows for losses where it is not",
-        ),
-        checked(
-            "(10): personal models end in a ball around w* of squared radius O(σ²_F,1/λ² + …)",
-            f"mean ‖P x_k − w*‖² = {balls[-1]:.3f}; σ²_F,1/λ² = {radius:.3f}",
-            abs(balls[-1] / radius - 1) < 0.1,
-        ),
+    by_beta = Slope.of(size.betas, np.array([[c.last("average") for c in betas.values()]]))
+    logarithmic = log_slope(size.rounds, 1)
+    checked = [sampled, own, exact, noisy]
+    below = [
+        mean <= job.bound()
+        for curve in checked
+        for mean, job in zip(curve.mean("average"), curve.jobs, strict=True)
     ]
-    panels = [
-        Panel(
-            "with client sampling (S = 2 of 10)",
-            "rounds T",
-            "F(w̄_T) − F(w*)",
-            [
-                Line("steps up to 1/L_F, β = 1", sampled.x, sampled.mean(), points=True),
-                Line("steps up to η̂_1, β = N R", own.x, own.mean(), points=True),
-                Line("last w_T, β = 1", sampled.x, sampled.mean("last"), points=True),
-                guide(sampled.x, sampled.mean()[-1] * 2, -1, "1/T"),
-            ],
-            log="xy",
-        ),
-        Panel(
-            "without client sampling (S = N)",
-            "rounds T",
-            "F(w̄_T) − F(w*)",
-            [
-                *(
-                    Line(f"β = {b:g}, exact", c.x, c.mean(), points=True, style=i)
-                    for i, (b, c) in enumerate(betas.items())
-                ),
-                Line("β = 1, mini-batches of 4", noisy.x, noisy.mean(), points=True, style=4),
-                guide(first.x, first.mean()[-1] * 2, -2, "1/T²"),
-            ],
-            log="xy",
-        ),
-        Panel(
-            f"the floor (S = N, β = {floor.jobs[0].case.beta:g}, T = {floor.jobs[0].rounds})",
-            "inner accuracy ν",
-            "F(w̄_T) − F(w*)",
-            [
-                Line("measured", floor.x, floor.mean(), points=True),
-                Line(
-                    "C_1 of the bound",
-                    floor.x,
-                    [job.case.theory().constants(job.batch, job.nu)[0] for job in floor.jobs],
-                    formula=True,
-                    style=0,
-                ),
-            ],
-            log="xy",
-        ),
-    ]
-    tables = [
-        *sampled.table("S = 2 of 10"),
-        *own.table("the same, η̃ ≤ η̂_1"),
-        *(row for curve in betas.values() for row in curve.table("S = N, exact")),
-        *noisy.table("S = N, noise 1"),
-    ]
-    floors = [
-        {"ν": nu, "F(w̄_T) − F(w*)": mean, "bound": job.bound()}
-        for nu, mean, job in zip(floor.x, floor.mean(), floor.jobs, strict=True)
-    ]
-    case = every[0].case
-    most = own.jobs[0].case.theory()
-    return Page(
+    ratio_sampled, ratio_exact = (c.jobs[-1].bound() / c.last("average") for c in (sampled, exact))
+    own_theory = largest.theory()
+    return theory_page(
         NAME,
-        "lp-proj, Theorem 9: constant steps and the averaged iterate",
-        settings=SETTINGS.format(
-            case=case,
-            theory=theory,
-            size=cases.size,
-            least=2 / (theory.most * theory.mu_F),
-            least_own=2 / (most.most * most.mu_F),
-            own=most.beta,
-        ),
-        claims=claims,
+        facts={
+            "case": base,
+            "theory": theory,
+            "size": size,
+            "largest": largest,
+            "least": 2 / (theory.most * theory.mu_F),
+            "least_own": 2 / (own_theory.most * own_theory.mu_F),
+            "settings": len(below),
+            "ratio_sampled": ratio_sampled,
+            "ratio_exact": ratio_exact,
+            "sampled": sampled.slope("average"),
+            "exact": exact.slope("average"),
+            "noisy": noisy.slope("average"),
+            "log_slope": logarithmic,
+            "log_slope_squared": 2 * logarithmic,
+            "own_T": (own.x[0], own.x[-1]),
+            "own_first": own.mean("average")[0],
+            "own_last": own.last("average"),
+            "by_beta": by_beta,
+            "last_T": size.rounds[-1],
+            "by_nu": floor.slope("average"),
+            "ball": exact.last("ball"),
+            "radius": radius,
+        },
+        verdicts={
+            "bound": all(below),
+            "sampled": sampled.slope("average").value <= logarithmic + 0.15,
+            "everyone": exact.slope("average").near(2 * logarithmic, 0.3),
+            "beta": by_beta.near(-2, 0.4),
+            "floor": "same order",
+            "ball": abs(exact.last("ball") / radius - 1) < 0.1,
+        },
         tables={
-            "A run for every T, with the step for that T (means over repetitions):": tables,
-            f"The floor (S = N, exact gradients, β = {floor.jobs[0].case.beta:g}):": floors,
+            "A run for every T, with the step for that T (means over repetitions):": [
+                *rows("S = 2 of 10", sampled),
+                *rows("the same, η̃ ≤ η̂_1", own),
+                *(row for curve in betas.values() for row in rows("S = N, exact", curve)),
+                *rows("S = N, noise 1", noisy),
+            ],
+            f"The floor (S = N, exact gradients, β = {still.beta:g}):": [
+                {"ν": nu, EXCESS: mean, "bound": job.bound()}
+                for nu, mean, job in zip(floor.x, floor.mean("average"), floor.jobs, strict=True)
+            ],
         },
         figures={
             "rounds": sampled.x,
             "average": sampled.rows["average"].tolist(),
             "radius": radius,
         },
-        panels=panels,
-        seconds=seconds,
-        order=20,
-    )
+        panels=[
+            Panel(
+                "with client sampling (S = 2 of 10)",
+                "rounds T",
+                EXCESS,
+                [
+                    sampled.line("steps up to 1/L_F, β = 1", "average", points=True),
+                    own.line("steps up to η̂_1, β = N R", "average", points=True),
+                    sampled.line("last w_T, β = 1", "last", points=True),
+                    guide(sampled.x, sampled.last("average") * 2, -1, "1/T"),
+                ],
+                log="xy",
+            ),
+            Panel(
+                "without client sampling (S = N)",
+                "rounds T",
+                EXCESS,
+                [
+                    *(
+                        curve.line(f"β = {beta:g}, exact", "average", points=True, style=i)
+                        for i, (beta, curve) in enumerate(betas.items())
+                    ),
+                    noisy.line("β = 1, mini-batches of 4", "average", points=True, style=4),
+                    guide(exact.x, exact.last("average") * 2, -2, "1/T²"),
+                ],
+                log="xy",
+            ),
+            Panel(
+                f"the floor (S = N, β = {still.beta:g}, T = {size.rounds[-2]})",
+                "inner accuracy ν",
+                EXCESS,
+                [
+                    floor.line("measured", "average", points=True),
+                    Line(
+                        "C_1 of the bound",
+                        floor.x,
+                        [job.case.theory().constants(job.batch, job.nu)[0] for job in floor.jobs],
+                        formula=True,
+                        style=0,
+                    ),
+                ],
+                log="xy",
+            ),
+        ],
+        seconds=time.monotonic() - began,
+    ).write(folder)
 
 
-def _ratio(curve: Curve) -> str:
-    return f"{curve.jobs[-1].bound() / curve.mean()[-1]:.0e}"
-
-
-def _log_slope(curve: Curve) -> float:
-    """Of ln(T) / T over the same T."""
-    x = np.array(curve.x, dtype=float)
-    return float(np.polyfit(np.log(x), np.log(np.log(x) / x), 1)[0])
-
-
-SETTINGS = """\
-The theorem (p = 2, f_k strongly convex): for T rounds there is a constant step η̃ = η β R <= η̂_1
-with which w̄_T, the average of the w_t with weights (1 − η̃ μ_F/2)^−(t+1), has
-E F(w̄_T) − F(w*) <= μ_F Δ_0 e^(−η̂_1 μ_F T/2) + Õ((N/S − 1) σ²_F,1/(μ_F T N))
-+ Õ((σ²_F,1 + λ² δ_1²) κ_F L_F/(μ_F² β² T²)) + O(λ² δ_1²/μ_F). Its proof gives the step,
-2 ln(μ_F² Δ_0 T/(2 C_2))/(μ_F T) up to η̂_1. C_2 is 0 without client sampling; there it is
-4 ln(T)/(μ_F T), with which the first term falls as 1/T². The bound is (17) with all its constants,
-and with the T that its exponent lacks.
-
-The problem is left open. Here: that of [Theorem 14](lp-proj-theorem14.md), with |D̃| = 4, ν = 1e-8
-(1e-12 where gradients are exact) and samples with standard deviation {case.problem.noise:g} per
-coordinate (1 for "noise 1", 0 for "exact"): {case.problem.clients} clients, λ = {case.lam:g},
-R = {case.alternations}, d_sub = {case.dim}, κ_F = {theory.kappa_F:.2f}.
-η̂_1 = 1/(18 L_F (1 + 10 κ_F/β)) asks for T >= 2/(η̂_1 μ_F) = {least:,.0f} rounds for β = 1, and for
-{least_own:,.0f} for β = N R = {own:g}: the theorem's own steps are shown for β = N R; for β = 1
-steps are allowed up to 1/L_F. {size.repetitions} repetitions with the same P, {size.few} for the
-theorem's own steps. (With 6 repetitions the slope with noise 1 was −0.48 ± 0.18; they were raised
-after that was seen.)
-"""
+def rows(name: str, curve: Curve[AveragedRun]) -> list[Row]:
+    columns = (curve.mean(key) for key in ("average", "last", "ball"))
+    return [
+        {
+            "run": name,
+            "β": job.case.beta,
+            "T": job.rounds,
+            "η̃": job.step(),
+            EXCESS: average,
+            "F(w_T) − F(w*)": last,
+            "bound": job.bound(),
+            "mean ‖P x_k − w*‖²": ball,
+        }
+        for job, average, last, ball in zip(curve.jobs, *columns, strict=True)
+    ]

@@ -21,13 +21,13 @@ from idiolect_papers.closed_forms.convergence import (
     step_weights,
 )
 from idiolect_papers.closed_forms.problems import STEEPEST, GemanMcClure, Means, Robust
-from idiolect_papers.feddeper.figure1 import Quadratics, SquaredHinge, digits
-from idiolect_papers.feddeper.theorem2 import Balls
+from idiolect_papers.feddeper.figure1 import QuadraticRun, SquaredHinge, digits
+from idiolect_papers.feddeper.theorem2 import BallRun
 from idiolect_papers.lp_proj.quadratic import Quadratic
 from idiolect_papers.lp_proj.smooth import Nonconvex
 from idiolect_papers.lp_proj.theorem14 import PRACTICAL
-from idiolect_papers.rates import Slope
 from idiolect_papers.runs import Work, finished
+from idiolect_papers.theory import Slope
 from reference import iterates, lpproj_rates
 
 SMALL = Means(clients=4, samples=5, d=6, low=0.5, high=2.0, noise=0.7, spread=0.8)
@@ -248,7 +248,7 @@ def test_gradients_of_the_smooth_problem_are_bounded_as_claimed():
 # -- FedDeper --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("tau", [1, 3, 12])
 def test_fedavg_on_quadratics_ends_where_the_formula_says(tau):
-    job = Quadratics(replace(SMALL, noise=0.0), tau, total=12)
+    job = QuadraticRun(replace(SMALL, noise=0.0), tau, total=12)
     torch.testing.assert_close(torch.tensor(job.train()["x"]).double(), job.end())
 
 
@@ -277,7 +277,7 @@ def test_the_squared_hinge_has_its_derivative():
 
 def test_the_inner_points_of_feddeper_are_its_own_steps():
     """v after τ steps, by the formula, is what mixing (line 10) finds in the next round's v."""
-    job = Balls(rounds=1, rate=0.5, lam=0.0, heard=10)  # λ = 0: the next v_{i,0} is v_{i,τ}
+    job = BallRun(rounds=1, rate=0.5, lam=0.0, heard=10)  # λ = 0: the next v_{i,0} is v_{i,τ}
     method = il.FedDeper(lr=job.theory().lr, steps=job.steps, rho=0.0, lam=0.0)
     problem = job.problem
     settings = {"rounds": 1, "sample": 10, "batching": "full", "dtype": "float64"}
@@ -288,7 +288,7 @@ def test_the_inner_points_of_feddeper_are_its_own_steps():
 
 
 def test_assumption_3_of_feddeper_holds_with_equality_for_equal_curvatures():
-    job = Balls(rounds=1, rate=0.2)
+    job = BallRun(rounds=1, rate=0.2)
     theory, problem = job.theory(), job.problem
     x = torch.randn(problem.d, dtype=torch.float64)
     slopes = problem.curvatures[:, None] * (x - problem.centres)
@@ -305,7 +305,7 @@ def test_a_slope_is_that_of_a_power():
 
 
 def test_what_is_stored_of_an_experiment_goes_when_it_is_done(tmp_path):
-    jobs = [Quadratics(replace(SMALL, noise=0.0), tau, total=4) for tau in (1, 2)]
+    jobs = [QuadraticRun(replace(SMALL, noise=0.0), tau, total=4) for tau in (1, 2)]
     results = finished(jobs, tmp_path, "example", workers=1)
     assert list(results) == jobs
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,154 @@
+"""Pages of theorems: their words as templates, curves over repetitions, slopes with intervals."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from idiolect.host.scores import interval
+
+from .page import Claim, Page, judged
+from .panels import Line
+from .runs import Work, finished
+
+W = TypeVar("W", bound=Work)
+Results = Mapping[W, Mapping[str, Any]]
+
+
+def theory_page(
+    name: str, facts: Mapping[str, Any], verdicts: Mapping[str, bool | str | None], **parts: Any
+) -> Page:
+    """The page whose words are in texts/NAME.toml, with the measured `facts` filled in.
+
+    `verdicts` has for every statement whether it holds, or a verdict in words; a statement whose
+    verdict is None is left out. `parts` are the tables, panels and figures of `Page`.
+    """
+    words = read_text(name)
+    claims = []
+    for key, statement in words.pop("claims").items():
+        paper, ours, reason = (
+            statement.get(part, "").format_map(facts) for part in ("paper", "ours", "reason")
+        )
+        verdict = verdicts[key]
+        if isinstance(verdict, str):
+            claims.append(Claim(paper, ours, verdict, reason))
+        elif verdict is not None:
+            claims.append(judged(paper, ours, verdict, reason or "see the tables"))
+    settings = words.pop("settings").format_map(facts)
+    return Page(name, claims=claims, settings=settings, **words, **parts)
+
+
+def read_text(name: str) -> dict[str, Any]:
+    """The words of a page: title, order, settings and claims by key.
+
+    >>> read_text("lp-proj-theorem13")["claims"]["sampled"]
+    {'paper': 'with client sampling, O(1/√T)', 'ours': 'slope {sampled}'}
+    """
+    path = resources.files(__package__).joinpath("texts", f"{name}.toml")
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+# -- rates of convergence -------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Slope:
+    """The slope of a line through log y against log x: mean over repetitions and 95 % interval."""
+
+    value: float
+    half: float | None  # half the interval; None for one repetition
+
+    @classmethod
+    def of(
+        cls, x: Sequence[float], rows: np.ndarray, low: float = 0, high: float = math.inf
+    ) -> Slope:
+        """Fitted to each repetition (rows[repetitions, len(x)]) where low <= x <= high.
+
+        >>> x = [1.0, 10.0, 100.0]
+        >>> str(Slope.of(x, np.array([[1.0, 0.1, 0.01], [2.0, 0.2, 0.02]])))
+        '-1.00 ± 0.00'
+        """
+        at = np.asarray(x, dtype=float)
+        inside = (at >= low) & (at <= high)
+        fits = np.polyfit(np.log(at[inside]), np.log(np.asarray(rows)[:, inside]).T, 1)[0]
+        return cls(float(fits.mean()), interval(fits.tolist()))
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}" + ("" if self.half is None else f" ± {self.half:.2f}")
+
+    def near(self, expected: float, room: float) -> bool:
+        """Whether it is `expected` up to `room`, and known as well as that."""
+        return abs(self.value - expected) <= room and (self.half or 0.0) <= 2 * room
+
+
+@dataclass(frozen=True)
+class Curve(Generic[W]):
+    """What repetitions of a run measured, over x."""
+
+    x: Sequence[float]
+    jobs: Sequence[W]  # one repetition for each x, or one for all x
+    rows: Mapping[str, np.ndarray]  # by what was measured: [repetitions, len(x)]
+
+    @classmethod
+    def over_runs(cls, group: Mapping[Any, Sequence[W]], results: Results[W]) -> Curve[W]:
+        """A run for each x and repetition, which measures numbers."""
+        runs = [[results[job] for job in jobs] for jobs in group.values()]
+        rows = {key: np.array([[run[key] for run in x] for x in runs]).T for key in runs[0][0]}
+        return cls(list(group), [jobs[0] for jobs in group.values()], rows)
+
+    @classmethod
+    def over_rounds(cls, x: Sequence[float], jobs: Sequence[W], results: Results[W]) -> Curve[W]:
+        """A run for each repetition, which measures lists of numbers."""
+        runs = [results[job] for job in jobs]
+        return cls(x, jobs, {key: np.array([run[key] for run in runs]) for key in runs[0]})
+
+    def mean(self, key: str) -> list[float]:
+        return self.rows[key].mean(0).tolist()
+
+    def last(self, key: str) -> float:
+        return float(self.rows[key][:, -1].mean())
+
+    def slope(self, key: str, low: float = 0, shift: float = 0) -> Slope:
+        """Against x + shift."""
+        return Slope.of([x + shift for x in self.x], self.rows[key], low)
+
+    def line(self, label: str, key: str, **options: Any) -> Line:
+        return Line(label, self.x, self.mean(key), **options)
+
+
+def spaced(first: int, last: int, count: int) -> list[int]:
+    """About `count` rounds from `first` to `last`, evenly on a logarithmic axis.
+
+    >>> spaced(1, 100, 5)
+    [1, 3, 10, 32, 100]
+    """
+    return sorted({round(t) for t in np.geomspace(first, last, count).tolist()})
+
+
+def guide(x: Sequence[float], last: float, power: float, label: str) -> Line:
+    """A thin dashed line of this power that ends at `last`, over the x above 1/30 of the last."""
+    late = [at for at in x if at >= x[-1] / 30]
+    return Line(label, late, [last * (at / x[-1]) ** power for at in late], formula=True, style=6)
+
+
+def log_slope(x: Sequence[float], power: float) -> float:
+    """The slope of ln(x) / x^power on logarithmic axes."""
+    at = np.array(x, dtype=float)
+    return float(np.polyfit(np.log(at), np.log(np.log(at) / at**power), 1)[0])
+
+
+def train(jobs: Any, folder: Path, name: str, workers: int) -> dict[Any, dict[str, Any]]:
+    """The results of all jobs in nested dicts and lists."""
+
+    def leaves(tree: Any) -> list[Work]:
+        if isinstance(tree, Work):
+            return [tree]
+        children = tree.values() if isinstance(tree, dict) else tree
+        return [job for child in children for job in leaves(child)]
+
+    return finished(list(dict.fromkeys(leaves(jobs))), folder, name, workers)
