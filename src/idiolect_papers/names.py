@@ -21,7 +21,7 @@ GROUPS: dict[str, dict[str, Experiment]] = {
             "lp_proj.budget:write", "accuracy at a byte budget (lp-proj, Table 5)"
         ),
         "defaults": Experiment(
-            "own.defaults:write", "the rule that chooses every method's defaults"
+            "own.defaults_page:write", "the rule that chooses every method's defaults"
         ),
         "golden": Experiment(
             "own.golden:write", "every method at its defaults on four federations"
@@ -32,95 +32,99 @@ GROUPS: dict[str, dict[str, Experiment]] = {
         "projections": Experiment("own.projections:write", "lp-proj with every kind of projection"),
         "rules": Experiment("own.rules:write", "aggregation rules against attacks"),
         "robustness": Experiment(
-            "lp_proj.robustness:write", "methods under attack (lp-proj, Tables 6 to 9)"
+            "lp_proj.robustness_page:write", "methods under attack (lp-proj, Tables 6 to 9)"
         ),
         "robustness-missing": Experiment(
-            "lp_proj.robustness:write_missing", "the same, for what is not stored yet"
+            "lp_proj.robustness_page:write_missing", "the same, for what is not stored yet"
         ),
         "splits": Experiment(
             "own.splits:write", "the split that is recommended, and FFGG with each split"
         ),
-        "advise-accuracy": _proved("own.advise:write", "how often `idiolect advise` is right"),
+        "advise-accuracy": _proved("own.advise_page:write", "how often `idiolect advise` is right"),
         "where-it-helps": Experiment(
-            "own.where_it_helps:write",
+            "own.where_it_helps_page:write",
             "where federation helps: real clients, few samples",
             scales=True,
         ),
-        "large": Experiment("own.large:write", "time and memory of large models"),
+        "large": Experiment("own.large_models:write", "time and memory of large models"),
         "async-stragglers": _proved(
             "own.stragglers:write", "time to a target when some clients are slow"
         ),
     },
     "lp-proj (Han, Li, Lin and Zhang 2024)": {
         "lp-proj-table1": _trained(
-            "lp_proj.budget.compared:write_table1",
+            "lp_proj.budget:write_table1",
             "accuracy at a budget, words to a target; two data sets",
         ),
         "lp-proj-table2": _trained(
             "lp_proj.table2:write", "in form: ResNet-34 with a P of 50 blocks"
         ),
-        "lp-proj-table4": _trained("lp_proj.personal:write_table4", "ten methods on six data sets"),
+        "lp-proj-table4": _trained(
+            "lp_proj.personal_pages:write_table4", "ten methods on six data sets"
+        ),
         "lp-proj-table5": _trained(
-            "lp_proj.budget.compared:write_table5",
+            "lp_proj.budget:write_table5",
             "accuracy at a budget, words to a target; all data sets",
         ),
         "lp-proj-table6": _trained(
-            "lp_proj.robustness.compared:write_table6", "accuracy under same-value attacks"
+            "lp_proj.robustness_tables:write_table6", "accuracy under same-value attacks"
         ),
         "lp-proj-table7": _trained(
-            "lp_proj.robustness.compared:write_table7", "accuracy under sign-flip attacks"
+            "lp_proj.robustness_tables:write_table7", "accuracy under sign-flip attacks"
         ),
         "lp-proj-table8": _trained(
-            "lp_proj.robustness.compared:write_table8", "accuracy under Gaussian attacks"
+            "lp_proj.robustness_tables:write_table8", "accuracy under Gaussian attacks"
         ),
         "lp-proj-table9": _trained(
-            "lp_proj.robustness.compared:write_table9", "accuracy under data-poison attacks"
+            "lp_proj.robustness_tables:write_table9", "accuracy under data-poison attacks"
         ),
         "lp-proj-table10": _trained(
-            "lp_proj.personal:write_table10", "Table 4 with volumes by a power law"
+            "lp_proj.personal_pages:write_table10", "Table 4 with volumes by a power law"
         ),
         "lp-proj-table11": _trained(
-            "lp_proj.budget.compared:write_table11", "Table 5 with volumes by a power law"
+            "lp_proj.budget:write_table11", "Table 5 with volumes by a power law"
         ),
         "lp-proj-table12": _trained(
-            "lp_proj.robustness.compared:write_table12", "Table 6 with volumes by a power law"
+            "lp_proj.robustness_tables:write_table12", "Table 6 with volumes by a power law"
         ),
         "lp-proj-table13": _trained(
-            "lp_proj.robustness.compared:write_table13", "Table 7 with volumes by a power law"
+            "lp_proj.robustness_tables:write_table13", "Table 7 with volumes by a power law"
         ),
         "lp-proj-table14": _trained(
-            "lp_proj.robustness.compared:write_table14", "Table 8 with volumes by a power law"
+            "lp_proj.robustness_tables:write_table14", "Table 8 with volumes by a power law"
         ),
         "lp-proj-table15": _trained(
-            "lp_proj.robustness.compared:write_table15",
+            "lp_proj.robustness_tables:write_table15",
             "Table 9 with volumes by a power law",
         ),
         "lp-proj-table16": _trained("lp_proj.subspace:write_table16", "with P orthogonal or not"),
         "lp-proj-table17": _trained("lp_proj.subspace:write_table17", "with d_sub from 40 to 200"),
         "lp-proj-figure1": _proved("lp_proj.figure1:write", "test loss against λ under attack"),
         "lp-proj-figure2": _trained(
-            "lp_proj.personal:write_figure2", "accuracy against its variance, two data sets"
+            "lp_proj.personal_pages:write_figure2", "accuracy against its variance, two data sets"
         ),
         "lp-proj-figure3": _trained(
-            "lp_proj.personal:write_figure3", "curves of training, two data sets"
+            "lp_proj.personal_pages:write_figure3", "curves of training, two data sets"
         ),
         "lp-proj-figure4": _trained(
-            "lp_proj.robustness.compared:write_figure4",
+            "lp_proj.robustness_tables:write_figure4",
             "accuracy of benign clients under four attacks",
         ),
         "lp-proj-figure5": _trained(
-            "lp_proj.personal:write_figure5", "curves of training, all data sets"
+            "lp_proj.personal_pages:write_figure5", "curves of training, all data sets"
         ),
         "lp-proj-figure6": _trained(
-            "lp_proj.personal:write_figure6", "accuracy against its variance, all data sets"
+            "lp_proj.personal_pages:write_figure6", "accuracy against its variance, all data sets"
         ),
         "lp-proj-figure7": _trained(
-            "lp_proj.personal:write_figure7", "test loss against its variance"
+            "lp_proj.personal_pages:write_figure7", "test loss against its variance"
         ),
         "lp-proj-figure8": _trained(
-            "lp_proj.personal:write_figure8", "curves of training, volumes by a power law"
+            "lp_proj.personal_pages:write_figure8", "curves of training, volumes by a power law"
         ),
-        "lp-proj-figure9": _trained("lp_proj.personal:write_figure9", "collaboration fairness"),
+        "lp-proj-figure9": _trained(
+            "lp_proj.personal_pages:write_figure9", "collaboration fairness"
+        ),
         "lp-proj-theorem9": _proved(
             "lp_proj.theorem9:write", "constant steps, averaged iterate: rates 1/T and 1/T²"
         ),

@@ -14,9 +14,8 @@ import idiolect as il
 from idiolect import models
 from idiolect.data.federation import Federation
 from idiolect.wire.messages import HEADER
-from idiolect_papers.own.large.cases import METHODS
-from idiolect_papers.own.large.measure import activations, session, states
-from idiolect_papers.own.large.memory import Live
+from idiolect_papers.own.large_models import METHODS, activations, session, states
+from idiolect_papers.own.memory import Live
 
 
 def images(clients: int, each: int, side: int = 9) -> Federation:

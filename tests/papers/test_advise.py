@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from idiolect_papers.own.advise import write
-from idiolect_papers.own.advise.cases import Case, Sizes
-from idiolect_papers.own.advise.page import Judged
+from idiolect_papers.own.advise import Case, Sizes
+from idiolect_papers.own.advise_page import Judged, write
 
 SMALL = Sizes(
     alphas=(1.0,),

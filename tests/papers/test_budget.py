@@ -6,9 +6,9 @@ from pathlib import Path
 
 from idiolect.channels import Form, parse_channel
 from idiolect_papers.lp_proj import budget
-from idiolect_papers.lp_proj.budget import cases, compared
-from idiolect_papers.lp_proj.budget.cases import CASES, FINETUNED, grids, rows
-from idiolect_papers.lp_proj.budget.page import gain, page
+from idiolect_papers.lp_proj import budget as cases
+from idiolect_papers.lp_proj import budget as compared
+from idiolect_papers.lp_proj.budget import CASES, FINETUNED, gain, grids, page, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 

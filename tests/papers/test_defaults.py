@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 
 from idiolect.methods import METHODS, make_method
-from idiolect_papers.own import defaults
-from idiolect_papers.own.defaults import alone
-from idiolect_papers.own.defaults.choose import rows_of
-from idiolect_papers.own.defaults.explained import EXPLAINED
-from idiolect_papers.own.defaults.federations import FORMS, KINDS
-from idiolect_papers.own.defaults.grids import GRIDS
-from idiolect_papers.own.defaults.jobs import Run
-from idiolect_papers.own.defaults.page import page, tied_table
-from idiolect_papers.own.defaults.rule import Cell, chosen, regrets
+from idiolect_papers.own import defaults as alone
+from idiolect_papers.own import defaults_page as defaults
+from idiolect_papers.own.defaults import FORMS, GRIDS, KINDS, Cell, Run, chosen, regrets, rows_of
+from idiolect_papers.own.defaults_page import EXPLAINED, page, tied_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = json.loads((DOCS / "defaults.json").read_text())

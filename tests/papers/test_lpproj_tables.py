@@ -5,11 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from idiolect_papers.lp_proj import personal, subspace, table2
-from idiolect_papers.lp_proj.personal import figures, measure, pages
-from idiolect_papers.lp_proj.personal.cases import CASES, SYNTHETIC, Case, Size
-from idiolect_papers.lp_proj.personal.published import COLUMNS, read_published
-from idiolect_papers.lp_proj.personal.rows import EQUAL, UNTIED, candidates, method_of
+from idiolect_papers.lp_proj import personal as measure
+from idiolect_papers.lp_proj import personal_pages as figures
+from idiolect_papers.lp_proj import personal_pages as pages
+from idiolect_papers.lp_proj import personal_pages as personal
+from idiolect_papers.lp_proj import subspace, table2
+from idiolect_papers.lp_proj.personal import (
+    CASES,
+    EQUAL,
+    SYNTHETIC,
+    UNTIED,
+    Case,
+    Size,
+    candidates,
+    method_of,
+)
+from idiolect_papers.lp_proj.personal_pages import COLUMNS, read_published
 
 SMALL = {"clients": 5, "samples": 80}
 

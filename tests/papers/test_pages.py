@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from idiolect_papers.own import large, projections
+from idiolect_papers.own import large_models as large
+from idiolect_papers.own import projections
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,13 +11,26 @@ from idiolect import Interrupted
 from idiolect.run.run import run
 from idiolect.study.sweep import Trial
 from idiolect_papers import EXPERIMENTS
-from idiolect_papers.lp_proj import robustness
-from idiolect_papers.lp_proj.robustness import compared, grid
-from idiolect_papers.lp_proj.robustness.findings import above, breaks, differences, unmoved, useless
-from idiolect_papers.lp_proj.robustness.grid import keys, outcomes, setting, stocked
-from idiolect_papers.lp_proj.robustness.page import page
-from idiolect_papers.lp_proj.robustness.published import read_published
-from idiolect_papers.lp_proj.robustness.tables import Cell, Tables
+from idiolect_papers.lp_proj import robustness as grid
+from idiolect_papers.lp_proj import robustness_page as robustness
+from idiolect_papers.lp_proj import robustness_tables as compared
+from idiolect_papers.lp_proj.robustness import (
+    Cell,
+    Tables,
+    keys,
+    outcomes,
+    read_published,
+    setting,
+    stocked,
+)
+from idiolect_papers.lp_proj.robustness_page import (
+    above,
+    breaks,
+    differences,
+    page,
+    unmoved,
+    useless,
+)
 from idiolect_papers.runs import stored_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,7 +64,7 @@ def test_the_grid_writes_page_figures_and_picture(tmp_path, trained):
     assert rows["sign-flip"]["lp-proj-1"]["0"] == rows["gaussian"]["lp-proj-1"]["0"]
     assert set(rows["gaussian"]["Global+Median"]) == {"0", "0.1", "0.2", "0.5", "0.8"}
     assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert EXPERIMENTS["robustness"].function == "lp_proj.robustness:write"
+    assert EXPERIMENTS["robustness"].function == "lp_proj.robustness_page:write"
 
 
 def test_interrupted_and_restarted_gives_the_same_tables_and_repeats_nothing(

@@ -8,11 +8,8 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect_papers.own.where_it_helps import written
-from idiolect_papers.own.where_it_helps.cases import CASES, METHODS, Case, candidates
-from idiolect_papers.own.where_it_helps.findings import compared
-from idiolect_papers.own.where_it_helps.measure import Size, spread
-from idiolect_papers.own.where_it_helps.page import opening, page_of
+from idiolect_papers.own.where_it_helps import CASES, METHODS, Case, Size, candidates, spread
+from idiolect_papers.own.where_it_helps_page import compared, opening, page_of, written
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = {
@@ -40,7 +37,7 @@ def test_capped_clients_keep_so_many_of_their_own_samples_in_order():
 
 @pytest.mark.parametrize("most", [{"train": 0}, {"training": 5}])
 def test_what_cannot_be_kept_is_refused(most):
-    with pytest.raises(SettingError, match=r"most: .* is not accepted"):
+    with pytest.raises(SettingError, match=r"most must give a number >= 1 .*, got"):
         data.load("synthetic", clients=2, samples=60).capped(most)
 
 

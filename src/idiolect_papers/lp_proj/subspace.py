@@ -20,7 +20,7 @@ from idiolect.task.task import Task
 from ..marks import Cell, Figure
 from ..page import Page
 from ..runs import Runs
-from .personal.rows import EQUAL, INNER, UNTIED
+from .personal import EQUAL, INNER, UNTIED
 
 METHODS = ("lp-proj-1", "lp-proj-2")
 RATE = 0.1  # lr = personal_lr = λ, R = 1: the middle of Appendix C.2

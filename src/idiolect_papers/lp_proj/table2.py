@@ -23,7 +23,7 @@ from idiolect.task.task import Task
 from ..marks import Cell, Figure
 from ..page import Page
 from ..runs import Runs
-from .personal.rows import EQUAL, UNTIED
+from .personal import EQUAL, UNTIED
 
 IMAGENET = "imagenet"
 DIM = 750  # what Table 2's bytes imply: docs/large-models.md

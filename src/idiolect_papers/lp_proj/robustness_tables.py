@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...marks import Cell, Figure
-from ...page import Claim, Page
-from ...panels import Line, Panel
-from ...runs import Runs
-from . import measured
-from .grid import ATTACKS, FEDERATIONS, METHODS, MNIST, VOLUME, percent
-from .published import read_published
-from .tables import Row, Tables
+from ..marks import Cell, Figure
+from ..page import Claim, Page
+from ..panels import Line, Panel
+from ..runs import Runs
+from .robustness import (
+    ATTACKS,
+    FEDERATIONS,
+    METHODS,
+    MNIST,
+    VOLUME,
+    Row,
+    Tables,
+    percent,
+    read_published,
+)
+from .robustness_page import measured
 
 TABLES = {
     6: "same-value",
