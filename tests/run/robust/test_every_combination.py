@@ -13,23 +13,6 @@ MALICIOUS = 2
 CHOICES = {"channel": ("none", *CHANNELS), "attack": ("none", *ATTACKS), "rule": RULES}
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-@pytest.mark.parametrize("name", METHODS)
-def test_bytes_are_those_of_the_messages(name, channel, monkeypatch):
-    spy = Spy(monkeypatch)
-    result = run(name, channel=channel)
-    sound(result)
-    contract = result.session().contract
-    ledger = server(result).ledger
-    assert not ledger.rejected
-    for round, sent in spy.sent:
-        limit = wire.HEADER.itemsize + contract.link.limit(round)
-        assert (sent.messages.lengths <= limit).all()
-    assert torch.equal(ledger.counts["bytes_up"], spy.bytes_up())
-    down = spy.trained() * contract.down.length + spy.bytes_told()
-    assert torch.equal(ledger.counts["bytes_down"], down)
-
-
 def settings(channel: str, attack: str, rule: str) -> dict:
     return {
         "channel": channel,
@@ -60,20 +43,40 @@ def pairwise() -> list[tuple[str, ...]]:
     return out
 
 
-@pytest.fixture(scope="module")
-def cover() -> list[tuple[str, ...]]:
-    return pairwise()
+COVER = pairwise()
+FEW = 4  # lines of each method in `make test`; all of them in `make test-all`
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_any_two_of_method_channel_attack_and_rule_go_together(name, cover):
-    for method, channel, attack, rule in cover:
-        if method == name:
-            result = run(name, **settings(channel, attack, rule))
-            sound(result)
-            malicious = result.session().people.malicious
-            assert len(malicious) == (0 if attack == "none" else MALICIOUS)
-            assert not server(result).ledger.rejected, (channel, attack, rule)
+def lines() -> list:
+    """Every line of the cover, by method; those beyond the first few are slow in sum."""
+    out = []
+    for number, name in enumerate(METHODS):
+        of_method = [line for line in COVER if line[0] == name]
+        step = len(of_method) // FEW
+        few = {(number + k * step) % len(of_method) for k in range(FEW)}  # other channels for each
+        for k, line in enumerate(of_method):
+            marks = () if k in few else pytest.mark.slow
+            out.append(pytest.param(*line, marks=marks, id=", ".join(line)))
+    return out
+
+
+@pytest.mark.parametrize(("name", "channel", "attack", "rule"), lines())
+def test_method_channel_attack_and_rule_go_together(name, channel, attack, rule, monkeypatch):
+    """The run is sound, nothing is rejected, and bytes are those of the messages."""
+    spy = Spy(monkeypatch)
+    result = run(name, **settings(channel, attack, rule))
+    sound(result)
+    malicious = result.session().people.malicious
+    assert len(malicious) == (0 if attack == "none" else MALICIOUS)
+    contract = result.session().contract
+    ledger = server(result).ledger
+    assert not ledger.rejected
+    for version, update in spy.sent:
+        limit = wire.HEADER.itemsize + contract.link.limit(version)
+        assert (update.messages.lengths <= limit).all()
+    assert torch.equal(ledger.counts["bytes_up"], spy.bytes_up())
+    down = spy.trained() * contract.down.length + spy.bytes_told()
+    assert torch.equal(ledger.counts["bytes_down"], down)
 
 
 SOME = {
@@ -90,7 +93,14 @@ SOME = {
 
 
 @pytest.mark.parametrize("channel", SOME["channel"])
-@pytest.mark.parametrize("name", ["fedavg", "lp-proj-1", "scaffold"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scaffold",  # two parts, both changes
+        pytest.param("fedavg", marks=pytest.mark.slow),
+        pytest.param("lp-proj-1", marks=pytest.mark.slow),
+    ],
+)
 def test_all_of_channel_attack_and_rule_go_together(name, channel):
     for attack, rule in product(SOME["attack"], SOME["rule"]):
         sound(run(name, **settings(channel, attack, rule)))
