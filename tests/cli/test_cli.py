@@ -604,7 +604,7 @@ def test_compare_takes_rows_from_a_file_with_settings_of_their_own(capsys, tmp_p
         "[run]",
         "rounds = 2",
         "bytes = 900",
-        "target_accuracy = 0.1",
+        "target_value = 0.1",
     ]
     (tmp_path / "s.toml").write_text("\n".join(lines))
     rows = json_of(

@@ -32,7 +32,7 @@ RUN = "--data own_towns:towns --rounds 1 --sample 2 --batch 4 --threads 1 --quie
 COMMANDS = [  # in one process: starting one takes seconds
     f"run fedavg {RUN} --directory füür",
     f"run lp-proj {RUN} --dim 3 --seeds 2 --directory prøjection",
-    f"compare fedavg local {RUN} --target-accuracy 0.99 --bytes 10 --directory vergleich-ü",
+    f"compare fedavg local {RUN} --target-value 0.99 --bytes 10 --directory vergleich-ü",
     "show füür prøjection",
     "show vergleich-ü",
     "export füür",

@@ -185,7 +185,7 @@ def test_a_finished_run_resumes_to_the_same_result_without_work(tmp_path, monkey
     same(run(il.FedProxSoft(), tmp_path / "run", seeds=2), done)
 
 
-@pytest.mark.parametrize("stop", [{"bytes": 3000}, {"target_accuracy": 0.3}])
+@pytest.mark.parametrize("stop", [{"bytes": 3000}, {"target_value": 0.3}])
 def test_a_run_that_stopped_early_resumes_to_the_same_stop(stop, tmp_path):
     done = run(il.FedAvg(), tmp_path / "run", rounds=40, **stop)
     assert done.seeds[0].stopped != "rounds"

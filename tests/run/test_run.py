@@ -245,13 +245,11 @@ def test_a_budget_below_one_round_trains_nothing():
     assert result.summary()["rounds"] == 0 and result.summary()["bytes"] == {"up": 0, "down": 0}
 
 
-def test_a_target_accuracy_stops_at_the_first_round_that_reaches_it():
+def test_a_target_value_stops_at_the_first_round_that_reaches_it():
     free = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30).seeds[0].history
     target = free[9]["accuracy"]
     first = next(h["round"] for h in free if h["accuracy"] >= target)
-    one = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30, target_accuracy=target).seeds[
-        0
-    ]
+    one = il.run(il.Local(steps=1), linear(), FEDERATION, rounds=30, target_value=target).seeds[0]
     assert one.stopped == "target" and one.rounds == first and len(one.history) == first
 
 

@@ -42,8 +42,8 @@ NAN, INF = float("nan"), float("inf")
         ("eval_every", -1),
         ("held_out", -1),
         ("bytes", -5),
-        ("target_accuracy", 1.5),
-        ("target_accuracy", NAN),
+        ("target_value", INF),
+        ("target_value", NAN),
         ("dtype", "float16"),
         ("kernel", "vmapped"),
         ("threads", -1),
@@ -55,7 +55,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_a_bad_setting_is_named_with_what_is_accepted(field, value):
-    with pytest.raises(SettingError, match=f"^{field}: .* is "):
+    with pytest.raises(SettingError, match=f"^{field}(: .* is | must be .* got )"):
         Settings(**{field: value})
 
 
@@ -140,12 +140,12 @@ def test_settings_from_text_are_settings_from_values():
     text = {
         "rounds": "30",
         "server_lr": "0.5",
-        "target_accuracy": "1e-1",
+        "target_value": "1e-1",
         "batching": "full",
         "seed": "7",
     }
     assert build(Settings, text, "run") == Settings(
-        rounds=30, server_lr=0.5, target_accuracy=0.1, batching="full", seed=7
+        rounds=30, server_lr=0.5, target_value=0.1, batching="full", seed=7
     )
     assert make_method("lp-proj", fresh="yes", p="2", dim="1e1") == LpProj(
         fresh=True, p=2.0, dim=10
@@ -331,5 +331,10 @@ def test_options_are_literals_only():
 
 
 def test_a_target_that_nobody_would_look_at_is_refused():
-    with pytest.raises(SettingError, match="eval_every: 0 is not accepted with a target_accuracy"):
-        Settings(target_accuracy=0.5, eval_every=0)
+    with pytest.raises(SettingError, match=r"eval_every must be .* with a target_value"):
+        Settings(target_value=0.5, eval_every=0)
+
+
+def test_an_old_name_is_refused_with_the_new_one():
+    with pytest.raises(SettingError, match=r"target_accuracy: .* target_value \(with metric='acc"):
+        build(Settings, {"target_accuracy": 0.5}, "run")

@@ -247,7 +247,7 @@ def test_dropout_and_running_statistics_have_the_plain_norm():
     ("settings", "text"),
     [
         ({"rounds": 5}, "rounds: it is not accepted by advise"),
-        ({"target_accuracy": 0.5}, "target_accuracy: it is not accepted by advise"),
+        ({"target_value": 0.5}, "target_value: it is not accepted by advise"),
         ({"metric": "auc"}, "metric: 'auc' is not accepted by advise"),
         ({"gradients": -1}, "gradients: -1 is not accepted"),
         ({"methods": "ditto"}, "methods: 'ditto' is not accepted; a list"),

@@ -159,9 +159,7 @@ def test_a_method_that_sends_nothing_meets_every_budget():
 
 
 def test_goals_are_the_whole_comparisons_and_must_be_seen():
-    assert goals_of([Settings(bytes=5, target_accuracy=0.5)] * 2, "values") == Goals(
-        5, 0.5, "values"
-    )
+    assert goals_of([Settings(bytes=5, target_value=0.5)] * 2, "values") == Goals(5, 0.5, "values")
     with pytest.raises(SettingError, match="eval_every: 0 is not accepted with bytes"):
         goals_of([Settings(bytes=5, eval_every=0)])
     with pytest.raises(SettingError, match="bytes: 6 is not accepted; a comparison has one"):
@@ -205,7 +203,7 @@ def test_a_row_has_fields_of_its_method_and_settings_of_its_run():
             "seeds: it is not accepted for fedavg alone; it belongs to the whole comparison: "
             "--seeds",
         ),
-        ("fedavg:target_accuracy=0.3", "--target-accuracy"),
+        ("fedavg:target_value=0.3", "--target-value"),
         ("fedavg:channel=haf", "channel: 'haf' is unknown; did you mean 'half'?"),
         ("fedavg:rule=krum(f=1)", "rule: krum needs at least 5 clients (n >= 2 f + 3), not 2"),
         ("fedavg:attack=sign-flip", "malicious: 0 is not accepted with an attack"),
@@ -250,7 +248,7 @@ def test_rows_have_channels_of_their_own_and_their_labels_say_so(capsys, tmp_pat
 
 # -- a real comparison --------------------------------------------------------------------------
 def test_a_budget_and_a_target_stop_no_run_of_a_comparison_but_a_single_run(capsys):
-    flags = [*SMALL, "--bytes", "500", "--target-accuracy", "0.05", "--json"]
+    flags = [*SMALL, "--bytes", "500", "--target-value", "0.05", "--json"]
     rows = json_of(capsys, "compare", "fedavg", "lp-proj-1:dim=2", *flags, "--directory", "here")
     assert [r["rounds"] for r in rows] == [0, 3, 3, 3] and rows[1]["stopped"] == ["rounds"]
     assert json_of(capsys, "run", "fedavg", *flags)["rounds"] < 3
@@ -293,7 +291,7 @@ def test_the_table_has_the_two_columns_and_says_what_a_star_is(capsys):
         *SMALL,
         "--bytes",
         "300",
-        "--target-accuracy",
+        "--target-value",
         "1",
         "--seeds",
         "2",
@@ -349,8 +347,8 @@ def test_without_goals_nothing_is_added(capsys):
     [
         ("--bytes 300 --eval-every 0", "eval_every: 0 is not accepted with bytes in a comparison"),
         (
-            "--target-accuracy 0.5 --eval-every 0",
-            "eval_every: 0 is not accepted with a target_accuracy",
+            "--target-value 0.5 --eval-every 0",
+            "eval_every must be a whole number >= 1 with a target_value, got 0",
         ),
         ("--count words", "invalid choice: 'words'"),
     ],
@@ -359,10 +357,9 @@ def test_goals_that_cannot_be_seen_are_refused(flags, says, capsys):
     assert says in error_of(capsys, "compare", "fedavg", *SMALL, *split(flags))
 
 
-def test_a_target_accuracy_for_a_regression_is_refused(capsys):
-    flags = split("--data linear --rounds 1 --target-accuracy 0.5 --quiet")
-    says = error_of(capsys, "compare", "fedavg", *flags)
-    assert "target_accuracy: these data have real targets and no accuracy" in says
+def test_a_target_above_1_for_an_accuracy_is_refused(capsys):
+    says = error_of(capsys, "compare", "fedavg", *SMALL, "--target-value", "80")
+    assert "target_value must be from 0 to 1 for an accuracy, got 80" in says
 
 
 # -- curves -------------------------------------------------------------------------------------

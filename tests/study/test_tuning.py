@@ -93,9 +93,9 @@ def test_a_run_without_test_data_trains_the_same():
 
 
 def test_a_target_on_test_data_stops_no_search():
-    found = search(points(0.1, target_accuracy=0.01, rounds=3), stock(), [0], jobs=1)
+    found = search(points(0.1, target_value=0.01, rounds=3), stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] == 3
-    assert found.best().run["target_accuracy"] == 0.01  # as it was given
+    assert found.best().run["target_value"] == 0.01  # as it was given
 
 
 def test_patience_is_kept_in_a_search():

@@ -367,10 +367,13 @@ def test_the_chosen_metric_stops_the_run_in_its_own_direction(metric, target, st
     [
         ({"metric": "acu"}, "metric: 'acu' is unknown; did you mean 'auc'"),
         ({"metric": "rmse"}, "metrics: 'rmse' is not accepted here"),
-        ({"target_value": "soon"}, "target_value: 'soon' is not accepted"),
+        (
+            {"target_value": "soon"},
+            "target_value must be a number, or '' for no target",
+        ),
         (
             {"target_value": 0.5, "eval_every": 0},
-            "eval_every: 0 is not accepted with a target_value",
+            "eval_every must be a whole number >= 1 with a target_value, got 0",
         ),
     ],
 )

@@ -130,9 +130,9 @@ def test_a_schedule_over_all_rounds_refuses_more_of_them_with_a_word(schedule, t
 
 def test_a_run_that_met_its_target_stays_where_it_met_it(tmp_path):
     folder = tmp_path / "run"
-    first = run(folder=folder, rounds=5, target_accuracy=0.01)
+    first = run(folder=folder, rounds=5, target_value=0.01)
     assert first.seeds[0].stopped == "target" and first.seeds[0].rounds == 1
-    assert run(folder=folder, target_accuracy=0.01).seeds[0].rounds == 1
+    assert run(folder=folder, target_value=0.01).seeds[0].rounds == 1
 
 
 def test_a_saved_result_goes_on(tmp_path):

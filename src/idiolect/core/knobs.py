@@ -42,6 +42,8 @@ def knob(
     parse: Callable[[Any], Any] | None = None,
     write: Callable[[Any], str] | None = None,
     on_resume: str = "same",
+    roles: tuple[str, ...] = (),
+    refused_in: Mapping[str, str] | None = None,
 ) -> Any:
     """A dataclass field with a meaning and a range.
 
@@ -49,12 +51,33 @@ def knob(
     an object has `parse`, from text (or the object itself) to the object, and `write`, back to
     text.
     `on_resume` says whether a run may be continued with another value: "same", "may change" or
-    "may grow".
+    "may grow". `roles` are what the field is about, see `with_role`; `refused_in` maps a use of the
+    dataclass that does not take this field to the reason.
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
     extras = {"parse": parse, "write": write}
     metadata = {k: v for k, v in {**bounds, **extras}.items() if v is not None}
-    return field(default=default, metadata={"help": help, "on_resume": on_resume, **metadata})
+    about = {"on_resume": on_resume, "roles": roles, "refused_in": dict(refused_in or {})}
+    return field(default=default, metadata={"help": help, **about, **metadata})
+
+
+def with_role(cls: type, role: str) -> tuple[str, ...]:
+    """The fields of a dataclass that have this role.
+
+    >>> @dataclass(frozen=True)
+    ... class Demo(Knobs):
+    ...     lr: float = knob(0.1, "step size")
+    ...     every: int = knob(1, "rounds between evaluations", roles=("evaluation",))
+    >>> with_role(Demo, "evaluation")
+    ('every',)
+    """
+    return tuple(f.name for f in dataclasses.fields(cls) if role in f.metadata.get("roles", ()))
+
+
+def refused_in(cls: type, use: str) -> dict[str, str]:
+    """The fields that this use of a dataclass does not take, and why."""
+    refused = {f.name: f.metadata.get("refused_in", {}).get(use) for f in dataclasses.fields(cls)}
+    return {name: reason for name, reason in refused.items() if reason}
 
 
 def accepted(f: dataclasses.Field, kind: type) -> str:
@@ -204,9 +227,12 @@ def kinds_of(cls: type) -> dict[str, type]:
 
 
 def build(cls: type, values: dict[str, Any], what: str) -> Any:
-    """Make `cls` from a dict; an unknown key suggests the nearest field."""
+    """Make `cls` from a dict; an unknown key suggests its new name, or the nearest field."""
     known = [f.name for f in dataclasses.fields(cls) if f.init]
+    renamed = getattr(cls, "renamed", {})  # old name -> how it is written now
     for key in values:
+        if key in renamed and key not in known:
+            raise SettingError(f"{key}: it is now written {renamed[key]}")
         if key not in known:
             raise nearest(key, known, f"{what} setting")
     return cls(**values)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..core.documents import expect_fields
 from ..core.files import write_atomic
-from ..core.knobs import Knobs, SettingError, build, knob
+from ..core.knobs import Knobs, SettingError, build, knob, refused_in
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
 
@@ -169,16 +169,11 @@ def check_form(data: dict[str, Any]) -> None:
 
 def check_settings(settings: Settings) -> None:
     """Refuse run settings that make no sense where the data are with their owners."""
-    refused = {
-        "seeds": (settings.seeds != 1, "one seed: a run of its own for each"),
-        "attack": (settings.attack is not None, "malicious clients are for simulations"),
-        "delays": (settings.delays is not None, "time is real here"),
-        "client_weights": (bool(str(settings.client_weights)), "sites count by their samples"),
-        "held_out": (settings.held_out > 0, "every client that has agreed takes part"),
-        "keep_best": (settings.keep_best, "models are with their owners, who keep the last ones"),
-        "engine": (settings.engine not in ENGINES, "Flower carries its messages, in rounds"),
-    }
-    for name, (given, why) in refused.items():
-        if given:
+    default = Settings()
+    reasons = refused_in(Settings, "deployment")
+    if settings.engine not in ENGINES:
+        reasons["engine"] = "Flower carries its messages, in rounds"
+    for name, why in reasons.items():
+        if getattr(settings, name) != getattr(default, name):
             value = settings.as_dict()[name]
             raise SettingError(f"{name}: {value!r} is not accepted in a deployment; {why}")

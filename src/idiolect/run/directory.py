@@ -1,7 +1,7 @@
 """The directory of a run: one owner at a time, written file by file, each atomically.
 
 It is private to its user, and read as what it is: something that may come from anyone. A link in
-it is refused. Format 3 (`settings.json` has the number):
+it is refused. Format 4 (`settings.json` has the number):
 
     settings.json      the run's id, and what must be the same on resume: method, run, data, model,
                        origin, code
@@ -47,7 +47,7 @@ from ..core.files import (
 from ..core.knobs import SettingError
 from ..core.text import csv_cell, warn
 
-FORMAT = 3
+FORMAT = 4
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
 _OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
 

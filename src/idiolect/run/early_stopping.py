@@ -1,4 +1,4 @@
-"""The best round by validation data: when to stop waiting for a better one."""
+"""Early stopping: the best round by validation data, and when to stop waiting for a better one."""
 
 from __future__ import annotations
 
@@ -56,8 +56,12 @@ def waited(history: History, settings: Settings) -> int:
     return len(history) - 1 - best_row(history, settings) if history else 0
 
 
-def check_validation(settings: Settings, federation: Federation) -> None:
-    """Refuse to watch validation data that are not there, or have no accuracy."""
+def check_stops(settings: Settings, federation: Federation) -> None:
+    """Refuse stops that these data cannot show: validation data they lack, an accuracy above 1."""
+    target = settings.target_value
+    shares = (settings.metric or "accuracy") == "accuracy" and bool(federation.classes)
+    if shares and target is not None and not 0 <= target <= 1:
+        raise SettingError(f"target_value must be from 0 to 1 for an accuracy, got {target:g}")
     if not settings.validates:
         return
     name = "patience" if settings.patience else "keep_best"

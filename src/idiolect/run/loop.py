@@ -551,8 +551,6 @@ class Runner:
             return BY_CALLBACK
         if s.bytes and server.ledger.bytes + one.session.engine.round_bytes() > s.bytes:
             return "bytes"
-        if s.target_accuracy and history and history[-1]["accuracy"] >= s.target_accuracy:
-            return "target"
         if one.reached(s):
             return "target"
         if s.patience and waited(history, s) >= s.patience:

@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import data, models
 from ..core.documents import expect_fields
-from ..core.knobs import SettingError, build, nearest
+from ..core.knobs import SettingError, build, nearest, with_role
 from ..core.text import split_outside
 from ..data.federation import Federation
 from ..method import Method
@@ -24,21 +24,7 @@ from ..methods import METHODS, PRESET, make_method, name_of
 from ..task.initial import Initial
 from ..task.losses import LOSSES
 from ..task.task import Task
-from .settings import Settings
-
-# settings that a comparison has one of
-COMMON = (
-    "seed",
-    "seeds",
-    "eval_every",
-    "held_out",
-    "held_out_rounds",
-    "bytes",
-    "target_accuracy",
-    "metrics",
-    "metric",
-    "target_value",
-)
+from .settings import COMPARISON, Settings
 
 
 @dataclass(frozen=True)
@@ -127,10 +113,11 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
     cls, _ = METHODS.find(name)
     theirs = {f.name for f in fields(cls)} | {PRESET}
     runs = {f.name for f in fields(Settings)}
+    common = set(with_role(Settings, COMPARISON))
     for key in given:
         if key not in theirs | runs:
-            raise nearest(key, theirs | (runs - set(COMMON)), f"setting of {name}")
-        if key in COMMON and key not in theirs:
+            raise nearest(key, theirs | (runs - common), f"setting of {name}")
+        if key in common and key not in theirs:
             flag = key.replace("_", "-")
             raise SettingError(
                 f"{key}: it is not accepted for {name} alone; "

@@ -17,7 +17,7 @@ from ..methods import name_of
 from ..report.progress import RoundReport, run_progress
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
-from .early_stopping import check_validation
+from .early_stopping import check_stops
 from .identity import identity_of
 from .interrupts import Interrupted
 from .loop import Runner
@@ -79,7 +79,7 @@ def run(
     if not chosen.on_ray:
         federation = with_samples(federation)
     check(made, whole, federation, chosen)
-    check_validation(chosen, federation)
+    check_stops(chosen, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,6 +35,16 @@ from .schedule import FORMS, Schedule
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
 MAY_GROW = "may grow"
+# roles of settings
+COMPARISON = "comparison"  # all rows of a comparison have the same value
+EVALUATION = "evaluation"  # of no use where nothing is evaluated
+FINAL_RUN = "final run"  # of a search: its trials do without
+# why `advise` refuses some
+_ALL_SPENT = "each candidate is judged with all of its gradients spent"
+_AT_THE_END = "candidates are judged at their end"
+_NOT_SAVED = "trainings are short and are not saved"
+_EVERYONE = "all clients take part"
+_HONEST = "the advice is about honest clients; see docs/attacks.md"
 ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
 
 
@@ -47,38 +57,54 @@ def parse_target(given: Any) -> float | None:
             return float(given)
     except (TypeError, ValueError):
         pass
-    raise SettingError(
-        f"target_value: {given!r} is not accepted; "
-        "target_value (where to stop) is a number, or '' for none"
-    )
+    raise SettingError(f"target_value must be a number, or '' for no target, got {given!r}")
 
 
 @dataclass(frozen=True)
 class Run(Knobs):
     """How long a run is, and how often it is repeated."""
 
-    rounds: int = knob(200, "communication rounds", low=0, on_resume=MAY_GROW)
-    seeds: int = knob(1, "runs with seeds seed, seed + 1, ...", low=1)
+    rounds: int = knob(
+        200,
+        "communication rounds",
+        low=0,
+        on_resume=MAY_GROW,
+        refused_in={"advise": "each candidate gets as many rounds as it can pay with `gradients`"},
+    )
+    seeds: int = knob(
+        1,
+        "runs with seeds seed, seed + 1, ...",
+        low=1,
+        roles=(COMPARISON,),
+        refused_in={"deployment": "one seed per run"},
+    )
     seed: int = knob(
-        0, "the first seed: initialisation, sampling, batches, P", low=0, high=2**63 - 1
+        0,
+        "the first seed: initialisation, sampling, batches, P",
+        low=0,
+        high=2**63 - 1,
+        roles=(COMPARISON,),
     )
     bytes: int = knob(
-        0, "stop before more bytes are sent, both directions together; 0 = no budget", low=0
-    )
-    target_accuracy: float = knob(
-        0.0, "stop when the pooled test accuracy reaches this; 0 = no target", low=0, high=1
+        0,
+        "stop before more bytes are sent, both directions together; 0 = no budget",
+        low=0,
+        roles=(COMPARISON,),
+        refused_in={"advise": _ALL_SPENT},
     )
     checkpoint_every: int = knob(
         0,
         "rounds between checkpoints; 0 = by time alone",
         low=0,
         on_resume=MAY_CHANGE,
+        refused_in={"advise": _NOT_SAVED},
     )
     checkpoint_minutes: float = knob(
         5.0,
         "minutes after which the next round's end saves a checkpoint; 0 = not by time",
         low=0,
         on_resume=MAY_CHANGE,
+        refused_in={"advise": _NOT_SAVED},
     )
 
 
@@ -93,15 +119,26 @@ class Selection(Knobs):
     )
     quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
     held_out: int = knob(
-        0, "clients kept out of training, personalised and evaluated at the end", low=0
+        0,
+        "clients kept out of training, personalised and evaluated at the end",
+        low=0,
+        roles=(COMPARISON,),
+        refused_in={"advise": _EVERYONE, "deployment": "every client that has agreed takes part"},
     )
-    held_out_rounds: int = knob(10, "rounds of personalisation that held-out clients get", low=0)
+    held_out_rounds: int = knob(
+        10,
+        "rounds of personalisation that held-out clients get",
+        low=0,
+        roles=(COMPARISON,),
+        refused_in={"advise": _EVERYONE},
+    )
     client_weights: ClientWeights = knob(
         ClientWeights(),
         "p_i, how much each client counts in place of its number of samples: a file of "
         "client,weight lines, or a JSON object; '' = by samples",
         parse=ClientWeights.parse,
         write=str,
+        refused_in={"deployment": "sites count by their samples"},
     )
 
 
@@ -214,6 +251,7 @@ class Timing(Knobs):
         "spread=, slow= and slowdown= for clients that are unlike",
         parse=parse_delays,
         write=delays_text,
+        refused_in={"deployment": "time is real here"},
     )
     clock: str = knob(
         "simulated",
@@ -306,9 +344,13 @@ class Adversary(Knobs):
         "see: attacks",
         parse=parse_attack,
         write=attack_text,
+        refused_in={"advise": _HONEST, "deployment": "malicious clients are for simulations"},
     )
     malicious: float = knob(
-        0.0, "malicious clients: below 1 their share, from 1 on their number", low=0
+        0.0,
+        "malicious clients: below 1 their share, from 1 on their number",
+        low=0,
+        refused_in={"advise": _HONEST},
     )
 
     def malicious_among(self, clients: int) -> int:
@@ -320,9 +362,20 @@ class Adversary(Knobs):
 class Evaluation(Knobs):
     """When models are evaluated, and by which figures."""
 
-    eval_every: int = knob(1, "rounds between evaluations; 0 = at the end only", low=0)
+    eval_every: int = knob(
+        1,
+        "rounds between evaluations; 0 = at the end only",
+        low=0,
+        roles=(
+            COMPARISON,
+            EVALUATION,
+        ),
+        refused_in={"advise": _AT_THE_END},
+    )
     eval_train: bool = knob(
-        False, "evaluated rounds have loss and accuracy on training data too: curves of both"
+        False,
+        "evaluated rounds have loss and accuracy on training data too: curves of both",
+        roles=(EVALUATION,),
     )
     metrics: tuple[Metric, ...] = knob(
         (),
@@ -332,11 +385,22 @@ class Evaluation(Knobs):
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,
+        roles=(
+            COMPARISON,
+            EVALUATION,
+        ),
+        refused_in={
+            "advise": "metric='accuracy' or metric='loss' says what candidates are judged by"
+        },
     )
     metric: str = knob(
         "",
         "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
         "the metrics; '' = accuracy, or the loss of a regression",
+        roles=(
+            COMPARISON,
+            EVALUATION,
+        ),
     )
     target_value: float | None = knob(
         None,
@@ -344,19 +408,38 @@ class Evaluation(Knobs):
         "number; '' = no target",
         parse=parse_target,
         write=lambda target: target,
+        roles=(
+            COMPARISON,
+            EVALUATION,
+            FINAL_RUN,
+        ),
+        refused_in={"advise": _ALL_SPENT},
     )
     patience: int = knob(
         0,
         "stop after so many evaluations without a better one on validation data; 0 = never",
         low=0,
+        roles=(EVALUATION,),
+        refused_in={"advise": _ALL_SPENT},
     )
     patience_metric: str = knob(
         "",
         "the figure on validation data that says which evaluation is better: loss, accuracy or one "
         "of the metrics; '' = the chosen metric, or the loss",
+        roles=(EVALUATION,),
+        refused_in={"advise": _ALL_SPENT},
     )
     keep_best: bool = knob(
-        False, "keep the models of the best evaluation on validation data, beside the last ones"
+        False,
+        "keep the models of the best evaluation on validation data, beside the last ones",
+        roles=(
+            EVALUATION,
+            FINAL_RUN,
+        ),
+        refused_in={
+            "advise": _AT_THE_END,
+            "deployment": "models are with their owners, who keep the last ones",
+        },
     )
 
     @property
@@ -377,7 +460,12 @@ class Resources(Knobs):
     device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
     dtype: str = knob("float32", "numbers of models and messages", choices=tuple(DTYPES))
     kernel: str = knob("auto", "how the cohort gradient is computed", choices=KERNELS)
-    hosts: int = knob(1, "hosts that the honest clients are shared out among", low=1)
+    hosts: int = knob(
+        1,
+        "hosts that the honest clients are shared out among",
+        low=1,
+        refused_in={"advise": "who hosts the clients changes no figure"},
+    )
     threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0, on_resume=MAY_CHANGE)
     chunk: int = knob(
         0, "clients at once; 0 = as many as fit in memory", low=0, on_resume=MAY_CHANGE
@@ -420,6 +508,10 @@ class Settings(
 ):
     """Everything about a run but its method, model and data."""
 
+    renamed: ClassVar[dict[str, str]] = {
+        "target_accuracy": "target_value (with metric='accuracy')",
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.attack) != bool(self.malicious):
@@ -442,15 +534,10 @@ class Settings(
                 f"eval_every: 0 is not accepted with {name}; a whole number >= 1, so that there "
                 "are evaluations to choose among"
             )
-        if self.target_accuracy and not self.eval_every:
-            raise SettingError(
-                "eval_every: 0 is not accepted with a target_accuracy; "
-                "a whole number >= 1, so that the target can be seen"
-            )
         if self.target_value is not None and not self.eval_every:
             raise SettingError(
-                "eval_every: 0 is not accepted with a target_value; "
-                "a whole number >= 1, so that the target can be seen"
+                "eval_every must be a whole number >= 1 with a target_value, got 0: only an "
+                "evaluated round can reach it"
             )
         if self.metric:
             direction(self.metric, self.metrics)  # refuses an unknown one

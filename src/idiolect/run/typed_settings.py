@@ -27,7 +27,6 @@ class RunSettings(TypedDict, total=False):
     seeds: int
     seed: int
     bytes: int
-    target_accuracy: float
     checkpoint_every: int
     checkpoint_minutes: float
     sample: int

@@ -24,7 +24,7 @@ from ..report.tables import baseline_row
 from ..report.targets import Goals
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
-from ..run.early_stopping import check_validation
+from ..run.early_stopping import check_stops
 from ..run.identity import read_identity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task, row_spec
@@ -99,8 +99,8 @@ def compare(
     alone, such as channel=...), or a `Plan`; model, progress and callbacks are as in `run`. A
     method that cannot be run on these data is left out, with a word.
 
-    The settings `bytes`, `target_accuracy` and `target_value` stop no run here: every summary says
-    in `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
+    The settings `bytes` and `target_value` stop no run here: every summary says in
+    `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
     of the two the table shows). With a directory, every run has a folder there, beside curves.csv
     and, with matplotlib, curves.png.
@@ -131,7 +131,7 @@ def compare(
             _continue_folder(path, saved)
         else:
             begin_folder(path, COMPARE, saved)
-    goal_names = ("bytes", "target_accuracy", "target_value")
+    goal_names = ("bytes", "target_value")
     shared = {k: v for k, v in given.items() if k not in goal_names}
     title = _title(federation, whole)
     trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
@@ -173,16 +173,11 @@ def _checked(
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
     chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    if chosen[0].target_accuracy and not federation.classes:
-        raise SettingError(
-            "target_accuracy: these data have real targets and no accuracy; "
-            "give a target for the loss or another metric: target_value=0.5, metric='rmse'"
-        )
     goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
     kept: list[tuple[Row, Settings]] = []
     for row, s in zip(rows, chosen, strict=True):
-        check_validation(s, federation)
+        check_stops(s, federation)
         try:
             check(row.method, task, federation, s)
             kept.append((row, s))
@@ -204,7 +199,7 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
     """
     first = settings[0]
     for s in settings:
-        for name in ("bytes", "target_accuracy", "metric", "target_value"):
+        for name in ("bytes", "metric", "target_value"):
             if getattr(s, name) != getattr(first, name):
                 raise SettingError(
                     f"{name}: {getattr(s, name)!r} is not accepted; "
@@ -216,17 +211,8 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
                     "a whole number >= 1, to see it pass"
                 )
     metric = first.metric or figure
-    if first.target_accuracy and first.target_value is not None:
-        raise SettingError(
-            "target_value: not accepted beside target_accuracy; a comparison has one target"
-        )
-    if first.target_accuracy and metric != "accuracy":
-        raise SettingError(
-            f"target_accuracy: not accepted with metric {metric!r}; "
-            "give its target: target_value=..."
-        )
     if metric == "accuracy":
-        return Goals(first.bytes, first.target_value or first.target_accuracy, count)
+        return Goals(first.bytes, first.target_value or 0.0, count)
     higher = direction(metric, first.metrics)
     return Goals(first.bytes, first.target_value, count, metric, higher)
 

@@ -219,7 +219,7 @@ def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) 
 # -- Many settings under the seeds of a search, and what validation data say of them --
 
 KEEP = ("valid_by_client",)
-AT_THE_END = ("target_accuracy", "target_value", "keep_best")  # they look at test data, or at none
+AT_THE_END = ("target_value", "keep_best")  # they look at test data, or at none
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,6 @@ EVALUATION = (
     "eval_every",
     "metrics",
     "metric",
-    "target_accuracy",
     "target_value",
     "patience",
     "keep_best",

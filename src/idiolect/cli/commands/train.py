@@ -193,7 +193,7 @@ def compare(argv: list[str]) -> None:
         "counts (default bytes)",
     )
     parser.epilog = (
-        "Here --bytes and --target-accuracy stop no run: they add columns, accuracy at the budget "
+        "Here --bytes and --target-value stop no run: they add columns, accuracy at the budget "
         "and the cost of the target."
     )
     flags, file = training_flags(parser, argv, None)

@@ -22,7 +22,6 @@ QUICK_PERSONAL = ("finetune", "ditto")
 REFUSED = {
     "rounds": "each candidate has as many rounds as it can pay with `gradients`",
     "bytes": "each candidate is judged with all of its gradients spent",
-    "target_accuracy": "each candidate is judged with all of its gradients spent",
     "target_value": "each candidate is judged with all of its gradients spent",
     "eval_every": "candidates are judged at their end",
     "metrics": "metric='accuracy' or metric='loss' says what candidates are judged by",
