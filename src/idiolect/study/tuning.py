@@ -322,7 +322,7 @@ def _changed(name: str, method: Method, told: Collection[str]) -> dict[str, Any]
 def _typed_run(run: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as given, in their types; but for targets, which would stop the run."""
     values = build(Settings, dict(run), "run").as_dict()
-    told = [name for name in run if name not in ("target_accuracy", "target_value")]
+    told = [name for name in run if name not in ("target_value",)]
     return {name: values[name] for name in told if values[name] is not None}
 
 
