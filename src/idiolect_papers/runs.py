@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from idiolect.core.knobs import SettingError
 from idiolect.run.identity import package_source
 from idiolect.study.many import finish
-from idiolect.study.progress import watched
+from idiolect.study.progress import job_progress
 from idiolect.study.search import search
 from idiolect.study.sweep import Setting, Stock, sweep_settings
 
@@ -50,8 +50,8 @@ class Runs:
 
         `stock` has the data and models that settings name. With `keep`, a summary has the run's
         evaluated rounds ("by_round") or its clients ("by_client") too. What was stored before is
-        not run again. `merged` of `idiolect.study.sweep` makes one summary of all seeds, with its
-        interval.
+        not run again. `mean_over_seeds` of `idiolect.study.results` makes one summary of all
+        seeds, with its interval.
         """
         if not settings:
             return {}
@@ -61,7 +61,7 @@ class Runs:
             seeds,
             jobs=self.jobs,
             directory=self.directory,
-            watch=watched,
+            watch=job_progress,
             keep=keep,
         )
         if done.failed:
@@ -91,7 +91,7 @@ class Runs:
             return first, 0.0
         given = {replace(s, name=row): s for row, several in rivals.items() for s in several}
         found = search(
-            list(given), stock, [seed], jobs=self.jobs, directory=self.directory, watch=watched
+            list(given), stock, [seed], jobs=self.jobs, directory=self.directory, watch=job_progress
         )
         return first | {row: given[found.best(row)] for row in rivals}, found.cost.cpu_seconds
 
@@ -155,7 +155,7 @@ def finished(
     is stored is removed when all are there.
     """
     kept = folder / f".{name}.jsonl"
-    with watched(jobs) as bar:
+    with job_progress(jobs) as bar:
         results = finish(jobs, kept, workers, bar.report)
     kept.unlink(missing_ok=True)
     return results

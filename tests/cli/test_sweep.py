@@ -102,7 +102,7 @@ def test_a_run_that_fails_is_named_and_tried_again(tmp_path, capsys, monkeypatch
         assert main(["resume", str(tmp_path / "a"), *flag]) == 2
         assert "is a sweep, whose runs stay as they are" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "a")]) == 0
-    assert "2 were done before" in capsys.readouterr().err
+    assert "2 of 3 runs are stored already" in capsys.readouterr().err
 
 
 def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):

@@ -113,7 +113,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
         assert main(["resume", str(tmp_path / "a"), *flag]) == 2
         assert "is a tuning, whose runs stay as they are" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "a")]) == 0
-    assert "2 were done before" in capsys.readouterr().err
+    assert "2 of 3 runs are stored already" in capsys.readouterr().err
     assert tuned(tmp_path / "a", *words, "--quiet") == 0  # the same command, too
     assert tuned(tmp_path / "a", "fedavg", "--grid", "lr=0.1", "--quiet") == 2
     assert "holds another tuning" in capsys.readouterr().err

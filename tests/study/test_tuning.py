@@ -17,7 +17,7 @@ from idiolect.methods import make_method
 from idiolect.run.settings import Settings
 from idiolect.study import many as grid_jobs
 from idiolect.study.grids import grid_of, paper_grid, paper_settings, papers
-from idiolect.study.search import Criterion, error_over_clients, search, without_test
+from idiolect.study.search import Criterion, error_over_clients, search
 from idiolect.study.space import derived_space, read_space
 from idiolect.study.sweep import Setting, Stock, Trial
 from idiolect.study.tpe import PrunedTrial
@@ -86,7 +86,7 @@ def test_a_search_has_no_test_data(monkeypatch):
 
 
 def test_a_run_without_test_data_trains_the_same():
-    left = without_test(DATA)
+    left = DATA.without("test")
     one, two = (il.run("ditto", model, data, **SMALL).summary() for data in (DATA, left))
     assert one["valid"] == two["valid"] and one["train"] == two["train"]
     assert one["accuracy"]["mean"] is not None and two["accuracy"]["mean"] is None
@@ -319,7 +319,7 @@ def test_a_hopeless_trial_is_stopped_by_its_validation_data():
 
 
 def test_a_trial_decides_by_what_others_had(monkeypatch):
-    monkeypatch.setattr(grid_jobs, "_shared", Stock({"": without_test(DATA)}, stock().tasks))
+    monkeypatch.setattr(grid_jobs, "_shared", Stock({"": DATA.without("test")}, stock().tasks))
     run = {**SMALL, "rounds": 10, "eval_every": 1, "patience": 99, "patience_metric": "accuracy"}
     setting = Setting(il.FedAvg(lr=1e-6), run, "", "", "fedavg", {})
     perfect = tuple(dict.fromkeys(range(1, 11), 1.0) for _ in range(5))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.files import resume_command, write_atomic
+from ..core.files import resume_command, write_atomic, write_csv
 from ..core.knobs import SettingError
-from ..host.scores import interval
 from ..report.tables import results_table
+from ..run.summary import Summary, merge
 from .many import records
 
 if TYPE_CHECKING:
@@ -62,7 +61,8 @@ class Sweep:
     def merged(self) -> list[dict[str, Any]]:
         """A summary per setting: means over its seeds, with the interval."""
         return [
-            merged(setting.label, summaries) for setting, summaries in self._by_setting().items()
+            mean_over_seeds(setting.label, summaries)
+            for setting, summaries in self._by_setting().items()
         ]
 
     def best(self, measure: str = "accuracy", split: str = "valid") -> Setting:
@@ -76,21 +76,17 @@ class Sweep:
     def write(self, directory: Path) -> list[Path]:
         """table.csv, and table.parquet where pyarrow is installed."""
         rows = self.rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        text = io.StringIO()
-        lines = csv.DictWriter(text, names, lineterminator="\n")
-        lines.writeheader()
-        lines.writerows(rows)
-        written = [directory / TABLE]
-        write_atomic(written[0], text.getvalue().encode())
+        write_csv(
+            directory / TABLE, rows, list(dict.fromkeys(name for row in rows for name in row))
+        )
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            return written
-        whole = io.BytesIO()
-        self.frame().to_parquet(whole)
-        write_atomic(directory / PARQUET, whole.getvalue())
-        return [*written, directory / PARQUET]
+            return [directory / TABLE]
+        content = io.BytesIO()
+        self.frame().to_parquet(content)
+        write_atomic(directory / PARQUET, content.getvalue())
+        return [directory / TABLE, directory / PARQUET]
 
     def _by_setting(self) -> dict[Setting, list[dict[str, Any]]]:
         found: dict[Setting, list[dict[str, Any]]] = {}
@@ -139,47 +135,9 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def merged(label: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One summary of runs that differ in their seeds."""
-    first = summaries[0]
-    found = dict(first) | {"label": label, "seeds": [n for s in summaries for n in s["seeds"]]}
-    for name in ("accuracy", "loss"):
-        found[name] = _over_seeds([s[name] for s in summaries])
-    if "metrics" in first:
-        found["metrics"] = {
-            name: dict(facts) | _over_seeds([s["metrics"][name] for s in summaries])
-            for name, facts in first["metrics"].items()
-        }
-    for part in ("train", "valid", "global_model"):
-        if part in first:
-            found[part] = {n: _over_seeds([s[part][n] for s in summaries]) for n in first[part]}
-    for unit in ("bytes", "values"):
-        found[unit] = {way: _mean([s[unit][way] for s in summaries]) for way in first[unit]}
-    found["gradients_per_client"] = _mean([s["gradients_per_client"] for s in summaries])
-    for name in ("seconds", "rejected", "missing"):
-        found[name] = sum(s[name] for s in summaries)
-    for name in ("stopped", "collapsed"):
-        found[name] = [one for s in summaries for one in s[name]]
-    return found
-
-
-def _over_seeds(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    by_seed = [f["mean"] for f in figures]
-    means = {part: _mean([f[part] for f in figures]) for part in FIGURES}
-    known = [v for v in by_seed if v is not None]
-    return means | {
-        "ci95": interval(known) if len(known) == len(by_seed) else None,
-        "by_seed": by_seed,
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one is not known."""
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
-
-
-# -- A sweep of the past: what its directory holds --
+def mean_over_seeds(label: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One summary of runs that differ in their seeds alone, from the summaries of single seeds."""
+    return merge([Summary.from_dict(summary) for summary in summaries], label).as_dict()
 
 
 def read_sweep(directory: Path) -> list[dict[str, Any]]:
@@ -195,7 +153,7 @@ def read_sweep(directory: Path) -> list[dict[str, Any]]:
             f"go on with it: {resume_command(directory)}"
         )
     try:
-        return [merged(label, found) for (label, *_), found in by_setting.items()]
+        return [mean_over_seeds(label, found) for (label, *_), found in by_setting.items()]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise SettingError(
             f"directory: cannot use {directory / RUNS}: a run in it has no {error}"

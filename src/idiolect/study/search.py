@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..core.knobs import SettingError, build, nearest
-from ..core.types import map_tree
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..run.settings import Settings
@@ -116,26 +114,6 @@ def read_criterion(given: str, settings: Settings, federation: Federation) -> Cr
 
 
 # -- A federation without its test data: a search cannot look at what it does not have --
-
-
-def without_test(federation: Federation) -> Federation:
-    """The training and validation data of all clients. Not a sample of the test data is in it.
-
-    >>> import idiolect as il
-    >>> federation = il.data.load("synthetic", clients=4, samples=60)
-    >>> left = without_test(federation)
-    >>> left.sizes("test").tolist(), federation.samples - left.samples
-    ([0, 0, 0, 0], 48)
-    """
-    end = int(federation.offsets["test"][0])  # rows are ordered by split, test data come last
-    nobody = torch.full_like(federation.offsets["test"], end)
-    return replace(
-        federation,
-        inputs=map_tree(lambda t: t[:end], federation.inputs),
-        targets=map_tree(lambda t: t[:end], federation.targets),
-        sequences=federation.sequences and federation.sequences.of(torch.arange(end)),
-        offsets={**federation.offsets, "test": nobody},
-    )
 
 
 def check_validation_data(federation: Federation) -> None:
@@ -411,7 +389,7 @@ def prepared(points: Sequence[Setting], stock: Stock, criterion: str) -> tuple[C
     for name in names:
         check_validation_data(stock.federation(name))
     return chosen[0], Stock(
-        {name: without_test(stock.federation(name)) for name in names}, stock.tasks
+        {name: stock.federation(name).without("test") for name in names}, stock.tasks
     )
 
 

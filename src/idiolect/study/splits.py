@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -139,7 +139,7 @@ def splits(
     ]
     steps = chosen.finetune_steps or STEPS
     rates = [chosen.finetune_lr] if "finetune_lr" in settings else RATES
-    unseen = without_test(federation)
+    unseen = federation.without("test")
     told = tell or (_line if style_of(progress) == "bar" else _silent)
     for_run = {n: v for n, v in given.items() if not n.startswith("finetune_")}
     if report is not None:
@@ -196,12 +196,6 @@ def _given(settings: dict[str, Any], task: Task) -> dict[str, Any]:
     rounds = 0 if task.initial.weights else ROUNDS
     kept = {n: v for n, v in settings.items() if n not in EVALUATION}
     return {"rounds": rounds, **kept}
-
-
-def without_test(federation: Federation) -> Federation:
-    """The same federation, in which no client has test data."""
-    none = torch.full_like(federation.offsets["test"], int(federation.offsets["test"][0]))
-    return replace(federation, offsets=federation.offsets | {"test": none})
 
 
 def _line(text: str) -> None:

@@ -25,7 +25,6 @@ from idiolect.methods.local import Local
 from idiolect.run.result import Result
 from idiolect.run.run import run
 from idiolect.run.session import Start
-from idiolect.study.search import without_test
 from idiolect.study.splits import Candidate
 from idiolect.task.task import Task
 
@@ -179,7 +178,7 @@ class Pipelines(Work):
         began = time.process_time()
         federation = self.case.load()
         if self.chooses:
-            federation = without_test(federation)
+            federation = federation.without("test")
         task = self.case.task(federation)
         begun = [self._begun(task, federation, lr) for lr in self.first]
         best = max(range(len(begun)), key=lambda i: _valid(begun[i]))

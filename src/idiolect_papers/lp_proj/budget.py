@@ -19,7 +19,7 @@ from idiolect.report.format import count, goal, number, size
 from idiolect.report.plots import curve_picture
 from idiolect.report.targets import Curve, Goals, curve
 from idiolect.study.grids import grid_of
-from idiolect.study.results import merged
+from idiolect.study.results import mean_over_seeds
 from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
@@ -218,7 +218,7 @@ def reached(
     figures: dict[str, Any] = {"lr": fields["lr"]}
     if TUNED in label:
         figures |= {"steps": fields["steps"], "channel": own["channel"]}
-    last = merged(label, summaries)["accuracy"]["mean"]
+    last = mean_over_seeds(label, summaries)["accuracy"]["mean"]
     return drawn, {**figures, **goals.reached(drawn), "last": last}
 
 

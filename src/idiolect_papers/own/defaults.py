@@ -32,7 +32,7 @@ from idiolect.report.console import say
 from idiolect.run.run import run
 from idiolect.run.settings import Settings, fixed_on_resume
 from idiolect.study.many import Outcome, finish
-from idiolect.study.progress import watched
+from idiolect.study.progress import job_progress
 from idiolect.task.task import Task
 
 TIE = 0.01  # of accuracy: smaller differences are noise
@@ -353,7 +353,7 @@ class Runs:
     def __call__(self, todo: Sequence[Run], text: str) -> dict[Run, Outcome]:
         """The results of these runs, stored before or run now."""
         say(text)
-        with watched(todo) as bar:
+        with job_progress(todo) as bar:
             return finish(todo, self.path, self.workers, bar.report)
 
 

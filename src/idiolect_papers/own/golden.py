@@ -20,7 +20,7 @@ from idiolect.methods.partial import SplitMethod
 from idiolect.report.format import count, number, size
 from idiolect.report.tables import majority_row
 from idiolect.run.run import run
-from idiolect.study.results import merged
+from idiolect.study.results import mean_over_seeds
 from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
@@ -125,7 +125,7 @@ def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]
     todo, stock = _missing(loaded, have)
     with stored_runs(folder, "golden", jobs) as runs:
         for (title, name), summaries in runs(todo, stock, range(SEEDS)).items():
-            summary = merged(name, summaries)
+            summary = mean_over_seeds(name, summaries)
             by_seed = summary["accuracy"]["by_seed"]
             stored.setdefault(title, {})[name] = [round(a, 5) for a in by_seed]
             lines.setdefault(title, {})[name] = _line(name, summary)

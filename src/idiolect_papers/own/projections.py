@@ -16,7 +16,7 @@ from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.methods import LpProj
 from idiolect.projections import PROJECTIONS
-from idiolect.study.results import merged
+from idiolect.study.results import mean_over_seeds
 from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
 
@@ -116,7 +116,7 @@ def write(folder: Path, seeds: int = 3, jobs: int = 0) -> list[Path]:
     text = folder / "projections.md"
     with stored_runs(folder, "projections", jobs) as runs:
         found = runs({key: setting(key) for key in keys()}, stock, range(seeds))
-        cells = {key: _cell(merged("", s)["accuracy"]) for key, s in found.items()}
+        cells = {key: _cell(mean_over_seeds("", s)["accuracy"]) for key, s in found.items()}
         page = [HEAD, *kinds(cells, stock), MIDDLE, *dims(cells)]
         text.write_text("\n".join(page) + "\n", encoding="utf-8")
     return [text]

@@ -21,7 +21,7 @@ from idiolect.report.format import count, number
 from idiolect.run.plan import read_method
 from idiolect.run.run import run
 from idiolect.run.session import Start
-from idiolect.study.splits import Candidate, Splits, splits, without_test
+from idiolect.study.splits import Candidate, Splits, splits
 from idiolect.task.task import Task
 
 from ..runs import Work, finished
@@ -87,7 +87,7 @@ CASES = {
 def measure(case: Case) -> dict[str, Any]:
     """The advisor's tables and FFGG's validation losses, by the start of the private part."""
     federation, task = case.load()
-    unseen = without_test(federation)
+    unseen = federation.without("test")
     shared: dict[str, Any] = {"sample": case.heard, "seeds": case.seeds, "threads": 1}
     method = read_method(case.start)
     begun = run(method, task, unseen, rounds=case.rounds, eval_every=0, progress=False, **shared)

@@ -17,7 +17,7 @@ from idiolect import data, models
 from idiolect.data.federation import Federation
 from idiolect.method import Method
 from idiolect.methods import make_method
-from idiolect.study.progress import watched
+from idiolect.study.progress import job_progress
 from idiolect.study.search import search
 from idiolect.study.sweep import Setting, Stock
 from idiolect.task.task import Task
@@ -208,7 +208,7 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         [SEARCH],
         jobs=size.jobs,
         directory=directory / "search",
-        watch=watched,
+        watch=job_progress,
     )
     standings = {key: found.standings(several[0].name) for key, several in tried.items()}
     chosen = {key: ranked[0].setting for key, ranked in standings.items()}

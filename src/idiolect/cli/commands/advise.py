@@ -9,7 +9,7 @@ from ...core.files import given_path
 from ...report.console import OUT, say
 from ...report.progress import Meter, style_of
 from ...study.advise.advise import advise as run_advise
-from ...study.advise.options import REFUSED, Asking
+from ...study.advise.options import REFUSED, AdviceOptions
 from ..options import Flags, Parser, plan_of, training_flags
 from ..output import directory_for
 
@@ -33,7 +33,7 @@ def advise(argv: list[str]) -> None:
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the advice on one page, as PNG")
     flags, file = training_flags(parser, argv, None)
-    flags.add("advise", Asking, "advice")
+    flags.add("advise", AdviceOptions, "advice")
     parsed = flags.parse(argv)
     picture = given_path(parsed.picture, "picture") if parsed.picture else None
     plan = plan_of(flags, parsed, file, "fedavg", {})

@@ -12,7 +12,7 @@ from ...core.knobs import SettingError
 from ...core.text import shown
 from ...report.console import OUT, say
 from ...run.plan import Plan
-from ...study.progress import watched
+from ...study.progress import job_progress
 from ...study.results import SWEEP
 from ...study.sweep import sweep_plans
 from ..options import Parser, plans_of, training_flags
@@ -61,7 +61,7 @@ def run(
     quiet: bool,
 ) -> None:
     """Sweep, show the table, and say what failed."""
-    watch = None if quiet else watched
+    watch = None if quiet else job_progress
     with resumable(directory):
         found = sweep_plans(plans, grid, jobs=jobs, directory=directory, watch=watch)
     if as_json:

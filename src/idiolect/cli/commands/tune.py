@@ -13,7 +13,7 @@ from ...methods import METHODS
 from ...report.console import OUT, say
 from ...run.plan import Plan
 from ...study.grids import grid_of, is_compressor
-from ...study.progress import watched
+from ...study.progress import job_progress
 from ...study.tune import TUNING, How, read_how, tune_plans
 from ...study.tuning import Tuned, heading
 from ..options import Parser, plans_of, training_flags
@@ -114,7 +114,7 @@ def run(
             plans[0].make_data(),
             jobs=jobs,
             directory=directory,
-            watch=None if quiet else watched,
+            watch=None if quiet else job_progress,
             follow=lambda total: meter(total, quiet),
         )
     if as_json:

@@ -19,7 +19,7 @@ from ...report.format import count, number, size
 from ...report.plots import advice_picture
 from ...task.losses import Loss
 from ..comparison import refuse_taken
-from .client_tests import GAINS, LOSES, UNTOLD, ClientGain
+from .client_tests import GAINS, INCONCLUSIVE, LOSES, ClientGain
 from .decide import UNDECIDED
 from .estimate import Gain
 from .heterogeneity import Heterogeneity
@@ -39,13 +39,13 @@ class Advice:
     """Advice for a federation. Prints; `choice`, `table`, `gains` and `as_dict()` have the rest."""
 
     choice: str  # the method to deploy, "local", or "undecided"
-    p: float  # of the comparison that it hangs on
+    p: float  # p-value of the deciding comparison
     words: list[str]  # what to deploy, what it costs, how sure that is
-    notes: list[str]  # what was assumed, and what cannot be told
+    notes: list[str]  # assumptions, and limits of what the data can show
     metric: str  # "accuracy" or "loss"
     title: str
-    alternative: str = ""  # "fedavg", "local" or "too close to call"; "" where it was not asked
-    tie: float = 0.0  # a gain that is not worth a message, in the units of the metric
+    alternative: str = ""  # "fedavg", "local" or "too close to call"; "" without FedAvg
+    tie: float = 0.0  # smallest gain worth federating for, in the units of the metric
     table: list[dict[str, Any]] = field(default_factory=list)  # a row per candidate
     clients: list[ClientGain] = field(default_factory=list)  # in the order of the federation
     gains_of: str = ""  # the candidate that they gain or lose by
@@ -55,17 +55,17 @@ class Advice:
 
     @property
     def decided(self) -> bool:
-        """Whether the data tell."""
+        """Whether the data decide."""
         return self.choice != UNDECIDED
 
     @property
     def gains(self) -> dict[str, list[ClientId]]:
-        """Who gains, who loses, and of whom it cannot be told, by their own ids.
+        """Who gains, who loses, and whose case is inconclusive, by the clients' own ids.
 
         By the chosen method against learning alone; where the choice is that, or none, by the best
         one that federates.
         """
-        names = {"gain": GAINS, "lose": LOSES, "untold": UNTOLD}
+        names = {"gain": GAINS, "lose": LOSES, "untold": INCONCLUSIVE}
         return {
             key: [c.client for c in self.clients if c.verdict == verdict]
             for key, verdict in names.items()
@@ -137,9 +137,9 @@ class Advice:
         return f"{row['low']:+.4f} to {row['high']:+.4f}"
 
     def _clients(self, width: int) -> Table:
-        told = [c for c in self.clients if c.verdict != UNTOLD]
-        rest = [c for c in self.clients if c.verdict == UNTOLD and c.gain == c.gain]
-        ordered = sorted(told or rest, key=lambda c: -c.gain)
+        clear = [c for c in self.clients if c.verdict != INCONCLUSIVE]
+        rest = [c for c in self.clients if c.verdict == INCONCLUSIVE and c.gain == c.gain]
+        ordered = sorted(clear or rest, key=lambda c: -c.gain)
         rows = ordered
         if len(ordered) > 2 * SHOWN:
             rows = [*ordered[:SHOWN], *ordered[-SHOWN:]]
@@ -150,7 +150,7 @@ class Advice:
             Column("± 95 %", 1, lambda c: f"{c.half:.4f}" if c.half < 1e9 else "–"),
             Column("", 0, lambda c: c.verdict),
         ]
-        what = "clients that clearly gain or lose" if told else "clients; none can be told"
+        what = "clients that clearly gain or lose" if clear else "clients; all are inconclusive"
         some = "" if len(rows) == len(ordered) else f", {len(rows)} of {len(ordered):,}"
         return fitted_table(columns, rows, width, f"{what}, by gain{some}")
 
@@ -244,7 +244,7 @@ def beaten_by_constant(table: list[Line], constant: Line, choice: str, metric: s
     better = [r["label"] for r in table if sign * (r["value"] - constant["value"]) > 0]
     answer = f"one constant answer per client ({constant['label']})"
     if not better:
-        return f"no candidate does better than {answer}: on these data models tell nothing more"
+        return f"no candidate does better than {answer}: models learn nothing more from these data"
     if choice not in (UNDECIDED, *better):
         return f"{choice} does no better than {answer}"
     return ""

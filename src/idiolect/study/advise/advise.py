@@ -18,7 +18,7 @@ from ...core.knobs import SettingError, build
 from ...core.text import warnings_once
 from ...data.federation import Federation
 from ...method import Method
-from ...report.progress import AFTER, style_of
+from ...report.progress import Meter, style_of
 from ...run.interrupts import finish_on_interrupt
 from ...run.plan import AnyMethod, AnyModel, read_federation, read_task
 from ...run.run import run, torch_threads
@@ -33,7 +33,7 @@ from .decide import LOCAL, UNDECIDED, Compared, Decision, alternative, decide
 from .estimate import Gain, Held
 from .heterogeneity import Heterogeneity, heterogeneity
 from .holdout import GIVEN, Holdout
-from .options import ALWAYS, Asking, refuse
+from .options import ALWAYS, AdviceOptions, refuse
 from .text import remarks, settled
 from .training import FIRST, Candidate, Trainer
 
@@ -56,8 +56,9 @@ def advise(
     Trains Local, FedAvg and a few personalised methods (or `methods`) with as many `gradients` per
     client each, over a grid of step sizes and several seeds, and judges them on samples that none
     was trained on: the federation's validation samples, or folds of its training samples. Test
-    samples are never looked at. The rule of the choice is in docs/advise.md; `tie` is a gain that
-    is not worth a message. Settings are those of `run`, but for rounds and what stops a run.
+    samples are never looked at. The rule of the choice is in docs/advise.md; `tie` is the
+    smallest gain worth federating for. Settings are those of `run`, except rounds and what stops
+    a run.
 
     `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
     a function of (trainings done, about how many there are, what is at work).
@@ -74,18 +75,18 @@ def advise(
             "federation: a model stands in its place; the order is (federation, task)"
         )
     whole, note = read_task(task, read_federation(federation))
-    asking = Asking(quick, gradients, tie, validation)
+    options = AdviceOptions(quick, gradients, tie, validation)
     given = dict(settings)
     refuse(given)
-    chosen = build(Settings, {"seeds": asking.seeds, **given}, "run")
+    chosen = build(Settings, {"seeds": options.seeds, **given}, "run")
     if directory is not None:
         refuse_advice(Path(directory))
-    rows = _rows(methods or asking.personal)
+    rows = _rows(methods or options.personal)
     metric = chosen.metric or ("accuracy" if federation.classes else "loss")
-    holdout = Holdout.of(federation, asking.validation, chosen.seed)
-    with reporting(progress) as report, torch_threads(chosen.threads), warnings_once():
-        steps = Steps(report, len(rows), chosen.seeds, asking.splits)
-        work = Work(federation, whole, asking, chosen, given, holdout, metric, steps)
+    holdout = Holdout.of(federation, options.validation, chosen.seed)
+    with _reporting(progress) as report, torch_threads(chosen.threads), warnings_once():
+        steps = TrainingCounter(report, len(rows), chosen.seeds, options.splits)
+        work = Work(federation, whole, options, chosen, given, holdout, metric, steps)
         advice = work.advice(rows, [note] if note else [])
     if directory is not None:
         advice.save(directory)
@@ -111,6 +112,7 @@ def _rows(methods: Sequence[AnyMethod]) -> list[Row]:
 # -- From candidates to advice: train, compare, decide, say --
 
 clock = time.monotonic
+Report = Callable[[int, int, str], None]  # trainings done, about how many there are, what was done
 
 
 @dataclass
@@ -119,12 +121,12 @@ class Work:
 
     federation: Federation
     task: Task
-    asking: Asking
+    options: AdviceOptions
     chosen: Settings
     given: Mapping[str, Any]  # settings of the trainings, as given
     holdout: Holdout
     metric: str
-    steps: Steps
+    steps: TrainingCounter
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=clock)
 
@@ -154,9 +156,9 @@ class Work:
             self.holdout,
             {k: v for k, v in self.given.items() if k not in apart},
             self.chosen.seed,
-            self.asking.budget,
+            self.options.budget,
             self.metric,
-            self.steps.done,
+            self.steps.add,
         )
         candidates = []
         with finish_on_interrupt("finishing this training, then stopping") as interrupted:
@@ -175,7 +177,7 @@ class Work:
                     self.notes.append(f"{candidate.label} is left out: {error}")
             for candidate in candidates:
                 trainer.search_steps(candidate, proceed)
-                self.steps.kept(len(candidate.tried), len(candidate.kept))
+                self.steps.set_step_sizes(len(candidate.tried), len(candidate.kept))
             for seed in range(1, self.chosen.seeds):
                 for candidate in candidates:
                     for power in candidate.kept:
@@ -199,7 +201,7 @@ class Work:
         federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
         level = held.joint_level([values[label] - alone for label in federated])
         gains = {label: held.gain(values[label] - alone, level) for label in federated}
-        tie = self.asking.tie
+        tie = self.options.tie
         if self.metric == "loss":
             tie *= abs(float(np.nanmean(alone)))
 
@@ -276,7 +278,7 @@ class Work:
         bound = self.task.under(s.numerics(s.seed))
         method = local.method(local.power)
         trained = []
-        for number in range(self.asking.splits):
+        for number in range(self.options.splits):
             halves = self.holdout.halves(s.seed + number)
             result = run(
                 method,
@@ -287,7 +289,7 @@ class Work:
             )
             rows = result.session().hosts[0].store.read(torch.arange(halves.clients))["x"]
             trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
-            self.steps.done("halves for R²")
+            self.steps.add("halves for R²")
         found = heterogeneity(trained, bound, s.seed)
         if found is None:
             self.notes.append(
@@ -305,9 +307,9 @@ class Work:
             metric=self.metric,
             title=f"{f.name}: {f.clients:,} clients, d = {self.task.d:,}",
             settings={
-                "gradients": self.asking.budget,
-                "quick": self.asking.quick,
-                "tie": self.asking.tie,
+                "gradients": self.options.budget,
+                "quick": self.options.quick,
+                "tie": self.options.tie,
                 "validation": self.holdout.kind,
                 "seeds": self.chosen.seeds,
                 "run": {k: v for k, v in self.chosen.as_dict().items() if k in self.given},
@@ -317,68 +319,31 @@ class Work:
         )
 
 
-# -- How far the trainings behind an advice have come --
-
-Report = Callable[[int, int, str], None]  # trainings done, about how many there are, what was done
-clock = time.monotonic
-
-
-class Steps:
-    """Counts trainings; about how many there are, since a grid may grow."""
+class TrainingCounter:
+    """Counts trainings; their number is an estimate, since a grid of step sizes may grow."""
 
     def __init__(self, report: Report | None, candidates: int, seeds: int, halves: int):
         self.report = report
         self.count = 0
         self.total = candidates * (len(FIRST) + 2 * (seeds - 1)) + halves
-        self.later = seeds - 1
+        self.later_seeds = seeds - 1
 
-    def kept(self, tried: int, kept: int) -> None:
-        """The step sizes of a candidate are found: now it is known how many trainings it takes."""
-        self.total += tried - len(FIRST) + (kept - 2) * self.later
+    def set_step_sizes(self, tried: int, trained_further: int) -> None:
+        """Correct the total once the step sizes of a candidate are known."""
+        self.total += tried - len(FIRST) + (trained_further - 2) * self.later_seeds
 
-    def done(self, what: str) -> None:
-        """A training is done."""
+    def add(self, what: str) -> None:
+        """One training has ended."""
         self.count += 1
         if self.report:
             self.report(self.count, max(self.total, self.count), what)
 
 
 @contextmanager
-def reporting(given: bool | Report | None) -> Iterator[Report | None]:
-    """What is told of every training: the user's function, a bar, or nothing."""
-    if given is not None and callable(given):
-        yield given
-    elif style_of(given) == "bar":
-        with _Bar() as bar:
-            yield bar
-    else:
-        yield None
-
-
-class _Bar:
-    """A bar on stderr; it appears after two seconds of work."""
-
-    def __init__(self) -> None:
-        self.began = clock()
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        if self._bar is None:
-            if clock() - self.began < AFTER:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn())
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task("advise", total=total)
-        text = f"training {done} of about {total}: {what}"
-        self._bar.update(self._task, completed=done, total=total, description=text)
+def _reporting(progress: bool | Report | None) -> Iterator[Report | None]:
+    """What trainings are reported to: the user's function, a bar, or nothing."""
+    if progress is not None and callable(progress):
+        yield progress
+        return
+    with Meter(1, style_of(progress), "trainings", estimated=True) as meter:
+        yield lambda done, total, what: meter.update(done, what, total=total)

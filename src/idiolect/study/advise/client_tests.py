@@ -18,10 +18,10 @@ import numpy as np
 from ...data.read.ids import ClientId
 from .estimate import LEVEL, Held, by_client
 
-CLIENT_SAMPLES = 5  # samples below which nothing is said of a client
+CLIENT_SAMPLES = 5  # held-out samples needed to judge a client
 GAINS = "gains"
 LOSES = "loses"
-UNTOLD = "cannot be told"
+INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class ClientGain:
 
     client: ClientId
     samples: int  # held out
-    gain: float  # NaN where nothing was held out
-    half: float  # half the 95 % interval; infinite where it cannot be told
-    verdict: str  # GAINS, LOSES or UNTOLD
+    gain: float  # NaN without held-out samples
+    half: float  # half the 95 % interval; infinite with too few samples
+    verdict: str  # GAINS, LOSES or INCONCLUSIVE
 
     def as_dict(self) -> dict[str, Any]:
         low, high = self.gain - self.half, self.gain + self.half
@@ -49,6 +49,7 @@ class ClientGain:
 def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[ClientGain]:
     """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
     from scipy.special import bdtr, stdtr, stdtrit
+    from scipy.stats import false_discovery_control
 
     seen = ~np.isnan(d).all(axis=0)
     owner = held.owner[seen]
@@ -68,7 +69,9 @@ def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[C
         differ = better + worse
         sign_test = np.minimum(1.0, 2 * bdtr(np.minimum(better, worse), differ, 0.5))
         p = np.where(differ > 0, np.maximum(p, sign_test), 1.0)
-    called = discoveries(np.where(enough, p, 1.0), int(enough.sum()))
+    called = np.zeros(held.clients, dtype=bool)
+    if enough.any():
+        called[enough] = false_discovery_control(p[enough]) <= LEVEL
     half = np.where(enough, stdtrit(freedom, 1 - LEVEL / 2) * error, math.inf)
     return [
         ClientGain(
@@ -76,7 +79,7 @@ def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[C
             int(count[k]),
             float(mean[k]) if count[k] else math.nan,
             float(half[k]),
-            (GAINS if mean[k] > 0 else LOSES) if called[k] else UNTOLD,
+            (GAINS if mean[k] > 0 else LOSES) if called[k] else INCONCLUSIVE,
         )
         for k in range(held.clients)
     ]
@@ -88,18 +91,3 @@ def _seeds(d: np.ndarray, held: Held) -> np.ndarray:
         (np.bincount(held.owner[~np.isnan(row)], minlength=held.clients) > 0 for row in d),
         start=np.zeros(held.clients, dtype=np.int64),
     )
-
-
-def discoveries(p: np.ndarray, tests: int, rate: float = LEVEL) -> np.ndarray:  # -> bool[n]
-    """Which of some tests are called, at this false discovery rate (Benjamini and Hochberg).
-
-    >>> discoveries(np.array([0.001, 0.02, 0.03, 0.5]), 4).tolist()
-    [True, True, True, False]
-    """
-    order = np.argsort(p, kind="stable")
-    bound = rate * np.arange(1, len(p) + 1) / max(tests, 1)
-    under = np.flatnonzero(p[order] <= bound)
-    called = np.zeros(len(p), dtype=bool)
-    if len(under):
-        called[order[: under[-1] + 1]] = True
-    return called

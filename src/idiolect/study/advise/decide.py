@@ -1,19 +1,20 @@
 """What to deploy: the rule, and how sure it is.
 
-Every candidate that federates is compared with Local. `tie` is a gain that is not worth a message.
+Every candidate that federates is compared with Local. `tie` is the smallest gain worth
+federating for.
 
 1. One or more gain clearly, and at least `tie`: federate. Of those whose gain is within `tie` of
    the largest, the one that sends fewest bytes per round; of those that send the same, the one
    whose gain is surest, by the lower end of its interval. Clearly means that the interval lies
-   above 0; the intervals of all candidates hold together (`Held.joint_level`), since the luckiest
-   of several is looked at. One model for all gives way to a personal one that gains clearly, sends
+   above 0; the intervals of all candidates hold together (`Held.joint_level`), because the best
+   of several is selected. One model for all gives way to a personal one that gains clearly, sends
    no more, and is not clearly worse: clients will train on the held-out samples too, which helps
    models of their own more than a shared one.
 2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by itself
    a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does not help.
-3. Otherwise the data do not tell: undecided.
+3. Otherwise the data do not decide: undecided.
 
-Beside it stands the alternative of Chen, Zheng, Long and Su: FedAvg or Local, whichever is clearly
+It also reports the alternative of Chen, Zheng, Long and Su: FedAvg or Local, whichever is clearly
 better at 5 %, or too close to call.
 """
 
@@ -36,15 +37,15 @@ class Compared:
     label: str
     gain: Gain  # over Local; its interval holds together with those of the others
     bytes: float  # per round, both directions
-    personal: bool = True  # every client has a model of its own, or one for all
+    personal: bool = True  # one model per client, or one for all
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided, and how sure it is."""
+    """The choice, and how sure it is."""
 
     choice: str  # a candidate's label, "local" or "undecided"
-    p: float  # of the comparison that it hangs on; the smaller, the surer
+    p: float  # p-value of the deciding comparison
     hopes: tuple[str, ...] = ()  # where undecided: the candidates that may gain
 
 
@@ -68,7 +69,7 @@ def decide(
             own = [c for c in able if c.personal and c.bytes <= chosen.bytes]
             own = [c for c in own if not worse(c.label, chosen.label)]
             chosen = max(own, key=lambda c: c.gain.low, default=chosen)
-        together = LEVEL / chosen.gain.level  # as if there were so many independent comparisons
+        together = LEVEL / chosen.gain.level  # the equivalent number of independent comparisons
         return Decision(chosen.label, min(1.0, 2 * together * chosen.gain.above(0.0)))
     hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
     if hopes:

@@ -5,9 +5,9 @@ the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. T
 over all held-out samples. Its variance has two parts:
 
 - clients: with MANY clients or more, the variance over clients of their mean differences, weighed
-  by samples, as if other clients of the kind were drawn. With fewer, the variance over the samples
-  within these clients: an interval over a handful of clients says next to nothing, and the gain is
-  then about these clients only.
+  by samples, treating clients as a random sample. With fewer, the variance over the samples within
+  these clients: an interval over a handful of clients says next to nothing, and the gain is then
+  about these clients only.
 - trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
 
 Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MANY = 10  # clients from which on an interval is over clients
-HELD_OUT_SAMPLES = 20  # held-out samples below which no error is told
+MANY = 10  # clients needed for an interval over clients
+HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
 
 
@@ -35,7 +35,7 @@ class Gain:
 
     mean: float
     error: float  # its standard error
-    freedom: float  # degrees of freedom; 0 where no error can be told
+    freedom: float  # degrees of freedom; 0 without a standard error
     level: float = LEVEL
 
     @property
@@ -146,7 +146,7 @@ class Held:
     def training_variance(self, d: np.ndarray) -> float:
         """The variance of a client's mean difference from training to training, over all clients.
 
-        Estimated for all of them together: a few seeds tell too little of each.
+        Estimated for all clients together: a few seeds say too little about each.
         """
         means = np.full((len(d), self.clients), math.nan)
         samples = np.full((len(d), self.clients), math.nan)

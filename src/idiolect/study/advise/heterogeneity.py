@@ -12,9 +12,9 @@ independent:
 
 Learning alone has error V, one model for all R^2 + V sum_i p_i^2, so that they are equal at
 R^2 = V (1 - sum_i p_i^2), which is the threshold C m/N; C is a figure of the data. What counts for
-the risk is not how far two models lie apart but what that does to the loss: beside the plain norm
-stands ||u||_H^2 = <u, H_i u> with the Hessian H_i of the client's loss at the mean model, in which
-the ratio of the two is told. The interval of the ratio is a bootstrap over clients.
+the risk is not how far two models lie apart but what that does to the loss: besides the plain norm
+there is ||u||_H^2 = <u, H_i u> with the Hessian H_i of the client's loss at the mean model; in it
+the ratio of the two is reported. The interval of the ratio is a bootstrap over clients.
 """
 
 from __future__ import annotations

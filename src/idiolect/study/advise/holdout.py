@@ -26,18 +26,6 @@ GIVEN = "given"
 IN_FOLDS = "folds"
 
 
-def without_test(federation: Federation) -> Federation:
-    """The federation without its test samples, which are its last rows: nothing can look at them.
-
-    Nor is the preparation of a table, whose one message before the first round is not a cost of
-    the rounds.
-    """
-    end = int(federation.offsets["test"][0])
-    kept = _rows(federation, torch.arange(end)) if end < federation.samples else federation
-    offsets = {**federation.offsets, "test": torch.full((federation.clients + 1,), end)}
-    return replace(kept, offsets=offsets, preparation=None)
-
-
 def _rows(federation: Federation, index: Tensor) -> Federation:
     """The same clients, with these rows only; the offsets are the caller's to set."""
     at = index.to(first(federation.inputs).device)
@@ -69,7 +57,8 @@ class Holdout:
     @classmethod
     def of(cls, federation: Federation, kind: str, seed: int) -> Holdout:
         """Of a federation: `kind` is "given", "folds", or "auto" for what it has."""
-        data = without_test(federation)
+        # a preparation sends one message before the first round, which is no cost of the rounds
+        data = replace(federation.without("test"), preparation=None)
         has = bool(data.sizes("valid").any())
         if kind == GIVEN and not has:
             raise SettingError(
@@ -153,7 +142,7 @@ def _ranks(
 ) -> np.ndarray:
     """The place of each sample in a random order of its client's; samples are together by client.
 
-    A client's order depends on nobody else.
+    A client's order does not depend on other clients.
     """
     keys = streams.keys(seed, f"advise {purpose}", 0, streams.name_keys(data.names))
     place = np.arange(len(owner)) - np.repeat(count.cumsum() - count, count)

@@ -1,4 +1,4 @@
-"""What a user may say to `advise`, beside the settings of its trainings."""
+"""Options of `advise` that are not run settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ QUICK_GRADIENTS = 150
 SEEDS = 5
 QUICK_SEEDS = 2
 
-ALWAYS = ("local", "fedavg")  # what the question is about: they stand in every table
-PERSONAL = ("finetune", "ditto", "lp-proj")  # models of one's own, where nothing else is named
+ALWAYS = ("local", "fedavg")  # in every table
+PERSONAL = ("finetune", "ditto", "lp-proj")  # personalised methods, by default
 QUICK_PERSONAL = ("finetune", "ditto")
 
 # settings of a run that mean nothing here, or would let something else than the question decide
@@ -39,13 +39,13 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Asking(Knobs):
-    """How much is spent on the advice, and by what it is judged."""
+class AdviceOptions(Knobs):
+    """The compute spent on the advice, and the samples it is judged by."""
 
     quick: bool = knob(
         False,
         f"a first answer: {QUICK_GRADIENTS} gradients, {QUICK_SEEDS} seeds and fewer candidates, "
-        "unless told otherwise",
+        "unless given",
     )
     gradients: int = knob(
         0,
@@ -55,7 +55,7 @@ class Asking(Knobs):
     )
     tie: float = knob(
         0.01,
-        "a gain that is not worth a message: in accuracy as it is, in loss as a share of Local's",
+        "smallest gain worth federating for: absolute accuracy, or a fraction of Local's loss",
         low=0,
         below=1,
     )
@@ -73,7 +73,7 @@ class Asking(Knobs):
 
     @property
     def seeds(self) -> int:
-        """Trainings of each candidate, unless told otherwise."""
+        """Trainings of each candidate, unless given."""
         return QUICK_SEEDS if self.quick else SEEDS
 
     @property
@@ -83,7 +83,7 @@ class Asking(Knobs):
 
     @property
     def personal(self) -> tuple[str, ...]:
-        """The candidates beside Local and FedAvg, unless told otherwise."""
+        """The candidates besides Local and FedAvg, unless given."""
         return QUICK_PERSONAL if self.quick else PERSONAL
 
 

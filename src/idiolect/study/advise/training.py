@@ -55,12 +55,12 @@ class Candidate:
 
     @property
     def personal(self) -> bool:
-        """Whether clients have models of their own: not where they predict by the shared one."""
+        """Whether each client has its own model: not where all predict with the shared one."""
         return type(self.row.method).personal is not Method.personal
 
     @property
     def rates(self) -> list[str]:
-        """The fields that are step sizes; a method of the user's own may have none."""
+        """The fields that are step sizes; a user-defined method may have none."""
         return [name for name in self.row.method.traits.rates if hasattr(self.row.method, name)]
 
     @property
@@ -96,7 +96,7 @@ class Trainer:
     seed: int  # the first one
     budget: int  # gradients per client
     metric: str
-    spent: Callable[[str], None]  # told of every training
+    spent: Callable[[str], None]  # called after every training
     # the federation and the held-out samples of the seed at work
     _ready: dict[int, tuple[Federation, np.ndarray]] = field(default_factory=dict)
 
