@@ -145,10 +145,10 @@ GROUPS: dict[str, dict[str, Experiment]] = {
             "ffgg.table2:write", "FFGG's splits against FedAvg, FedAlt, FedSim"
         ),
         "ffgg-figure1a": _proved(
-            "ffgg.figure1a:write", "FFGG with few steps of conjugate gradients"
+            "ffgg.figure1:write_a", "FFGG with few steps of conjugate gradients"
         ),
         "ffgg-figure1b": _proved(
-            "ffgg.figure1b:write", "FFGG against SCAFFOLD, Local GD and L2GD (b to d)"
+            "ffgg.figure1:write_b", "FFGG against SCAFFOLD, Local GD and L2GD (b to d)"
         ),
         "ffgg-figure2": _proved("ffgg.figure2:write", "FFGG as heterogeneity grows"),
         "ffgg-figure3": _proved("ffgg.figure3:write", "asynchronous against synchronous FFGG"),

@@ -118,7 +118,7 @@ def _factor(matrix: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Constants:
+class QuadraticConstants:
     """Smoothness and strong convexity, the largest (of mu: the least) over all clients."""
 
     example1: float  # L = 2 max(‖HᵀH‖, ‖Aᵀ(I - BB⁺)A‖), for which Example 1 proves cocoercivity
@@ -247,14 +247,14 @@ class Problem:
         x = torch.linalg.lstsq(hessian, slope).solution
         return x[: self.T.shape[-1]], x[self.T.shape[-1] :]
 
-    def constants(self) -> Constants:
+    def constants(self) -> QuadraticConstants:
         """What step sizes are chosen by."""
         rows = torch.cat([self.T, self.W], dim=-1)
         coupled = self.slopes - self.phi  # Aᵀ (I - BB⁺) A
         first, second = torch.linalg.eigvalsh(self.phi), torch.linalg.eigvalsh(coupled)
         mean = torch.linalg.eigvalsh(self._mean_slope)
         w = torch.linalg.svdvals(self.W).square()
-        return Constants(
+        return QuadraticConstants(
             example1=2 * float(torch.maximum(first[:, -1], second[:, -1]).max()),
             F=float(torch.linalg.eigvalsh(self.slopes)[:, -1].max()),
             mean_F=float(mean[-1]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from idiolect.method import Method
-from idiolect.methods import FedAvg, Ffgg, L2gd, Scaffold
-from idiolect.run.callbacks import Moment
-from idiolect.run.run import run
+import idiolect as il
 
-from ..closed_forms.quadratic import Constants, Problem
+from ..closed_forms.quadratic import Problem, QuadraticConstants
+from ..page import Row
 from ..panels import Line
 
+FFGG, SCAFFOLD, LOCAL, L2GD = "FFGG", "SCAFFOLD", "Local GD", "L2GD"
+JOINT = "best with one w for all"
 POINTS = 160  # of a curve that are stored and drawn
 WINDOW = 200  # rounds over which a run that changes by less than this share stands still
 STILL = 1e-4
@@ -27,7 +27,7 @@ AT_MOST = 1e12  # times the norm at the start: diverged
 
 
 @dataclass(frozen=True)
-class Curve:
+class NormCurve:
     """‖F(θ)‖ before the first round and after every round."""
 
     label: str
@@ -39,15 +39,19 @@ class Curve:
     def rounds(self) -> Sequence[float]:
         return self.across or range(len(self.norms))
 
-    def at(self, round: int) -> float:
-        """After so many rounds; where a run stood still before, what it stood at."""
-        return self.norms[min(round, len(self.norms) - 1)]
+    def at(self, rounds: int) -> float:
+        """After this number of rounds, or at the end of a run that stood still before."""
+        return self.norms[min(rounds, len(self.norms) - 1)]
+
+    def row(self, rounds: Sequence[int]) -> Row:
+        """‖F(θ)‖ after each of these numbers of rounds, with three digits."""
+        return {f"{r}": float(f"{self.at(r):.3g}") for r in rounds}
 
     def first_below(self, level: float) -> int | None:
         """The first round after which ‖F(θ)‖ is below a level."""
         return next((r for r, norm in enumerate(self.norms) if norm < level), None)
 
-    def down_to(self, level: float) -> Curve:
+    def down_to(self, level: float) -> NormCurve:
         """The curve up to the first round after which it is below a level."""
         end = self.first_below(level)
         return self if end is None else replace(self, norms=self.norms[: end + 1])
@@ -61,12 +65,11 @@ class Curve:
 
 
 @dataclass
-class Runs:
+class FollowedRuns:
     """Runs one after the other, with a bar on stderr over the gradients of all of them."""
 
     name: str
     total: float  # gradients per client of all runs
-    found: dict[str, Curve] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.console = Console(stderr=True)
@@ -79,7 +82,7 @@ class Runs:
         )
         self.task = self.bar.add_task(self.name, total=self.total)
 
-    def __enter__(self) -> Runs:
+    def __enter__(self) -> FollowedRuns:
         self.bar.start()
         return self
 
@@ -90,28 +93,30 @@ class Runs:
         self,
         label: str,
         problem: Problem,
-        method: Method,
+        method: il.Method,
         rounds: int,
         cost: float,  # gradients per round
         stands_still: bool = False,  # end the run once ‖F(θ)‖ changes no more
+        case: str = "",  # in the progress bar
         **settings: Any,
-    ) -> Curve:
+    ) -> NormCurve:
         """The curve of a run with all clients heard; ‖F‖ is that of the honest ones."""
+        title = f"{label}, {case}" if case else label
         thetas = [torch.zeros(problem.T.shape[-1], dtype=torch.float64)]
         norms = [problem.norm(thetas[0])]
 
-        def watch(moment: Moment) -> None:
+        def watch(moment: il.Moment) -> None:
             state = moment.state()
             thetas.append(state["theta"] if "theta" in state else state["w"][: len(thetas[0])])
             norms.append(problem.norm(thetas[-1]))
-            self.bar.update(self.task, advance=cost, description=f"{self.name}: {label}")
+            self.bar.update(self.task, advance=cost, description=f"{self.name}: {title}")
             still = stands_still and len(norms) > WINDOW
             if still and abs(norms[-1] / norms[-WINDOW] - 1) < STILL:
                 moment.stop()
             if not norms[-1] < AT_MOST * norms[0]:
                 moment.stop()
 
-        given: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "rounds": rounds,
             "sample": len(problem.t),
             "batching": "full",
@@ -121,13 +126,14 @@ class Runs:
             "progress": False,
             "on_round": watch,
         }
-        result = run(method, problem.task(), problem.federation(), **given | settings)
+        result = il.run(method, problem.task(), problem.federation(), **defaults | settings)
         self.bar.update(self.task, advance=cost * (rounds - len(norms) + 1))
-        malicious = result.session().people.malicious
+        rows = enumerate(result.clients_table())
+        malicious = torch.tensor([k for k, row in rows if row.get("malicious")], dtype=torch.long)
         if len(malicious):
             norms = norms_of_honest(problem, torch.stack(thetas), malicious)
-        curve = Curve(label, norms, malicious=tuple(malicious.tolist()))
-        self.console.print(f"{label}: {norms[-1]:.3g} after {len(norms) - 1} rounds")
+        curve = NormCurve(label, norms, malicious=tuple(malicious.tolist()))
+        self.console.print(f"{title}: {norms[-1]:.3g} after {len(norms) - 1} rounds")
         return curve
 
 
@@ -138,37 +144,52 @@ def norms_of_honest(problem: Problem, thetas: Tensor, malicious: Tensor) -> list
     return honest.operator(thetas).norm(dim=-1).tolist()
 
 
-def exact(label: str, problem: Problem, lr: float, rounds: int) -> Curve:
+def exact(label: str, problem: Problem, lr: float, rounds: int) -> NormCurve:
     """FFGG with exact inner solutions: θ <- θ - γ F(θ), by the closed form of F."""
     theta = torch.zeros(problem.T.shape[-1], dtype=torch.float64)
     norms = [problem.norm(theta)]
     for _ in range(rounds):
         theta = theta - lr * problem.operator(theta)
         norms.append(problem.norm(theta))
-    return Curve(label, norms)
+    return NormCurve(label, norms)
 
 
 # -- the methods of Section 5.2, with its step sizes ----------------------------------------------
-def ffgg(constants: Constants, tau: int, true: bool = False) -> Ffgg:
+def ffgg(constants: QuadraticConstants, tau: int, true: bool = False) -> il.Ffgg:
     """Algorithm 2 as solver: γ_w = 1/L_w; γ_θ = 1/L of Example 1, or of the true smoothness."""
     L = constants.F if true else constants.example1
-    return Ffgg(part="w.*", lr=1 / L, solver="gd", private_lr=1 / constants.w, steps=tau)
+    return il.Ffgg(part="w.*", lr=1 / L, solver="gd", private_lr=1 / constants.w, steps=tau)
 
 
-def scaffold(constants: Constants, tau: int) -> Scaffold:
+def scaffold(constants: QuadraticConstants, tau: int) -> il.Scaffold:
     """Outer step 0.5, inner step 1/(L_f τ)."""
-    return Scaffold(lr=1 / (constants.f * tau), steps=tau, server_rate=0.5)
+    return il.Scaffold(lr=1 / (constants.f * tau), steps=tau, server_rate=0.5)
 
 
-def local_gd(constants: Constants, tau: int) -> FedAvg:
+def local_gd(constants: QuadraticConstants, tau: int) -> il.FedAvg:
     """FedAvg with τ gradient steps of size 1/(L_f τ)."""
-    return FedAvg(lr=1 / (constants.f * tau), steps=tau)
+    return il.FedAvg(lr=1 / (constants.f * tau), steps=tau)
 
 
-def l2gd(constants: Constants, tau: int) -> L2gd:
+def l2gd(constants: QuadraticConstants, tau: int) -> il.L2gd:
     """λ = 0.1, p = 1/τ and α = M / (2 max{L/(1-p), λ/p}), of which our `lr` is α/M.
 
     The paper prints the reciprocal of it, with which local steps would be above 2/L_f.
     """
     lam, p = 0.1, 1 / tau
-    return L2gd(lam=lam, p=p, lr=0.5 / max(constants.f / (1 - p), lam / p))
+    return il.L2gd(lam=lam, p=p, lr=0.5 / max(constants.f / (1 - p), lam / p))
+
+
+def baselines(constants: QuadraticConstants, tau: int) -> dict[str, il.Method]:
+    """The methods that FFGG is compared with."""
+    return {
+        SCAFFOLD: scaffold(constants, tau),
+        LOCAL: local_gd(constants, tau),
+        L2GD: l2gd(constants, tau),
+    }
+
+
+def joint(problem: Problem, rounds: int) -> NormCurve:
+    """The best that a method with one w for all clients can reach."""
+    norm = problem.norm(problem.joint_minimiser()[0])
+    return NormCurve(JOINT, [norm] * (rounds + 1))
