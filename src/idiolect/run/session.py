@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +26,8 @@ from ..engine.rounds import InProcess
 from ..engine.workers import Workers
 from ..host.host import Host
 from ..host.lazy_federation import whole
-from ..host.metrics import in_use
 from ..host.settings import HostSettings
 from ..method import Method
-from ..methods.batchnorm import with_statistics
-from ..methods.optimizer_state import WithOptimizerState
 from ..server.asynchronous import AsyncServer
 from ..server.contract import Contract
 from ..server.roster import Roster
@@ -39,7 +35,8 @@ from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
 from .checkpoint import Checkpoint
-from .settings import Settings, fixed_on_resume
+from .contract import build_contract
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -135,27 +132,26 @@ class Session:
         self.people = People.of(federation, settings, seed)
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
-        bound = task.under(settings.numerics(seed))
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint
         self.started = started or start is not None
         self.keeps_start = self.started or starts_in_checkpoint(task)
-        if start:
-            bound.begin_at(start.x0)
-        optimizer = settings.client_optimizer
-        fitted = (
-            None if optimizer.plain else optimizer.fit(bound.layout, method.step_coordinates(bound))
+        self.contract, host_settings = build_contract(
+            method,
+            task,
+            settings,
+            seed,
+            run,
+            federation.classes,
+            x0=start.x0 if start else None,
+            scratch=scratch,
         )
-        if optimizer.state == "private":
-            method = WithOptimizerState(method, optimizer)
-        method = with_statistics(method, bound, settings.statistics)
-        self.contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
+        method = self.contract.method
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
         eligible[self.people.eligible] = True
         samples = federation.sizes("train").tolist()
         weights = settings.client_weights.of(federation.names)
         roster.enrol(federation.ids, samples, eligible.tolist(), weights)
-        memory = int(settings.memory * 2**30)
         self.server = Server(
             self.contract,
             roster,
@@ -163,7 +159,7 @@ class Session:
             step=settings.server_step,
             sample=settings.sampled(len(self.people.eligible), method.traits.hears_all),
             quorum=settings.quorum,
-            memory=memory,
+            memory=host_settings.memory,
             scratch=scratch,
         )
         if federation.preparation is not None and not self.started:
@@ -171,21 +167,12 @@ class Session:
             down = federation.preparation.bytes_down
             self.server.prepared(torch.arange(federation.clients), sent, down)
         self.classes = federation.classes
-        self.metrics = in_use(
-            settings.metrics, settings.metric, federation.classes, task.criterion.name
-        )
-        host_settings = HostSettings(
-            batch=settings.batch,
-            batching=settings.batching,
+        self.metrics = host_settings.metrics
+        host_settings = replace(
+            host_settings,
             chunk=settings.chunk,
-            memory=memory,
-            scratch=scratch,
-            finetune_steps=settings.finetune_steps,
-            finetune_lr=settings.finetune_lr,
-            optimizer=fitted,
-            repeats=False,  # no round is asked for again after it was concluded
+            repeats=False,  # no round is requested again after it was concluded
             validation=bool(federation.sizes("valid").any()),
-            metrics=self.metrics,
             asynchronous=settings.asynchronous,
         )
         shares = _shares(self.contract, federation, settings, self.people, host_settings)
@@ -351,14 +338,6 @@ def starts_in_checkpoint(task: Task) -> bool:
     counters = "num_batches_tracked"  # of BatchNorm: no prediction depends on it
     buffers = [n for n, _ in module.named_buffers() if not n.endswith(counters)]
     return all(p.requires_grad for p in module.parameters()) and set(buffers) <= set(known)
-
-
-def settings_digest(settings: Settings) -> str:
-    """SHA-256 of all settings that are fixed for a run: server and hosts must have them alike."""
-    values = settings.as_dict()
-    fixed = fixed_on_resume(values["schedule"])
-    text = json.dumps({name: values[name] for name in sorted(fixed)})
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def host_folder(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,9 @@ from ...core.files import read_json_object, write_json
 from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import only_names
 from ...data.federation import Federation
-from ...host.metrics import in_use
 from ...host.settings import HostSettings
-from ...methods.batchnorm import with_statistics
-from ...methods.optimizer_state import WithOptimizerState
+from ...run.contract import build_contract
 from ...run.plan import Plan
-from ...run.session import settings_digest
 from ...run.settings import Settings, check_device
 from ...server.contract import Contract
 from .state import AGREEMENT, ENROLLED, MEMBERS
@@ -196,32 +193,18 @@ class Builder:
             settings = plan.make_settings()
             _check_settings(settings)
             task = plan.make_task(federation)
-            metrics = in_use(
-                settings.metrics, settings.metric, federation.classes, task.criterion.name
-            )
-        numerics = settings.numerics(agreement.seed)
-        bound = task.under(replace(numerics, device=torch.device(self.machine.device)))
-        optimizer = settings.client_optimizer
-        steps = method.step_coordinates(bound)
-        fitted = None if optimizer.plain else optimizer.fit(bound.layout, steps)
-        if optimizer.state == "private":
-            method = WithOptimizerState(method, optimizer)
-        method = with_statistics(method, bound, settings.statistics)
-        digest = settings_digest(settings)
-        contract = Contract(method, bound, settings.channel, agreement.run, digest)
-        return Work(
-            contract,
-            HostSettings(
-                batch=settings.batch,
-                batching=settings.batching,
-                memory=int(self.machine.memory * 2**30),
+            contract, host_settings = build_contract(
+                method,
+                task,
+                settings,
+                agreement.seed,
+                agreement.run,
+                federation.classes,
+                device=self.machine.device,
+                memory=self.machine.memory,
                 scratch=self.scratch,
-                finetune_steps=settings.finetune_steps,
-                finetune_lr=settings.finetune_lr,
-                optimizer=fitted,
-                metrics=metrics,
-            ),
-        )
+            )
+        return Work(contract, host_settings)
 
 
 def _check_plan(plan: Plan) -> None:
