@@ -270,7 +270,7 @@ def test_a_csv_without_a_client_column_is_a_clear_error(capsys, tmp_path):
 
 def test_a_csv_with_fractions_for_client_ids_is_a_clear_error(capsys, tmp_path):
     csv(tmp_path / "mine.csv", "a,client,b,target")
-    assert "is not accepted as an id; whole numbers or text" in error_of(
+    assert "an id must be a whole number or text" in error_of(
         capsys, "run", "fedavg", "--data", "table", "--path", "mine.csv", "--quiet"
     )
 

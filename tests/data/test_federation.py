@@ -77,7 +77,10 @@ def test_data_sets_become_clients():
         ({"classes": 2}, "class 2 lies outside the 2 classes; accepted: 0 to 1"),
         ({"inputs": np.where(X == 6, np.nan, X)}, "sample 3 holds NaN"),
         ({"inputs": np.where(X == 6, np.inf, X)}, "sample 3 holds NaN or infinity"),
-        ({"targets": np.where(Y == 1, np.nan, 0.5)}, "targets: NaN"),
+        (
+            {"targets": np.where(Y == 1, np.nan, 0.5)},
+            "targets must be finite, got NaN or infinity in row 1",
+        ),
         ({"inputs": [["cat"]] * 12}, "give numbers"),
         ({"split": ["train"] * 11 + ["dev"]}, "split: 'dev' is unknown"),
         ({"split": ["train"]}, "split: 1 entries for 12 samples"),
@@ -91,7 +94,7 @@ def test_bad_arrays_are_refused_with_the_reason(change, message):
 
 
 def test_no_client_at_all_is_refused():
-    with pytest.raises(SettingError, match="empty list"):
+    with pytest.raises(SettingError, match="datasets must have at least one client, got none"):
         Federation.from_datasets([])
 
 

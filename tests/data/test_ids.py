@@ -52,19 +52,22 @@ def test_whole_numbers_stay_numbers_and_everything_else_is_text(given, ids):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([0.5, 1.0], "0.5 is not accepted as an id; whole numbers or text"),
-        ([1.0, np.inf], "inf is not accepted"),
-        ([True, False], "False is not accepted as an id"),
-        ([True, 2], "True is not accepted as an id"),
-        ([True, "a"], "True is not accepted as an id"),
-        ([1, "1"], "the ids 1 and '1' have the same text"),
-        (np.array(["a", 1.5], dtype=object), "1.5 is not accepted as an id"),
-        ([("a",), "('a',)"], "have the same text"),
+        ([0.5, 1.0], r"clients: an id must be a whole number or text, got 0\.5"),
+        ([1.0, np.inf], "clients: an id must be a whole number or text, got inf"),
+        ([True, False], "clients: an id must be a whole number or text, got False"),
+        ([True, 2], "clients: an id must be a whole number or text, got True"),
+        ([True, "a"], "clients: an id must be a whole number or text, got True"),
+        ([1, "1"], "clients: ids must differ as text, got 1 and '1'"),
+        (
+            np.array(["a", 1.5], dtype=object),
+            r"clients: an id must be a whole number or text, got 1\.5",
+        ),
+        ([("a",), "('a',)"], "clients: ids must differ as text, got"),
         (["a", None], "sample 1 has no client id"),
         (["a", float("nan")], "sample 1 has no client id"),
         (pd.Series(["a", pd.NA], dtype=object), "sample 1 has no client id"),
         (np.array(["2024", "NaT"], dtype="datetime64[D]"), "sample 1 has no client id"),
-        ([[1], [2]], r"shape \(2, 1\) is not accepted; one client id per sample"),
+        ([[1], [2]], r"clients must be one client id per sample, got an array of shape \(2, 1\)"),
         (7, "one client id per sample"),
     ],
 )
@@ -98,7 +101,7 @@ def test_the_keys_of_a_dict_are_ids_and_the_clients_of_a_list_are_numbered_texts
     assert Federation.from_datasets({10: dataset, 2: dataset}).ids == (2, 10)
     assert Federation.from_datasets({(0, 1): dataset}).ids == ("(0, 1)",)
     assert Federation.from_datasets([dataset] * 2).ids == ("00000", "00001")
-    with pytest.raises(SettingError, match="same text"):
+    with pytest.raises(SettingError, match="clients: ids must differ as text, got 1 and '1'"):
         Federation.from_datasets({1: dataset, "1": dataset})
 
 
@@ -128,8 +131,8 @@ def test_a_client_is_found_by_its_id():
         (range(5), "04", "'04' is unknown; did you mean '4'?"),
         ([3, "a"], "zzz", "'zzz' is unknown; clients are named by text, such as 'a'"),
         ([3, "a"], 4, "4 is unknown; clients are numbered 3 to 3"),
-        (range(5), True, "True is not accepted as an id"),
-        (range(5), 1.5, "1.5 is not accepted as an id"),
+        (range(5), True, "clients: an id must be a whole number or text, got True"),
+        (range(5), 1.5, r"clients: an id must be a whole number or text, got 1\.5"),
     ],
 )
 def test_an_unknown_client_is_refused_with_help(ids, wanted, message):
@@ -196,7 +199,11 @@ def test_positions_that_name_no_clients_are_refused(positions, message):
 
 @pytest.mark.parametrize("kind", [list, np.array, lambda ids: np.array(ids, dtype=object)])
 @pytest.mark.parametrize(
-    ("odd", "message"), [("a\ud800", "must be whole characters"), ("a\0b", "must be without NUL")]
+    ("odd", "message"),
+    [
+        ("a\ud800", "must be whole characters"),
+        ("a\0b", r"clients: an id must be text without NUL, got 'a\\x00"),
+    ],
 )
 def test_text_that_no_file_could_give_back_is_refused(kind, odd, message):
     with pytest.raises(SettingError, match=message):
@@ -205,5 +212,7 @@ def test_text_that_no_file_could_give_back_is_refused(kind, odd, message):
 
 def test_a_nul_at_the_end_does_not_make_two_clients_one():
     for given in (["a", "a\0"], np.array(["a", "a\0"], dtype=object)):
-        with pytest.raises(SettingError, match="must be without NUL"):
+        with pytest.raises(
+            SettingError, match=r"clients: an id must be text without NUL, got 'a\\x00"
+        ):
             read_ids(given)

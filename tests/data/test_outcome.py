@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from idiolect.core.knobs import SettingError
-from idiolect.data.read.targets import FEW, read_outcome
+from idiolect.data.read.targets import FEW, read_column, read_targets
 
 
 @pytest.mark.parametrize(
@@ -34,26 +34,26 @@ from idiolect.data.read.targets import FEW, read_outcome
     ],
 )
 def test_few_labels_of_any_type_are_classes_and_keep_their_type(values, numbers, labels):
-    found, names, reason = read_outcome(values, "target 'ill'")
+    found, names, reason = read_column(values)
     assert found.tolist() == numbers and found.dtype == np.int64
     assert names == labels and [type(n) for n in names] == [type(n) for n in labels]
-    assert reason.startswith("target 'ill': ")
+    assert "read as" in reason
 
 
 @pytest.mark.parametrize(
     "values",
     [
         [0.25, 1.5, 0.25, 1.5],
-        np.arange(FEW + 1).repeat(5),
         np.arange(FEW + 1.0).repeat(5),
-        np.arange(10),  # each found once
+        np.arange(10.0),  # each occurs once
         [3.0, 3.0, 3.0],
     ],
 )
-def test_fractions_and_many_numbers_of_a_table_are_values(values):
-    numbers, labels, reason = read_outcome(values, "target 'dose'")
+def test_fractions_and_many_floating_numbers_are_values(values):
+    numbers, labels, reason = read_column(values)
     assert numbers.tolist() == np.asarray(values, dtype=float).tolist() and labels == ()
-    assert "a regression; kind 'classes' makes them classes" in reason
+    fractions = bool((numbers % 1).any())  # these need no note
+    assert fractions != ("a regression; kind 'classes' makes them classes" in reason)
 
 
 @pytest.mark.parametrize(
@@ -68,42 +68,46 @@ def test_fractions_and_many_numbers_of_a_table_are_values(values):
         (np.arange(50.0), 0),
     ],
 )
-def test_integers_of_arrays_are_class_numbers_sooner_than_those_of_tables(values, classes):
-    numbers, _, _ = read_outcome(values, "targets", numbered=True)
+def test_integers_are_class_numbers_where_most_of_them_occur(values, classes):
+    numbers, _, _ = read_column(values)
     assert (0 if numbers.dtype.kind == "f" else int(numbers.max()) + 1) == classes
 
 
 def test_class_numbers_stay_without_a_word():
-    numbers, labels, reason = read_outcome([2, 0, 1, 1], "targets", numbered=True)
+    numbers, labels, reason = read_column([2, 0, 1, 1])
     assert (numbers.tolist(), labels, reason) == ([2, 0, 1, 1], (), "")
-    numbers, labels, reason = read_outcome([1, 3], "targets", numbered=True, classes=5)
+    numbers, labels, reason = read_column([1, 3], classes=5)
     assert (numbers.tolist(), labels, reason) == ([1, 3], (), "")
 
 
 def test_the_kind_that_is_given_wins_and_nothing_is_said():
-    assert read_outcome([0, 1], "y", "values") == (pytest.approx([0.0, 1.0]), (), "")
-    numbers, labels, reason = read_outcome([0.5, 1.5], "y", "classes")
+    assert read_column([0, 1], "values") == (pytest.approx([0.0, 1.0]), (), "")
+    numbers, labels, reason = read_column([0.5, 1.5], "classes")
     assert (numbers.tolist(), labels, reason) == ([0, 1], (0.5, 1.5), "")
 
 
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ([1, None], "auto", "y: row 1 is empty; every sample needs a target"),
+        ([1, None], "auto", "targets: row 1 is empty; every sample needs a target"),
         (pd.Series(["a", None]), "auto", "row 1 is empty"),
         (pl.Series([1, None]), "auto", "row 1 is empty"),
         (pa.array([1, None]), "auto", "row 1 is empty"),
-        ([0.5, np.nan], "auto", "NaN or infinity found in row 1"),
-        ([0.5, np.inf], "classes", "NaN or infinity found in row 1"),
-        (["a", "b"], "values", "texts are given; a regression needs numbers"),
-        (np.array(["2020"], dtype="datetime64[D]"), "auto", "datetime64.* values are not accepted"),
+        ([0.5, np.nan], "auto", "must be finite, got NaN or infinity in row 1"),
+        ([0.5, np.inf], "classes", "must be finite, got NaN or infinity in row 1"),
+        (["a", "b"], "values", "must be numbers for a regression, got texts"),
+        (np.array(["2020"], dtype="datetime64[D]"), "auto", "got datetime64.* values"),
         ([("a", 1)], "auto", "not accepted"),
-        ([], "auto", "there are no samples"),
-        (dict, "auto", "the class dict is given; give an object of it"),
-        ([1, 2], "class", "kind: 'class' is not accepted; one of 'auto', 'classes', 'values'"),
+        (dict, "auto", "got the class dict"),
+        ([1, 2], "class", "kind must be one of 'auto', 'classes', 'values', got 'class'"),
         ([-100, 0, 1, 0, 1, 1], "auto", "-100 marks an ignored position"),
     ],
 )
 def test_other_outcomes_are_refused_by_name(values, kind, message):
     with pytest.raises(SettingError, match=message):
-        read_outcome(values, "y", kind)
+        read_targets(values, 0 if values is dict else len(values), kind)
+
+
+def test_a_column_without_samples_is_refused():
+    with pytest.raises(SettingError, match="there are no samples"):
+        read_column([])

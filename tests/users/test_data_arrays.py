@@ -222,7 +222,7 @@ def test_pictures_with_three_lines_are_not_turned_round():
         ({"inputs": pd.DataFrame({"a": pd.array([1, None] * 6)})}, "sample 1 holds NaN"),
         ({"inputs": pl.DataFrame({"a": [1, None] * 6})}, "sample 1 holds NaN"),
         ({"inputs": pa.table({"a": [1, None] * 6})}, "sample 1 holds NaN"),
-        ({"channels": "middle"}, "channels: 'middle' is not accepted"),
+        ({"channels": "middle"}, "channels must be one of 'auto', 'first', 'last', got 'middle'"),
         ({"channels": "last"}, "channels: 'last' needs pictures .* have 2 dimensions"),
         ({"split": [["train"]] * N}, r"split: shape \(12, 1\) is not accepted"),
         ({"split": ["train", None, "test"] * 4}, "split: 'None' is unknown"),

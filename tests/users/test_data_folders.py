@@ -107,8 +107,14 @@ def test_sixteen_bits_keep_their_scale_and_turned_photographs_are_upright(tmp_pa
     ("options", "message"),
     [
         ({"layout": "class/file"}, "'class/file' has 1 levels of folders, 'Aachen/cat/0.png'"),
-        ({"layout": "foo"}, "layout: 'foo' is not accepted; levels of client, split and class"),
-        ({"layout": "client/file"}, "layout: 'client/file' is not accepted"),
+        (
+            {"layout": "foo"},
+            "layout must be levels of client, split and class that end in file, such",
+        ),
+        (
+            {"layout": "client/file"},
+            "layout must be levels of client, split and class that end in file, such",
+        ),
         ({"colour": "blue"}, "colour: 'blue' is not accepted"),
         ({"sizes": 3}, "'sizes' is unknown; did you mean 'size'"),
         ({"size": 4000, "memory": 0.5}, "takes 3.58 GiB; at most 0.5 GiB"),

@@ -56,7 +56,7 @@ def test_a_dict_of_splits_per_client():
     parts = hub.DatasetDict({"train": rows(), "validation": rows(), "test": rows()})
     f = Federation.from_datasets({"a": parts, "b": parts})
     assert [f.sizes(s).tolist() for s in f.offsets] == [[6, 6]] * 3
-    with pytest.raises(SettingError, match="name splits, not clients"):
+    with pytest.raises(SettingError, match="datasets must have client ids as keys, got 'train', '"):
         Federation.from_datasets(parts)
 
 
@@ -107,11 +107,11 @@ def test_columns_of_numbers_are_features():
     ("make", "message"),
     [
         (lambda: [rows().to_iterable_dataset()], "can only be iterated"),
-        (rows, "one Dataset is given; a dict or a list with one data set per client"),
+        (rows, "datasets must be a dict or a list with one data set per client, got one"),
         (lambda: [rows(labels=[-1, 0])], "class -1 is negative; .* without a label"),
         (
             lambda: [hub.Dataset.from_dict({"x": [[1.0], None], "y": [1, 0]})],
-            "None is not accepted",
+            "client '00000': 'x', sample 1: every sample needs a value, got None",
         ),
         (lambda: [rows(), rows().remove_columns("x")], "'00001' has no column 'x'; it has label"),
     ],

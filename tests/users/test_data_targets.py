@@ -66,10 +66,18 @@ def test_names_of_classes_may_be_given():
         (["b", "z"] * 6, {"class_names": ["b", "a"]}, "'z' is not among the class_names"),
         ([0, 2] * 6, {"class_names": ["b", "a"]}, "class 2 lies outside the 2 classes"),
         ([0, -1] * 6, {"class_names": ["b", "a"]}, "class -1 is negative"),
-        ([0, 1] * 6, {"class_names": ["a", "a"]}, "class_names: a name is given twice"),
-        ([0, 1] * 6, {"class_names": ["a", "b"], "classes": 3}, "3 were named, and 2 class_names"),
-        ([0, 1] * 6, {"kind": "regression"}, "kind: 'regression' is not accepted"),
-        ([0, 1] * 6, {"classes": 2.5}, "classes: 2.5 is not accepted; a whole number"),
+        ([0, 1] * 6, {"class_names": ["a", "a"]}, "class_names must differ, got one of them twice"),
+        (
+            [0, 1] * 6,
+            {"class_names": ["a", "b"], "classes": 3},
+            "classes must be the number of class_names, 2, got 3",
+        ),
+        (
+            [0, 1] * 6,
+            {"kind": "regression"},
+            "kind must be one of 'auto', 'classes', 'values', got 'regression'",
+        ),
+        ([0, 1] * 6, {"classes": 2.5}, r"classes must be a whole number, got 2\.5"),
         (["a", None] * 6, {}, "row 1 is empty"),
         (
             np.eye(3)[np.arange(N) % 3],
@@ -79,8 +87,12 @@ def test_names_of_classes_may_be_given():
         (np.eye(3, dtype=int)[np.arange(N) % 3], {}, "looks one-hot"),
         (np.full((N, 4), -1), {}, "class -1 is negative; .* -100 marks positions to ignore"),
         (np.full((N, 4), -100), {}, "all positions are -100"),
-        (np.full((N, 2), np.nan), {}, "NaN or infinity found"),
-        (np.full((N, 2), 0.5), {"kind": "classes"}, "needs whole numbers"),
+        (np.full((N, 2), np.nan), {}, "targets must be finite, got NaN or infinity"),
+        (
+            np.full((N, 2), 0.5),
+            {"kind": "classes"},
+            "targets must be whole numbers of an integer type for kind 'classes'",
+        ),
         ([["a", "b"]] * N, {}, "text is not accepted"),
         ({"a": ["x"] * N}, {}, r"targets\['a'\]: text is not accepted"),
         (

@@ -13,7 +13,16 @@ from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
 from ..splits import SPLITS, draw_split, read_split
-from .convert import Ragged, check_memory, in_units, is_sparse, read_tree, rows_of, to_tensor
+from .convert import (
+    Ragged,
+    check_memory,
+    each_leaf,
+    in_units,
+    is_sparse,
+    read_tree,
+    rows_of,
+    to_tensor,
+)
 from .ids import read_ids
 from .memory_maps import arrange, check_finite, is_mapped
 from .pictures import Change, check_channels, plan_pixels
@@ -109,8 +118,10 @@ def from_arrays(
         return _arrange_inputs(values, name, order, change, keep_bool, memory, scratch)
 
     return cls(
-        inputs=_each(x, "inputs", arrange_inputs),
-        targets=_each(y.values, "targets", lambda v, at: _arrange_targets(v, at, order, scratch)),
+        inputs=each_leaf(x, "inputs", arrange_inputs),
+        targets=each_leaf(
+            y.values, "targets", lambda v, at: _arrange_targets(v, at, order, scratch)
+        ),
         offsets=_offsets(part, client, len(ids)),
         ids=ids,
         classes=y.classes,
@@ -158,16 +169,7 @@ def _check_lengths(tree: Any, name: str, n: int) -> None:
         if rows_of(leaf) != n:
             raise SettingError(f"{at}: {rows_of(leaf)} samples, but {n} client ids")
 
-    _each(tree, name, check)
-
-
-def _each(tree: Any, name: str, function: Any) -> Any:
-    """`function(leaf, its name)` for every array of a tree."""
-    if isinstance(tree, dict):
-        return {key: _each(v, f"{name}[{key!r}]", function) for key, v in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_each(v, f"{name}[{i}]", function) for i, v in enumerate(tree))
-    return function(tree, name)
+    each_leaf(tree, name, check)
 
 
 # -- in order --------------------------------------------------------------------------------------

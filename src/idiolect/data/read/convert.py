@@ -59,6 +59,15 @@ def _is_tree(values: tuple | list, n: int) -> bool:
     return all(isinstance(v, Mapping) or rows_of(v) == n for v in values)
 
 
+def each_leaf(tree: Any, name: str, function: Any) -> Any:
+    """`function(leaf, its name)` for every array of a tree."""
+    if isinstance(tree, dict):
+        return {key: each_leaf(v, f"{name}[{key!r}]", function) for key, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(each_leaf(v, f"{name}[{i}]", function) for i, v in enumerate(tree))
+    return function(tree, name)
+
+
 def rows_of(values: Any) -> int:
     """The number of samples; -1 for a single number."""
     shape = getattr(values, "shape", None)

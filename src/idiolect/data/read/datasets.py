@@ -17,7 +17,8 @@ from ...core.knobs import SettingError
 from ...core.text import note, shown
 from ..splits import ALIASES, SPLITS, complete_split
 from .ids import read_ids
-from .samples import Pictures, Reader, finish, gather, is_array, is_pair, join, mask, picture
+from .pictures import Pictures, mask, picture
+from .samples import SampleReader, finish, gather, is_array, is_pair, join
 
 Division = dict[str, Any]  # split -> data set; "" for a data set that is not divided
 
@@ -30,7 +31,7 @@ def read_datasets(
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """The arguments of `Federation.from_arrays`."""
-    reader = Reader(inputs, target, sample)
+    reader = SampleReader(inputs, target, sample)
     clients = _divide(_by_id(datasets))
     sizes = []
     owners = []
@@ -39,15 +40,18 @@ def read_datasets(
     for client, division in clients.items():
         for split, dataset in division.items():
             where = f"client {shown(client, 60)!r}" + (f" ({split})" if split else "")
-            many = _size(dataset)
-            if many:
+            size = len(dataset[1]) if is_pair(dataset) else len(dataset)
+            if size:
                 columns.append(_read(dataset, reader, where))
-                sizes.append(many)
+                sizes.append(size)
                 owners.append(client)
                 splits.append(split)
     if not columns:
         raise SettingError("clients: none of the data sets has a sample")
-    _say_empty([c for c in clients if c not in set(owners)])
+    empty = [repr(shown(c, 60)) for c in clients if c not in set(owners)]
+    if empty:
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        note(f"clients: left out, as they have no sample: {', '.join(empty[:5])}{more}")
     ends = list(accumulate(sizes))
 
     def owner(i: int) -> str:
@@ -55,7 +59,7 @@ def read_datasets(
         return f"client {shown(owners[k], 60)!r}, sample {i - ends[k] + sizes[k]}"
 
     targets, names = _targets([y for _, y, _ in columns], [names for _, _, names in columns])
-    who = [client for client, many in zip(owners, sizes, strict=True) for _ in range(many)]
+    who = [client for client, size in zip(owners, sizes, strict=True) for _ in range(size)]
     if any(splits):
         options = _division(options, splits, sizes, who)
     if names and "class_names" not in options:
@@ -73,37 +77,37 @@ def _by_id(datasets: Any) -> dict[Any, Any]:
     """Client id -> what the user gave for it."""
     hint = "a dict or a list with one data set per client"
     if isinstance(datasets, type):
-        raise SettingError(f"datasets: the class {datasets.__name__} is given; {hint} is due")
+        raise SettingError(f"datasets must be {hint}, got the class {datasets.__name__}")
     if is_partitioner(datasets):
         return partitions(datasets)
     if isinstance(datasets, (Dataset, DataLoader)) or is_hub(datasets) or is_array(datasets):
         raise SettingError(
-            f"datasets: one {type(datasets).__name__} is given; {hint} is due "
+            f"datasets must be {hint}, got one {type(datasets).__name__} "
             "(one pool is dealt to clients by Federation.from_arrays and idiolect.data.partition)"
         )
     if isinstance(datasets, Mapping):
         named = {ALIASES.get(k, k) for k in datasets if isinstance(k, str)}
         if len(named) == len(datasets) and "train" in named and named <= set(SPLITS):
             raise SettingError(
-                f"datasets: the keys {', '.join(map(repr, datasets))} name splits, not clients; "
-                "{'client': {'train': ..., 'test': ...}} is due"
+                f"datasets must have client ids as keys, got {', '.join(map(repr, datasets))}; "
+                "give {'client': {'train': ..., 'test': ...}}"
             )
         by_id = dict(datasets)
     elif isinstance(datasets, str) or not isinstance(datasets, Iterable):
-        raise SettingError(f"datasets: {type(datasets).__name__} is not accepted; {hint}")
+        raise SettingError(f"datasets must be {hint}, got a {type(datasets).__name__}")
     else:
         by_id = {f"{k:05d}": dataset for k, dataset in enumerate(datasets)}
     if not by_id:
-        raise SettingError("clients: an empty list was given; at least one client is needed")
-    for id in by_id:
-        if id is None or id != id:
-            raise SettingError(f"datasets: the key {id} is not accepted as a client id")
+        raise SettingError("datasets must have at least one client, got none")
+    for key in by_id:
+        if key is None or key != key:
+            raise SettingError(f"datasets must have client ids as keys, got {key}")
     read_ids(list(by_id))  # refused before anything is read
     return by_id
 
 
 def _divide(by_id: dict[Any, Any]) -> dict[Any, Division]:
-    clients = {client: _divisions(given, client) for client, given in by_id.items()}
+    clients = {client: _divisions(dataset, client) for client, dataset in by_id.items()}
     divided = [bool(set(d) - {""}) for d in clients.values()]
     if any(divided) and not all(divided):
         whole = list(clients)[divided.index(False)]
@@ -117,32 +121,30 @@ def _divide(by_id: dict[Any, Any]) -> dict[Any, Division]:
     return clients
 
 
-def _divisions(given: Any, client: Any) -> Division:
-    if isinstance(given, Mapping):
-        found: Division = {ALIASES.get(str(k), str(k)): dataset for k, dataset in given.items()}
-        unknown = [key for key in found if key not in SPLITS]
+def _divisions(dataset: Any, client: Any) -> Division:
+    if isinstance(dataset, Mapping):
+        division: Division = {ALIASES.get(str(k), str(k)): part for k, part in dataset.items()}
+        unknown = [key for key in division if key not in SPLITS]
         if unknown:
             raise SettingError(
                 f"client {client!r}: the key {unknown[0]!r} is unknown; "
                 f"a dict names splits: {', '.join(SPLITS)}"
             )
-        return found
-    parts = isinstance(given, tuple) and len(given) in (2, 3) and not is_pair(given)
-    if parts and all(_is_dataset(part) for part in given):
-        names = SPLITS if len(given) == 3 else ("train", "test")
-        return dict(zip(names, given, strict=True))
-    return {"": given}
-
-
-def _is_dataset(value: Any) -> bool:
-    return isinstance(value, (Dataset, list)) or is_hub(value) or is_pair(value)
+        return division
+    several = isinstance(dataset, tuple) and len(dataset) in (2, 3) and not is_pair(dataset)
+    if several and all(
+        isinstance(part, (Dataset, list)) or is_hub(part) or is_pair(part) for part in dataset
+    ):
+        names = SPLITS if len(dataset) == 3 else ("train", "test")
+        return dict(zip(names, dataset, strict=True))
+    return {"": dataset}
 
 
 def _check(dataset: Any, client: Any) -> None:
     """Refuse what is no data set, by the name of the client."""
     where = f"client {shown(client, 60)!r}"
     if isinstance(dataset, type):
-        raise SettingError(f"{where}: the class {dataset.__name__} is given; give an object of it")
+        raise SettingError(f"{where} must be a data set, got the class {dataset.__name__}")
     if isinstance(dataset, IterableDataset) or is_streamed(dataset):
         raise SettingError(
             f"{where}: a data set that can only be iterated is not accepted; "
@@ -153,17 +155,13 @@ def _check(dataset: Any, client: Any) -> None:
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not is_pair(dataset) and (not sized or is_array(dataset) or isinstance(dataset, str)):
         raise SettingError(
-            f"{where}: a {type(dataset).__name__} is not accepted; a data set of samples "
-            "(input, target), or a pair of arrays (inputs, targets)"
+            f"{where} must be a data set of samples (input, target), or a pair of arrays "
+            f"(inputs, targets), got a {type(dataset).__name__}"
         )
 
 
 # -- their samples ---------------------------------------------------------------------------------
-def _size(dataset: Any) -> int:
-    return len(dataset[1]) if is_pair(dataset) else len(dataset)
-
-
-def _read(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _read(dataset: Any, reader: SampleReader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
     if is_hub(dataset):
         return read_columns(dataset, reader, where)
     return (*reader.read(dataset, where), ())
@@ -189,19 +187,12 @@ def _named(column: Tensor, names: tuple[str, ...]) -> list:
     return [names[k] for k in column.tolist()] if names else column.tolist()
 
 
-def _say_empty(empty: list) -> None:
-    if empty:
-        listed = ", ".join(repr(shown(c, 60)) for c in empty[:5])
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        note(f"clients: left out for want of a sample: {listed}{more}")
-
-
 def _division(
     options: dict[str, Any], splits: list[str], sizes: list[int], who: list
 ) -> dict[str, Any]:
-    """The options with the split of each sample; what nobody has is drawn from training samples."""
+    """The options with the split of each sample; a missing split is drawn from training samples."""
     if options.get("split") is not None:
-        raise SettingError("split: not accepted beside data sets that are divided already")
+        raise SettingError("split: not accepted with data sets that are divided already")
     part = np.repeat([SPLITS.index(s) for s in splits], sizes)
     shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
     split = complete_split(part, read_ids(who)[1], **shares, seed=options.get("seed", 0))
@@ -244,19 +235,23 @@ def partitions(value: Any) -> dict[Any, Any]:
     """Client id -> data set, or splits of it, of a partitioner or a FederatedDataset."""
     if not hasattr(value, "partitioners"):  # one partitioner
         first = value.load_partition(0)
-        own = getattr(value, "partition_id_to_natural_id", {})
-        many = range(value.num_partitions)
-        return {own.get(k, k): value.load_partition(k) if k else first for k in many}
-    found: dict[Any, dict[str, Any]] = {}
+        names = getattr(value, "partition_id_to_natural_id", {})
+        return {
+            names.get(k, k): value.load_partition(k) if k else first
+            for k in range(value.num_partitions)
+        }
+    clients: dict[Any, dict[str, Any]] = {}
     for split, partitioner in value.partitioners.items():
         first = value.load_partition(0, split)
         for k in range(partitioner.num_partitions):
             part = value.load_partition(k, split) if k else first
-            found.setdefault(k, {})[split] = part
-    return found
+            clients.setdefault(k, {})[split] = part
+    return clients
 
 
-def read_columns(dataset: Any, reader: Reader, where: str) -> tuple[Any, Any, tuple[str, ...]]:
+def read_columns(
+    dataset: Any, reader: SampleReader, where: str
+) -> tuple[Any, Any, tuple[str, ...]]:
     """Columns (inputs, targets) and the names of the classes, () without a ClassLabel."""
     features = dataset.features
     if reader.sample is not None or dataset.format["type"] == "custom":  # a transform
@@ -283,12 +278,11 @@ def _names(feature: Any) -> tuple[str, ...]:
 def _sort(feature: Any) -> str:
     kind = type(feature).__name__
     if kind == "Value":
-        return "text" if "string" in feature.dtype else _number(feature.dtype)
+        if "string" in feature.dtype:
+            return "text"
+        number = feature.dtype.startswith(("int", "uint", "float", "bool"))
+        return "number" if number else "other"
     return SORTS.get(kind, "other")
-
-
-def _number(dtype: str) -> str:
-    return "number" if dtype.startswith(("int", "uint", "float", "bool")) else "other"
 
 
 def _column(dataset: Any, key: str, where: str, masks: bool = False) -> Any:

@@ -28,7 +28,7 @@ from ..partition import Partitioned
 from ..splits import ALIASES, SPLITS, Shares, complete_split
 from .convert import check_memory
 from .ids import read_ids
-from .samples import GREY, picture
+from .pictures import GREY, picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -100,7 +100,7 @@ class Folder(Partitioned, Shares):
 # -- which files -----------------------------------------------------------------------------------
 def _pictures(root: Path) -> list[Path]:
     """The pictures below a folder, relative to it, in order of their names."""
-    found: list[Path] = []
+    pictures: list[Path] = []
     others: list[Path] = []
 
     def refuse(error: OSError) -> None:
@@ -112,16 +112,16 @@ def _pictures(root: Path) -> list[Path]:
             path = Path(folder, file).relative_to(root)
             if file.startswith("."):
                 continue
-            (found if path.suffix.lower() in SUFFIXES else others).append(path)
+            (pictures if path.suffix.lower() in SUFFIXES else others).append(path)
     if others:
         listed = ", ".join(shown(p, 60) for p in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         note(f"path: {listed}{more} left out; pictures end in {', '.join(SUFFIXES)}")
-    if not found:
+    if not pictures:
         raise SettingError(
             f"path: there are no pictures in {str(root)!r}; they end in {', '.join(SUFFIXES)}"
         )
-    return sorted(found)
+    return sorted(pictures)
 
 
 def _levels(layout: str, files: list[Path], root: Path) -> list[str]:
@@ -142,8 +142,8 @@ def _levels(layout: str, files: list[Path], root: Path) -> list[str]:
         levels = []
     if not levels or any(level not in LEVELS for level in levels):
         raise SettingError(
-            f"layout: {layout!r} is not accepted; levels of client, split and class that end in "
-            "file, such as client/class/file or class/file"
+            "layout must be levels of client, split and class that end in file, such as "
+            f"client/class/file or class/file, got {layout!r}"
         )
     if len(levels) != depth - 1:
         raise SettingError(
@@ -175,10 +175,10 @@ def _part(file: Path, levels: list[str], level: str) -> str:
 
 def _split(files: list[Path], levels: list[str], who: Any, options: dict[str, Any]) -> np.ndarray:
     names = [_part(f, levels, "split") for f in files]
-    found = [ALIASES.get(name, name) for name in names]
-    if unknown := sorted(set(found) - set(SPLITS)):
+    splits = [ALIASES.get(name, name) for name in names]
+    if unknown := sorted(set(splits) - set(SPLITS)):
         raise SettingError(f"split: the folder {unknown[0]!r} is none of {', '.join(SPLITS)}")
-    part = np.array([SPLITS.index(name) for name in found])
+    part = np.array([SPLITS.index(name) for name in splits])
     return complete_split(part, read_ids(who)[1], **options)
 
 
@@ -241,7 +241,7 @@ def _times(size: tuple[int, int]) -> str:
 
 @contextmanager
 def _opened(root: Path, file: Path) -> Iterator[Any]:
-    """A picture; whatever is wrong with it is said by its name."""
+    """A picture; an error names its file."""
     from PIL import Image
 
     try:

@@ -30,31 +30,30 @@ ClientId = int | str
 COMPARED = 200  # characters of an id that an error shows and compares
 
 
-def plain_id(given: Any) -> ClientId:
+def plain_id(id: Any) -> ClientId:
     """One id as a Python int or text, by the rules above.
 
     >>> plain_id(np.int64(13)), plain_id(13.0), plain_id("site 0"), plain_id(("site", 0))
     (13, 13, 'site 0', "('site', 0)")
     """
-    if isinstance(given, (bool, np.bool_)):
-        raise SettingError(f"clients: {given} is not accepted as an id; whole numbers or text")
-    if isinstance(given, (float, np.floating)) and not float(given).is_integer():
-        raise SettingError(f"clients: {given} is not accepted as an id; whole numbers or text")
-    if isinstance(given, (int, float, np.integer, np.floating)):
-        return int(given)
-    return str(given)
+    fraction = isinstance(id, (float, np.floating)) and not float(id).is_integer()
+    if fraction or isinstance(id, (bool, np.bool_)):
+        raise SettingError(f"clients: an id must be a whole number or text, got {id}")
+    if isinstance(id, (int, float, np.integer, np.floating)):
+        return int(id)
+    return str(id)
 
 
-def read_ids(given: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
+def read_ids(clients: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
     """The N distinct ids in order, and for each sample the position of its client: int64[n].
 
     >>> read_ids([13, 7, 13])
     ((7, 13), array([1, 0, 1]))
     """
-    array = _as_array(given)
+    array = _as_array(clients)
     if array.ndim != 1:
         raise SettingError(
-            f"clients: an array of shape {array.shape} is not accepted; one client id per sample"
+            f"clients must be one client id per sample, got an array of shape {array.shape}"
         )
     _refuse_missing(array)
     if array.dtype == object:
@@ -80,15 +79,13 @@ def _check_text(ids: Iterable[ClientId]) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise SettingError(
-                f"clients: {text!r} is not accepted as an id; text must be whole characters"
+                f"clients: an id must be whole characters of text, got {text!r}"
             ) from None
         if "\0" in text:
-            raise SettingError(
-                f"clients: {text!r} is not accepted as an id; text must be without NUL"
-            )
+            raise SettingError(f"clients: an id must be text without NUL, got {text!r}")
 
 
-def unknown_client(given: ClientId, ids: Sequence[ClientId]) -> SettingError:
+def unknown_client(id: ClientId, ids: Sequence[ClientId]) -> SettingError:
     """The error for an id that no client has.
 
     >>> print(unknown_client(7, ("site 0", "site 1")))
@@ -97,76 +94,70 @@ def unknown_client(given: ClientId, ids: Sequence[ClientId]) -> SettingError:
     client: 7 is unknown; clients are numbered 0 to 4
     """
     numbers = sorted(i for i in ids if isinstance(i, int))
-    if isinstance(given, str):
+    if isinstance(id, str):
         near = [str(i) for i in ids if len(str(i)) <= COMPARED]
-        close = difflib.get_close_matches(given[:COMPARED], near, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(id[:COMPARED], near, n=1, cutoff=0.5)
         if close:
-            return SettingError(f"client: {_cut(given)} is unknown; did you mean {close[0]!r}?")
-    if not numbers or (isinstance(given, str) and len(numbers) < len(ids)):
+            return SettingError(f"client: {_cut(id)} is unknown; did you mean {close[0]!r}?")
+    if not numbers or (isinstance(id, str) and len(numbers) < len(ids)):
         example = next(i for i in ids if isinstance(i, str))
         return SettingError(
-            f"client: {_cut(given)} is unknown; clients are named by text, such as {_cut(example)}"
+            f"client: {_cut(id)} is unknown; clients are named by text, such as {_cut(example)}"
         )
-    low = numbers[0]
-    high = numbers[-1]
-    known = f"clients are numbered {low} to {high}"
-    if isinstance(given, int) and high - low + 1 > len(numbers):  # there are gaps
-        known += f", the nearest is {min(numbers, key=lambda i: abs(i - given))}"
-    return SettingError(f"client: {_cut(given)} is unknown; {known}")
+    low, high = numbers[0], numbers[-1]
+    hint = f"clients are numbered {low} to {high}"
+    if isinstance(id, int) and high - low + 1 > len(numbers):  # there are gaps
+        hint += f", the nearest is {min(numbers, key=lambda i: abs(i - id))}"
+    return SettingError(f"client: {_cut(id)} is unknown; {hint}")
 
 
 def _cut(id: ClientId) -> str:
     return repr(shown(id, COMPARED)) if isinstance(id, str) else repr(id)
 
 
-def _as_array(given: Any) -> np.ndarray:
+def _as_array(clients: Any) -> np.ndarray:
     """A list as an array; of objects where types are mixed, which NumPy would turn into text."""
-    if isinstance(given, Iterator):
-        given = list(given)
-    if not isinstance(given, (list, tuple)):
-        _refuse_single(given)
-        return np.asarray(given)
-    types = set(map(type, given))
+    if isinstance(clients, Iterator):
+        clients = list(clients)
+    if not isinstance(clients, (list, tuple)):
+        _refuse_single(clients)
+        return np.asarray(clients)
+    types = set(map(type, clients))
     numbers = all(issubclass(t, (int, float, np.number)) and t is not bool for t in types)
     if numbers or (len(types) == 1 and not types & {tuple, str}):
-        return np.asarray(given)
-    return np.fromiter(given, dtype=object, count=len(given))
+        return np.asarray(clients)
+    return np.fromiter(clients, dtype=object, count=len(clients))
 
 
-def _refuse_single(given: Any) -> None:
-    """What is no list of ids, in words that help."""
-    what = f"the class {given.__name__}" if isinstance(given, type) else f"a {_kind(given)}"
+def _refuse_single(clients: Any) -> None:
+    """Refuse what is no list of ids."""
+    kind = f"a {type(clients).__name__}"
+    single = isinstance(clients, (str, bytes, dict, set, frozenset, type))
     hint = ""
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
-        what = str(given)
-        hint = f" (idiolect.data.partition has functions that deal samples to {given} clients)"
-    elif hasattr(given, "__array__") or (hasattr(given, "__len__") and not _is_one(given)):
+    if isinstance(clients, (int, np.integer)) and not isinstance(clients, bool):
+        kind = str(clients)
+        hint = f" (idiolect.data.partition has functions that deal samples to {clients} clients)"
+    elif hasattr(clients, "__array__") or (hasattr(clients, "__len__") and not single):
         return
-    raise SettingError(f"clients: {what} is given; give one client id per sample{hint}")
-
-
-def _is_one(given: Any) -> bool:
-    return isinstance(given, (str, bytes, dict, set, frozenset, type))
-
-
-def _kind(given: Any) -> str:
-    return type(given).__name__
+    elif isinstance(clients, type):
+        kind = f"the class {clients.__name__}"
+    raise SettingError(f"clients must be one client id per sample, got {kind}{hint}")
 
 
 def _refuse_missing(array: np.ndarray) -> None:
-    """An empty id is refused, not taken for a client called "nan"."""
+    """Refuse an empty id, which would become a client called "nan"."""
     if array.dtype == object:
-        missing = np.array([_is_missing(value) for value in array], dtype=bool)
+        missing = np.array([is_missing(value) for value in array], dtype=bool)
     else:
         missing = array != array  # NaN and NaT
     if missing.any():
         raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     try:
         return value is None or bool(value != value)
-    except TypeError:  # pandas.NA does not compare
+    except (TypeError, ValueError):  # pandas.NA does not compare
         return True
 
 
@@ -177,8 +168,5 @@ def _read_objects(array: np.ndarray) -> tuple[tuple[ClientId, ...], np.ndarray]:
     if len(clash):
         one = array[first[positions[clash[0]]]]
         other = array[clash[0]]
-        raise SettingError(
-            f"clients: the ids {one!r} and {other!r} have the same text; "
-            "every client needs a text of its own"
-        )
+        raise SettingError(f"clients: ids must differ as text, got {one!r} and {other!r}")
     return tuple(ids[i] for i in first), positions

@@ -1,8 +1,10 @@
-"""Samples that are dicts, and tables with columns: which key is the target, which are inputs."""
+"""Samples one by one as columns: trees of tensors, lists of text, pictures.
+
+A column is a tensor where all samples have one shape, otherwise a list with an entry per sample.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +15,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from ...core.knobs import SettingError, nearest
-from ...core.text import note, shown
+from ...core.text import note
 from .convert import is_sparse, read_array, rows_of, to_tensor
+from .pictures import Pictures, form_of, is_picture, mask, picture
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 NUMBERS = ("id", "idx", "index", "__index_level_0__")  # of samples, not features
@@ -22,7 +25,7 @@ NUMBERS = ("id", "idx", "index", "__index_level_0__")  # of samples, not feature
 
 @dataclass(frozen=True)
 class Keys:
-    """What was chosen."""
+    """Which keys of samples that are dicts are inputs, and which is the target."""
 
     inputs: tuple[str, ...]
     target: str
@@ -35,7 +38,7 @@ def choose_keys(
     inputs: str | Sequence[str] | None = None,
     target: str | None = None,
 ) -> Keys:
-    """By name, or guessed and said; `sorts` says "number", "array", "text" or "other" of each key.
+    """By name, or guessed and noted; `sorts` says "number", "array", "text" or "other" of each key.
 
     >>> choose_keys({"pixels": "array", "label": "number"}, "pixels", "label").inputs
     ('pixels',)
@@ -44,53 +47,46 @@ def choose_keys(
     for key, what in [*((key, "inputs") for key in named), (target, "target")]:
         if key is not None and key not in sorts:
             raise nearest(str(key), map(str, sorts), what)
-    chosen = target if target is not None else _guess_target(sorts, named)
+    label = target if target is not None else _guess_target(sorts, named)
     if inputs is None:
-        named = _guess_inputs(sorts, chosen)
+        named = _guess_inputs(sorts, label)
     elif not named:
-        raise SettingError("inputs: an empty list was given; name at least one key")
+        raise SettingError("inputs must name at least one key, got an empty list")
     if target is None or inputs is None:
         note(
-            f"samples: inputs are {', '.join(map(repr, named))}, the target is {chosen!r}; "
+            f"samples: inputs are {', '.join(map(repr, named))}, the target is {label!r}; "
             "inputs= and target= name others"
         )
     stacked = all(sorts[key] == "number" for key in named)
     alone = len(named) == 1 and (inputs is None or isinstance(inputs, str))
-    return Keys(tuple(named), chosen, alone, stacked)
+    return Keys(tuple(named), label, alone, stacked)
 
 
 def _guess_target(sorts: dict[str, str], named: list[str]) -> str:
-    found = [key for key in TARGETS if key in sorts and key not in named]
-    if not found:
-        raise SettingError(
-            f"target: none of the keys is called {', '.join(TARGETS)}; "
-            f"target= names one of: {', '.join(map(str, sorts))}"
-        )
-    return found[0]
+    for key in TARGETS:
+        if key in sorts and key not in named:
+            return key
+    raise SettingError(
+        f"target: none of the keys is called {', '.join(TARGETS)}; "
+        f"target= names one of: {', '.join(map(str, sorts))}"
+    )
 
 
 def _guess_inputs(sorts: dict[str, str], target: str) -> list[str]:
     others = [key for key in sorts if key != target]
     used = [key for key in others if sorts[key] in ("number", "array") and key not in NUMBERS]
-    left = [key for key in others if key not in used]
+    unused = ", ".join(repr(key) for key in others if key not in used)
     if not used:
         raise SettingError(
-            f"inputs: no key beside {target!r} holds numbers or pictures"
-            + (f"; {', '.join(map(repr, left))} would have to become numbers first" if left else "")
+            f"inputs: no key but {target!r} holds numbers or pictures"
+            + (f"; {unused} would have to become numbers first" if unused else "")
         )
-    if left:
-        note(f"samples: left out are {', '.join(map(repr, left))} (text, or numbers of samples)")
+    if unused:
+        note(f"samples: left out are {unused} (text, or numbers of samples)")
     return used
 
 
-# -- Samples one by one as columns: trees of tensors, lists of text, pictures --
-
-
-class Pictures(list):
-    """Tensors uint8[channels, height, width] of PIL images."""
-
-
-class Reader:
+class SampleReader:
     """Reads data sets; keys of dicts are chosen at the first sample and hold for all of them."""
 
     def __init__(
@@ -121,7 +117,7 @@ class Reader:
             self.keys = choose_keys(sorts, self.inputs, self.target)
         return self.keys
 
-    # -- quickly, where tensors are at hand ----
+    # -- quickly, where there are tensors ----
     def _tensors(self, dataset: Any, where: str) -> tuple[Any, Any] | None:
         if self.sample is not None:
             return None
@@ -138,21 +134,21 @@ class Reader:
                 return pair[0][index], _at(pair[1], index)
         if type(dataset) is ConcatDataset:
             pairs = [self._tensors(part, where) for part in dataset.datasets]
-            found = [pair for pair in pairs if pair is not None]
-            if len(found) == len(pairs):
-                return join([x for x, _ in found]), join([y for _, y in found])
+            columns = [pair for pair in pairs if pair is not None]
+            if len(columns) == len(pairs):
+                return join([x for x, _ in columns]), join([y for _, y in columns])
         return None
 
     # -- one sample ----
     def split(self, sample: Any, where: str) -> tuple[Any, Any]:
         """(input, target) of one sample."""
         if self.sample is not None:
-            made = self.sample(sample)
-            if not isinstance(made, (tuple, list)) or len(made) != 2:
+            pair = self.sample(sample)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise SettingError(
-                    f"sample: the function gave {_form(made)} for {where}; (input, target) is due"
+                    f"sample must return (input, target), got {form_of(pair)} for {where}"
                 )
-            return made[0], made[1]
+            return pair[0], pair[1]
         if isinstance(sample, Mapping):
             return self._split_dict(sample, where)
         if isinstance(sample, (tuple, list)) and len(sample) == 2:
@@ -179,8 +175,7 @@ def is_pair(value: Any) -> bool:
     first, second = value
     if not is_array(first) or rows_of(first) < 0:
         return False
-    counts = (is_array(second) or isinstance(second, list)) and rows_of(second) == rows_of(first)
-    return counts
+    return (is_array(second) or isinstance(second, list)) and rows_of(second) == rows_of(first)
 
 
 def is_array(value: Any) -> bool:
@@ -208,7 +203,7 @@ def gather(values: list, where: str) -> Any:
             if not isinstance(value, (tuple, list)) or len(value) != len(first):
                 raise SettingError(f"{where}: sample {i} has another form than sample 0")
         return tuple(gather([v[j] for v in values], f"{where}[{j}]") for j in range(len(first)))
-    if any(_is_picture(v) for v in values):
+    if any(is_picture(v) for v in values):
         return Pictures(picture(v, f"{where}, sample {i}") for i, v in enumerate(values))
     if any(isinstance(v, str) for v in values):
         return [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
@@ -221,24 +216,25 @@ def join(columns: list) -> Any:
     """The same column of several data sets as one; trees part by part."""
     columns = [c for c in columns if not (isinstance(c, list) and not c)]
     first = columns[0]
-    for c in columns:
-        if type(c) is not type(first) and (isinstance(c, (dict, tuple)) or _is_tree(first)):
-            raise SettingError("clients: samples of different forms; all clients must agree")
+    if any(_keys(c) != _keys(first) for c in columns):
+        raise SettingError("clients: samples of different forms or keys; all clients must agree")
     if isinstance(first, dict):
-        if any(set(c) != set(first) for c in columns):
-            raise SettingError("clients: samples with different keys; all clients must agree")
         return {key: join([c[key] for c in columns]) for key in first}
     if isinstance(first, tuple):
-        if any(len(c) != len(first) for c in columns):
-            raise SettingError("clients: samples of different forms; all clients must agree")
         return tuple(join([c[i] for c in columns]) for i in range(len(first)))
     if all(isinstance(c, Pictures) for c in columns):
         return Pictures(v for c in columns for v in c)
     if all(isinstance(c, Tensor) and c.shape[1:] == first.shape[1:] for c in columns):
         return torch.cat(columns)
-    if any(isinstance(v, str) for c in columns if isinstance(c, list) for v in c):
-        return [v for c in columns for v in (c.tolist() if isinstance(c, Tensor) else c)]
-    return [v for c in columns for v in c]
+    text = any(isinstance(v, str) for c in columns if isinstance(c, list) for v in c)
+    return [v for c in columns for v in (c.tolist() if text and isinstance(c, Tensor) else c)]
+
+
+def _keys(column: Any) -> Any:
+    """What two trees must share to be joined: keys of a dict, length of a tuple."""
+    if isinstance(column, dict):
+        return set(column)
+    return len(column) if isinstance(column, tuple) else None
 
 
 def finish(column: Any, owners: Callable[[int], str]) -> Any:
@@ -279,10 +275,6 @@ def _pixels(size: Any) -> str:
     return f"{size[1]} x {size[0]}"
 
 
-def _is_tree(value: Any) -> bool:
-    return isinstance(value, (dict, tuple))
-
-
 def _of_arrays(values: list) -> bool:
     return any(is_array(v) and rows_of(v) >= 0 for v in values)
 
@@ -318,7 +310,7 @@ def _sort(value: Any) -> str:
         return "text"
     if isinstance(value, (bool, int, float, np.number, np.bool_)):
         return "number"
-    if _is_picture(value):
+    if is_picture(value):
         return "array"
     if isinstance(value, (Tensor, np.ndarray)):
         return "array" if value.ndim else "number"
@@ -331,7 +323,7 @@ def _tensor(value: Any, where: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     if value is None:
-        raise SettingError(f"{where}: None is not accepted; every sample needs a value")
+        raise SettingError(f"{where}: every sample needs a value, got None")
     try:
         array = value if isinstance(value, (bool, int, float)) else np.asarray(value)
         if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
@@ -339,59 +331,14 @@ def _tensor(value: Any, where: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise SettingError(
-            f"{where}: {_form(value)} is not accepted; a tensor, an array, a number or a picture"
+            f"{where} must be a tensor, an array, a number or a picture, got {form_of(value)}"
         ) from None
 
 
-def _is_picture(value: Any) -> bool:
-    """Whether it is an image of PIL, which is loaded if the user has one."""
-    pil = sys.modules.get("PIL.Image")
-    return pil is not None and isinstance(value, pil.Image)
-
-
-GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I", "F")
-
-
-def picture(image: Any, where: str) -> Tensor:  # -> uint8[1 or 3, height, width]
-    """A PIL image as bytes: grey or coloured, opacity left out."""
-    if not _is_picture(image):
-        raise SettingError(f"{where}: {_form(image)} is given where a picture is due")
-    if image.mode.startswith("I;16"):
-        pixels = (np.asarray(image) >> 8).astype(np.uint8)
-    else:
-        pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
-    if pixels.ndim == 2:
-        return torch.from_numpy(pixels).unsqueeze(0)
-    return torch.from_numpy(pixels).movedim(-1, 0).contiguous()
-
-
-def mask(value: Any, where: str) -> Any:
-    """A picture among targets as class numbers, a palette's too; anything else as it is."""
-    if not _is_picture(value):
-        return value
-    if value.mode not in ("1", "L", "P", "I", "I;16"):
-        raise SettingError(
-            f"{where}: a picture of mode {value.mode} as target is not accepted; "
-            "a mask has one class number per pixel"
-        )
-    return torch.from_numpy(np.array(value).astype(np.int64))
-
-
-# -- words -----------------------------------------------------------------------------------------
 def _not_a_pair(where: str, sample: Any) -> SettingError:
     hint = "sample=, a function from a sample to (input, target), says what is what"
     if isinstance(sample, (tuple, list)) and len(sample) == 3:
         hint += ": sample=lambda s: ((s[0], s[2]), s[1])"
     return SettingError(
-        f"{where} is {_form(sample)}; a pair (input, target) or a dict is accepted. {hint}"
+        f"{where} must be a pair (input, target) or a dict, got {form_of(sample)}. {hint}"
     )
-
-
-def _form(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    if isinstance(value, (Tensor, np.ndarray)):
-        return f"one {type(value).__name__} of shape {tuple(value.shape)}"
-    if isinstance(value, str):
-        return f"the text {shown(value, 30)!r}"
-    return f"a {type(value).__name__}"
