@@ -14,9 +14,11 @@ import os
 import secrets
 import shlex
 import stat
+import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .documents import expect, expect_fields
 from .knobs import SettingError
@@ -114,6 +116,26 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock_file(file: IO[Any], seconds: float = 0.0) -> bool:
+    """Lock a file for this process, however it ends; False if another one holds it for so long."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
 
 
 def check_regular(path: Path) -> None:

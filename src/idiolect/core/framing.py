@@ -15,6 +15,7 @@ import socket
 from contextlib import suppress
 
 LENGTH = 8  # bytes that tell the length of a frame, little-endian
+SECONDS_TO_CONNECT = 10.0
 AT_ONCE = 1 << 20  # bytes that are read at once
 
 
@@ -50,11 +51,13 @@ def read_frame(peer: socket.socket, most: int) -> bytes:
 def exchange(path: str, frame: bytes, most: int, seconds: float | None = None) -> bytes:
     """One request to a Unix socket and its reply; OSError or EOFError where nobody answers.
 
-    `seconds` without a byte from the other side are a TimeoutError; None = no limit.
+    `seconds` without a byte from the other side are a TimeoutError; None = no limit, but for the
+    connection.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(seconds)
+        peer.settimeout(SECONDS_TO_CONNECT if seconds is None else seconds)
         peer.connect(path)
+        peer.settimeout(seconds)
         # a peer that refuses the frame by its length answers and reads no further
         with suppress(BrokenPipeError, ConnectionResetError):
             write_frame(peer, frame)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,23 +15,15 @@ from typing import Any
 from ..core.documents import expect_fields
 from ..core.files import write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, refused_in
+from ..core.toml import toml_sections
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
+from .site.agreement import TABLE, read_form
 
 FILE = "deployment.toml"
 MOST = 1 << 20  # bytes of it
 SCALES = ("client", "federated")
 ENGINES = ("inprocess", FLOWER)  # that a plan may name: here they mean the same
-FORMS: dict[str, dict[str, Any]] = {
-    "table": {
-        "kind": str,
-        "target": str,
-        "features": list[str],
-        "classes": list[bool | int | float | str],
-        "scale": str,
-    },
-    "array": {"kind": str, "inputs": list, "classes": int},
-}
 
 
 @dataclass(frozen=True)
@@ -132,36 +123,30 @@ class Deployment:
             "run": {**self.run_plan.run_settings, **loss},
             "task": plan.task_options,
         }
-        lines = ["# a federation of several sites; see docs/deploy.md"]
-        for name, values in sections.items():
-            if values:
-                lines += ["", f"[{name}]"]
-                lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
-        write_atomic(folder / FILE, ("\n".join(lines) + "\n").encode())
+        text = "# a federation of several sites; see docs/deploy.md\n\n" + toml_sections(sections)
+        write_atomic(folder / FILE, text.encode())
 
 
-def _toml(value: Any) -> str:
-    """Plain data as TOML has them: as JSON, but for characters that JSON leaves as they are."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+def agreed_form(data: dict[str, Any]) -> dict[str, Any]:
+    """The data contract as sites agree to it: with a preparation in place of the kind of scale."""
+    if data.get("kind") != TABLE:
+        return dict(data)
+    return {**{name: value for name, value in data.items() if name != "scale"}, "preparation": None}
 
 
 def check_form(data: dict[str, Any]) -> None:
     """Refuse a data contract that no site could keep."""
-    kind = data.get("kind")
-    if kind not in FORMS:
-        raise SettingError(f"data: kind {str(kind)[:40]!r} is not accepted; 'table' or 'array'")
     try:
-        expect_fields(data, FORMS[kind], place="data")
+        read_form(agreed_form(data))
     except ValueError as error:
         raise SettingError(str(error)) from None
-    if kind == "table":
-        names = data["features"]
-        if not names or len(set(names)) < len(names) or data["target"] in names:
-            raise SettingError("features: one or more columns, each once, without the target")
-        if data["scale"] not in SCALES:
+    if data["kind"] == TABLE:
+        if data["target"] in data["features"]:
+            raise SettingError(f"features: {data['target']!r} is the target; leave it out")
+        if data.get("scale") not in SCALES:
             raise SettingError(
-                f"scale: {data['scale']!r} is not accepted; 'client' (each site by its own means) "
-                "or 'federated' (all by the means of all, from counts and sums)"
+                "scale must be 'client' (each site by its own means) or 'federated' (all by the "
+                f"means of all, from counts and sums), got {data.get('scale')!r}"
             )
         if len(data["classes"]) == 1:
             raise SettingError("classes: one class is not accepted; two or more, or [] for values")

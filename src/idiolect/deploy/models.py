@@ -101,11 +101,6 @@ class Exported:
     files: dict[Id, str]  # by client
     trust: bool = False
 
-    @property
-    def contract(self) -> Exported:
-        """What `predict` asks for the task."""
-        return self
-
     @cached_property
     def task(self) -> Task:
         """Model and loss."""
@@ -211,8 +206,8 @@ class OwnModels:
             ) from None
 
     @property
-    def contract(self) -> Any:
-        return self.host.contract
+    def task(self) -> Task:
+        return self.host.contract.task
 
     @property
     def ids(self) -> list[ClientId]:
@@ -234,7 +229,7 @@ class OwnModels:
 
     def module(self, id: ClientId) -> nn.Module:
         """The same as a torch module."""
-        return self.contract.task.module_of(self.personal(id))
+        return self.task.module_of(self.personal(id))
 
 
 def _read(host: Host, members: Members, agreement: Agreement, rows: Path) -> OwnModels:

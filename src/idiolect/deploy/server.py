@@ -40,7 +40,7 @@ from ..run.settings import Settings
 from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
-from .config import Deployment, Terms
+from .config import Deployment, Terms, agreed_form
 from .registry import Assembly, Network, Site, census_of
 from .rounds import LOOK, Sites
 
@@ -87,10 +87,7 @@ def serve(
 
 def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
     """What the sites are told that the federation is about."""
-    data = dict(deployment.data)
-    if data["kind"] == "table":
-        del data["scale"]
-        data["preparation"] = None
+    data = agreed_form(deployment.data)
     plan = deployment.run_plan.as_dict()
     facts = {"plan": plan, "run": run, "seed": settings.seed, "data": data}
     return {**facts, "idiolect": version("idiolect")}

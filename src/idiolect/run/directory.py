@@ -31,12 +31,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from ..core.files import (
     check_object,
+    lock_file,
     private_folder,
     private_opener,
     read_json,
@@ -79,7 +80,7 @@ class RunDirectory:
             raise SettingError(
                 f"directory: cannot write to {self.path}: {error.strerror or error}"
             ) from None
-        if not _locked(self._lock):
+        if not lock_file(self._lock):
             self._lock.close()
             raise SettingError(
                 f"directory: {self.path} is in use by another run; "
@@ -149,25 +150,6 @@ def refuse_links(path: Path) -> None:
                 raise SettingError(
                     f"directory: {found} is a link or a device; a run has files and folders only"
                 )
-
-
-def _locked(file: IO[str]) -> bool:
-    """Lock a file for this process, where the system can; False if another process has it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def environment() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..host.scores import Scores, summarise
 from ..server.contract import Contract
 from ..server.protocol import RoundRequest
 from ..server.roster import Roster
+from ..task.task import Task
 from .plan import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord
@@ -45,6 +46,10 @@ class Newcomers:
     server: FinishedServer
     host: Host
 
+    @property
+    def task(self) -> Task:
+        return self.contract.task
+
     def personal(self, id: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""
         wire_id = self.server.roster.wire_id(id)
@@ -52,7 +57,7 @@ class Newcomers:
 
     def module(self, id: Id) -> nn.Module:
         """The same as a torch module."""
-        return self.contract.task.module_of(self.personal(id))
+        return self.task.module_of(self.personal(id))
 
 
 def personalised(

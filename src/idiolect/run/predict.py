@@ -16,6 +16,7 @@ from ..core.types import Id, Tree, arguments, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
 from ..task.losses import Loss, logits
+from ..task.task import Task
 
 AT_ONCE = 4096  # rows in one forward pass
 
@@ -55,21 +56,21 @@ class Prediction:
 
 
 class Models(Protocol):
-    """What has models of clients: a session of a run, or a site's own."""
+    """Personal models of clients: of a run's session, at a site, or in exported files."""
 
     @property
-    def contract(self) -> Any: ...
+    def task(self) -> Task: ...
 
     def module(self, id: Id) -> nn.Module: ...
 
 
-def predict(session: Models, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
+def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
     """The models of `owners` (one for all rows, or one for each) on raw rows or inputs."""
-    task = session.contract.task
+    task = models.task
     inputs = _inputs(rows, owners, data, task.dtype)
     n = len(first(inputs))
     if not isinstance(owners, list):
-        outputs = _outputs(session, owners, inputs)
+        outputs = _outputs(models, owners, inputs)
     else:
         if len(owners) != n:
             raise SettingError(f"client: {len(owners)} ids for {n} rows; one for each, or one")
@@ -78,7 +79,7 @@ def predict(session: Models, rows: Any, owners: Id | list[Id], data: dict[str, A
         for owner in dict.fromkeys(owners):
             mine = [i for i, one in enumerate(owners) if one == owner]
             index = torch.tensor(mine)
-            parts.append(_outputs(session, owner, map_tree(lambda t, i=index: t[i], inputs)))
+            parts.append(_outputs(models, owner, map_tree(lambda t, i=index: t[i], inputs)))
             places += mine
         if not parts:
             raise SettingError("rows: there are none; at least one is needed")
@@ -86,9 +87,9 @@ def predict(session: Models, rows: Any, owners: Id | list[Id], data: dict[str, A
     return _in_words(outputs, task.criterion, data)
 
 
-def _outputs(session: Models, id: Id, inputs: Tree) -> Tensor:
-    task = session.contract.task
-    module = session.module(id)
+def _outputs(models: Models, id: Id, inputs: Tree) -> Tensor:
+    task = models.task
+    module = models.module(id)
     pieces = []
     try:
         with torch.no_grad():
@@ -154,11 +155,14 @@ def preparation_of(data: dict[str, Any]) -> Preparation | None:
 
 
 def facts_of(federation: Any) -> dict[str, Any]:
-    """What a record keeps of a federation, so that predictions need no data."""
+    """What a record keeps of a federation."""
+    identity = {"clients": federation.clients, "sha256": federation.fingerprint()}
+    return {"name": federation.name, **identity, **sample_form(federation)}
+
+
+def sample_form(federation: Any) -> dict[str, Any]:
+    """What predictions need to know of a federation's samples."""
     facts: dict[str, Any] = {
-        "name": federation.name,
-        "clients": federation.clients,
-        "sha256": federation.fingerprint(),
         "classes": federation.classes,
         "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)],
     }

@@ -199,6 +199,10 @@ class Session:
         """Rounds done."""
         return self.engine.rounds
 
+    @property
+    def task(self) -> Task:
+        return self.contract.task
+
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, id: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""

@@ -7,12 +7,12 @@ frame (`idiolect.host.calls`); so is the reply.
 
 from __future__ import annotations
 
-import socket
 from typing import Any
+
+from ...core.framing import TooLarge, exchange
 
 RECORD = "frame"  # the name of the one record in a message, and of the one entry in it
 MOST_FRAME = 1 << 31  # bytes
-SECONDS_TO_CONNECT = 10.0
 
 
 class SiteDown(ConnectionError):
@@ -25,33 +25,17 @@ def pass_on(frame: bytes, path: str) -> bytes:
     However long it takes: a deadline is the server's business.
     """
     try:
-        with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(SECONDS_TO_CONNECT)
-            line.connect(path)
-            line.settimeout(None)
-            line.sendall(len(frame).to_bytes(8, "little") + frame)
-            length = int.from_bytes(_exactly(line, 8), "little")
-            if length > MOST_FRAME:
-                raise SiteDown(f"the site's process sends {length} bytes; at most {MOST_FRAME}")
-            return _exactly(line, length)
+        return exchange(path, frame, MOST_FRAME)
     except (FileNotFoundError, ConnectionRefusedError):
         raise SiteDown(
             f"the site's process is not running: nobody listens at {path}; idiolect host start"
         ) from None
-    except SiteDown:
-        raise
+    except TooLarge as error:
+        raise SiteDown(f"the site's process sends too much: {error}") from None
+    except EOFError:
+        raise SiteDown("the site's process ended before it had answered") from None
     except OSError as error:
         raise SiteDown(f"the site's process cannot be reached at {path}: {error}") from None
-
-
-def _exactly(line: socket.socket, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        piece = line.recv(min(length - len(found), 1 << 20))
-        if not piece:
-            raise SiteDown("the site's process ended before it had answered")
-        found += piece
-    return bytes(found)
 
 
 def relay(message: Any, context: Any) -> Any:

@@ -24,6 +24,7 @@ from ...data.read.frames import TableOptions, read_table, training_rows
 from ...data.read.table_files import TableFile
 from ...host.calls import Call
 from ...host.service import Refused
+from ...run.predict import sample_form
 from .agreement import TABLE, Members
 
 if TYPE_CHECKING:
@@ -208,24 +209,13 @@ class Owned:
             several = [f"{self.site}/{k + 1}" for k in range(found.clients)]
             names = tuple(several) if found.clients > 1 else (self.site,)
         ids = [found.ids[k] for k in chosen]
-        return Members(ids, [names[k] for k in chosen], _facts(found))
+        return Members(ids, [names[k] for k in chosen], {"name": found.name, **sample_form(found)})
 
 
 def joined(found: Federation, members: Members) -> Federation:
     """The data of those who take part, by the names that their random numbers are keyed by."""
     positions = [found.position(id) for id in members.ids]
     return replace(found.of(positions), ids=tuple(members.names))
-
-
-def _facts(found: Federation) -> dict[str, Any]:
-    """What predictions need to know of the data, as a record of a run has it."""
-    return {
-        "name": found.name,
-        "classes": found.classes,
-        "class_names": list(found.class_names),
-        "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)],
-        "preparation": found.preparation.as_dict() if found.preparation else None,
-    }
 
 
 FILE = "sums.json"

@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
-from ...core.files import private_folder, private_opener, read_json_object, write_json
+from ...core.files import lock_file, private_folder, private_opener, read_json_object, write_json
 from ...core.knobs import SettingError
 
 FORMAT = 1
@@ -56,10 +55,11 @@ class Folder:
             raise SettingError(f"state: cannot use {self.path}: {error.strerror}") from None
         self.check_private()
         try:
+            # `running` holds the lock for a moment: it is tried for a while
             self._lock = open(self.path / LOCK, "a+", opener=private_opener)  # noqa: SIM115
         except OSError as error:
             raise SettingError(f"state: cannot write to {self.path}: {error.strerror}") from None
-        if not _locked(self._lock, seconds=0.5):
+        if not lock_file(self._lock, seconds=0.5):
             pid = self.pid() or "unknown"
             self._lock.close()
             self._lock = None
@@ -100,7 +100,7 @@ class Folder:
         """Whether a process holds the folder now."""
         try:
             with open(self.path / LOCK, "a+", opener=private_opener) as lock:
-                return not _locked(lock)
+                return not lock_file(lock)
         except OSError:
             return False
 
@@ -154,21 +154,3 @@ class Folder:
 
 
 _SITE = {"format": int, "site": str, "data": dict, "rules": dict}
-
-
-def _locked(file: Any, seconds: float = 0.0) -> bool:
-    """Whether the lock could be taken; it ends with the process, however that ends.
-
-    It is tried for a while where somebody may only be looking (`running`).
-    """
-    import fcntl
-
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(0.05)
