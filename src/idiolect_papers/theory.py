@@ -23,16 +23,21 @@ Results = Mapping[W, Mapping[str, Any]]
 
 
 def theory_page(
-    name: str, facts: Mapping[str, Any], verdicts: Mapping[str, bool | str | None], **parts: Any
+    name: str,
+    facts: Mapping[str, Any],
+    verdicts: Mapping[str, bool | str | None],
+    more_claims: Sequence[Claim] = (),
+    **parts: Any,
 ) -> Page:
     """The page whose words are in texts/NAME.toml, with the measured `facts` filled in.
 
     `verdicts` has for every statement whether it holds, or a verdict in words; a statement whose
-    verdict is None is left out. `parts` are the tables, panels and figures of `Page`.
+    verdict is None is left out. `more_claims` follow those of the file: their words depend on the
+    outcome. `parts` are the tables, panels and figures of `Page`.
     """
     words = read_text(name)
     claims = []
-    for key, statement in words.pop("claims").items():
+    for key, statement in words.pop("claims", {}).items():
         paper, ours, reason = (
             statement.get(part, "").format_map(facts) for part in ("paper", "ours", "reason")
         )
@@ -42,7 +47,7 @@ def theory_page(
         elif verdict is not None:
             claims.append(judged(paper, ours, verdict, reason or "see the tables"))
     settings = words.pop("settings").format_map(facts)
-    return Page(name, claims=claims, settings=settings, **words, **parts)
+    return Page(name, claims=[*claims, *more_claims], settings=settings, **words, **parts)
 
 
 def read_text(name: str) -> dict[str, Any]:

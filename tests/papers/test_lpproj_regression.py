@@ -12,11 +12,10 @@ from idiolect.data.sets.regression import Linear
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
 from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32
-from idiolect_papers.lp_proj import theorem32 as theorem32_runs
 from idiolect_papers.lp_proj.figure1 import settings
 
 SETTING = Linear(clients=10, samples=16, features=8, b=1.5, noise=0.5)
-SMALL = figure1.Size(
+SMALL = figure1.Figure1Size(
     setting=SETTING, dim=3, malicious=2, tau=20.0, multiples=(1, 64), seeds=3, plays=3
 )
 LAM = 0.4
@@ -105,7 +104,7 @@ def test_figure_1_has_every_attack_formula_and_run(figure):
 
 def test_runs_and_formula_agree_in_the_mean_where_the_attack_has_light_tails():
     """Gaussian messages: a chi-square variable with many degrees of freedom."""
-    size = figure1.Size(
+    size = figure1.Figure1Size(
         setting=SETTING, dim=3, malicious=2, tau=20.0, multiples=(64,), seeds=8, plays=12
     )
     found = figure1.measure("gaussian", size)
@@ -115,8 +114,8 @@ def test_runs_and_formula_agree_in_the_mean_where_the_attack_has_light_tails():
 
 
 def test_sigma_1_is_as_given_in_expectation():
-    size = figure1.Size(setting=SETTING, malicious=2)
-    w = torch.cat([size.drawn(seed).draw()[1].unsqueeze(0) for seed in range(400)])
+    size = figure1.Figure1Size(setting=SETTING, malicious=2)
+    w = torch.cat([size.draw_setting(seed).draw()[1].unsqueeze(0) for seed in range(400)])
     benign = w[:, 2:]
     around = (benign.sum(1, keepdim=True) / 10 - benign).square().mean()
     assert float(around) == pytest.approx(size.around, rel=0.05)
@@ -126,7 +125,9 @@ def test_sigma_1_is_as_given_in_expectation():
 def test_theorem_32_holds_exactly_for_runs_without_noise(tmp_path):
     folder = tmp_path / "theory"
     folder.mkdir()
-    size = theorem32.Size(setting=SETTING, dim=3, lams=(0.1, 1.0), seeds=2, draws=2, dims=(2, 4, 8))
+    size = theorem32.Theorem32Size(
+        setting=SETTING, dim=3, lams=(0.1, 1.0), seeds=2, draws=2, dims=(2, 4, 8)
+    )
     theorem32.write(folder, size)
     stored = json.loads((folder / "lp-proj-theorem32.json").read_text())
     for one in stored["figures"]["by_seed"]:
@@ -145,25 +146,25 @@ def test_the_variance_of_expected_losses_is_estimated_without_bias():
     mean = torch.from_numpy(rng.standard_normal(12))
     true = float(mean.var(correction=0))
     drawn = torch.from_numpy(rng.standard_normal((4000, 3, 12))) * 2 + mean
-    estimates = torch.tensor([theorem32_runs.of_expected(loss) for loss in drawn])
+    estimates = torch.tensor([theorem32.of_expected(loss) for loss in drawn])
     error = float(estimates.std()) / math.sqrt(len(estimates))
     assert abs(float(estimates.mean()) - true) < 4 * error
-    assert theorem32_runs.of_realised(drawn[0]) > true
+    assert theorem32.of_realised(drawn[0]) > true
 
 
 def test_correlated_coefficients_have_the_covariance_that_the_formula_is_given():
-    size = theorem32.Size(setting=SETTING)
-    w = torch.cat([theorem32_runs.drawn(size, seed, 0.9)[1] for seed in range(200)])
-    np.testing.assert_allclose(torch.cov(w.T), theorem32_runs.covariance(size, 0.9), atol=0.02)
-    assert linear.expected_variance(SETTING, 1.0, theorem32_runs.covariance(size, 0.9)) > 0
+    size = theorem32.Theorem32Size(setting=SETTING)
+    w = torch.cat([theorem32.drawn(size, seed, 0.9)[1] for seed in range(200)])
+    np.testing.assert_allclose(torch.cov(w.T), theorem32.covariance(size, 0.9), atol=0.02)
+    assert linear.expected_variance(SETTING, 1.0, theorem32.covariance(size, 0.9)) > 0
 
 
 # -- Remark 17 -------------------------------------------------------------------------------------
 def test_the_slope_in_lambda_is_proportional_to_the_shared_dimensions(tmp_path):
     folder = tmp_path / "theory"
     folder.mkdir()
-    figure = figure1.Size(setting=SETTING, malicious=2, tau=20.0, seeds=2, plays=3)
-    size = remark17.Size(figure, dims=(2, 8), slope_at=(0.1,))
+    figure = figure1.Figure1Size(setting=SETTING, malicious=2, tau=20.0, seeds=2, plays=3)
+    size = remark17.Remark17Size(figure, dims=(2, 8), slope_at=(0.1,))
     remark17.write(folder, size)
     stored = json.loads((folder / "lp-proj-remark17.json").read_text())
     slope = np.array(stored["figures"]["slope"][0])

@@ -20,8 +20,9 @@ from idiolect.data.federation import Federation
 from idiolect.data.sets.regression import Linear
 
 from ..closed_forms import linear_regression as linear
-from ..page import Claim, Page
+from ..page import Claim, judged
 from ..panels import Line, Panel
+from ..theory import theory_page
 from . import regression
 from .regression import Mean, malicious_of, play, tested
 
@@ -35,7 +36,7 @@ LARGEST = 1.2  # λ from which on the inner problem of lp-proj takes many steps
 
 
 @dataclass(frozen=True)
-class Size:
+class Figure1Size:
     """The sizes of the experiment; those of the paper as defaults."""
 
     setting: Linear = Linear()  # n = 200, N = 100, d = 100, b = 1, σ = 1
@@ -48,20 +49,20 @@ class Size:
     plays: int = 16  # of the paper's round per seed
     ditto_seeds: int = 2
 
-    def drawn(self, seed: int) -> Linear:
+    def draw_setting(self, seed: int) -> Linear:
         """The setting of a seed: Σ₁ is as given, in expectation over the true parameters."""
         N = self.setting.clients
         benign = N - self.malicious
         share = (1 - 1 / N) ** 2 + (benign - 1) / N**2  # of E Σ₁ in the variance of a coefficient
         return replace(self.setting, heterogeneity=self.around / share, seed=seed)
 
-    def with_dim(self, dim: int) -> Size:
+    def with_dim(self, dim: int) -> Figure1Size:
         """The same with another d_sub."""
         return replace(self, dim=dim)
 
 
 @dataclass
-class Seed:
+class AttackedFederation:
     """A federation, who is malicious in it, and what the formulas need to know of it."""
 
     federation: Federation
@@ -71,15 +72,15 @@ class Seed:
     spread_seen: float  # Σ' of the subspace
 
 
-def prepare(attack: str, size: Size, seed: int) -> Seed:
+def prepare(attack: str, size: Figure1Size, seed: int) -> AttackedFederation:
     """The federation of a seed with its malicious clients, and Local's loss on the others."""
-    s = size.drawn(seed)
+    s = size.draw_setting(seed)
     federation, w = s.draw()
     alone = play(regression.local(s), federation, seed, 1, **settings(attack, size))
     malicious = malicious_of(alone)
     P = regression.subspace(size.dim, s.features, seed)
     spread = ATTACKS[attack]
-    return Seed(
+    return AttackedFederation(
         federation,
         malicious,
         alone.summary()["loss"]["mean"],
@@ -88,11 +89,11 @@ def prepare(attack: str, size: Size, seed: int) -> Seed:
     )
 
 
-def settings(attack: str, size: Size) -> dict[str, Any]:
+def settings(attack: str, size: Figure1Size) -> dict[str, Any]:
     return {"attack": f"{attack}(std={size.tau:g})", "malicious": float(size.malicious)}
 
 
-def measure(attack: str, size: Size) -> dict[str, Any]:
+def measure(attack: str, size: Figure1Size) -> dict[str, Any]:
     """Losses of runs and formulas: [λ, seed] for each method."""
     s = size.setting
     by_seed = [prepare(attack, size, seed) for seed in range(size.seeds)]
@@ -104,18 +105,18 @@ def measure(attack: str, size: Size) -> dict[str, Any]:
     }
     said: dict[str, np.ndarray] = {name: ran[PFEDME].copy() for name in (PFEDME, LPPROJ)}
     draws: dict[str, list[float]] = {PFEDME: [], LPPROJ: []}  # at the largest λ, all plays
-    given = settings(attack, size) | {"eval_every": 1}
+    run_settings = settings(attack, size) | {"eval_every": 1}
     with regression.progress(f"{attack} (lp-proj-figure1)", len(lams) * size.seeds) as step:
         for j, one in enumerate(by_seed):
             for i, lam in enumerate(lams):
-                made = {
+                methods = {
                     PFEDME: regression.pfedme(s, lam),
                     LPPROJ: regression.lpproj(s, lam, size.dim),
                 }
                 if j < size.ditto_seeds:
-                    made[DITTO] = regression.ditto(s, lam)
-                for name, method in made.items():
-                    result = play(method, one.federation, j, size.plays + 1, **given)
+                    methods[DITTO] = regression.ditto(s, lam)
+                for name, method in methods.items():
+                    result = play(method, one.federation, j, size.plays + 1, **run_settings)
                     ran[name][i, j] = tested(result).mean()
                     if i == len(lams) - 1 and name in draws:
                         draws[name] += tested(result).tolist()
@@ -141,27 +142,28 @@ def measure(attack: str, size: Size) -> dict[str, Any]:
 # -- the page -------------------------------------------------------------------------------------
 
 
-def write(folder: Path, size: Size | None = None) -> list[Path]:
+def write(folder: Path, size: Figure1Size | None = None) -> list[Path]:
     """Run everything and write the page."""
     began = time.perf_counter()
-    size = size or Size()
-    found = {attack: measure(attack, size) for attack in ATTACKS}
-    page = Page(
-        name="lp-proj-figure1",
-        title="lp-proj, Figure 1: test loss against λ under attack",
-        settings=words(size),
-        claims=claims(found, size),
+    size = size or Figure1Size()
+    outcomes = {attack: measure(attack, size) for attack in ATTACKS}
+    return theory_page(
+        "lp-proj-figure1",
+        facts={"size": size, "largest_multiple": size.multiples[-1], "largest": LARGEST},
+        verdicts={},
+        more_claims=claims(outcomes, size),
         tables={
             f"{attack}: test loss of benign clients, mean over {size.seeds} seeds ± 95 % interval; "
             f"Local {f['local'].text(4)}": rows(f)
-            for attack, f in found.items()
+            for attack, f in outcomes.items()
         },
-        figures={attack: figures(f) for attack, f in found.items()},
-        panels=[*(whole(a, f) for a, f in found.items()), *(near(a, f) for a, f in found.items())],
+        figures={attack: figures(f) for attack, f in outcomes.items()},
+        panels=[
+            *(whole(a, f) for a, f in outcomes.items()),
+            *(near(a, f) for a, f in outcomes.items()),
+        ],
         seconds=time.perf_counter() - began,
-        order=20,
-    )
-    return page.write(folder)
+    ).write(folder)
 
 
 # -- what came out --------------------------------------------------------------------------------
@@ -212,12 +214,14 @@ def _known(row: list[float]) -> list[float | None]:
     return [None if math.isnan(value) else value for value in row]
 
 
-def claims(found: dict[str, dict[str, Any]], size: Size) -> list[Claim]:
+def claims(outcomes: dict[str, dict[str, Any]], size: Figure1Size) -> list[Claim]:
     """The paper's statements about its Figure 1, one after the other."""
     printed = linear.attacked_spread(size.setting, size.around, size.malicious, size.tau**2)
     best = linear.best_lam(size.setting, printed)
     threshold = linear.lpproj_wins_from(size.setting, printed)
-    paper = size == replace(Size(), multiples=size.multiples, seeds=size.seeds, plays=size.plays)
+    paper = size == replace(
+        Figure1Size(), multiples=size.multiples, seeds=size.seeds, plays=size.plays
+    )
     out = []
     if paper:
         out.append(
@@ -229,26 +233,32 @@ def claims(found: dict[str, dict[str, Any]], size: Size) -> list[Claim]:
                 "the number printed is that of the threshold",
             )
         )
-    return [*out, _same(found), _crossing(found), _negligible(found), _order(found), *_fit(found)]
+    return [
+        *out,
+        _same(outcomes),
+        _crossing(outcomes),
+        _negligible(outcomes),
+        _order(outcomes),
+        *_fit(outcomes),
+    ]
 
 
-def _same(found: dict[str, dict[str, Any]]) -> Claim:
+def _same(outcomes: dict[str, dict[str, Any]]) -> Claim:
     """Proposition 16 (i)."""
     apart = max(
-        float(np.nanmax(np.abs(f["ran"][DITTO] / f["ran"][PFEDME] - 1))) for f in found.values()
+        float(np.nanmax(np.abs(f["ran"][DITTO] / f["ran"][PFEDME] - 1))) for f in outcomes.values()
     )
-    return Claim(
+    return judged(
         "pFedMe and Ditto have the same loss for every λ (Proposition 16 (i))",
         f"under all three attacks their runs differ by at most {apart:.1e} of the loss",
-        "agrees" if apart < 1e-9 else "differs",
-        "" if apart < 1e-9 else "not found",
+        apart < 1e-9,
     )
 
 
-def _crossing(found: dict[str, dict[str, Any]]) -> Claim:
+def _crossing(outcomes: dict[str, dict[str, Any]]) -> Claim:
     """Proposition 16 (ii): signs of the measured gaps, where the interval decides them."""
     right, wrong, open_ = 0, 0, 0
-    for f in found.values():
+    for f in outcomes.values():
         for lam, g in zip(f["lams"], gap(f), strict=True):
             if g.holds_zero:
                 open_ += 1
@@ -256,42 +266,41 @@ def _crossing(found: dict[str, dict[str, Any]]) -> Claim:
                 right += 1
             else:
                 wrong += 1
-    where = ", ".join(f"{f['threshold']:.3g} ({a})" for a, f in found.items())
-    return Claim(
+    where = ", ".join(f"{f['threshold']:.3g} ({a})" for a, f in outcomes.items())
+    return judged(
         "lp-proj is no worse than pFedMe and Ditto if and only if λ ≥ 2 λ* / (1 - λ*/b) "
         "(Proposition 16 (ii))",
         f"threshold {where}; of {right + wrong + open_} measured differences {right} have the "
         f"sign it says, {wrong} the other, {open_} are too close to tell",
-        "differs" if wrong else "agrees",
-        "not found" if wrong else "",
+        not wrong,
     )
 
 
-def _negligible(found: dict[str, dict[str, Any]]) -> Claim:
-    s = next(iter(found.values()))["size"]
+def _negligible(outcomes: dict[str, dict[str, Any]]) -> Claim:
+    s = next(iter(outcomes.values()))["size"]
     alone = linear.local_loss(s.setting)
     parts = []
     worst = 0.0
-    for attack, f in found.items():
+    for attack, f in outcomes.items():
         most = linear.lpproj_loss(
             s.setting, f["best"], s.dim, f["spread_seen"]
         ) - linear.pfedme_loss(s.setting, f["best"], f["spread"])
         runs = gap(f)[int(np.argmin(np.abs(np.array(f["lams"]) - f["best"])))]
         worst = max(worst, most / alone)
         parts.append(f"{most:.1e} by the formula, {runs.text(2)} in runs ({attack})")
-    return Claim(
+    return judged(
         "below the threshold the gap between lp-proj and pFedMe / Ditto is negligible",
         f"at λ*, where pFedMe gains most: {'; '.join(parts)}; Local's loss is {alone:.3g}",
-        "agrees" if worst < 0.01 else "differs",
-        "" if worst < 0.01 else f"the gap is {100 * worst:.1f} % of Local's loss",
+        worst < 0.01,
+        f"the gap is {100 * worst:.1f} % of Local's loss",
     )
 
 
-def _order(found: dict[str, dict[str, Any]]) -> Claim:
+def _order(outcomes: dict[str, dict[str, Any]]) -> Claim:
     """L^loc <= L^l2 <= L^Me above the threshold (after Theorem 30)."""
     signs = {1: 0, -1: 0, 0: 0}
     worst = 0.0
-    for f in found.values():
+    for f in outcomes.values():
         for i, lam in enumerate(f["lams"]):
             if lam > f["threshold"]:
                 for over in (
@@ -300,20 +309,19 @@ def _order(found: dict[str, dict[str, Any]]) -> Claim:
                 ):
                     signs[0 if over.holds_zero else int(np.sign(over.value))] += 1
         worst = max(worst, float(f["ran"][PFEDME][-1].mean() / f["ran"][LPPROJ][-1].mean()))
-    return Claim(
+    return judged(
         "above the threshold Local ≤ lp-proj ≤ pFedMe",
         f"of {sum(signs.values())} measured differences {signs[1]} have this order, {signs[-1]} "
         f"the other, {signs[0]} are too close to tell; at the largest λ pFedMe's loss is up to "
         f"{worst:.1f} times lp-proj's, and Local, which hears nobody, has the least loss of all",
-        "differs" if signs[-1] else "agrees",
-        "not found" if signs[-1] else "",
+        not signs[-1],
     )
 
 
-def _fit(found: dict[str, dict[str, Any]]) -> list[Claim]:
+def _fit(outcomes: dict[str, dict[str, Any]]) -> list[Claim]:
     """Formulas against runs, attack by attack; and same-value against gaussian."""
     out = []
-    for attack, f in found.items():
+    for attack, f in outcomes.items():
         inside = [m.holds_zero for name in (PFEDME, LPPROJ) for m in error(f, name)]
         share = sum(inside) / len(inside)
         out.append(
@@ -324,11 +332,11 @@ def _fit(found: dict[str, dict[str, Any]]) -> list[Claim]:
                 "agrees" if share >= 0.8 else "same order",
             )
         )
-    if {"same-value", "gaussian"} <= set(found):
+    if {"same-value", "gaussian"} <= set(outcomes):
         means, spreads = {}, {}
         for attack in ("same-value", "gaussian"):
-            draws = np.array(found[attack]["draws"][PFEDME])
-            means[attack] = found[attack]["ran"][PFEDME][-1].mean()
+            draws = np.array(outcomes[attack]["draws"][PFEDME])
+            means[attack] = outcomes[attack]["ran"][PFEDME][-1].mean()
             spreads[attack] = draws.std() / draws.mean()
         out.append(
             Claim(
@@ -344,26 +352,6 @@ def _fit(found: dict[str, dict[str, Any]]) -> list[Claim]:
 
 
 # -- the page -------------------------------------------------------------------------------------
-def words(size: Size) -> str:
-    s = size.setting
-    return f"""\
-Federated linear regression (Section 4.2 and Appendix B): n = {s.samples}, N = {s.clients},
-N_a = {size.malicious}, d = {s.features}, d_sub = {size.dim}, b = {s.b:g}, σ = {s.noise:g},
-Σ₁ = {size.around:g}, τ = {size.tau:g}. The paper prints no range of λ and no true parameters: here
-λ goes from {size.multiples[0]:g} to {size.multiples[-1]:g} times the best λ of the attack (at most
-{LARGEST:g}), and w_k ~ N(0, v I) with the v that makes Σ₁ what it is in expectation; P has
-orthonormal rows, drawn anew for each seed. It shows the same-value attack only; sign-flipping and
-Gaussian messages have the same τ here.
-
-Runs: `il.run` of `pfedme`, `ditto` and `lp-proj` (p = 2) with all clients heard, all data in every
-gradient, float64, and step sizes with which one round is the paper's round of infinitely many local
-steps. {size.seeds} seeds draw data, P and malicious clients; each plays the paper's round
-{size.plays} times under attacks drawn anew, and the mean over these is the seed's figure. Ditto is
-run with {size.ditto_seeds} of the seeds. Formulas are evaluated at each seed's own w_k. "Runs -
-formula" compares differences from Local's loss on the same data, which takes the noise of the test
-data out. The lower panels show the part around the threshold, as a difference from Local."""
-
-
 def whole(attack: str, f: dict[str, Any]) -> Panel:
     """Test loss over all λ."""
     s = f["size"].setting

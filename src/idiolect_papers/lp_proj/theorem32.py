@@ -23,8 +23,8 @@ from idiolect.data.sets.regression import Linear
 from idiolect.method import Method
 
 from ..closed_forms import linear_regression as linear
-from ..page import Claim, Page
 from ..panels import Line, Panel
+from ..theory import theory_page
 from . import regression
 from .regression import Mean, models_of, play
 
@@ -32,7 +32,7 @@ LOCAL, FEDAVG, PFEDME, DITTO, LPPROJ = "Local", "FedAvg", "pFedMe", "Ditto", "lp
 
 
 @dataclass(frozen=True)
-class Size:
+class Theorem32Size:
     """The sizes of the experiment; those of the paper's Figure 1 as defaults."""
 
     setting: Linear = Linear()
@@ -45,14 +45,16 @@ class Size:
     correlations: tuple[float, ...] = (0.0, 0.9)  # of any two coefficients of a w_k
 
 
-def covariance(size: Size, rho: float = 0.0) -> Tensor:  # -> [d, d]
+def covariance(size: Theorem32Size, rho: float = 0.0) -> Tensor:  # -> [d, d]
     """Σ_w with the same variance everywhere, and the same correlation."""
     d = size.setting.features
     one = torch.eye(d, dtype=torch.float64)
     return size.setting.heterogeneity * ((1 - rho) * one + rho * torch.ones_like(one))
 
 
-def drawn(size: Size, seed: int, rho: float = 0.0) -> tuple[Tensor, Tensor]:  # xi[N, n, d], w[N, d]
+def drawn(
+    size: Theorem32Size, seed: int, rho: float = 0.0
+) -> tuple[Tensor, Tensor]:  # xi[N, n, d], w[N, d]
     """Features and true parameters of a seed; w_k ~ N(0, Σ_w)."""
     s = size.setting
     federation, w = Linear(**{**s.as_dict(), "seed": seed}).draw()
@@ -62,7 +64,9 @@ def drawn(size: Size, seed: int, rho: float = 0.0) -> tuple[Tensor, Tensor]:  # 
     return xi, (1 - rho) ** 0.5 * w + rho**0.5 * shared
 
 
-def observed(size: Size, xi: Tensor, w: Tensor, key: list[int] | None = None) -> Federation:
+def observed(
+    size: Theorem32Size, xi: Tensor, w: Tensor, key: list[int] | None = None
+) -> Federation:
     """Training data with noise of their own; without a key, with none."""
     s = size.setting
     y = (xi @ w.unsqueeze(-1)).squeeze(-1)
@@ -74,7 +78,9 @@ def observed(size: Size, xi: Tensor, w: Tensor, key: list[int] | None = None) ->
     return Federation.from_arrays(flat, y.reshape(-1), owner, valid=0, test=0)
 
 
-def run_losses(size: Size, method: Method, seen: list[Federation], w: Tensor, seed: int) -> Tensor:
+def run_losses(
+    size: Theorem32Size, method: Method, seen: list[Federation], w: Tensor, seed: int
+) -> Tensor:
     """Losses [draws, N] of the personal models that runs end with, averaged over test noise.
 
     Exactly: σ²/2 + b/2 ||x_k - w_k||², since the features of the test data are the same.
@@ -105,10 +111,10 @@ def of_realised(loss: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Runs:
+class SeedRuns:
     """The data of one seed, and V of the methods on them."""
 
-    size: Size
+    size: Theorem32Size
     seed: int
     w: Tensor  # [N, d]
     noisy: list[Federation]
@@ -126,12 +132,12 @@ class Runs:
         return of_realised(run_losses(self.size, method, self.clean, self.w, self.seed))
 
 
-def over_lams(size: Size, seed: int) -> dict[str, Any]:
+def over_lams(size: Theorem32Size, seed: int) -> dict[str, Any]:
     """V of every method, by λ, for the true parameters of one seed."""
     s = size.setting
     xi, w = drawn(size, seed)
     noisy = [observed(size, xi, w, [seed, 2, m]) for m in range(size.draws)]
-    runs = Runs(size, seed, w, noisy, [observed(size, xi, w)])
+    runs = SeedRuns(size, seed, w, noisy, [observed(size, xi, w)])
     P = regression.subspace(size.dim, s.features, seed)
     out: dict[str, Any] = {
         LOCAL: runs.measure(regression.local(s)),
@@ -142,22 +148,22 @@ def over_lams(size: Size, seed: int) -> dict[str, Any]:
     }
     out[FEDAVG]["formula"] = linear.variance(s, math.inf, w)
     for lam in size.lams:
-        found = runs.measure(regression.pfedme(s, lam))
-        out[PFEDME].append(found | {"formula": linear.variance(s, lam, w)})
+        outcome = runs.measure(regression.pfedme(s, lam))
+        out[PFEDME].append(outcome | {"formula": linear.variance(s, lam, w)})
         if seed == 0:
             twin = runs.measure(regression.ditto(s, lam))
-            apart = max(abs(twin[k] / found[k] - 1) for k in ("clean", "realised"))
+            apart = max(abs(twin[k] / outcome[k] - 1) for k in ("clean", "realised"))
             out["apart"] = max(out["apart"], apart)
-        found = runs.measure(regression.lpproj(s, lam, size.dim))
-        out[LPPROJ].append(found | {"formula": linear.variance(s, lam, w, P)})
+        outcome = runs.measure(regression.lpproj(s, lam, size.dim))
+        out[LPPROJ].append(outcome | {"formula": linear.variance(s, lam, w, P)})
     return out
 
 
-def over_dims(size: Size, rho: float, seed: int) -> dict[int, dict[str, float]]:
+def over_dims(size: Theorem32Size, rho: float, seed: int) -> dict[int, dict[str, float]]:
     """V of lp-proj by d_sub, for true parameters whose coefficients correlate."""
     s = size.setting
     xi, w = drawn(size, seed, rho)
-    runs = Runs(size, seed, w, [], [observed(size, xi, w)])
+    runs = SeedRuns(size, seed, w, [], [observed(size, xi, w)])
     out = {}
     for dim in size.dims:
         P = regression.subspace(dim, s.features, seed)
@@ -171,13 +177,11 @@ def over_dims(size: Size, rho: float, seed: int) -> dict[int, dict[str, float]]:
 
 # -- the page -------------------------------------------------------------------------------------
 
-OPPOSITE = "by its own formula V grows with λ, as (λ / (b + λ))⁴; smaller λ is fairer"
 
-
-def write(folder: Path, size: Size | None = None) -> list[Path]:
+def write(folder: Path, size: Theorem32Size | None = None) -> list[Path]:
     """Run everything and write the page."""
     began = time.perf_counter()
-    size = size or Size()
+    size = size or Theorem32Size()
     total = size.seeds * (1 + len(size.correlations))
     with regression.progress("lp-proj-theorem32", total) as step:
         by_seed = []
@@ -190,11 +194,62 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
             for seed in range(size.seeds):
                 by_dim[rho].append(over_dims(size, rho, seed))
                 step()
-    page = Page(
-        name="lp-proj-theorem32",
-        title="lp-proj, Theorem 32: variance of test losses over clients",
-        settings=words(size),
-        claims=claims(size, by_seed, by_dim),
+    last = len(size.lams) - 1
+    lam = size.lams[last]
+    inside = [mean.holds_zero for mean in errors(size, by_seed)]
+    exact = exactness(size, by_seed)
+    alone = max(seed[LOCAL]["clean"] for seed in by_seed)
+    apart = max(seed["apart"] for seed in by_seed)
+    V = {n: [of(by_seed, n, i, "clean").value for i in range(last + 1)] for n in (PFEDME, LPPROJ)}
+    fedavg = Mean.of([seed[FEDAVG]["clean"] for seed in by_seed])
+    less = sum(a < b for a, b in zip(V[LPPROJ], V[PFEDME], strict=True))
+    printed = 2 * expected(size, PFEDME, lam)
+    ratio = Mean.of([seed[PFEDME][last]["clean"] / printed for seed in by_seed])
+    gaps = {
+        f"{lam:g}": Mean.of([s[LPPROJ][i]["realised"] - s[PFEDME][i]["realised"] for s in by_seed])
+        for i, lam in enumerate(size.lams)
+    }
+    less_uniform = [lam for lam, gap in gaps.items() if gap.value - gap.half > 0]
+    more_uniform = [lam for lam, gap in gaps.items() if gap.value + gap.half < 0]
+    return theory_page(
+        "lp-proj-theorem32",
+        facts={
+            "size": size,
+            "largest_correlation": size.correlations[-1],
+            "exact": exact,
+            "inside": sum(inside),
+            "places": len(inside),
+            "alone": alone,
+            "alone_noisy": Mean.of([seed[LOCAL]["averaged"] for seed in by_seed]).text(2),
+            "apart": apart,
+            "less": less,
+            "lams": last + 1,
+            "fedavg": fedavg.text(2),
+            "ratio": ratio.text(2),
+            "first_lam": size.lams[0],
+            "lam": lam,
+            "powers": "; ".join(
+                f"correlation {rho:g}: d_sub to the {exponent(size, seeds):.2f}"
+                for rho, seeds in by_dim.items()
+            ),
+            "V_first": V[PFEDME][0],
+            "V_last": V[PFEDME][-1],
+            "less_uniform": ", ".join(less_uniform) or "none",
+            "more_uniform": ", ".join(more_uniform) or "none",
+            "threshold": linear.lpproj_wins_from(size.setting, size.setting.heterogeneity),
+        },
+        verdicts={
+            "formula": "agrees"
+            if exact < 1e-8 and sum(inside) >= 0.8 * len(inside)
+            else "same order",
+            "local": alone < 1e-12,
+            "ditto": apart < 1e-8,
+            "order": less == len(size.lams) and V[PFEDME][last] < fedavg.value,
+            "printed": "agrees" if abs(ratio.value - 1) <= ratio.half else "differs",
+            "dims": "agrees",
+            "fairness": V[PFEDME] != sorted(V[PFEDME]),
+            "realised": not less_uniform,
+        },
         tables={
             f"Variance of expected losses, mean over {size.seeds} seeds ± 95 % interval": rows(
                 size, by_seed
@@ -204,9 +259,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
         figures={"by_seed": by_seed, "by_dim": {f"{r:g}": v for r, v in by_dim.items()}},
         panels=panels(size, by_seed, by_dim),
         seconds=time.perf_counter() - began,
-        order=21,
-    )
-    return page.write(folder)
+    ).write(folder)
 
 
 # -- what came out --------------------------------------------------------------------------------
@@ -214,14 +267,14 @@ def of(by_seed: list[dict[str, Any]], name: str, i: int, kind: str) -> Mean:
     return Mean.of([one[name][i][kind] for one in by_seed])
 
 
-def expected(size: Size, name: str, lam: float) -> float:
+def expected(size: Theorem32Size, name: str, lam: float) -> float:
     """E V over w_k ~ N(0, Σ_w): eqs. (46) to (48), corrected by the factor 1/2."""
     S = covariance(size)
     P = torch.eye(size.setting.features, dtype=torch.float64)[: size.dim]
     return linear.expected_variance(size.setting, lam, S, P if name == LPPROJ else None)
 
 
-def rows(size: Size, by_seed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     out = []
     for i, lam in enumerate(size.lams):
         row: dict[str, Any] = {"λ": f"{lam:g}"}
@@ -234,25 +287,25 @@ def rows(size: Size, by_seed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def dim_rows(size: Size, by_dim: dict[float, list[Any]]) -> list[dict[str, Any]]:
+def dim_rows(size: Theorem32Size, by_dim: dict[float, list[Any]]) -> list[dict[str, Any]]:
     out = []
     for dim in size.dims:
         row: dict[str, Any] = {"d_sub": dim}
-        for rho, found in by_dim.items():
-            formula = np.mean([one[dim]["mean_formula"] for one in found])
+        for rho, outcome in by_dim.items():
+            formula = np.mean([one[dim]["mean_formula"] for one in outcome])
             row[f"correlation {rho:g}: formula"] = f"{formula:.3g}"
-            row[f"correlation {rho:g}: runs"] = Mean.of([o[dim]["clean"] for o in found]).text()
+            row[f"correlation {rho:g}: runs"] = Mean.of([o[dim]["clean"] for o in outcome]).text()
         out.append(row)
     return out
 
 
-def exponent(size: Size, found: list[dict[int, dict[str, float]]]) -> float:
+def exponent(size: Theorem32Size, outcome: list[dict[int, dict[str, float]]]) -> float:
     """Of V as a power of d_sub, by least squares on logarithms of the means of runs."""
-    V = [np.mean([one[dim]["clean"] for one in found]) for dim in size.dims]
+    V = [np.mean([one[dim]["clean"] for one in outcome]) for dim in size.dims]
     return float(np.polyfit(np.log(size.dims), np.log(V), 1)[0])
 
 
-def errors(size: Size, by_seed: list[dict[str, Any]]) -> list[Mean]:
+def errors(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[Mean]:
     """Runs with noise minus (45) at the true parameters of each seed, for every λ and method."""
     cells = [(n, i) for n in (PFEDME, LPPROJ) for i in range(len(size.lams))]
     off = [[one[n][i]["averaged"] - one[n][i]["formula"] for one in by_seed] for n, i in cells]
@@ -260,126 +313,15 @@ def errors(size: Size, by_seed: list[dict[str, Any]]) -> list[Mean]:
     return [Mean.of(by_one) for by_one in off]
 
 
-def exactness(size: Size, by_seed: list[dict[str, Any]]) -> float:
+def exactness(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> float:
     """The largest relative difference between runs without noise and (45)."""
     cells = [one[n][i] for one in by_seed for n in (PFEDME, LPPROJ) for i in range(len(size.lams))]
     cells += [one[FEDAVG] for one in by_seed]
     return max(abs(cell["clean"] / cell["formula"] - 1) for cell in cells)
 
 
-def claims(
-    size: Size, by_seed: list[dict[str, Any]], by_dim: dict[float, list[Any]]
-) -> list[Claim]:
-    last = len(size.lams) - 1
-    lam = size.lams[last]
-    inside = [m.holds_zero for m in errors(size, by_seed)]
-    exact = exactness(size, by_seed)
-    fits = exact < 1e-8 and sum(inside) >= 0.8 * len(inside)
-    alone = max(one[LOCAL]["clean"] for one in by_seed)
-    noisy = Mean.of([one[LOCAL]["averaged"] for one in by_seed])
-    apart = max(one["apart"] for one in by_seed)
-    V = {n: [of(by_seed, n, i, "clean").value for i in range(last + 1)] for n in (PFEDME, LPPROJ)}
-    top = Mean.of([one[FEDAVG]["clean"] for one in by_seed])
-    less = sum(a < b for a, b in zip(V[LPPROJ], V[PFEDME], strict=True))
-    holds = less == len(size.lams) and V[PFEDME][last] < top.value
-    ratio = Mean.of(
-        [one[PFEDME][last]["clean"] / (2 * expected(size, PFEDME, lam)) for one in by_seed]
-    )
-    powers = {rho: exponent(size, found) for rho, found in by_dim.items()}
-    rises = V[PFEDME] == sorted(V[PFEDME])
-    return [
-        Claim(
-            "V of given clients is (b²/4) (λ/(b + λ))⁴ times the variance of ‖P(w̄ - w_k)‖² (45)",
-            f"runs without noise have it to {exact:.0e} of its size; those with noise agree "
-            f"within the 95 % interval in {sum(inside)} of {len(inside)} places",
-            "agrees" if fits else "same order",
-        ),
-        Claim(
-            "V^loc = 0",
-            f"{alone:.0e} without noise; {noisy.text(2)} with noise averaged out",
-            "agrees" if alone < 1e-12 else "differs",
-            "" if alone < 1e-12 else "not found",
-        ),
-        Claim(
-            "V^Di = V^Me",
-            f"V of the two differs by at most {apart:.0e} of its size in runs",
-            "agrees" if apart < 1e-8 else "differs",
-            "" if apart < 1e-8 else "not found",
-        ),
-        Claim(
-            "E V^loc ≤ E V^l2 ≤ E V^Me ≤ E V^Avg for every λ (Proposition 18)",
-            f"lp-proj below pFedMe at {less} of {last + 1} λ; FedAvg, {top.text(2)}, above all",
-            "agrees" if holds else "differs",
-            "" if holds else "not found",
-        ),
-        Claim(
-            "E V as printed in (46) to (48)",
-            f"runs give {ratio.text(2)} times it (pFedMe, λ = {lam:g})",
-            "agrees" if abs(ratio.value - 1) <= ratio.half else "differs",
-            "step (d) of (49) loses a factor 1/2: that half of it is meant",
-        ),
-        Claim(
-            "E V^l2 = O(d_sub²)",
-            "; ".join(f"correlation {r:g}: d_sub to the {p:.2f}" for r, p in powers.items())
-            + f" (runs, λ = {size.dims_lam:g})",
-            "agrees",
-            "an upper bound: the square is reached only where the coefficients correlate",
-        ),
-        Claim(
-            "larger λ leads to more fairness",
-            f"V of pFedMe goes from {V[PFEDME][0]:.2g} at λ = {size.lams[0]:g} to "
-            f"{V[PFEDME][-1]:.2g} at λ = {lam:g}",
-            "differs" if rises else "agrees",
-            OPPOSITE if rises else "",
-        ),
-        _realised(size, by_seed),
-    ]
-
-
-def _realised(size: Size, by_seed: list[dict[str, Any]]) -> Claim:
-    """Proposition 18 read for the losses of a single run."""
-    s = size.setting
-    threshold = linear.lpproj_wins_from(s, s.heterogeneity)
-    gaps = [
-        Mean.of([one[LPPROJ][i]["realised"] - one[PFEDME][i]["realised"] for one in by_seed])
-        for i in range(len(size.lams))
-    ]
-    less = [f"{lam:g}" for lam, g in zip(size.lams, gaps, strict=True) if g.value - g.half > 0]
-    more = [f"{lam:g}" for lam, g in zip(size.lams, gaps, strict=True) if g.value + g.half < 0]
-    return Claim(
-        "lp-proj always brings more uniform test losses, no matter what λ is (after Proposition "
-        "18), read for the losses of a single run",
-        f"less uniform at λ = {', '.join(less) or 'none'}, more uniform at λ = "
-        f"{', '.join(more) or 'none'}",
-        "differs" if less else "agrees",
-        "the noise of training is in the losses of a run, and pFedMe averages more of it away; "
-        f"for many clients lp-proj is fairer from λ = {threshold:.3g} on"
-        if less
-        else "",
-    )
-
-
-# -- the page -------------------------------------------------------------------------------------
-def words(size: Size) -> str:
-    s = size.setting
-    return f"""\
-Federated linear regression without malicious clients: n = {s.samples}, N = {s.clients},
-d = {s.features}, d_sub = {size.dim}, b = {s.b:g}, σ = {s.noise:g},
-w_k ~ N(0, {s.heterogeneity:g} I) (the settings of Figure 1; the theorem has none). V is the
-population variance over clients of the test losses, which the theorem averages over the noise of
-training and test data.
-
-Runs: `il.run` of `local`, `fedavg`, `pfedme`, `ditto` (seed 0) and `lp-proj` (p = 2, orthonormal
-P), float64, with step sizes that make a round the paper's. {size.seeds} seeds draw w_k, features
-and P. *Runs* have data without noise, which adds the same to every client's expected loss; *runs
-with noise* estimate V without bias from {size.draws} draws of the noise. *Realised* (third panel)
-is the variance of the losses of a single run, with the noise of its training data in them; its
-formula is not in the paper. For d_sub, λ = {size.dims_lam:g}, and w_k also with a correlation of
-{size.correlations[-1]:g} between any two coefficients. *As printed*: (46) to (48)."""
-
-
 def panels(
-    size: Size, by_seed: list[dict[str, Any]], by_dim: dict[float, list[Any]]
+    size: Theorem32Size, by_seed: list[dict[str, Any]], by_dim: dict[float, list[Any]]
 ) -> list[Panel]:
     lams = list(size.lams)
     grid = np.geomspace(lams[0], lams[-1], 40).tolist()
@@ -401,13 +343,13 @@ def panels(
     alone = linear.realised_variance(size.setting, 0.0, S)
     third.append(Line("Local, formula", ends, [alone] * 2, style=3, formula=True))
     second: list[Line] = []
-    for style, (rho, found) in enumerate(by_dim.items()):
+    for style, (rho, outcome) in enumerate(by_dim.items()):
         dims = list(map(float, size.dims))
-        formula = [float(np.mean([o[d]["mean_formula"] for o in found])) for d in size.dims]
+        formula = [float(np.mean([o[d]["mean_formula"] for o in outcome])) for d in size.dims]
         second.append(
             Line(f"correlation {rho:g}, formula", dims, formula, style=style + 3, formula=True)
         )
-        means = [Mean.of([o[d]["clean"] for o in found]) for d in size.dims]
+        means = [Mean.of([o[d]["clean"] for o in outcome]) for d in size.dims]
         second.append(_band(f"correlation {rho:g}, runs", dims, means, style + 3))
     threshold = linear.lpproj_wins_from(size.setting, size.setting.heterogeneity)
     return [
