@@ -1,6 +1,6 @@
 """The public names of idiolect and the modules that define them."""
 
-from . import data, methods, models, projections, solvers
+from . import data, methods, models, projections, report, solvers, study
 from .attacks import Attack
 from .channels import Stage
 from .core import streams
@@ -41,7 +41,9 @@ from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
 from .run.run import Interrupted, run
+from .run.session import Start
 from .run.settings import Settings
+from .server import rules
 from .server.rules import Rule, Wrapper
 from .study.advise.advice import Advice
 from .study.advise.advise import advise
@@ -100,6 +102,7 @@ __all__ = [
     "Split",
     "Splits",
     "Stage",
+    "Start",
     "State",
     "Sweep",
     "Task",
@@ -121,10 +124,13 @@ __all__ = [
     "paired_difference",
     "pipeline",
     "projections",
+    "report",
+    "rules",
     "run",
     "solvers",
     "splits",
     "streams",
+    "study",
     "sweep",
     "tune",
 ]

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.study.sweep import Stock
-from idiolect.task.task import Task
+from idiolect import Federation, Task, data, models
+from idiolect.study import Stock
 
 
 @dataclass(frozen=True)

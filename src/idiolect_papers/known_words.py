@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from idiolect.data.federation import Federation
-from idiolect.data.read.sequences import IGNORED
+from idiolect import Federation
+
+IGNORED = -100  # a target that does not count, as in torch
 
 
 def known_words(federation: Federation) -> Federation:

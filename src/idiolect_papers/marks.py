@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from idiolect.host.scores import interval
+from idiolect import interval
 
 AGREES, ORDER, DIFFERS, NOT_RUN = "agrees", "same order", "differs", "not run"
 MARKS = {AGREES: "✓", ORDER: "~", DIFFERS: "✗", NOT_RUN: "·"}

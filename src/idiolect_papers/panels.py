@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.core.knobs import SettingError
-from idiolect.report.plots import COLOURS, GREY, INK, STYLES
+from idiolect import SettingError
+from idiolect.report import COLOURS, GREY, INK, STYLES
 
 COLUMNS = 3  # panels side by side
 EVEN = {4: 2, 8: 4}  # so many panels: so many side by side, none left alone

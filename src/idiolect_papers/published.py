@@ -1,4 +1,4 @@
-"""The numbers that papers print: CSV files beside this one, a file per table.
+"""The numbers that papers print: published/NAME.csv, a file per table.
 
 A cell is a mean, or a mean ± what the paper prints beside it; ★ where a run had no result, ? where
 the text of the paper we have is not legible.
@@ -19,7 +19,7 @@ def read_rows(name: str) -> list[dict[str, str]]:
     >>> read_rows("lp-proj-table2")[0]["method"]
     'pFedMe'
     """
-    text = resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
+    text = resources.files(__package__).joinpath("published", f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -18,15 +18,16 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from idiolect.core.knobs import SettingError
-from idiolect.run.identity import package_source
-from idiolect.study.many import finish
-from idiolect.study.progress import job_progress
-from idiolect.study.search import search
-from idiolect.study.sweep import Setting, Stock, sweep_settings
+import torch
+
+from idiolect import SettingError
+from idiolect.study import Setting, Stock, finish, job_progress, sweep_settings
+from idiolect.study import search_settings as search
 
 K = TypeVar("K")
 Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it
@@ -123,6 +124,28 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
 
 
 # -- runs that are not settings of a sweep --------------------------------------------------------
+@cache
+def source_digest() -> str:
+    """A digest of the code of idiolect and of this package."""
+    digest = hashlib.sha256()
+    for package in ("idiolect", __package__):
+        root = Path(str(resources.files(package)))
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread, as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @dataclass(frozen=True)
 class Work:
     """One run: a frozen dataclass of plain fields whose `train` gives plain data."""
@@ -136,7 +159,7 @@ class Work:
 
     def key(self) -> str:
         """A digest of its fields and of the code."""
-        text = json.dumps([package_source(), type(self).__name__, asdict(self)], sort_keys=True)
+        text = json.dumps([source_digest(), type(self).__name__, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def describe(self) -> str:
@@ -151,11 +174,11 @@ def finished(
 ) -> dict[W, dict[str, Any]]:
     """The results of all runs, with progress on stderr.
 
-    They are stored while the experiment runs, so that the same command goes on where it was; what
-    is stored is removed when all are there.
+    They are stored while the experiment runs, so that the same command resumes it, and removed when
+    all are there.
     """
-    kept = folder / f".{name}.jsonl"
+    path = folder / f".{name}.jsonl"
     with job_progress(jobs) as bar:
-        results = finish(jobs, kept, workers, bar.report)
-    kept.unlink(missing_ok=True)
+        results = finish(jobs, path, workers, bar.report)
+    path.unlink(missing_ok=True)
     return results

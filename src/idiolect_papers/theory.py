@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from idiolect.host.scores import interval
+from idiolect import interval
 
 from .page import Claim, Page, judged
 from .panels import Line

@@ -17,7 +17,7 @@ from idiolect.methods import make_method
 from idiolect.run.settings import Settings
 from idiolect.study import many as grid_jobs
 from idiolect.study.grids import grid_of, paper_grid, paper_settings, papers
-from idiolect.study.search import Criterion, error_over_clients, search
+from idiolect.study.search import Criterion, error_over_clients, search_settings
 from idiolect.study.space import derived_space, read_space
 from idiolect.study.sweep import Setting, Stock, Trial
 from idiolect.study.tpe import PrunedTrial
@@ -77,7 +77,7 @@ def test_a_search_has_no_test_data(monkeypatch):
         return train(trial, *more)
 
     monkeypatch.setattr(Trial, "trained", looking)
-    search(points(0.1), stock(), [0], jobs=1)
+    search_settings(points(0.1), stock(), [0], jobs=1)
     tuned("fedavg", space=SPACE, trials=2)
     assert len(seen) == 3
     for data in seen:
@@ -93,21 +93,21 @@ def test_a_run_without_test_data_trains_the_same():
 
 
 def test_a_target_on_test_data_stops_no_search():
-    found = search(points(0.1, target_value=0.01, rounds=3), stock(), [0], jobs=1)
+    found = search_settings(points(0.1, target_accuracy=0.01, rounds=3), stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] == 3
     assert found.best().run["target_value"] == 0.01  # as it was given
 
 
 def test_patience_is_kept_in_a_search():
     some = points(0.3, patience=1, patience_metric="accuracy", rounds=30)
-    found = search(some, stock(), [0], jobs=1)
+    found = search_settings(some, stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] < 30
 
 
 # -- criteria --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["pooled", "clients", "worst10"])
 def test_a_criterion_is_the_figure_of_that_name(kind):
-    found = search(points(0.01, 0.3), stock(), [0], kind, jobs=1)
+    found = search_settings(points(0.01, 0.3), stock(), [0], kind, jobs=1)
     names = {"pooled": "mean", "clients": "mean_of_clients", "worst10": "worst10"}
     for standing in found.standings():
         alone = il.run(standing.setting.method, model, DATA, threads=1, **SMALL).summary()
@@ -170,14 +170,14 @@ def test_the_worst_tenth_depends_on_its_own_clients_alone():
 def test_equal_settings_are_ties_and_the_first_is_chosen():
     some = [*points(0.1), *points(0.1)]
     some[1] = replace(some[1], varied={"lr": "the same"})
-    found = search(some, stock(), [0, 1], jobs=1)
+    found = search_settings(some, stock(), [0, 1], jobs=1)
     assert found.best() is some[0]
     (tie,) = found.ties()
     assert tie.gap == 0 and tie.tied and len(tie.by_seed) == 2
 
 
 def test_a_setting_that_learns_nothing_is_no_tie():
-    found = search(points(0.5, 1e-9, rounds=30), stock(), [0, 1], jobs=1)
+    found = search_settings(points(0.5, 1e-9, rounds=30), stock(), [0, 1], jobs=1)
     assert found.best().varied == {"lr": 0.5} and not found.ties()
     worse = found.standings()[1]
     assert worse.gap > worse.error > 0
@@ -224,7 +224,7 @@ def test_fields_that_are_given_are_not_varied():
 
 def test_settings_of_a_paper_can_be_searched():
     some = paper_settings("lp-proj", "lbgm", il.Task(model), SMALL, {"lr": 0.1, "steps": 1})
-    found = search(some, stock(), [0], jobs=1)
+    found = search_settings(some, stock(), [0], jobs=1)
     assert len(found.rows()) == 3 and found.names == ["lbgm"]
     assert "lbgm(threshold=" in found.best("lbgm").run["channel"]
     with pytest.raises(SettingError, match="'dgc' is not accepted; one of lbgm"):

@@ -21,6 +21,7 @@ from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
 from .lpproj import LpProj
+from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
 from .rsa import Rsa

@@ -1,4 +1,7 @@
-"""The grids of papers, which come with the package as data (idiolect/grids/*.toml).
+"""The grids of papers: TOML files of packages that register them, as idiolect_papers does.
+
+A package registers grids/PAPER.toml by an entry point of the group `idiolect.grids`: the paper's
+name, and the package's.
 
 >>> [name for name in papers()]
 ['lp-proj', 'ffgg', 'feddeper']
@@ -17,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from ..core.knobs import SettingError, build, nearest
@@ -29,13 +34,12 @@ from .compare import Row
 from .space import Axis, combinations
 from .sweep import Setting
 
-PAPERS = ("lp-proj", "ffgg", "feddeper")  # where a method is in several, the first has it
 ANY = "paper"  # whichever of them has the method
 _PART = re.compile(r"\s*([0-9.e-]+) ([dT])\s*")  # "0.02 d": a part of the model's size, or of T
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One candidate."""
 
     fields: dict[str, Any]  # of the method
@@ -58,7 +62,7 @@ class PaperGrid:
 
     def points(
         self, d: int, rounds: int = 200, given: Mapping[str, Any] | None = None
-    ) -> list[Point]:
+    ) -> list[GridPoint]:
         """All candidates for a model of d numbers; fields that are `given` are not varied."""
         found = []
         fixed = dict(given or {})
@@ -72,21 +76,33 @@ class PaperGrid:
             own = {n: v for n, v in every.items() if n not in _RUN and n not in _used(self.run)}
             filled = {n: _filled(v, every, d, rounds) for n, v in runs.items()}
             varied = ({"settings of": column["of"]} if column else {}) | chosen
-            found.append(Point({**self.fields, **own, **fixed}, filled, varied))
+            found.append(GridPoint({**self.fields, **own, **fixed}, filled, varied))
         return found
 
 
 _RUN = {f.name for f in fields(Settings)}
 
 
+@cache
+def _packages() -> dict[str, str]:
+    """Papers whose grids are installed, and the packages that have them.
+
+    Where a method is in several papers, the first has it.
+    """
+    registered = {entry.name: entry.value for entry in entry_points(group="idiolect.grids")}
+    if not registered and find_spec("idiolect_papers"):  # in a checkout that is not installed
+        return dict.fromkeys(("lp-proj", "ffgg", "feddeper"), "idiolect_papers")
+    return registered
+
+
 def papers() -> dict[str, dict[str, PaperGrid]]:
     """All grids: paper -> the paper's method -> its candidates."""
-    return {paper: _read(paper) for paper in PAPERS}
+    return {paper: _read(paper) for paper in _packages()}
 
 
 @cache
 def _read(paper: str) -> dict[str, PaperGrid]:
-    text = resources.files("idiolect").joinpath("grids", f"{paper}.toml").read_text("utf-8")
+    text = resources.files(_packages()[paper]).joinpath("grids", f"{paper}.toml").read_text("utf-8")
     content = tomllib.loads(text)
     source = content.pop("paper")
     return {name: PaperGrid(source, name, **entry) for name, entry in content.items()}
@@ -98,13 +114,13 @@ def grid_of(paper: str, name: str) -> PaperGrid:
     >>> grid_of("paper", "ditto").grid["lam"]
     [0.1, 1.0, 10.0]
     """
-    if paper not in (*PAPERS, ANY):
-        raise nearest(paper, (*PAPERS, ANY), "grid of a paper")
-    for one in PAPERS if paper == ANY else (paper,):
+    if paper not in (*_packages(), ANY):
+        raise nearest(paper, (*_packages(), ANY), "grid of a paper")
+    for one in _packages() if paper == ANY else (paper,):
         if name in _read(one):
             return _read(one)[name]
     which = "no paper has" if paper == ANY else f"the grid of {paper} has not"
-    known = "; ".join(f"{one}: {', '.join(_read(one))}" for one in PAPERS)
+    known = "; ".join(f"{one}: {', '.join(_read(one))}" for one in _packages())
     raise SettingError(
         f"grid: {paper!r} is not accepted for {name}, which {which}; the grids of papers are "
         f"{known}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
@@ -196,7 +212,7 @@ class Contender:
     own: dict[str, Any] = field(default_factory=dict)  # those of this one alone; they win
     plan: Plan | None = None  # where data and model have names too
     base: Method | None = None  # an object of the user's
-    points: dict[Setting, Point] = field(default_factory=dict)  # all candidates so far
+    points: dict[Setting, GridPoint] = field(default_factory=dict)  # all candidates so far
 
     @property
     def kind(self) -> type[Method]:
@@ -208,7 +224,7 @@ class Contender:
             return build(type(self.base), {**self.base.as_dict(), **fields}, self.name)
         return make_method(self.method, **fields)
 
-    def setting(self, point: Point) -> Setting:
+    def setting(self, point: GridPoint) -> Setting:
         """A candidate as a setting that can be run."""
         made = Setting(
             self.make(point.fields),
@@ -235,12 +251,12 @@ class Contender:
             found.append(self.setting(self.point(named)))
         return found
 
-    def point(self, chosen: Mapping[str, Any]) -> Point:
+    def point(self, chosen: Mapping[str, Any]) -> GridPoint:
         """A candidate from values by name: of fields of the method, or of settings of the run."""
         places = {name: Axis(name, ()) for name in chosen}
         fields = {a.key: chosen[n] for n, a in places.items() if a.place(self.kind) == "method"}
         run = {a.key: chosen[n] for n, a in places.items() if a.place(self.kind) == "run"}
-        return Point({**self.given, **fields}, run, dict(chosen))
+        return GridPoint({**self.given, **fields}, run, dict(chosen))
 
     def final_row(self, setting: Setting, settings: Mapping[str, Any]) -> Row:
         """What the final run runs; `settings` are those that all methods share."""

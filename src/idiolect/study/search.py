@@ -333,7 +333,7 @@ class Search:
         return [*ranked, *self.stopped]
 
 
-def search(
+def search_settings(
     points: Sequence[Setting],
     stock: Stock,
     seeds: Sequence[int],

@@ -133,9 +133,9 @@ def splits(
     method = read_method(start)
     bound = whole.under(chosen.numerics(chosen.seed))
     found = [
-        Candidate(NOTHING),
+        SplitCandidate(NOTHING),
         *candidates(bound, parts, rank, adapter),
-        Candidate(EVERYTHING),
+        SplitCandidate(EVERYTHING),
     ]
     steps = chosen.finetune_steps or STEPS
     rates = [chosen.finetune_lr] if "finetune_lr" in settings else RATES
@@ -212,7 +212,7 @@ def _one(
     measure: Measure,
     task: Task,
     start: Tensor,
-    candidate: Candidate,
+    candidate: SplitCandidate,
     rates: list[float],
     tell: Callable[[str], None],
     place: str,
@@ -225,7 +225,7 @@ def _one(
 
 
 def _row(
-    candidate: Candidate,
+    candidate: SplitCandidate,
     plain_task: Task,
     bound: Task,
     seeds: list[Measured],
@@ -355,7 +355,7 @@ EVERYTHING = "all"  # a whole model for each
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SplitCandidate:
     """A part that could be private, as `part` of a method names it."""
 
     part: str
@@ -384,7 +384,7 @@ class Candidate:
         return adapted, split, torch.cat([x0, start[task.d :]])
 
 
-def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
+def candidates(task: Task, given: str, rank: int, kind: str) -> list[SplitCandidate]:
     """Those that the user names, separated by semicolons, or all that the structure shows.
 
     >>> task = Task(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
@@ -396,7 +396,7 @@ def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
     rank = check("rank", rank, knob(4, "the inner width of added adapters; 0 = none", low=0), int)
     parts = task.layout.parts
     texts = [text.strip() for text in given.split(";") if text.strip()] or _all(parts)
-    found: dict[bytes, Candidate] = {}
+    found: dict[bytes, SplitCandidate] = {}
     for text in texts:
         if "adapter" in text.split(",") and not parts.adapter:
             continue
@@ -409,9 +409,9 @@ def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
             continue
         key = split.w.cpu().numpy().tobytes()
         first = found.get(key)
-        found[key] = Candidate(text) if first is None else _also(first, text)
+        found[key] = SplitCandidate(text) if first is None else _also(first, text)
     if rank and not parts.adapter:
-        found[b"adapter"] = Candidate("adapter", (), rank, kind)
+        found[b"adapter"] = SplitCandidate("adapter", (), rank, kind)
     if not found:
         raise SettingError(
             "parts: this model has one layer alone, and no part of it could be shared while "
@@ -420,8 +420,8 @@ def candidates(task: Task, given: str, rank: int, kind: str) -> list[Candidate]:
     return list(found.values())
 
 
-def _also(first: Candidate, text: str) -> Candidate:
-    return Candidate(first.part, (*first.also, text))
+def _also(first: SplitCandidate, text: str) -> SplitCandidate:
+    return SplitCandidate(first.part, (*first.also, text))
 
 
 def _all(parts: Parts) -> list[str]:

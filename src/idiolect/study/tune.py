@@ -22,10 +22,10 @@ from ..run.typed_settings import RunSettings
 from ..task.task import Task
 from .compare import Reporter, compare
 from .comparison import Comparison, refuse_taken
-from .grids import ANY, PAPERS, Contender, read_contenders
+from .grids import ANY, Contender, papers, read_contenders
 from .manifest import COMPARE
 from .results import SWEEP
-from .search import Search, check_validation_data, search
+from .search import Search, check_validation_data, search_settings
 from .space import (
     Axis,
     Space,
@@ -149,7 +149,7 @@ def read_how(
         if named:
             raise SettingError(
                 f"grid: {named[0]!r} is not accepted beside another one; either the grid of a "
-                f"paper ({', '.join((ANY, *PAPERS))}) or your own, NAME=VALUE,VALUE,..."
+                f"paper ({', '.join((ANY, *papers()))}) or your own, NAME=VALUE,VALUE,..."
             )
     axes = tuple(read_axes(texts))
     if not axes:
@@ -302,7 +302,7 @@ class Work:
             else:
                 points += contender.of_axes(self.how.axes)
         folder = None if self.directory is None else self.directory / SEARCH
-        return search(
+        return search_settings(
             points,
             self.stock,
             seeds,

@@ -1,1 +1,9 @@
-"""A task: model and loss as functions of rows x[K, d]."""
+"""A task: model and loss as functions of rows x[K, d].
+
+The public names are those of `__init__.pyi`: what a task of one's own, with its own loss and
+gradients, is built from.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

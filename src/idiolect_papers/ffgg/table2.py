@@ -25,7 +25,7 @@ from idiolect.methods.local import Local
 from idiolect.run.result import Result
 from idiolect.run.run import run
 from idiolect.run.session import Start
-from idiolect.study.splits import Candidate
+from idiolect.study.splits import SplitCandidate as Candidate
 from idiolect.task.task import Task
 
 from ..known_words import known_words

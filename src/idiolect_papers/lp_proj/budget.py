@@ -11,17 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import FedAvg, Local, make_method
-from idiolect.report.format import count, goal, number, size
-from idiolect.report.plots import curve_picture
-from idiolect.report.targets import Curve, Goals, curve
-from idiolect.study.grids import grid_of
-from idiolect.study.results import mean_over_seeds
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import FedAvg, Federation, Local, Method, Task, data, make_method, models
+from idiolect.report import Curve, Goals, count, curve, curve_picture, goal, number, size
+from idiolect.study import Setting, Stock, grid_of, mean_over_seeds
 
 from ..marks import Cell, Figure
 from ..page import Page

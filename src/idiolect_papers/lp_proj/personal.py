@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from idiolect import data, models
-from idiolect.core.documents import plain
-from idiolect.core.files import write_json
-from idiolect.data.download import where
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import Local, make_method
-from idiolect.study.collaboration import pearson
-from idiolect.study.grids import Point, grid_of
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+import numpy as np
+
+from idiolect import Federation, Local, Method, Task, data, make_method, models
+from idiolect.data import where
+from idiolect.study import GridPoint as Point
+from idiolect.study import Setting, Stock, grid_of
 
 from ..runs import Runs
 
@@ -299,25 +295,23 @@ class _Measuring:
         found = self.runs(points, self.stock, range(self.size.seeds), ("by_round", "by_client"))
         self.spent += sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
         alone = found.get(EQUAL) or found.get("local")
-        return plain(
-            {
-                "title": self.case.title,
-                "clients": self.federation.clients,
-                "parameters": self.task.d,
-                "heard": self.case.sample(self.federation.clients),
-                "scale": self.size.text,
-                "note": self.case.note,
-                "cpu_seconds": self.spent,
-                "rows": {
-                    row: {
-                        "chosen": _chosen(row, methods[row], chosen),
-                        **_figures(summaries),
-                        "collaboration": _collaboration(summaries, alone),
-                    }
-                    for row, summaries in found.items()
-                },
-            }
-        )
+        return {
+            "title": self.case.title,
+            "clients": self.federation.clients,
+            "parameters": self.task.d,
+            "heard": self.case.sample(self.federation.clients),
+            "scale": self.size.text,
+            "note": self.case.note,
+            "cpu_seconds": self.spent,
+            "rows": {
+                row: {
+                    "chosen": _chosen(row, methods[row], chosen),
+                    **_figures(summaries),
+                    "collaboration": _collaboration(summaries, alone),
+                }
+                for row, summaries in found.items()
+            },
+        }
 
 
 def _chosen(row: str, method: Method, chosen: dict[str, Point]) -> str:
@@ -358,13 +352,19 @@ def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _collaboration(
     summaries: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]] | None
-) -> list[float]:
+) -> list[float | None]:
     """By seed: the correlation over clients of accuracy alone with accuracy in the end."""
 
-    def each(summary: dict[str, Any]) -> list[float]:
-        return [row["test_accuracy"] for row in summary["by_client"]]
+    def deviations(summary: dict[str, Any]) -> np.ndarray:
+        accuracy = np.array([row["test_accuracy"] for row in summary["by_client"]], float)
+        return accuracy - accuracy.mean()
 
-    return [pearson(each(b), each(s)) for s, b in zip(summaries, alone or (), strict=False)]
+    correlations: list[float | None] = []
+    for summary, own in zip(summaries, alone or (), strict=False):
+        a, b = deviations(own), deviations(summary)
+        size = math.sqrt(float(a @ a) * float(b @ b))
+        correlations.append(float(np.clip(a @ b / size, -1, 1)) if size > 0 else None)
+    return correlations
 
 
 # -- stored ---------------------------------------------------------------------------------------
@@ -375,4 +375,4 @@ def stored(path: Path) -> Outcome:
 
 def store(path: Path, found: Outcome) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, found)
+    path.write_text(json.dumps(found), "utf-8")

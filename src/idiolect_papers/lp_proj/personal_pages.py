@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from idiolect import paired_difference
-from idiolect.core.knobs import nearest
 
 from ..marks import Cell, Figure
 from ..page import Claim, Page
 from ..panels import Line, Panel
+from ..reproduce import unknown
 from .personal import CASES, EQUAL, METHODS, UNTIED, VOLUME, Case, Outcome, outcome, store, stored
 
 COLUMNS = ("train loss", "variance of train loss", "accuracy", "variance of accuracy")
@@ -431,7 +431,7 @@ def write_table4(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Pat
     """Run what is not stored yet, all data sets or some, and write the page of what there is."""
     for title in only:
         if title not in CASES:
-            raise nearest(title, CASES, "data set of Table 4")
+            raise unknown(title, CASES, "data set of Table 4")
     found = measured(folder, scale, only or EVERY, CASES)
     return table("lp-proj-table4", "Table 4", found, EVERY, scale).write(folder)
 

@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.host.scores import interval
-from idiolect.method import Method
-from idiolect.methods import make_method
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import Federation, Method, Task, data, interval, make_method, models
+from idiolect.study import Setting, Stock
 
 from ..runs import Summary
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from idiolect.core.knobs import SettingError
+from idiolect import SettingError
 
 from ..runs import Runs, stored_runs
 from .robustness import (

@@ -10,12 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.download import where
-from idiolect.method import Method
-from idiolect.methods import Local, make_method
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import Local, Method, Task, data, make_method, models
+from idiolect.data import where
+from idiolect.study import Setting, Stock
 
 from ..marks import Cell, Figure
 from ..page import Page

@@ -11,14 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.download import where
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import FedAvg, Local, PFedMe, make_method
-from idiolect.report.format import size as bytes_text
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import FedAvg, Federation, Local, Method, PFedMe, Task, data, make_method, models
+from idiolect.data import where
+from idiolect.report import size as bytes_text
+from idiolect.study import Setting, Stock
 
 from ..marks import Cell, Figure
 from ..page import Page

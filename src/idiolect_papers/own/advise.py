@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from idiolect import models
-from idiolect.data.federation import Federation
+from idiolect import Advice, Federation, Result, Task, advise, make_method, models, run
 from idiolect.data.sets.regression import Logistic
 from idiolect.data.sets.synthetic import Synthetic
-from idiolect.methods import make_method
-from idiolect.run.identity import package_source
-from idiolect.run.result import Result
-from idiolect.run.run import run
-from idiolect.study.advise.advice import Advice
-from idiolect.study.advise.advise import advise
-from idiolect.task.task import Task
 
 from ..closed_forms import logistic
+from ..runs import Work
 
 DATA_SEED = 14  # data seed: none that was looked at while the advice was written
 SYNTHETIC, LOGISTIC, DIGITS = "synthetic", "logistic", "digits"
@@ -177,16 +168,12 @@ TRUTH_SEED = 100  # seed of the truth's trainings: others than those of the advi
 
 
 @dataclass(frozen=True)
-class CaseJob:
-    """A case and what is spent on it; a job of `run.grid`."""
+class CaseJob(Work):
+    """A case, and the compute and seeds of its advice."""
 
     case: Case
     gradients: int
     seeds: int
-
-    def key(self) -> str:
-        parts = [asdict(self), METHODS, TRUTH_SEEDS, package_source()]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def cost(self) -> float:
         return self.case.clients * self.case.samples + 2000

@@ -1,53 +1,18 @@
-"""Progress of the cases on stderr."""
+"""The page: every case with its advice and its truth, and how often the two agree."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from idiolect.study.many import finish
-
 from ..page import Claim, Page
 from ..panels import Line, Panel
+from ..runs import finished
 from .advise import DIGITS, LOGISTIC, METHODS, SYNTHETIC, TRUTH_SEEDS, Case, CaseJob, Sizes
-
-
-class Bar:
-    """A bar over all cases, and a line for each that is done."""
-
-    def __init__(self, jobs: Sequence[CaseJob]):
-        self.total = len(jobs)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(stderr=True),
-        )
-
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.progress.stop()
-
-    def report(self, results: Mapping[CaseJob, dict[str, Any]], job: CaseJob | None) -> None:
-        """See `idiolect.study.many.finish`."""
-        if job is None:
-            self.task = self.progress.add_task("cases", total=self.total)
-        else:
-            found = results[job]
-            self.progress.console.print(f"{job.describe()}: {found['choice']}", highlight=False)
-        self.progress.update(self.task, completed=len(results))
-
 
 TIE = 0.01
 AWAY = 3.0  # ties
@@ -348,17 +313,11 @@ give way to a personal one that is not clearly worse. The data seeds here are ot
 at with the rule as it is now."""
 
 
-RUNS = ".advise-accuracy.jsonl"
-
-
 def write(folder: Path, sizes: Sizes | None = None, workers: int = 2) -> list[Path]:
     """Advise on every case, compare with the truth, and write the page."""
     began = time.monotonic()
     sizes = sizes or Sizes()
     jobs = [CaseJob(case, sizes.gradients, sizes.seeds) for case in sizes.cases()]
-    with Bar(jobs) as bar:
-        found = finish(jobs, folder / RUNS, workers, bar.report)
-    outcomes = [found[job] for job in jobs]
-    paths = reproduced(jobs, outcomes, sizes, time.monotonic() - began).write(folder)
-    (folder / RUNS).unlink()
-    return paths
+    results = finished(jobs, folder, "advise-accuracy", workers)
+    outcomes = [results[job] for job in jobs]
+    return reproduced(jobs, outcomes, sizes, time.monotonic() - began).write(folder)

@@ -21,19 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import data, models
-from idiolect.core.knobs import build
-from idiolect.data.federation import Federation
-from idiolect.host.scores import interval
-from idiolect.method import Method
-from idiolect.methods import METHODS, make_method
-from idiolect.methods.partial import SplitMethod
-from idiolect.report.console import say
-from idiolect.run.run import run
-from idiolect.run.settings import Settings, fixed_on_resume
-from idiolect.study.many import Outcome, finish
-from idiolect.study.progress import job_progress
-from idiolect.task.task import Task
+from idiolect import (
+    METHODS,
+    Federation,
+    Method,
+    Task,
+    data,
+    interval,
+    make_method,
+    models,
+    run,
+)
+from idiolect.methods import SplitMethod
+from idiolect.study import finish, job_progress
+
+from ..runs import Work
 
 TIE = 0.01  # of accuracy: smaller differences are noise
 SAME = 0.05  # costs that differ by less are the same
@@ -155,6 +157,7 @@ def task_of(title: str, parts: bool) -> Task:
 
 
 Fields = dict[str, Any]
+Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -289,12 +292,12 @@ GRIDS = {
 }
 
 
-FORMAT = 1  # of the stored runs: a change in what a run means makes the old ones void
+FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
 ROUNDS = 50
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Work):
     """A run, and the part of the data that its figure is about: "valid" or "test"."""
 
     federation: str
@@ -309,15 +312,20 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         heard = 0 if self.make().traits.hears_all else KINDS[self.federation].heard
-        given = {"rounds": self.rounds, "sample": heard, "seed": self.seed, "eval_every": 0}
-        return build(Settings, {**given, "threads": 1}, "run").as_dict()
+        return {
+            "rounds": self.rounds,
+            "sample": heard,
+            "seed": self.seed,
+            "eval_every": 0,
+            "threads": 1,
+        }
 
     def key(self) -> str:
+        """What the result depends on but the code: runs are kept from version to version."""
         method = self.make()
-        named = {"rounds", *fixed_on_resume()}
-        settings = {k: v for k, v in self.settings().items() if k in named}
         kind = {"options": KINDS[self.federation].options, "title": self.federation}
-        parts = [FORMAT, kind, type(method).__name__, method.as_dict(), settings, self.part]
+        name = type(method).__name__
+        parts = [FORMAT, kind, name, method.as_dict(), self.settings(), self.part]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def train(self) -> dict[str, Any]:
@@ -350,9 +358,8 @@ class Runs:
     path: Path
     workers: int = 2
 
-    def __call__(self, todo: Sequence[Run], text: str) -> dict[Run, Outcome]:
+    def __call__(self, todo: Sequence[Run]) -> dict[Run, Outcome]:
         """The results of these runs, stored before or run now."""
-        say(text)
         with job_progress(todo) as bar:
             return finish(todo, self.path, self.workers, bar.report)
 
@@ -380,7 +387,7 @@ def choose(
         for title in federations
         for seed in range(seeds)
     ]
-    results = runs(todo, "grids")
+    results = runs(todo)
     return {g.method: _stored(g, results, federations, seeds, rounds) for g in grids}
 
 
@@ -457,14 +464,14 @@ def against_local(
             (name, title): [job(name, title, seed, _fields(name, fields)) for seed in range(seeds)]
             for name, title in pairs
         }
-        done = runs([run for some in chosen.values() for run in some], "test data")
+        done = runs([run for some in chosen.values() for run in some])
         equal = {}
         for (name, title), some in chosen.items():
             spent = max(done[run]["gradients"] for run in some)
             steps, length = _spread(spent, rounds) if alone else (fields["local"]["steps"], rounds)
             local = {**fields["local"], "steps": steps}
             equal[name, title] = [job("local", title, s, local, length) for s in range(seeds)]
-        done |= runs([run for some in equal.values() for run in some], "Local at equal gradients")
+        done |= runs([run for some in equal.values() for run in some])
         return {
             pair: _row([done[run] for run in chosen[pair]], [done[run] for run in equal[pair]])
             for pair in pairs
@@ -538,7 +545,7 @@ def tied_part(
         for dim in dims
         for seed in range(seeds)
     }
-    done = runs(list(jobs.values()), "tied part")
+    done = runs(list(jobs.values()))
 
     def mean(row: str, dim: int) -> float:
         found = [done[jobs[row, dim, seed]]["accuracy"] for seed in range(seeds)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from idiolect.methods import METHODS
+from idiolect import METHODS
 
 from ..page import table
 from .defaults import (

@@ -12,17 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import METHODS, make_method
-from idiolect.methods.partial import SplitMethod
-from idiolect.report.format import count, number, size
-from idiolect.report.tables import majority_row
-from idiolect.run.run import run
-from idiolect.study.results import mean_over_seeds
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import METHODS, Federation, Method, Task, data, make_method, models, run
+from idiolect.methods import SplitMethod
+from idiolect.report import count, majority_row, number, size
+from idiolect.study import Setting, Stock, mean_over_seeds
 
 from ..runs import stored_runs
 

@@ -15,18 +15,21 @@ from typing import Any
 
 import torch
 
-from idiolect import data, models
-from idiolect.core import streams
-from idiolect.data.federation import Federation
-from idiolect.host.evaluation import Evaluator
-from idiolect.host.host import Host
-from idiolect.method import Method
-from idiolect.methods import FedAvg, LpProj, PFedMe
-from idiolect.report.format import size
-from idiolect.run.session import Session
-from idiolect.run.settings import Settings
-from idiolect.task.context import Here
-from idiolect.task.task import Task
+from idiolect import (
+    FedAvg,
+    Federation,
+    Here,
+    LpProj,
+    Method,
+    PFedMe,
+    Task,
+    data,
+    iterate,
+    models,
+    run,
+    streams,
+)
+from idiolect.report import size
 
 from ..runs import Work, finished
 from .memory import Live, resident_peak
@@ -92,14 +95,13 @@ def states(method: Method, task: Task, clients: int, rows: int, heard: int) -> d
 
 def session(
     method: Method, task: Task, federation: Federation, heard: int, rows: int, batch: int
-) -> Session:
+) -> Any:
     """A run before its first round, with so many clients heard per round and rows in flight."""
-    method.check(task)
-    settings = Settings(sample=heard, batch=batch, chunk=rows, memory=MEMORY)
-    return Session(method, task, federation, settings, seed=0, run=0)
+    sizes: dict[str, Any] = {"sample": heard, "batch": batch, "chunk": rows, "memory": MEMORY}
+    return next(iterate(method, task, federation, **sizes)).session
 
 
-def activations(host: Host) -> int:
+def activations(host: Any) -> int:
     """Bytes that one gradient of the rows in flight takes beside its result."""
     task = host.contract.task
     rows = torch.arange(host.chunk)
@@ -127,21 +129,22 @@ def measure(model: str, method: str) -> dict[str, Any]:
     shape = tuple(federation.inputs.shape[1:])
     given = Task(partial(models.make, model, shape, federation.classes))
     chosen = METHODS[method](lr)
-    run = session(chosen, given, federation, HEARD, CHUNK, BATCH)
-    task = run.contract.task
-    host = run.hosts[0]
+    rounds = session(chosen, given, federation, HEARD, CHUNK, BATCH)
+    task = rounds.contract.task
+    host = rounds.hosts[0]
     everyone = torch.arange(federation.clients)
-    # the first model directly: evaluating the clients' own would make their private rows
-    before = Evaluator(task, host.data, "test").shared(task.x0)
+    # the first model, by FedAvg: evaluating the clients' own would make their private rows
+    start = run(FedAvg(), given, federation, rounds=0, chunk=CHUNK, memory=MEMORY, progress=False)
+    before = start.summary()
     samples = int(host.data.sizes("test").sum())
     resident = resident_peak(reset=True)
     began = time.perf_counter()
     with Live() as live:
         for _ in range(ROUNDS):
-            run.engine.advance()
+            rounds.engine.advance()
     seconds = time.perf_counter() - began
     resident = resident_peak() - resident
-    after = run.engine.evaluate(everyone, ("test",))["test"]
+    after = rounds.engine.evaluate(everyone, ("test",))["test"]
     named = states(chosen, task, federation.clients, CHUNK, HEARD)
     bound = task.dtype.itemsize * sum(named.values())
     extra = activations(host)
@@ -154,11 +157,11 @@ def measure(model: str, method: str) -> dict[str, Any]:
         "clients": federation.clients,
         "rows": CHUNK,
         "kernel": task.kernel,
-        "loss": [float(sums.loss.sum()) / samples for sums in (before, after)],
-        "accuracy": [float(sums.hits.sum()) / samples for sums in (before, after)],
+        "loss": [before["loss"]["mean"], float(after.loss.sum()) / samples],
+        "accuracy": [before["accuracy"]["mean"], float(after.hits.sum()) / samples],
         "seconds_per_round": seconds / ROUNDS,
-        "bytes_up_per_message": run.contract.up.length,
-        "bytes_down_per_message": run.contract.down.length,
+        "bytes_up_per_message": rounds.contract.up.length,
+        "bytes_down_per_message": rounds.contract.down.length,
         "projection_bytes": chosen._projection(task).memory() if isinstance(chosen, LpProj) else 0,
         "states": named,
         "named_bytes": bound,
@@ -270,7 +273,7 @@ _CHILD = """
 import json, sys, torch
 import idiolect
 from idiolect_papers.own.large_models import measure
-from idiolect.study.many import end_with_parent
+from idiolect.study import end_with_parent
 end_with_parent(int(sys.argv[3]))
 torch.set_num_threads(1)
 idiolect.keep_memory()

@@ -12,13 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.methods import LpProj
+from idiolect import Federation, LpProj, Task, data, models
 from idiolect.projections import PROJECTIONS
-from idiolect.study.results import mean_over_seeds
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect.study import Setting, Stock, mean_over_seeds
 
 from ..runs import stored_runs
 

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import streams
-from idiolect.server.rules import Rule, TooFew, parse_rule
+from idiolect import Rule, rules, streams
 
 from ..runs import Work, finished
 
@@ -179,11 +178,11 @@ def worst(text: str, n: int, f: int) -> Worst | None:
     >>> worst("krum(f={f})", 20, 9) is None
     True
     """
-    rule = parse_rule(text.format(f=f))
+    rule = rules.parse_rule(text.format(f=f))
     keys = KEYS if "bucketing" in text else 1
     try:
         rule.check(n)
-    except TooFew:
+    except rules.TooFew:
         return None
     largest = (0.0, "", "")
     for kind in HONEST:

@@ -14,15 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.methods.ffgg import Ffgg
-from idiolect.report.format import count, number
-from idiolect.run.plan import read_method
-from idiolect.run.run import run
-from idiolect.run.session import Start
-from idiolect.study.splits import Candidate, Splits, splits
-from idiolect.task.task import Task
+from idiolect import Federation, Ffgg, Splits, Start, Task, data, models, run, splits
+from idiolect.report import count, number
+from idiolect.study import SplitCandidate as Candidate
 
 from ..runs import Work, finished
 
@@ -89,8 +83,9 @@ def measure(case: Case) -> dict[str, Any]:
     federation, task = case.load()
     unseen = federation.without("test")
     shared: dict[str, Any] = {"sample": case.heard, "seeds": case.seeds, "threads": 1}
-    method = read_method(case.start)
-    begun = run(method, task, unseen, rounds=case.rounds, eval_every=0, progress=False, **shared)
+    begun = run(
+        case.start, task, unseen, rounds=case.rounds, eval_every=0, progress=False, **shared
+    )
     out: dict[str, Any] = {"advisor": {}, "ffgg": {}}
     for how in STARTS:
         found: Splits = splits(

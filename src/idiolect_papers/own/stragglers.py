@@ -15,13 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect import data
-from idiolect.host.scores import interval
-from idiolect.methods import FedAvg, Ffgg
+from idiolect import FedAvg, Ffgg, Moment, Task, data, interval, run
 from idiolect.models import make
-from idiolect.run.callbacks import Moment
-from idiolect.run.run import run
-from idiolect.task.task import Task
 
 from ..closed_forms.quadratic import Quadratic
 from ..page import Claim, Page, Row

@@ -13,14 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from idiolect import data, models
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import make_method
-from idiolect.study.progress import job_progress
-from idiolect.study.search import search
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect import Federation, Method, Task, data, make_method, models
+from idiolect.study import Setting, Stock, job_progress
+from idiolect.study import search_settings as search
 
 from ..known_words import known_words
 from ..runs import Runs

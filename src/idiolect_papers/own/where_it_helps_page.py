@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import paired_difference
-from idiolect.core.documents import plain
-from idiolect.host.scores import interval
+from idiolect import interval, paired_difference
 
 from ..page import table
 from ..panels import Line, Panel, draw
@@ -390,15 +388,13 @@ def write(folder: Path, scale: str) -> list[Path]:
 
 def written(folder: Path, scale: str, cases: Mapping[str, Case], size: Size) -> list[Path]:
     rows = measure(cases, size, folder / ".runs" / f"{NAME}-{scale}")
-    stored = plain(
-        {
-            "scale": scale,
-            "size": asdict(size),
-            "trials": 4,
-            "rows": rows,
-            "seconds": round(sum(row.pop("seconds") for row in rows)),
-        }
-    )
+    stored = {
+        "scale": scale,
+        "size": asdict(size),
+        "trials": 4,
+        "rows": rows,
+        "seconds": round(sum(row.pop("seconds") for row in rows)),
+    }
     figures = folder / f"{NAME}.json"
     figures.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", "utf-8")
     page = folder / f"{NAME}.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from ...attacks import ATTACKS
 from ...channels import CHANNELS, Channel, Form, Stage
 from ...core import streams
 from ...core.columns import Column, fitted_table, words
-from ...core.files import given_folder
-from ...core.knobs import SettingError, describe, nearest
+from ...core.knobs import SettingError, describe
 from ...core.text import shown
 from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
@@ -234,39 +234,17 @@ def _bytes(row: dict[str, Any]) -> str:
 
 
 def reproduce(argv: list[str]) -> None:
-    """Run a stored experiment again and write its page."""
-    from idiolect_papers import EXPERIMENTS, GROUPS
-
-    parser = Parser("reproduce", "Run a stored experiment again and write its page.")
-    parser.add_argument("name", nargs="?", help="one of the experiments below")
-    wide = max(map(len, EXPERIMENTS)) + 2
-    lines = []
-    for title, group in GROUPS.items():
-        lines += [f"{title}:", *(f"  {name:<{wide}}{e.text}" for name, e in group.items())]
-    parser.epilog = "\n".join(lines)
-    parser.add_argument(
-        "--output", default="docs", help="the folder for its page and figures (default docs)"
-    )
-    parser.add_argument(
-        "--scale",
-        default="",
-        help="quick (minutes, the default) or full (the paper's repeats; it may be stopped and "
-        "goes on where it was), of experiments that have both",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="DATA",
-        help="run a data set of the table alone, e.g. 'Synthetic(0, 0)'; the page has what else is "
-        "stored; may be given several times",
-    )
-    parsed = Flags(parser).parse(argv)
-    if parsed.name not in EXPERIMENTS:
-        raise nearest(parsed.name or "", EXPERIMENTS, "experiment")
-    output = given_folder(parsed.output, "output")
-    for path in EXPERIMENTS[parsed.name](output, parsed.scale, parsed.only):
-        print(shown(path))
+    """Run a stored experiment again and write its page: a command of idiolect_papers."""
+    for entry in entry_points(group="idiolect.commands", name="reproduce"):
+        return entry.load()(argv)
+    try:
+        from idiolect_papers.reproduce import main
+    except ModuleNotFoundError:
+        raise SettingError(
+            "reproduce: the package idiolect_papers is not installed; it comes with idiolect's "
+            "source: pip install . in a checkout"
+        ) from None
+    return main(argv)
 
 
 def kernels(argv: list[str]) -> None:

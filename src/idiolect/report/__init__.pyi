@@ -1,0 +1,22 @@
+"""The public names of reports and the modules that define them."""
+
+from .format import count, goal, number, size
+from .plots import COLOURS, GREY, INK, STYLES, curve_picture
+from .tables import majority_row
+from .targets import Curve, Goals, curve
+
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "INK",
+    "STYLES",
+    "Curve",
+    "Goals",
+    "count",
+    "curve",
+    "curve_picture",
+    "goal",
+    "majority_row",
+    "number",
+    "size",
+]

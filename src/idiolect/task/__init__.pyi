@@ -1,0 +1,8 @@
+"""The public names of tasks and the modules that define them."""
+
+from .batches import Batch
+from .layout import Layout
+from .losses import Loss, beside, logits
+from .task import Numerics, Task
+
+__all__ = ["Batch", "Layout", "Loss", "Numerics", "Task", "beside", "logits"]
