@@ -69,7 +69,7 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
     flags = split("--quick --gradients 20 --quiet --json --threads 1")
     assert main(["advise", "--config", "idiolect.toml", *flags]) == 0
     from_file = capsys.readouterr()
-    assert "are about runs: advise leaves them out" in from_file.err
+    assert "ignored from the settings file: " in from_file.err
     found = json.loads(from_file.out)
     assert {c["client"] for c in found["clients"]} == {"a", "b", "c"}
     flags += split("--data table --path visits.csv --client site --target outcome ditto")

@@ -331,7 +331,7 @@ def test_a_trial_decides_by_what_others_had(monkeypatch):
 
 def test_without_optuna_it_is_said(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(SettingError, match=r"Optuna is not installed.*idiolect\[tune\]"):
+    with pytest.raises(SettingError, match=r"Optuna.*is not installed.*idiolect\[tune\]"):
         tuned(trials=3)
 
 

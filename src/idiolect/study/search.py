@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.knobs import SettingError, build, nearest
+from ..core.knobs import SettingError, build, nearest, with_role
 from ..data.federation import Federation
 from ..host.metrics import direction
-from ..run.settings import Settings
+from ..run.settings import FINAL_RUN, Settings
 from .results import Sweep
 from .sweep import Setting, Stock, Watch, sweep_settings
 
@@ -197,7 +197,6 @@ def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) 
 # -- Many settings under the seeds of a search, and what validation data say of them --
 
 KEEP = ("valid_by_client",)
-AT_THE_END = ("target_value", "keep_best")  # they look at test data, or at none
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,7 +397,11 @@ def searched(point: Setting) -> Setting:
 
     Patience decides by validation data, and needs its evaluated rounds.
     """
-    run = {name: value for name, value in point.run.items() if name not in AT_THE_END}
+    run = {
+        name: value
+        for name, value in point.run.items()
+        if name not in with_role(Settings, FINAL_RUN)
+    }
     if not build(Settings, point.settings(0), "run").patience:
         run["eval_every"] = 0
     return replace(point, run=run)

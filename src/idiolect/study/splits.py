@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core import streams
 from ..core.documents import plain
-from ..core.knobs import SettingError, build, check, knob
+from ..core.knobs import SettingError, build, check, knob, with_role
 from ..core.parts import Parts
 from ..core.types import leaves
 from ..data.federation import Federation
@@ -33,7 +33,7 @@ from ..report.progress import style_of
 from ..report.tables import render, splits_table
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
 from ..run.run import run, torch_threads
-from ..run.settings import DTYPES, Settings
+from ..run.settings import DTYPES, EVALUATION, Settings
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
@@ -48,15 +48,6 @@ RATES = [0.03, 0.1, 0.3, 1.0]  # the best of which each candidate has
 DIVERGED = (
     "start: the start has diverged, and no candidate has a finite validation loss; "
     "choose a smaller learning rate, such as start='fedavg:lr=0.01'"
-)
-# settings of a run that are about its evaluation, which this has no use for
-EVALUATION = (
-    "eval_every",
-    "metrics",
-    "metric",
-    "target_value",
-    "patience",
-    "keep_best",
 )
 
 
@@ -194,8 +185,8 @@ def splits(
 def _given(settings: dict[str, Any], task: Task) -> dict[str, Any]:
     """The settings of the start: with weights it is those."""
     rounds = 0 if task.initial.weights else ROUNDS
-    kept = {n: v for n, v in settings.items() if n not in EVALUATION}
-    return {"rounds": rounds, **kept}
+    evaluation = with_role(Settings, EVALUATION)
+    return {"rounds": rounds, **{n: v for n, v in settings.items() if n not in evaluation}}
 
 
 def _line(text: str) -> None:

@@ -1,4 +1,9 @@
-"""A run of a study that is stopped when it is hopeless, by its validation data."""
+"""A search in a space by Optuna: TPE proposes settings, a median pruner stops hopeless trials.
+
+The results of runs are stored, not Optuna's state: its sampler keeps random numbers that no storage
+of Optuna holds. A study that was interrupted starts again with the same seed, proposes the same
+settings and finds their results stored, so that it ends as if it had not been interrupted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,23 +25,49 @@ from ..run.validate import check
 from .grids import Contender
 from .many import finish
 from .results import Sweep
-from .search import AT_THE_END, KEEP, Criterion, Search, cost_of, prepared, searched
+from .search import KEEP, Criterion, Search, cost_of, prepared, searched
 from .space import Range, Space, written_space
 from .sweep import Setting, Stock, Trial, Watch, folder_for, shared_by
 
-STARTUP = 5  # trials that are never stopped
-LOOKS = 10  # evaluated rounds per run
-NEVER = 2**31  # evaluations without a better one: it makes a run look at validation data
+NEVER_PRUNED = 5  # first trials
+EVALUATIONS = 10  # per run, for the pruner
+UNLIMITED = 2**31  # patience that never ends a run, but has validation data evaluated
+AHEAD = 4  # trials proposed at a time per worker process, which takes seconds to start
+FOR_IMPORTANCE = 10  # completed trials needed to estimate importance
 
 Curve = dict[int, float]  # rounds done -> the figure on validation data
 
 
+def need_optuna() -> Any:
+    """Optuna, an optional dependency."""
+    try:
+        import optuna
+    except ImportError:
+        raise SettingError(
+            "trials: Optuna, which does this search, is not installed; "
+            "pip install 'idiolect[tune]', or give a grid"
+        ) from None
+    return optuna
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Optuna logs nothing in here."""
+    logging = need_optuna().logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 @dataclass(frozen=True, eq=False)
 class PrunedTrial(Trial):
-    """A trial that Optuna's median pruner watches.
+    """A run that Optuna's median pruner may stop.
 
-    It is stopped at an evaluated round where the best it has reached is worse than the median of
-    what earlier trials had at that round. `earlier` are the finished ones, so that a worker process
+    It stops at an evaluated round where its best figure so far is worse than the median of earlier
+    trials at that round. `earlier` has the curves of those that completed, so that a worker process
     decides as this one would.
     """
 
@@ -47,185 +78,102 @@ class PrunedTrial(Trial):
         return f"{super().key()}-{self.study}"
 
     def train(self) -> dict[str, Any]:
+        optuna = need_optuna()
         settings = build(Settings, self.setting.settings(self.seed), "run")
-        study = begun_study(settings, self.earlier)
-        trial = study.ask()
+        higher = direction(settings.watched, settings.metrics)
         curve: Curve = {}
-
-        def look(moment: Moment) -> None:
-            value = moment.figures[f"valid_{settings.watched}"]
-            if math.isnan(value):
-                return
-            curve[moment.round] = value
-            trial.report(value, moment.round)
-            if trial.should_prune():
-                moment.stop()
-
         with quiet():
-            found = self.trained(look)
-        pruned = found["stopped"] == ["callback"]
-        return {
-            **found,
-            "curve": [[step, value] for step, value in curve.items()],
-            "pruned": pruned,
-        }
+            study = optuna.create_study(
+                direction="maximize" if higher else "minimize",
+                sampler=optuna.samplers.RandomSampler(seed=0),
+                pruner=optuna.pruners.MedianPruner(NEVER_PRUNED, settings.rounds // 5),
+            )
+            for values in filter(None, self.earlier):
+                last = values[max(values)]
+                study.add_trial(optuna.trial.create_trial(value=last, intermediate_values=values))
+            trial = study.ask()
+
+            def look(moment: Moment) -> None:
+                value = moment.figures[f"valid_{settings.watched}"]
+                if not math.isnan(value):
+                    curve[moment.round] = value
+                    trial.report(value, moment.round)
+                    if trial.should_prune():
+                        moment.stop()
+
+            summary = self.trained(look)
+        pruned = summary["stopped"] == ["callback"]
+        return {**summary, "curve": [list(point) for point in curve.items()], "pruned": pruned}
 
 
-def begun_study(settings: Settings, earlier: tuple[Curve, ...]) -> Any:
-    """A study that knows what earlier trials had at each round."""
-    optuna = need_optuna()
-    higher = direction(settings.watched, settings.metrics)
-    pruner = optuna.pruners.MedianPruner(STARTUP, settings.rounds // 5)
-    with quiet():
-        study = optuna.create_study(
-            direction="maximize" if higher else "minimize",
-            sampler=optuna.samplers.RandomSampler(seed=0),
-            pruner=pruner,
-        )
-        for curve in earlier:
-            if curve:
-                last = curve[max(curve)]
-                study.add_trial(optuna.trial.create_trial(value=last, intermediate_values=curve))
-    return study
-
-
-def watched(point: Setting, measure: str) -> Setting:
-    """The same training, with a look at validation data every tenth of its rounds."""
-    run = {name: value for name, value in point.run.items() if name not in AT_THE_END}
+def evaluated(point: Setting, measure: str) -> Setting:
+    """The same training, with validation data evaluated in every tenth of its rounds."""
+    setting = searched(point)
     settings = build(Settings, point.settings(0), "run")
-    if not settings.patience:
-        every = max(1, settings.rounds // LOOKS)
-        run |= {"eval_every": every, "patience": NEVER, "patience_metric": measure}
-    return replace(point, run=run)
-
-
-def need_optuna() -> Any:
-    """Optuna, which is an optional part."""
-    try:
-        import optuna
-    except ImportError:
-        raise SettingError(
-            "trials: Optuna is not installed, and it does this search; "
-            "pip install 'idiolect[tune]', or give a grid"
-        ) from None
-    return optuna
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Optuna says nothing of its own in here."""
-    logging = need_optuna().logging
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-# -- Trials of a study: what came of them, for Optuna and for people --
-
-ENOUGH = 10  # finished trials from which on importance is estimated
+    if settings.patience:
+        return setting
+    every = max(1, settings.rounds // EVALUATIONS)
+    looks = {"eval_every": every, "patience": UNLIMITED, "patience_metric": measure}
+    return replace(setting, run={**setting.run, **looks})
 
 
 @dataclass
-class Told:
-    """One trial of the study and what came of it."""
+class TrialOutcome:
+    """A trial of the study, with the runs of its seeds."""
 
     trial: Any  # Optuna's
     point: Setting
-    setting: Setting  # as it is searched
+    setting: Setting  # with the evaluations that the pruner needs
     runs: list[tuple[Trial, dict[str, Any]]] = field(default_factory=list)
-    why: str = ""  # it failed
+    error: str = ""
 
     @property
     def pruned(self) -> bool:
         return bool(self.runs) and self.runs[0][1]["pruned"]
 
     @property
+    def completed(self) -> bool:
+        return bool(self.runs) and not self.error
+
+    @property
     def curve(self) -> Curve:
-        return {int(step): value for step, value in self.runs[0][1]["curve"]}
+        return {int(step): value for step, value in self.runs[0][1]["curve"]} if self.runs else {}
 
+    def tell(self, study: Any, criterion: Criterion) -> str:
+        """Tell Optuna the outcome; returns it in a few words."""
+        state = need_optuna().trial.TrialState
+        for step, value in self.curve.items():
+            self.trial.report(value, step)
+        figures = [criterion.figure(summary) for _, summary in self.runs]
+        if self.error or None in figures:
+            study.tell(self.trial, state=state.FAIL)
+            return f"failed: {self.error or 'no finite figure'}"
+        if self.pruned:
+            study.tell(self.trial, state=state.PRUNED)
+            return "stopped early"
+        mean = sum(figures) / len(figures)  # type: ignore[arg-type]
+        study.tell(self.trial, mean)
+        return f"{mean:.4f}"
 
-def tell(study: Any, one: Told, figure_of: Any) -> str:
-    """The outcome, for Optuna; in words, for people."""
-    optuna = need_optuna()
-    if one.runs:
-        for step, value in one.curve.items():
-            one.trial.report(value, step)
-    figures = [figure_of(outcome) for _, outcome in one.runs]
-    if one.why or None in figures:
-        study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
-        return f"failed: {one.why or 'no finite figure'}"
-    if one.pruned:
-        study.tell(one.trial, state=optuna.trial.TrialState.PRUNED)
-        return "stopped early"
-    mean = sum(figures) / len(figures)
-    study.tell(one.trial, mean)
-    return f"{mean:.4f}"
-
-
-def importance_of(study: Any) -> dict[str, float]:
-    """fANOVA's; empty where too few trials were finished to tell."""
-    optuna = need_optuna()
-    done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    if len(done) < ENOUGH or len({trial.value for trial in done}) < 2:
-        return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items()}
-
-
-def found(
-    told: Sequence[Told],
-    criterion: Criterion,
-    stock: Stock,
-    shares: dict[str, float],
-    seconds: float,
-) -> Search:
-    """The search that the trials are; those that were stopped or failed are lines of its table."""
-    whole = [one for one in told if one.runs and not one.why]
-    done: dict[Trial, dict[str, Any]] = {}
-    for one in whole:
-        if not one.pruned:
-            for trial, outcome in one.runs:  # all seeds of a trial are one setting
-                done[Trial(one.setting, trial.seed, trial.digest)] = outcome
-    if not done:
-        why = next((one.why for one in told if one.why), "all were stopped early")
-        raise SettingError(f"tune: no trial was finished: {why}")
-    spent = Sweep({trial: outcome for one in whole for trial, outcome in one.runs})
-    clients = {name: stock.federation(name).clients for name in stock.data}
-    samples = {name: stock.federation(name).sizes("valid").numpy() for name in stock.data}
-    points = {one.setting: one.point for one in whole}
-    lines = tuple(_line(one, criterion) for one in told if one.pruned or one.why)
-    return Search(
-        Sweep(done), criterion, points, samples, cost_of(spent, clients, seconds), lines, shares
-    )
-
-
-def _line(one: Told, criterion: Criterion) -> dict[str, Any]:
-    line: dict[str, Any] = {"method": one.point.name, **one.point.varied}
-    if one.why:
-        return {**line, "tied": False, "stopped": one.why}
-    summary: Mapping[str, Any] = one.runs[0][1]
-    return {
-        **line,
-        "valid": criterion.figure(summary),
-        "tied": False,
-        "gradients_per_client": summary["gradients_per_client"],
-        "rounds": summary["rounds"],
-        "stopped": "early",
-    }
-
-
-# -- A search in a space, by Optuna: TPE proposes settings, a median pruner stops hopeless ones --
-
-AHEAD = 4  # trials per worker process that are proposed at a time; starting a process takes seconds
+    def row(self, criterion: Criterion) -> dict[str, Any]:
+        """A row of the table, for a trial that was pruned or failed."""
+        row: dict[str, Any] = {"method": self.point.name, **self.point.varied}
+        if self.error:
+            return {**row, "tied": False, "stopped": self.error}
+        summary = self.runs[0][1]
+        return {
+            **row,
+            "valid": criterion.figure(summary),
+            "tied": False,
+            "gradients_per_client": summary["gradients_per_client"],
+            "rounds": summary["rounds"],
+            "stopped": "early",
+        }
 
 
 @dataclass
 class Slot:
-    """A place for a trial in the progress: which one it will be is not known before."""
+    """The place of a trial in the progress, before its setting is known."""
 
     rounds: int
     text: str = ""
@@ -258,107 +206,113 @@ def study_search(
     each other, so that another number of jobs is another search.
     """
     began = time.monotonic()
-    probe = contender.setting(contender.point(_first(space)))
-    chosen, hidden = prepared([probe], stock, criterion)
-    _check_ends(contender, space, hidden)
     optuna = need_optuna()
-    sampler = optuna.samplers.TPESampler(seed=seeds[0], constant_liar=jobs > 1)
-    with quiet():
-        study = optuna.create_study(
-            direction="maximize" if chosen.higher else "minimize", sampler=sampler
-        )
-    work = _Work(contender, space, hidden, seeds, chosen.measure, _digest(space, seeds, jobs))
+    probe = contender.setting(contender.point(_first(space)))
+    target, hidden = prepared([probe], stock, criterion)
+    _check_ends(contender, space, hidden)
+    study_key = [written_space(space), list(seeds), jobs]
+    digest = hashlib.sha256(json.dumps(study_key, sort_keys=True, default=str).encode())
+    proposals = _Proposals(contender, space, hidden, seeds, target, digest.hexdigest()[:16])
     rounds = build(Settings, probe.settings(0), "run").rounds * len(seeds)
     slots = [Slot(rounds) for _ in range(trials)]
-    told: list[Told] = []
+    outcomes: list[TrialOutcome] = []
     manifest = {"space": written_space(space), "trials": trials, "jobs": jobs}
-    sample = [Trial(probe, seeds[0], "")] * 2
+    sampler = optuna.samplers.TPESampler(seed=seeds[0], constant_liar=jobs > 1)
     with (
         quiet(),
         folder_for(directory, manifest) as path,
-        shared_by(hidden, jobs, sample) as share,
+        shared_by(hidden, jobs, [Trial(probe, seeds[0], "")] * 2) as share,
         watch(slots) if watch else nullcontext() as bar,  # type: ignore[arg-type]
     ):
+        study = optuna.create_study(
+            direction="maximize" if target.higher else "minimize", sampler=sampler
+        )
         if bar:
             bar.report({}, None)
-        while len(told) < trials:
-            many = min(AHEAD * jobs if jobs > 1 else 1, trials - len(told))
-            earlier = tuple(t.curve for t in told if t.runs and not t.pruned)
-            for one in work.batch(study, many, earlier, path, jobs, share):
-                told.append(one)
-                figure = tell(study, one, chosen.figure)
+        while len(outcomes) < trials:
+            count = min(AHEAD * jobs if jobs > 1 else 1, trials - len(outcomes))
+            earlier = tuple(o.curve for o in outcomes if o.runs and not o.pruned)
+            for outcome in proposals.batch(study, count, earlier, path, jobs, share):
+                outcomes.append(outcome)
+                text = outcome.tell(study, target)
                 if bar:
-                    slot = slots[len(told) - 1]
-                    slot.text = f"{one.point.label}: {figure}"
-                    bar.report(dict.fromkeys(slots[: len(told)]), slot)
-        shares = importance_of(study)
-    return found(told, chosen, hidden, shares, time.monotonic() - began)
+                    slot = slots[len(outcomes) - 1]
+                    slot.text = f"{outcome.point.label}: {text}"
+                    bar.report(dict.fromkeys(slots[: len(outcomes)]), slot)
+        importance = _importance(study)
+    return _search_of(outcomes, target, hidden, importance, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Proposals:
     """Runs what a study proposes."""
 
     contender: Contender
     space: Space
     stock: Stock
     seeds: Sequence[int]
-    measure: str
+    criterion: Criterion
     study: str  # a digest
 
     def batch(
-        self, study: Any, many: int, earlier: tuple[Curve, ...], path: Path, jobs: int, share: Stock
-    ) -> list[Told]:
-        """Some trials: the first seed may be stopped; the others are run where it was not."""
-        asked = [self._ask(study) for _ in range(many)]
-        first = {self._first(one, earlier): one for one in asked}
+        self,
+        study: Any,
+        count: int,
+        earlier: tuple[Curve, ...],
+        path: Path,
+        jobs: int,
+        share: Stock,
+    ) -> list[TrialOutcome]:
+        """The first seed of each trial may be pruned; the other seeds run where it was not."""
+        outcomes = [self._ask(study) for _ in range(count)]
+        first: dict[Trial, TrialOutcome] = {
+            PrunedTrial(
+                o.setting, self.seeds[0], self._digest(o.setting), KEEP, self.study, earlier
+            ): o
+            for o in outcomes
+        }
         self._run(first, path, jobs, share)
         others = {
-            Trial(searched(one.setting), seed, self._digest(one.setting), KEEP): one
-            for one in asked
-            if one.runs and not one.pruned
+            Trial(searched(o.setting), seed, self._digest(o.setting), KEEP): o
+            for o in outcomes
+            if o.runs and not o.pruned
             for seed in self.seeds[1:]
         }
         self._run(others, path, jobs, share)
-        return asked
+        return outcomes
 
-    def _ask(self, study: Any) -> Told:
+    def _ask(self, study: Any) -> TrialOutcome:
         trial = study.ask()
-        point = self.contender.setting(self.contender.point(_suggested(trial, self.space)))
-        return Told(trial, point, watched(point, self.measure))
-
-    def _first(self, one: Told, earlier: tuple[Curve, ...]) -> Trial:
-        digest = self._digest(one.setting)
-        return PrunedTrial(one.setting, self.seeds[0], digest, KEEP, self.study, earlier)
+        point = self.contender.setting(self.contender.point(_suggestion(trial, self.space)))
+        return TrialOutcome(trial, point, evaluated(point, self.criterion.measure))
 
     def _digest(self, setting: Setting) -> str:
         return setting.digest(self.stock.tasks[setting.task], self.stock.federation(setting.data))
 
-    def _run(self, owners: dict[Trial, Told], path: Path, jobs: int, share: Stock) -> None:
+    def _run(self, owners: dict[Trial, TrialOutcome], path: Path, jobs: int, share: Stock) -> None:
         def failed(trial: Trial, error: Exception) -> None:
-            owners[trial].why = f"{type(error).__name__}: {error}"
+            owners[trial].error = f"{type(error).__name__}: {error}"
 
-        done = finish(list(owners), path, jobs, None, share, failed)
-        for trial, outcome in done.items():
-            owners[trial].runs.append((trial, outcome))
+        for trial, summary in finish(list(owners), path, jobs, None, share, failed).items():
+            owners[trial].runs.append((trial, summary))
 
 
 def _first(space: Space) -> dict[str, Any]:
     return {name: e.ends()[0] if isinstance(e, Range) else e[0] for name, e in space.items()}
 
 
-def _suggested(trial: Any, space: Space) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _suggestion(trial: Any, space: Space) -> dict[str, Any]:
+    """The values that Optuna suggests, by name."""
+    values: dict[str, Any] = {}
     for name, entry in space.items():
-        if not isinstance(entry, Range):
-            # Optuna wants choices that are the same when they are read again
-            found[name] = entry[trial.suggest_categorical(name, list(range(len(entry))))]
+        if not isinstance(entry, Range):  # by position: Optuna wants plain choices
+            values[name] = entry[trial.suggest_categorical(name, list(range(len(entry))))]
         elif entry.whole:
-            found[name] = trial.suggest_int(name, *entry.ends(), log=entry.log)
+            values[name] = trial.suggest_int(name, *entry.ends(), log=entry.log)
         else:
             value = trial.suggest_float(name, *entry.ends(), log=entry.log)
-            found[name] = min(max(float(f"{value:.4g}"), entry.low), entry.high)
-    return found
+            values[name] = min(max(float(f"{value:.4g}"), entry.low), entry.high)
+    return values
 
 
 def _check_ends(contender: Contender, space: Space, stock: Stock) -> None:
@@ -370,6 +324,43 @@ def _check_ends(contender: Contender, space: Space, stock: Stock) -> None:
             check(point.method, stock.tasks[""], stock.federation(""), settings)
 
 
-def _digest(space: Space, seeds: Sequence[int], jobs: int) -> str:
-    text = json.dumps([written_space(space), list(seeds), jobs], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _importance(study: Any) -> dict[str, float]:
+    """fANOVA's importance; empty with too few completed trials."""
+    optuna = need_optuna()
+    complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    if len(complete) < FOR_IMPORTANCE or len({trial.value for trial in complete}) < 2:
+        return {}
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items()}
+
+
+def _search_of(
+    outcomes: Sequence[TrialOutcome],
+    criterion: Criterion,
+    stock: Stock,
+    importance: dict[str, float],
+    seconds: float,
+) -> Search:
+    """The search that the trials are; pruned and failed ones are only rows of its table."""
+    completed = [o for o in outcomes if o.completed]
+    summaries = {
+        Trial(o.setting, trial.seed, trial.digest): summary  # all seeds of a trial: one setting
+        for o in completed
+        if not o.pruned
+        for trial, summary in o.runs
+    }
+    if not summaries:
+        reason = next((o.error for o in outcomes if o.error), "all were stopped early")
+        raise SettingError(f"tune: no trial was finished: {reason}")
+    all_runs = Sweep({trial: summary for o in completed for trial, summary in o.runs})
+    clients = {name: stock.federation(name).clients for name in stock.data}
+    return Search(
+        Sweep(summaries),
+        criterion,
+        {o.setting: o.point for o in completed},
+        {name: stock.federation(name).sizes("valid").numpy() for name in stock.data},
+        cost_of(all_runs, clients, seconds),
+        tuple(o.row(criterion) for o in outcomes if o.pruned or o.error),
+        importance,
+    )

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 from ...core.files import given_path
+from ...core.knobs import refused_in
 from ...report.console import OUT, say
 from ...report.progress import Meter, style_of
+from ...run.settings import Settings
 from ...study.advise.advise import advise as run_advise
-from ...study.advise.options import REFUSED, AdviceOptions
+from ...study.advise.options import AdviceOptions
 from ..options import Flags, Parser, plan_of, training_flags
 from ..output import directory_for
 
@@ -64,7 +66,8 @@ def advise(argv: list[str]) -> None:
 def _settings(given: dict, flags: Flags, parsed: object) -> dict:
     """The run's settings; those of a file that are about whole runs are left out, with a word."""
     flagged = flags.values(parsed, "run")  # type: ignore[arg-type]
-    about_runs = [name for name in given if name in REFUSED and name not in flagged]
-    if about_runs:
-        say(f"of the settings file, {', '.join(about_runs)} are about runs: advise leaves them out")
-    return {name: value for name, value in given.items() if name not in about_runs}
+    refused = refused_in(Settings, "advise")
+    ignored = [name for name in given if name in refused and name not in flagged]
+    if ignored:
+        say(f"ignored from the settings file: {', '.join(ignored)} (not for advise)")
+    return {name: value for name, value in given.items() if name not in ignored}

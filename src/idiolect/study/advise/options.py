@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import Knobs, SettingError, knob, refused_in
+from ...run.settings import Settings
 
 METRICS = ("accuracy", "loss")
 GRADIENTS = 500
@@ -17,25 +18,6 @@ QUICK_SEEDS = 2
 ALWAYS = ("local", "fedavg")  # in every table
 PERSONAL = ("finetune", "ditto", "lp-proj")  # personalised methods, by default
 QUICK_PERSONAL = ("finetune", "ditto")
-
-# settings of a run that mean nothing here, or would let something else than the question decide
-REFUSED = {
-    "rounds": "each candidate has as many rounds as it can pay with `gradients`",
-    "bytes": "each candidate is judged with all of its gradients spent",
-    "target_value": "each candidate is judged with all of its gradients spent",
-    "eval_every": "candidates are judged at their end",
-    "metrics": "metric='accuracy' or metric='loss' says what candidates are judged by",
-    "patience": "each candidate is judged with all of its gradients spent",
-    "patience_metric": "each candidate is judged with all of its gradients spent",
-    "keep_best": "candidates are judged at their end",
-    "held_out": "all clients take part",
-    "held_out_rounds": "all clients take part",
-    "attack": "the advice is about honest clients; see docs/attacks.md",
-    "malicious": "the advice is about honest clients; see docs/attacks.md",
-    "hosts": "who hosts the clients changes no figure",
-    "checkpoint_every": "trainings are short and are not saved",
-    "checkpoint_minutes": "trainings are short and are not saved",
-}
 
 
 @dataclass(frozen=True)
@@ -89,7 +71,7 @@ class AdviceOptions(Knobs):
 
 def refuse(settings: Mapping[str, Any]) -> None:
     """Refuse settings of runs that have no meaning for advice."""
-    for name, reason in REFUSED.items():
+    for name, reason in refused_in(Settings, "advise").items():
         if name in settings:
             raise SettingError(f"{name}: it is not accepted by advise; {reason}")
     metric = settings.get("metric", "")
