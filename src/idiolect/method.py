@@ -36,14 +36,14 @@ class Combine(Protocol):
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         """One vector for each part of the message: rows[S, m] -> [m], selected once per message.
 
-        Without `weights[S]`, clients weigh what `Method.weigh` says.
+        Without `weights[S]`, clients are weighted by `Method.weigh`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a method declares about itself, beside its equations."""
+    """What a method declares about itself, in addition to its equations."""
 
     sends: str = "d"  # how many numbers a message holds, in words
     trains: str = "sampled"  # who updates: "sampled", or "everyone" (only the sampled are heard)
@@ -164,7 +164,7 @@ class Method(Knobs):
         return {n: down[n] for n, m in models.items() if n in down and down[n].shape == (m,)}
 
     def shared(self, task: Task, down: State) -> Tensor | None:  # -> [d]
-        """The method's one global model, where it has one: evaluated beside the personal models."""
+        """The global model, where the method has one: evaluated as the personal models are."""
         w = down.get(self.traits.shared_name)
         return w if w is not None and w.shape == task.x0.shape else None
 
@@ -173,7 +173,7 @@ class Method(Knobs):
         return self.shared(task, down)
 
     def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
-        """What a reader of the result should know beside its figures, as plain data.
+        """Notes for the reader of a result, as plain data.
 
         A text under "warning" is shown before the run.
         """

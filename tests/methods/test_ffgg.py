@@ -154,7 +154,7 @@ def test_ffgg_and_local_ffgg_counted_in_passes_are_their_algorithms(federation, 
 
 @pytest.mark.parametrize("solver", ["gd", "cg", "newton", "exact"])
 def test_passes_over_the_data_need_a_solver_that_draws_mini_batches(solver):
-    with pytest.raises(il.SettingError, match=f"epochs: 1 is not accepted with solver '{solver}'"):
+    with pytest.raises(il.SettingError, match=f"epochs must be 0 with solver '{solver}'"):
         run(il.Ffgg(part="bias", solver=solver, epochs=1), setting.make_federation())
 
 

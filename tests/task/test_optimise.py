@@ -287,7 +287,7 @@ def test_the_rows_given_are_left_as_they_are():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": "lbfgs"}, "optimizer: 'lbfgs' is not accepted at the clients: it searches"),
+        ({"optimizer": "lbfgs"}, "optimizer cannot be 'lbfgs' at the clients: it searches"),
         ({"optimizer": "muon"}, "makes whole matrices orthogonal"),
         ({"optimizer": "adafactor"}, "means over the rows and columns"),
         ({"optimizer": "sparseadam"}, "sparse gradients"),
@@ -298,8 +298,8 @@ def test_the_rows_given_are_left_as_they_are():
         ({"optimizer": "adam", "optimizer_options": "differentiable=True"}, "differentiable"),
         ({"optimizer_state": "private"}, "sgd, which has no state to keep"),
         ({"optimizer_state": "kept"}, "one of 'reset', 'private'"),
-        ({"lr_scale": "head"}, "write pattern=factor"),
-        ({"lr_scale": "head=-1"}, "write pattern=factor"),
+        ({"lr_scale": "head"}, "must be pattern=factor pairs"),
+        ({"lr_scale": "head=-1"}, "must be pattern=factor pairs"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(settings, words):
@@ -315,7 +315,7 @@ def test_every_optimiser_of_torch_is_offered_or_refused_for_a_reason():
         if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
     } - {"optimizer"}
     for name in known - set(ELEMENTWISE):
-        with pytest.raises(SettingError, match="is not accepted at the clients: it "):
+        with pytest.raises(SettingError, match=r"cannot be .* at the clients: it "):
             ClientOptimizer(name)
 
 

@@ -60,7 +60,7 @@ def test_a_method_of_ones_own_is_told_what_to_declare():
         def update(self, task, down, private, here):
             return {"w": down["w"].expand(here.rows, -1)}, private
 
-    with pytest.raises(SettingError, match="it does not declare `optimizers`"):
+    with pytest.raises(SettingError, match="it declares no vectors that one may step"):
         run(Mine(), optimizer="adam")
 
 
@@ -191,7 +191,7 @@ def test_words_and_patterns_name_what_is_frozen():
     assert il.Task(net, frozen="output, features.bias").layout.names == ("features.weight",)
     with pytest.raises(SettingError, match=r"frozen: 'feature\.\*' matches no parameter"):
         il.Task(net, frozen="feature.*")
-    with pytest.raises(SettingError, match="it leaves nothing to train"):
+    with pytest.raises(SettingError, match="frozen must leave something to train"):
         il.Task(net, frozen="all")
 
 
@@ -325,7 +325,7 @@ def test_a_damaged_file_is_refused_by_name(given, tmp_path):
         il.Task(net, weights=tmp_path / "nan.safetensors")
     with pytest.raises(SettingError, match="weights: there is no file"):
         il.Task(net, weights=tmp_path / "none.safetensors")
-    with pytest.raises(SettingError, match="weights_missing: 'keep' is not accepted without"):
+    with pytest.raises(SettingError, match="weights_missing must be 'refuse' without weights"):
         il.Task(net, weights_missing="keep")
     folder = tmp_path / "shards"
     folder.mkdir()

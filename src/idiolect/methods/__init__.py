@@ -75,7 +75,7 @@ METHODS: Table[Entry] = Table(
 def make_method(name: str, **fields: Any) -> Method:
     """A method by name: built in, from an installed package, or `module:Name`.
 
-    `preset` names fields that belong together; those given beside it win.
+    `preset` names fields that belong together; explicit fields win.
 
     >>> make_method("lp-proj-2", dim=50).p
     2.0
@@ -87,7 +87,7 @@ def make_method(name: str, **fields: Any) -> Method:
 
 
 def name_of(method: Method) -> str:
-    """The name that says most about this method: lp-proj-1 rather than lp-proj.
+    """The most specific name of this method: lp-proj-1 rather than lp-proj.
 
     A user's own class has the name it was found by, else its class's name.
     """

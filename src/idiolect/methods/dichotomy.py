@@ -1,6 +1,6 @@
 """Dichotomy: train FedAvg's model and local ones, use what does better on validation data.
 
-Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when nobody knows whether
+Corollary 3.1 of the paper of Chen, Zheng, Long and Su (2021). Choose it when it is unclear whether
 the clients should learn together: up to constants it is minimax optimal. Costs per round: d + 2
 numbers down to everyone and up from each sampled client; FedAvg's gradients and Local's. Keeps: the
 local model.

@@ -1,4 +1,4 @@
-"""Ditto: a shared model by FedAvg and beside it a personal model pulled to it.
+"""Ditto: FedAvg's shared model, and a personal model pulled towards it.
 
 Li, Hu, Beirami and Smith 2021, Algorithm 1. Choose it when one model is a good start but not good
 enough, and fairness or robustness matters. Costs per round: d numbers down to everyone who trains
@@ -31,7 +31,7 @@ class Ditto(FedAvg):
         models=("w", "v"),
         optimizers=("w", "v"),
         reductions={
-            "lam": "the personal models are Local's, trained beside FedAvg's",
+            "lam": "the personal models are Local's, trained alongside FedAvg's",
             "steps": "the shared model stays as it starts",
         },
     )

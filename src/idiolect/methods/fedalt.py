@@ -2,7 +2,7 @@
 
 Pillutla et al. 2022. Choose them when it is known which part of the model should differ (a head, an
 input layer, adapters). Costs per round: the shared part each way for each sampled client. Keep: the
-private part (stateful), or start it anew each round (stateless).
+private part (stateful), or restart it each round (stateless).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedDeper: depersonalised federated learning, a globalised model y beside a personal model v.
+"""FedDeper: depersonalised federated learning, a globalised model y and a personal model v.
 
 Algorithm 1 of its paper. Choose it for a shared model on unlike data at the cost of FedAvg's
 messages, with a personal model as a by-product. Costs per round: d numbers each way for each

@@ -3,7 +3,7 @@
 Algorithms 1 and 2 of its paper, and Algorithm 4; with a robust rule Algorithm 5. Choose it when the
 private part can fit each client's data and clients keep nothing between rounds (phones). Costs per
 round: the shared part each way for each sampled client; `steps` + 1 gradients. Stateless: clients
-solve for their private part anew, also before use.
+solve for their private part in each round, and before use.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Ffgg(Partial):
         super().check(task)
         if self.epochs and self.solver not in finetuners.OF_EPOCHS:
             raise SettingError(
-                f"epochs: {self.epochs} is not accepted with solver {self.solver!r}, which works "
+                f"epochs must be 0 with solver {self.solver!r}, got {self.epochs}: it works "
                 f"on one mini-batch; 0, or one of the solvers {', '.join(finetuners.OF_EPOCHS)}"
             )
 

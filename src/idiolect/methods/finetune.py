@@ -1,4 +1,4 @@
-"""Fine-tuning: FedAvg, then some steps of one's own before use.
+"""Fine-tuning: FedAvg, then some personal steps before use.
 
 Choose it as the simplest personalisation there is. Costs per round as FedAvg; `personal_steps`
 gradients before use. Keeps nothing. The run's settings `finetune_steps` and `finetune_lr` do the

@@ -51,7 +51,7 @@ class L2gd(Method):
     def check(self, task: Task) -> None:
         if self.lr * self.lam / self.p > 1:
             raise SettingError(
-                f"lam: {self.lam:g} is not accepted with lr {self.lr:g} and p {self.p:g}; "
+                f"lam must be at most p / lr = {self.p / self.lr:g}, got {self.lam:g}: "
                 "lr * lam / p must be at most 1"
             )
 

@@ -20,7 +20,7 @@ from .options import average, sample_weights
 
 @dataclass(frozen=True)
 class SplitMethod(Method):
-    """Base: says what is sent, kept and averaged once `split` says which part is whose."""
+    """Base: what is sent, stored and averaged, given the `split` into shared and private part."""
 
     traits = Traits(sends="shared part", shared_name="theta", row_messages=True)
 
@@ -67,7 +67,7 @@ class SplitMethod(Method):
 
 @dataclass(frozen=True)
 class Partial(SplitMethod):
-    """Base of the methods that are told which part is private."""
+    """Base of the methods whose private part is a setting."""
 
     part: str = knob(
         "output",

@@ -17,7 +17,7 @@ from ..task.task import Task
 
 @dataclass(frozen=True)
 class Wrapped(Method):
-    """Base of wrappers: every function is the inner method's until a subclass says otherwise."""
+    """Base of wrappers: every function is the inner method's unless a subclass overrides it."""
 
     inner: Method
 

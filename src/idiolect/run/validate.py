@@ -29,7 +29,7 @@ from ..server.staleness import staleness_text
 from ..server.streaming_mean import StreamingPlan
 from ..task.buffers import mixes_samples
 from ..task.client_optimizer import ClientOptimizer, scale_factors
-from ..task.losses import CrossEntropy, Squared, beside, classes_last, logits
+from ..task.losses import CrossEntropy, Squared, classes_last, logits, shaped_as
 from ..task.task import Numerics, Task
 from .session import People, concurrency
 from .settings import DTYPES, Settings
@@ -347,7 +347,7 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
         )
     if isinstance(loss, Squared):
         found = logits(out)
-        if beside(found, targets).shape != targets.shape:
+        if shaped_as(found, targets).shape != targets.shape:
             wanted = tuple(targets.shape[1:]) or "one"
             raise SettingError(
                 f"model: {tuple(found.shape[1:])} outputs for {wanted} target; "

@@ -41,7 +41,7 @@ _MIXES_COORDINATES = {
     "sparseadam": "it is for sparse gradients, and these are dense",
 }
 STATES = ("reset", "private")
-_COUNT = "count"  # steps that a row has taken with the state beside it; 0 = it has none yet
+_COUNT = "count"  # steps that a row has taken with its state; 0 = it has none yet
 
 
 class Piece(NamedTuple):
@@ -71,7 +71,7 @@ class ClientOptimizer:
         reason = _MIXES_COORDINATES.get(self.name)
         if reason:
             raise SettingError(
-                f"optimizer: {self.name!r} is not accepted at the clients: {reason}; "
+                f"optimizer cannot be {self.name!r} at the clients: {reason}; "
                 f"one of {', '.join(ELEMENTWISE)}"
             )
         if self.name not in ELEMENTWISE:
@@ -81,7 +81,7 @@ class ClientOptimizer:
             _ = self.form  # refuses options that do not fit
         if self.state == "private" and not self.form:
             raise SettingError(
-                f"optimizer_state: 'private' is not accepted with {self.words_of_step}, which has "
+                f"optimizer_state cannot be 'private' with {self.words_of_step}, which has "
                 "no state to keep; give momentum (optimizer_options 'momentum=0.9') or another "
                 "optimizer, e.g. 'adam'"
             )
@@ -100,7 +100,7 @@ class ClientOptimizer:
         """What torch keeps, by name: None for a tensor like x, else the dtype of the number."""
         if "differentiable" in parse_options(self.options, "optimizer_options"):
             raise SettingError(
-                "optimizer_options: 'differentiable' is not accepted; nobody differentiates a step"
+                "optimizer_options must not have 'differentiable': no step is differentiated"
             )
         if self.plain:  # torch takes seconds over the first optimiser of a process
             return {}
@@ -169,8 +169,8 @@ def parse_scale(text: str) -> list[tuple[str, float]]:
                 raise ValueError
         except ValueError:
             raise SettingError(
-                f"lr_scale: {piece!r} is not accepted; write pattern=factor, pattern=factor with "
-                "factors >= 0, e.g. 'head.*=10, features.*=0.1'"
+                f"lr_scale must be pattern=factor pairs with factors >= 0, got {piece!r}, "
+                "e.g. 'head.*=10, features.*=0.1'"
             ) from None
         pairs.append((pattern.strip(), factor))
     return pairs
@@ -187,7 +187,7 @@ def scale_factors(text: str, layout: Layout) -> Tensor:  # -> float64[d]
                 first, end = layout.span(name)
                 factors[first:end] = factor
     if text and not bool(factors.any()):
-        raise SettingError(f"lr_scale: {text!r} is not accepted; it leaves nothing to train")
+        raise SettingError(f"lr_scale must leave something to train, got {text!r}")
     return factors
 
 
@@ -273,7 +273,7 @@ class _Group:
 
 
 class Steps:
-    """Steps on x[K, n] in place, on a copy of the rows given. `state` is kept beside it, by name.
+    """Steps on x[K, n] in place, on a copy of the rows; `state` holds tensors by name.
 
     >>> steps = Steps(ClientOptimizer("sgd", "momentum=0.5"), [Piece(0, 1, 1.0)],
     ...               torch.zeros(2, 1), lr=1.0)

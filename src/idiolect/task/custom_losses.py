@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.knobs import SettingError, nearest
 from ..core.types import Tree, first
-from .losses import IGNORED, LOSSES, CrossEntropy, Loss, beside, logits
+from .losses import IGNORED, LOSSES, CrossEntropy, Loss, logits, shaped_as
 
 Given = str | nn.Module | Callable[..., Tensor] | Loss
 
@@ -86,11 +86,11 @@ class Binary(Loss):
         self.middle = middle  # outputs above it say yes
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        scores = beside(logits(outputs), targets)
+        scores = shaped_as(logits(outputs), targets)
         return self.function(scores, targets.to(scores.dtype))
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
-        return (beside(logits(outputs), targets) > self.middle) == (targets > 0.5)
+        return (shaped_as(logits(outputs), targets) > self.middle) == (targets > 0.5)
 
 
 class Custom(Loss):
@@ -156,8 +156,7 @@ def as_loss(loss: Given) -> Loss:
         return _of_module(loss)
     if not callable(loss):
         raise SettingError(
-            f"loss: {loss!r} is not accepted; "
-            f"give one of {', '.join(LOSSES)}, a torch loss or a function"
+            f"loss cannot be {loss!r}; give one of {', '.join(LOSSES)}, a torch loss or a function"
         )
     if loss in _KNOWN:
         return LOSSES[_KNOWN[loss]]

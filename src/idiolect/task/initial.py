@@ -28,7 +28,7 @@ _NAMED = 8  # parameters that a message names
 
 @dataclass(frozen=True)
 class Initial(Knobs):
-    """Where every run of a task starts, beside the model itself."""
+    """Where every run of a task starts: weights from a file, frozen parameters."""
 
     frozen: str = knob(
         "",
@@ -50,8 +50,8 @@ class Initial(Knobs):
         super().__post_init__()
         if self.weights_missing != "refuse" and not self.weights:
             raise SettingError(
-                "weights_missing: 'keep' is not accepted without weights; "
-                "it is about what a file of weights lacks"
+                "weights_missing must be 'refuse' without weights, got 'keep': "
+                "it says what to do about parameters that the file lacks"
             )
 
     def apply(self, module: nn.Module) -> None:
@@ -66,12 +66,12 @@ class Initial(Knobs):
                     module.get_parameter(name).requires_grad_(False)
             if not any(p.requires_grad for p in module.parameters()):
                 raise SettingError(
-                    f"frozen: {self.frozen!r} is not accepted; it leaves nothing to train of: "
+                    f"frozen must leave something to train, got {self.frozen!r}: it matches all of "
                     f"{', '.join(names)}"
                 )
 
     def facts(self, module: nn.Module) -> dict[str, Any]:
-        """What a run's identity says of it; a run goes on only with the same file."""
+        """Its part of a run's identity; a run is resumed only with the same file."""
         out: dict[str, Any] = {}
         if self.weights:
             out["pretrained"] = {"file": self.path.name, "sha256": self._file[0]}
@@ -82,7 +82,7 @@ class Initial(Knobs):
         return out
 
     def notes(self, module: nn.Module, random: bool) -> list[str]:
-        """What the user should know of it; `random` where the model is made anew for each seed."""
+        """Notes for the user; `random` where the model is re-initialised for each seed."""
         notes = []
         if self.weights and self.weights_missing == "keep":
             wrong = _Differences.between(self._file[1], module)
@@ -112,7 +112,7 @@ class Initial(Knobs):
                 )
         if path.suffix != SUFFIX:
             raise SettingError(
-                f"weights: {path.name!r} is not accepted; a {SUFFIX} file, which holds numbers "
+                f"weights must be a {SUFFIX} file, got {path.name!r}: it holds numbers "
                 "alone: torch.load runs code that is in the file. Convert it once where you trust "
                 "it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
             )

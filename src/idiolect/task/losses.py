@@ -227,7 +227,7 @@ class Squared(Loss):
         self.scale = scale
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        return self.scale * (beside(logits(outputs), targets) - targets) ** 2
+        return self.scale * (shaped_as(logits(outputs), targets) - targets) ** 2
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         return (2 * self.scale * weights * (outputs.squeeze(1) - targets)).unsqueeze(1)
@@ -242,15 +242,15 @@ class Logistic(Loss):
     name = "logistic"
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        scores = beside(logits(outputs), targets)
+        scores = shaped_as(logits(outputs), targets)
         sign = 2 * targets.to(scores.dtype) - 1
         return F.softplus(-sign * scores)
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
-        return (beside(logits(outputs), targets) > 0) == (targets > 0)
+        return (shaped_as(logits(outputs), targets) > 0) == (targets > 0)
 
 
-def beside(outputs: Tensor, targets: Tensor) -> Tensor:
+def shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
     """outputs[n, 1] for targets[n] as [n]: one output per target."""
     return outputs.squeeze(-1) if outputs.dim() == targets.dim() + 1 else outputs
 

@@ -49,7 +49,7 @@ class Task:
     """A model and a loss for a cohort.
 
     `model` is a torch module, whose weights are then the start of every run, or a function without
-    arguments that makes one, which is then called anew under each seed. `loss` is a name
+    arguments that makes one, which is then called for each seed. `loss` is a name
     ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
     targets) that returns one value per sample. `weights` is a safetensors file, or a folder with
     model.safetensors, that the model starts at; `weights_missing="keep"` keeps what the file lacks,
@@ -263,8 +263,8 @@ class Task:
                     module = self.model()
         if not isinstance(module, nn.Module):
             raise SettingError(
-                f"model: {type(module).__name__} is not accepted; "
-                "give a torch.nn.Module or a function that makes one"
+                f"model must be a torch.nn.Module or a function that makes one, "
+                f"got {type(module).__name__}"
             )
         _refuse(module)
         self.initial.apply(module)

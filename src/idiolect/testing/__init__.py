@@ -4,7 +4,7 @@
     check_method(MyMethod(lr=0.1))
 
 Each check runs the method on a small federation of unlike clients and raises an AssertionError that
-says what does not hold:
+names what does not hold:
 
     declared       the traits fit: rates are fields, `changes` and `uncompressed` name parts
     pure           no function changes its arguments; states and messages keep their form
@@ -13,7 +13,7 @@ says what does not hold:
     deterministic  the same settings give the same bits
     chunks         clients one at a time or all together give the same result
     hosts          clients on one host or on three give the same bits
-    stacks         a method that says so takes a message down for each client
+    stacks         a method with row_messages takes a message down for each client
     kernels        every kernel gives the same result
     no_data        a client without training data changes nothing for the others
     private        only declared messages leave a host; test data and other clients shape none
@@ -56,7 +56,7 @@ Settings = dict[str, Any]  # of a run
 
 # -- the federation and the model of the checks ----------------------------------------------------
 def federation(empty: bool = False, seed: int = 0) -> Federation:
-    """Six unlike clients of 7 to 40 samples, in three classes that can be told apart.
+    """Six unlike clients of 7 to 40 samples, in three separable classes.
 
     With `empty`, one more client, in the middle of the others, that has no training data.
     """
@@ -207,7 +207,7 @@ def linear(method: Method, settings: Settings) -> None:
 
 
 def stacks(method: Method, settings: Settings) -> None:
-    """A method that says so takes a message down for each client, as if each were alone."""
+    """A method with row_messages takes a message down for each client, as if each were alone."""
     if not method.traits.row_messages:
         return
     bench = _Bench(method, settings)

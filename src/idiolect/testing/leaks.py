@@ -1,4 +1,4 @@
-"""What may leave a host: the declared messages, scores and counts, and not a byte beside them.
+"""What may leave a host: the declared messages, scores and counts, and not a byte more.
 
 A `CheckedHost` stands before a host and looks at everything that it hands out. Its twins are the
 same clients with other private data: where those data must not matter, they must send the same

@@ -26,7 +26,7 @@ from idiolect.core.knobs import Knobs, knob
 from idiolect.core.types import Tree
 from idiolect.data.federation import Federation
 from idiolect.task.batches import Batch
-from idiolect.task.losses import Loss, beside, logits
+from idiolect.task.losses import Loss, logits, shaped_as
 from idiolect.task.task import Task
 
 
@@ -134,7 +134,7 @@ class GemanMcClure(Loss):
     name = "geman_mcclure"
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        square = (beside(logits(outputs), targets) - targets) ** 2
+        square = (shaped_as(logits(outputs), targets) - targets) ** 2
         return 0.5 * square / (1 + square)
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from idiolect.core.types import Tree
 from idiolect.data.federation import Federation
 from idiolect.methods import FedAvg
 from idiolect.run.run import torch_threads
-from idiolect.task.losses import Loss, beside, logits
+from idiolect.task.losses import Loss, logits, shaped_as
 from idiolect.task.task import Task
 
 from ..closed_forms.problems import Means
@@ -53,7 +53,7 @@ class SquaredHinge(Loss):
     name = "squared_hinge"
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        scores = beside(logits(outputs), targets)
+        scores = shaped_as(logits(outputs), targets)
         return 0.5 * (1 - (2 * targets - 1) * scores).clamp(min=0) ** 2
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

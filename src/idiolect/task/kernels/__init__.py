@@ -49,14 +49,14 @@ def choose(
     kernel: str = "auto",
     statistics: Statistics | None = None,
 ) -> Kernel:
-    """The kernel of that name for a module, or a SettingError that says which ones it can have.
+    """The kernel of that name for a module, or a SettingError that names the possible ones.
 
     "auto" is the fixed rule: with dropout or running statistics rows; for a chain of linear layers
     stacked; for convolutions and LSTM layers on a CPU rows; else vmap (and rows again where
     torch cannot map the module, which its first call shows: see `Task`).
     """
     if kernel not in KERNELS:
-        raise SettingError(f"kernel: {kernel!r} is not accepted; one of {', '.join(KERNELS)}")
+        raise SettingError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
     random = has_dropout(module)
     layers = None if random or statistics else layer_chain(module)
     if kernel == "auto":

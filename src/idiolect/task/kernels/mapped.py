@@ -45,7 +45,7 @@ class Vmapped:
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
     def __reduce__(self) -> tuple[type[Vmapped], tuple[nn.Module, Layout]]:
-        """In another process: mapped functions are made anew."""
+        """In another process, mapped functions are created again."""
         return type(self), (self.module, self.layout)
 
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:

@@ -70,7 +70,7 @@ class RowModule:
 class Rows:
     """One model after the other; a row without data or no longer active costs nothing.
 
-    Each thread has a `RowModule` of its own, and a row's numbers do not depend on the number of
+    Each thread has its own `RowModule`, and a row's numbers do not depend on the number of
     threads. Modules with running statistics always run here, and modules with dropout, on one
     thread: the mask of each row comes from that client's own stream.
     """
