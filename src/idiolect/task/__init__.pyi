@@ -2,7 +2,7 @@
 
 from .batches import Batch
 from .layout import Layout
-from .losses import Loss, beside, logits
+from .losses import Loss, logits, shaped_as
 from .task import Numerics, Task
 
-__all__ = ["Batch", "Layout", "Loss", "Numerics", "Task", "beside", "logits"]
+__all__ = ["Batch", "Layout", "Loss", "Numerics", "Task", "logits", "shaped_as"]
