@@ -4,7 +4,9 @@
     PYTHONPATH=/path/to/another/version/src python benchmarks/same_bits.py > then.json
     diff then.json now.json
 
-`--hosts 3` shares the clients out among three hosts (or any other setting, as --NAME VALUE).
+`--hosts 3` shares the clients out among three hosts (or any other setting, as --NAME VALUE), and
+`--engine processes --hosts 2` among two worker processes. Attacks that read the honest messages of
+a round (alie, mimic) need the engine local, and are refused there.
 
 Only the public interface is used. Every method runs plain, and with channels, attacks, rules,
 server optimisers, held-out clients and schedules. A digest covers all figures of the result,
@@ -73,6 +75,10 @@ def federation() -> il.Federation:
     )
 
 
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10))
+
+
 def digest(result: Any, names: tuple[str, ...]) -> str:
     out = hashlib.sha256()
     summary = {
@@ -119,7 +125,7 @@ def main() -> None:
                 **settings,
                 **asked,
             }
-            task = il.Task(lambda: nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 10)))
+            task = il.Task(model)
             try:
                 found = digest(il.run(method, task, data, **given), data.names)
             except il.SettingError as error:

@@ -471,7 +471,7 @@ def result_of(text: str) -> dict:
 def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_result(
     capsys, monkeypatch
 ):
-    from idiolect.engine.rounds import InProcess
+    from idiolect.engine.rounds import Rounds
 
     whole = json_of(
         capsys,
@@ -486,14 +486,14 @@ def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_resu
         "--directory",
         "whole",
     )
-    advance = InProcess.advance
+    advance = Rounds.advance
 
     def interrupt(self, *args):
         advance(self, *args)
         if self.server.version == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(InProcess, "advance", interrupt)
+    monkeypatch.setattr(Rounds, "advance", interrupt)
     assert (
         main(
             [
@@ -516,7 +516,7 @@ def test_an_interrupted_command_says_how_to_go_on_and_resume_gives_the_same_resu
         got.out == ""
         and "stopped after round 4 of 6 (seed 0); continue with: idiolect resume here" in got.err
     )
-    monkeypatch.setattr(InProcess, "advance", advance)
+    monkeypatch.setattr(Rounds, "advance", advance)
     again = json_of(capsys, "resume", "here", "--json", "--quiet")
     del again["seconds"], whole["seconds"]
     assert again == whole

@@ -13,10 +13,10 @@ import torch
 
 from deploy.site.common import Direct, form, server_for, synthetic, table, with_table
 from deploy.sites import Process, Told, agreement, plan_of
+from engine.loopback import remote_rounds
 from idiolect.cli.main import main
 from idiolect.deploy.models import load_exported
 from idiolect.deploy.site.rules import Rules
-from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.run.session import Session
 
@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
     facts = {"wire_ids": ids, "checksum": session.contract.checksum, "validation": True}
     assert at.ask(Call("enrol", facts)).kind == "status"
     told = Told(torch.tensor(ids), SimpleNamespace(metrics=()))
-    engine = Remote(session.server, [told], Direct([at]))
+    engine = remote_rounds(session.server, [told], Direct([at]))
     for _ in range(2):
         engine.advance()
     engine.evaluate(torch.tensor(ids), ("test",))

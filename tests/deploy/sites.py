@@ -15,9 +15,10 @@ from types import SimpleNamespace
 
 import torch
 
+from deploy.sockets import Sockets
+from engine.loopback import local_rounds, remote_rounds
 from idiolect.core.framing import exchange
-from idiolect.engine.rounds import InProcess, Remote
-from idiolect.engine.sockets import Sockets
+from idiolect.engine.rounds import Rounds
 from idiolect.host.calls import MOST_FRAME, Call
 from idiolect.run.plan import Plan
 from idiolect.run.session import Session
@@ -147,9 +148,9 @@ def enrol(sites: Sequence[Process], plan: Plan, form: dict, session: Session) ->
     return told
 
 
-def over_sockets(session: Session, told: Sequence[Told], sites: Sequence[Process]) -> Remote:
-    return Remote(session.server, told, Sockets([site.socket for site in sites]))
+def over_sockets(session: Session, told: Sequence[Told], sites: Sequence[Process]) -> Rounds:
+    return remote_rounds(session.server, told, Sockets([site.socket for site in sites]))
 
 
-def in_process(session: Session) -> InProcess:
-    return InProcess(session.server, session.hosts)
+def in_process(session: Session) -> Rounds:
+    return local_rounds(session.server, session.hosts)

@@ -111,7 +111,8 @@ def test_a_second_deployment_in_a_folder_is_refused(tmp_path):
 
 REFUSED = {
     "seeds": ({"seeds": 3}, {}, "seeds: 3 is not accepted in a deployment"),
-    "engine": ({"engine": "asynchronous"}, {}, "engine: 'asynchronous' is not accepted"),
+    "engine": ({"engine": "ray"}, {}, "engine: 'ray' is not accepted"),
+    "timing": ({"timing": "arrivals"}, {}, "timing: 'arrivals' is not accepted"),
     "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "attack: 'sign-flip'"),
     "least": ({}, {"sites": 2, "least": 3}, "least: 3 is not accepted; at most the 2"),
     "address": ({}, {"address": "nowhere"}, "address: 'nowhere' is not accepted; host:port"),

@@ -19,9 +19,10 @@ from deploy.sites import (
     session_of,
     started,
 )
+from deploy.sockets import Sockets
+from engine.loopback import remote_rounds
 from idiolect import data
-from idiolect.engine.rounds import Remote, _own
-from idiolect.engine.sockets import Sockets
+from idiolect.engine.remote_hosts import request_for
 from idiolect.host import calls
 from idiolect.host.calls import Call
 
@@ -104,7 +105,7 @@ def test_a_site_that_is_killed_in_a_round_comes_back_and_nothing_differs(
     told = enrol(sites, plan, array_form(federation), there)
     ours = in_process(here)
     carrier = Fatal(sites, 1, kind, version=1)
-    theirs = Remote(there.server, told, carrier)
+    theirs = remote_rounds(there.server, told, carrier)
     try:
         for _ in range(3):
             ours.advance()
@@ -161,7 +162,7 @@ def test_sites_stop_by_a_signal_after_the_call_under_way(sites, federation):
     replies = {}
 
     def work(n: int) -> None:
-        order = calls.order_call(_own(round.order, told[n]))
+        order = calls.order_call(request_for(round.order, told[n]))
         replies[n] = sites[n].ask(order)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]

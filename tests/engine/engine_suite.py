@@ -1,9 +1,9 @@
 """What every engine must do. A test file of an engine derives a class and says how to build one:
 
-    class TestInProcess(EngineSuite):
+    class TestLocal(EngineSuite):
         @pytest.fixture
         def build(self):
-            return InProcess            # (server, hosts) -> engine
+            return local_rounds            # (server, hosts) -> engine
 
 Faults are hosts behind a `Network` that loses, repeats, delays or alters messages; nothing inside
 server or host is replaced.

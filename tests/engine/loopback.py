@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from idiolect.engine.retry import Carrier
-from idiolect.engine.rounds import Remote
+from idiolect.engine.carriers import Carrier
+from idiolect.engine.carriers.local import LocalHosts
+from idiolect.engine.remote_hosts import RemoteHosts
+from idiolect.engine.rounds import Rounds
 from idiolect.host.service import Service
 
 
@@ -38,6 +40,17 @@ class Loopback(Carrier):
         return found
 
 
-def remote(server, hosts, **options) -> Remote:
-    """An engine whose hosts are behind frames."""
-    return Remote(server, hosts, Loopback([Service(h) for h in hosts]), **options)
+def local_rounds(server, hosts, delays=None) -> Rounds:
+    """Rounds with hosts of this process."""
+    return Rounds(server, LocalHosts(hosts), delays)
+
+
+def remote_rounds(server, hosts, carrier, **options) -> Rounds:
+    """Rounds with hosts behind a carrier."""
+    counters = server.contract.method.traits.counters
+    return Rounds(server, RemoteHosts(hosts, carrier, counters, **options))
+
+
+def remote(server, hosts, **options) -> Rounds:
+    """Rounds with hosts behind frames."""
+    return remote_rounds(server, hosts, Loopback([Service(h) for h in hosts]), **options)

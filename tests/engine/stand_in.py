@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from idiolect.data.federation import SPLITS, Federation
-from idiolect.engine.retry import Carrier
+from idiolect.engine.carriers import Carrier
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host

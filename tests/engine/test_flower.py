@@ -14,13 +14,14 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from engine.engine_suite import EngineSuite
+from engine.loopback import remote_rounds
 from idiolect.deploy.flower import node
 from idiolect.deploy.flower.clients import CONNECTED, KEY, UNKNOWN_KEY, look_sooner
 from idiolect.deploy.flower.link import Guard, say_why
 from idiolect.deploy.flower.relay import RECORD, SiteDown, pass_on, relay
 from idiolect.deploy.flower.supervise import Process
 from idiolect.engine.carriers.flower import FlowerCarrier
-from idiolect.engine.rounds import Remote
+from idiolect.engine.rounds import Rounds
 from idiolect.host.service import Service
 
 
@@ -103,11 +104,11 @@ class SiteGrid:
         return found
 
 
-def over_flower(server, hosts, **options) -> Remote:
+def over_flower(server, hosts, **options) -> Rounds:
     """An engine whose hosts are nodes of a Grid."""
     carrier = FlowerCarrier(SiteGrid({11 + k: Service(h) for k, h in enumerate(hosts)}))
     carrier.nodes = [11 + k for k in range(len(hosts))]
-    return Remote(server, hosts, carrier, **options)
+    return remote_rounds(server, hosts, carrier, **options)
 
 
 class TestFlower(EngineSuite):

@@ -26,9 +26,9 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
+from engine.loopback import remote_rounds  # noqa: E402
 from idiolect.cli.main import main  # noqa: E402
 from idiolect.engine.carriers import ray as engine  # noqa: E402
-from idiolect.engine.rounds import Remote  # noqa: E402
 from idiolect.host.lazy_federation import LazyFederation  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
@@ -111,7 +111,9 @@ def actor(cluster):
 @pytest.fixture
 def through(actor):
     def build(server, hosts, **options):
-        return Remote(server, hosts, ThroughRay([Service(h) for h in hosts], actor), **options)
+        return remote_rounds(
+            server, hosts, ThroughRay([Service(h) for h in hosts], actor), **options
+        )
 
     return build
 
@@ -511,8 +513,8 @@ def test_messages_are_used_as_they_come(address):
         "fedavg",
         task(),
         federation(),
-        engine="asynchronous",
-        clock="ray",
+        engine="ray",
+        timing="arrivals",
         address=address,
         on_round=lambda moment: lines.extend(moment.delays),
         **settings(sample=3, hosts=2, rounds=6, eval_every=3),
@@ -560,8 +562,8 @@ def test_a_colluding_attack_is_refused():
 
 
 def test_settings_of_ray_without_ray():
-    refusal("deadline: 3.0 is not accepted here", deadline=3.0)
-    refusal("address: 'auto' is not accepted here", address="auto")
+    refusal("deadline: 3.0 requires engine='ray'", deadline=3.0)
+    refusal("address: 'auto' requires engine='ray'", address="auto")
 
 
 def test_machines_with_another_version_are_refused(address, monkeypatch):

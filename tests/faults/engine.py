@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.loopback import local_rounds
 from engine.setting import with_header
-from idiolect.engine.rounds import InProcess
 from idiolect.host.host import Host
 from idiolect.server.protocol import HostUpdate, RoundConclusion
 from idiolect.server.server import Server
 from idiolect.testing.leaks import CheckedHost
 from idiolect.wire.messages import HEADER
 
-ENGINES = {"in-process": InProcess}
+ENGINES = {"in-process": local_rounds}
 
 HEAD = HEADER.itemsize
 STRANGER = 1000  # a wire id that nobody has

@@ -6,9 +6,8 @@ import hashlib
 
 import torch
 
-from engine.loopback import Loopback
+from engine.loopback import Loopback, remote_rounds
 from engine.setting import bits, contract, hosts, server
-from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host
@@ -25,7 +24,7 @@ class Recorded:
         self.agreed = contract(method, channel)
         behind = hosts(self.agreed, 2)
         carrier = Loopback([Service(h) for h in behind])
-        engine = Remote(server(self.agreed, sample=5), behind, carrier)
+        engine = remote_rounds(server(self.agreed, sample=5), behind, carrier)
         self.rows = {-1: digest(behind[0])}
         for version in range(rounds):
             engine.advance()

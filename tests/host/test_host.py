@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.loopback import local_rounds
 from engine.setting import (
     CLIENTS,
     EVERYONE,
@@ -19,7 +20,6 @@ from engine.setting import (
 )
 from idiolect import SettingError
 from idiolect.data.federation import Federation
-from idiolect.engine.rounds import InProcess
 from idiolect.host.host import Host
 from idiolect.host.settings import HostSettings
 from idiolect.methods import make_method
@@ -31,7 +31,7 @@ STATEFUL = "feedback + topk(share=0.2)"
 
 def test_rows_are_saved_and_loaded(tmp_path):
     agreed = contract(channel=STATEFUL)
-    engine = InProcess(server(agreed), hosts(agreed, 2))
+    engine = local_rounds(server(agreed), hosts(agreed, 2))
     for _ in range(2):
         engine.advance()
     for k, one in enumerate(engine.hosts):
@@ -162,13 +162,13 @@ def test_every_client_has_a_model_also_where_no_row_was_ever_made(method):
 def test_a_client_of_no_host_has_no_model_here():
     made = session("ditto")
     made.server.enrol(["elsewhere"], [10])
-    with pytest.raises(SettingError, match="client: 'elsewhere' is at no host of this process"):
+    with pytest.raises(SettingError, match="client: 'elsewhere' is hosted in another process"):
         made.personal("elsewhere")
 
 
 def test_a_host_adopts_the_rows_of_an_earlier_stage_where_they_fit():
     agreed = contract("ditto")
-    engine = InProcess(server(agreed), hosts(agreed, 2))
+    engine = local_rounds(server(agreed), hosts(agreed, 2))
     engine.advance()
     next_stage = hosts(replace(agreed, run=8), 2)
     for one, earlier in zip(next_stage, engine.hosts, strict=True):

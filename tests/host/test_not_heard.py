@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine.loopback import local_rounds
 from engine.setting import (
     CLIENTS,
     EXACT,
@@ -14,7 +15,6 @@ from engine.setting import (
     of_server,
     server,
 )
-from idiolect.engine.rounds import InProcess
 from idiolect.methods import METHODS, make_method
 from idiolect.server.server import Server
 
@@ -54,7 +54,7 @@ def run(agreed, *, faults: int, how: str, sample: int, repeats: bool = False):
         return [*kept, *map(spoilt, gone)] if how == "not finite" else kept
 
     behind = Network(host(agreed, EVERYONE, repeats=repeats), tamper)
-    engine = InProcess(at, [behind])
+    engine = local_rounds(at, [behind])
     for _ in range(ROUNDS):
         engine.advance()
         balanced(engine)
@@ -111,7 +111,7 @@ def test_a_round_that_does_not_count_leaves_everything_as_it_was(name):
         return  # rows of everyone are trained in any case
     at = server(agreed, sample=CLIENTS if method.traits.hears_all else 4, quorum=4)
     one = host(agreed, EVERYONE, repeats=False)
-    engine = InProcess(at, [Network(one, lambda version, ms: ms if version != 1 else ms[:3])])
+    engine = local_rounds(at, [Network(one, lambda version, ms: ms if version != 1 else ms[:3])])
     engine.advance()
     before = everything(engine)
     engine.advance()
@@ -134,7 +134,7 @@ def test_the_server_s_control_variate_stays_the_mean_of_the_clients(repeats):
 def test_a_host_of_a_simulation_keeps_nothing_of_a_round_that_is_concluded():
     agreed = contract("scaffold", STATEFUL)
     one = host(agreed, EVERYONE, repeats=False)
-    engine = InProcess(server(agreed), [one])
+    engine = local_rounds(server(agreed), [one])
     engine.advance()
     assert not one.store._before and not one.coder._before
 
@@ -145,7 +145,7 @@ def test_rows_in_files_go_back_too(tmp_path):
     for memory in (1 << 30, 1):
         one = host(agreed, EVERYONE, repeats=False, memory=memory, chunk=2, scratch=tmp_path)
         lossy = Network(one, lambda version, ms: ms[:-1] if version == 1 else ms)
-        engine = InProcess(server(agreed), [lossy])
+        engine = local_rounds(server(agreed), [lossy])
         for _ in range(4):
             engine.advance()
         both.append(everything(engine))

@@ -24,7 +24,7 @@ from idiolect_papers.own.stragglers import write as write_stragglers
 
 FEDERATION = helpers.classification((20, 9, 14, 30, 11, 17, 8, 25))
 MODEL = partial(nn.Linear, helpers.FEATURES, helpers.CLASSES)
-ASYNC = {"engine": "asynchronous", "delays": "exponential(mean=1, spread=0.5)"}
+ASYNC = {"timing": "arrivals", "delays": "exponential(mean=1, spread=0.5)"}
 
 
 class Stop(Exception):
@@ -51,7 +51,7 @@ RESUMED = {
         "ffgg:part=weight,start=kept,solver=gd",
         {"sample": 3, "concurrency": 7, "delays": "constant(slow=0.4, slowdown=3)"},
     ),
-    "a synchronous run with a clock": ("fedavg", {"engine": "inprocess"}),
+    "a synchronous run with a clock": ("fedavg", {"timing": "rounds"}),
 }
 
 
@@ -93,7 +93,7 @@ def test_models_are_found_again_in_the_directory(tmp_path):
 
 # -- what is told ----------------------------------------------------------------------------------
 def test_rounds_bytes_and_gradients_are_counted_as_in_rounds():
-    meanwhile, rounds = run(), run(engine="inprocess")
+    meanwhile, rounds = run(), run(timing="rounds")
     for result in (meanwhile, rounds):
         assert result.summary()["rounds"] == 6
         assert result.record.seeds[0].clients and len(result.record.seeds[0].history) == 6
@@ -109,7 +109,7 @@ def test_rounds_bytes_and_gradients_are_counted_as_in_rounds():
 def test_a_synchronous_round_takes_as_long_as_the_slowest_client(tmp_path):
     lines = []
     result = run(
-        engine="inprocess", directory=tmp_path / "r", on_round=lambda m: lines.append(m.delays)
+        timing="rounds", directory=tmp_path / "r", on_round=lambda m: lines.append(m.delays)
     )
     total = 0.0
     for of_round, figures in zip(lines, result.record.seeds[0].history, strict=True):
@@ -121,7 +121,7 @@ def test_a_synchronous_round_takes_as_long_as_the_slowest_client(tmp_path):
 
 
 def test_without_delays_there_is_no_time(tmp_path):
-    result = run(engine="inprocess", delays=None, directory=tmp_path / "r")
+    result = run(timing="rounds", delays=None, directory=tmp_path / "r")
     assert not {"time", "staleness"} & result.record.seeds[0].history[0].keys()
     assert "time" not in result.summary() and not list((tmp_path / "r").glob("delays*"))
 
@@ -228,13 +228,16 @@ class Marked(il.FedAvg):
         ({"concurrency": 9}, "concurrency"),
         ({"method": "ditto", "concurrency": 3}, "everyone trains"),
         ({"method": "feddeper", "change_from": "newest"}, "sends changes"),
-        ({"engine": "inprocess", "buffer": 2}, "buffer: 2"),
-        ({"workers": 3}, "workers: 3"),
-        ({"clock": "real"}, "delays"),
+        ({"timing": "rounds", "buffer": 2}, "buffer: 2"),
+        ({"workers": 3}, "workers: it is now written engine='processes', hosts=N"),
+        ({"clock": "real"}, "clock: it is now written"),
+        ({"engine": "asynchronous"}, "engine must be one of .*; use timing='arrivals'"),
+        ({"engine": "inprocess"}, "use engine='local'"),
+        ({"engine": "processes"}, "delays"),
         ({"method": Marked()}, "mark"),
         ({"delays": "exponential + constant"}, "delays"),
         ({"staleness": "linear"}, "staleness"),
-        ({"engine": "ray"}, "engine"),
+        ({"engine": "ray"}, "delays"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_the_run(settings, words):
@@ -250,7 +253,7 @@ def test_attacks_by_single_messages_and_robust_rules_work():
 # -- the real clock --------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_worker_processes_train_and_a_resumed_run_counts_nothing_twice(tmp_path):
-    real = {"clock": "real", "workers": 2, "delays": None, "directory": tmp_path / "r"}
+    real = {"engine": "processes", "hosts": 2, "delays": None, "directory": tmp_path / "r"}
 
     def stop(moment):
         if moment.round == 3:
@@ -272,14 +275,14 @@ def test_worker_processes_train_and_a_resumed_run_counts_nothing_twice(tmp_path)
 
 
 def test_a_model_that_no_other_process_finds_is_refused():
-    with pytest.raises(il.SettingError, match="clock: 'real'"):
+    with pytest.raises(il.SettingError, match="engine: a worker process cannot receive this run"):
         il.run(
             "fedavg",
             lambda: nn.Linear(helpers.FEATURES, helpers.CLASSES),
             FEDERATION,
             rounds=1,
-            engine="asynchronous",
-            clock="real",
+            timing="arrivals",
+            engine="processes",
             progress=False,
         )
 
@@ -309,7 +312,7 @@ def test_the_closed_form_that_chooses_step_sizes_is_the_method(tmp_path):
         started[m] = theta
     method = il.Ffgg(part="w.*", lr=lr, solver="gd", private_lr=private_lr, steps=7, start="common")
     settings = {"batching": "full", "dtype": "float64", "rounds": 5, "sample": 4, "eval_every": 0}
-    settings |= {"engine": "asynchronous", "delays": "exponential(mean=1)", "progress": False}
+    settings |= {"timing": "arrivals", "delays": "exponential(mean=1)", "progress": False}
     result = il.run(method, problem.task(), problem.federation(), **settings)
     torch.testing.assert_close(state_of(result)["theta"], theta, rtol=0, atol=1e-10)
 

@@ -12,7 +12,7 @@ import idiolect as il
 from helpers import classification
 from idiolect import Interrupted
 from idiolect.cli.main import main
-from idiolect.engine.rounds import InProcess
+from idiolect.engine.rounds import Rounds
 from idiolect.run.interrupts import SIGNALS, finish_on_interrupt
 from idiolect.study.many import finish, stored
 from study.tiny_jobs import Square
@@ -31,7 +31,7 @@ def send(monkeypatch):
     """A function that sends a signal to this process after so many rounds in all."""
     rounds = [0]
     plan: dict[int, tuple[int, ...]] = {}
-    advance = InProcess.advance
+    advance = Rounds.advance
 
     def counted(self, *args):
         advance(self, *args)
@@ -39,7 +39,7 @@ def send(monkeypatch):
         for number in plan.get(rounds[0], ()):
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(InProcess, "advance", counted)
+    monkeypatch.setattr(Rounds, "advance", counted)
 
     def after(count, *numbers):
         plan[rounds[0] + count] = numbers

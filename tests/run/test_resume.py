@@ -179,7 +179,7 @@ def test_the_users_own_handler_of_interruptions_is_put_back():
 def test_a_finished_run_resumes_to_the_same_result_without_work(tmp_path, monkeypatch):
     done = run(il.FedProxSoft(), tmp_path / "run", seeds=2)
     monkeypatch.setattr(
-        "idiolect.engine.rounds.InProcess.advance",
+        "idiolect.engine.rounds.Rounds.advance",
         lambda *_: pytest.fail("a finished run went on"),
     )
     same(run(il.FedProxSoft(), tmp_path / "run", seeds=2), done)

@@ -23,7 +23,7 @@ ARGS = split(
         {"metrics": "auc,f1", "metric": "f1", "eval_train": True},
         {"attack": "sign-flip", "malicious": 0.4, "held_out": 1, "held_out_rounds": 1},
         {"patience": 5, "eval_every": 2},
-        {"engine": "asynchronous", "delays": "exponential(mean=1)"},
+        {"timing": "arrivals", "delays": "exponential(mean=1)"},
     ],
     ids=["metrics", "malicious and held out", "validation", "asynchronous"],
 )

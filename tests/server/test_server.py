@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
+from engine.loopback import local_rounds
 from engine.setting import (
     CLIENTS,
     EVERYONE,
@@ -18,7 +19,6 @@ from engine.setting import (
     of_server,
     server,
 )
-from idiolect.engine.rounds import InProcess
 from idiolect.methods import make_method
 from idiolect.server.step import ServerStep
 
@@ -147,7 +147,7 @@ def test_joining_and_leaving_count_from_the_next_round_on():
 
 def test_a_method_that_sends_nothing_selects_nobody_for_nothing():
     agreed = contract("local")
-    engine = InProcess(server(agreed), hosts(agreed, 2))
+    engine = local_rounds(server(agreed), hosts(agreed, 2))
     engine.advance()
     ledger = engine.server.ledger
     assert ledger.selected == ledger.admitted == ledger.bytes == 0 and not ledger.rejected
@@ -167,14 +167,14 @@ STATES = {
 @pytest.mark.parametrize("kind", STATES)
 def test_a_server_and_hosts_that_were_saved_continue_to_the_same_bits(kind, channel, tmp_path):
     agreed = contract("scaffold", channel)
-    engine = InProcess(server(agreed, **STATES[kind]), hosts(agreed, 2))
+    engine = local_rounds(server(agreed, **STATES[kind]), hosts(agreed, 2))
     for _ in range(2):
         engine.advance()
     tensors, facts = engine.server.save()
     tensors = {n: t.clone() for n, t in tensors.items()}  # as a file would
     for k, host in enumerate(engine.hosts):
         host.save(tmp_path / str(k))
-    again = InProcess(server(agreed, **STATES[kind]), hosts(agreed, 2))
+    again = local_rounds(server(agreed, **STATES[kind]), hosts(agreed, 2))
     again.server.load(tensors, json.loads(json.dumps(facts)))
     for k, host in enumerate(again.hosts):
         host.load(tmp_path / str(k))
@@ -188,7 +188,7 @@ def test_a_server_and_hosts_that_were_saved_continue_to_the_same_bits(kind, chan
 
 def test_what_was_saved_does_not_change_with_the_server_that_saved_it():
     agreed = contract()
-    engine = InProcess(server(agreed), hosts(agreed, 1))
+    engine = local_rounds(server(agreed), hosts(agreed, 1))
     engine.advance()
     tensors, facts = engine.server.save()
     other = server(agreed)
@@ -205,16 +205,16 @@ def test_what_was_saved_does_not_change_with_the_server_that_saved_it():
 def test_a_server_that_has_grown_is_loaded_into_one_that_has_not(channel):
     first = EVERYONE[:4]
     agreed = contract(channel=channel)
-    grown = InProcess(server(agreed, clients=first, sample=3), hosts(agreed, 1, first))
+    grown = local_rounds(server(agreed, clients=first, sample=3), hosts(agreed, 1, first))
     grown.advance()
     grown.server.enrol([FEDERATION.ids[k] for k in (4, 5)], [14, 11])
-    grown = InProcess(grown.server, [*grown.hosts, *hosts(agreed, 1, EVERYONE[4:])])
+    grown = local_rounds(grown.server, [*grown.hosts, *hosts(agreed, 1, EVERYONE[4:])])
     grown.advance()
     tensors, facts = grown.server.save()
     tensors = {n: t.clone() for n, t in tensors.items()}
     again = server(agreed, clients=first, sample=3)
     again.load(tensors, facts)
     assert same(state(again), state(grown.server)) and len(again.roster) == CLIENTS
-    ours = InProcess(again, grown.hosts)
+    ours = local_rounds(again, grown.hosts)
     ours.advance()
     assert again.ledger.selected == again.ledger.admitted == 9

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from engine.loopback import local_rounds
 from engine.setting import contract, hosts, server
-from idiolect.engine.rounds import InProcess
 from idiolect.server.step import ServerStep
 
 ADAM = ServerStep("adam", 0.01)
@@ -21,7 +21,7 @@ def made(step: ServerStep | None = ADAM):
 def saved():
     agreed = contract(channel=CHANNEL)
     one = server(agreed, rule="centred-clipping", step=ADAM)
-    engine = InProcess(one, hosts(agreed))
+    engine = local_rounds(one, hosts(agreed))
     for _ in range(2):
         engine.advance()
     return one.save()

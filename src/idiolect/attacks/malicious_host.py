@@ -133,10 +133,6 @@ class MaliciousHost(Host):
             observer.introduce(self.wire_ids, self.keys)
         self.gathers = attack.colludes
 
-    def recipe(self) -> tuple[type[Host], tuple[Any, ...], dict[str, Any]]:
-        made, arguments, options = super().recipe()
-        return made, arguments, options | {"attack": self.attack}
-
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         purpose = "attack on the answer" if exchange.part else "attack"
 

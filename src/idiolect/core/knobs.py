@@ -44,6 +44,7 @@ def knob(
     on_resume: str = "same",
     roles: tuple[str, ...] = (),
     refused_in: Mapping[str, str] | None = None,
+    renamed: dict[str, str] | None = None,
 ) -> Any:
     """A dataclass field with a meaning and a range.
 
@@ -52,10 +53,11 @@ def knob(
     text.
     `on_resume` says whether a run may be continued with another value: "same", "may change" or
     "may grow". `roles` are what the field is about, see `with_role`; `refused_in` maps a use of the
-    dataclass that does not take this field to the reason.
+    dataclass that does not take this field to the reason; `renamed` maps earlier choices to what
+    replaces them.
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
-    extras = {"parse": parse, "write": write}
+    extras = {"parse": parse, "write": write, "renamed": renamed}
     metadata = {k: v for k, v in {**bounds, **extras}.items() if v is not None}
     about = {"on_resume": on_resume, "roles": roles, "refused_in": dict(refused_in or {})}
     return field(default=default, metadata={"help": help, **about, **metadata})
@@ -155,6 +157,10 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
         and ("high" not in m or value <= m["high"])
     )
     if not fits:
+        if value in m.get("renamed", ()):
+            raise SettingError(
+                f"{name} must be {accepted(f, kind)}, got {value!r}; use {m['renamed'][value]}"
+            )
         raise SettingError(f"{name}: {value!r} is not accepted; {wanted}")
     return value
 

@@ -23,7 +23,7 @@ from .site.agreement import TABLE, read_form
 FILE = "deployment.toml"
 MOST = 1 << 20  # bytes of it
 SCALES = ("client", "federated")
-ENGINES = ("inprocess", FLOWER)  # that a plan may name: here they mean the same
+ENGINES = ("local", FLOWER)  # that a plan may name: here they mean the same
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def check_settings(settings: Settings) -> None:
     default = Settings()
     reasons = refused_in(Settings, "deployment")
     if settings.engine not in ENGINES:
-        reasons["engine"] = "Flower carries its messages, in rounds"
+        reasons["engine"] = "Flower carries its messages"
     for name, why in reasons.items():
         if getattr(settings, name) != getattr(default, name):
             value = settings.as_dict()[name]

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from ..core.knobs import Factors
-from ..engine.retry import NoReply
-from ..engine.rounds import Remote
+from ..engine.remote_hosts import RemoteHosts
+from ..engine.retry import PATIENCE, NoReply
+from ..engine.rounds import Rounds
 from ..host.metrics import Form
-from ..host.remote_host import SiteProxy
+from ..host.remote_host import HostLike, SiteProxy
 from ..host.settings import HostSettings
+from ..server.server import Server
 from .registry import Assembly, Site
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
@@ -30,30 +31,51 @@ class TooFewSites(RuntimeError):
     """Fewer sites are there than a round needs, for longer than the server waits."""
 
 
-@dataclass
-class Sites(Remote):
-    """Carries messages between one server and sites."""
+class Sites(Rounds):
+    """Rounds with sites."""
 
-    assembly: Assembly = field(kw_only=True)
-    host_settings: HostSettings = field(kw_only=True)
-    form: Form = field(kw_only=True)  # of outputs and targets
-    least: int = 1  # sites that a round needs
-    wait: float = 600.0  # seconds in which they may come
-    sample_of: Callable[[int], int] = lambda eligible: eligible  # clients heard among so many
-    joined: Callable[[Site], None] = lambda site: None  # told before a new site's first round
-
-    def __post_init__(self) -> None:
-        self.strict = False
-        self.silence = self.silence or SILENCE
-        self.tell = self._tell
-        super().__post_init__()
-        self.sites: list[Site] = []  # of each host
+    def __init__(
+        self,
+        server: Server,
+        assembly: Assembly,
+        host_settings: HostSettings,
+        form: Form,  # of outputs and targets
+        *,
+        deadline: float = 0.0,
+        patience: float = PATIENCE,
+        least: int = 1,  # sites that a round needs
+        wait: float = 600.0,  # seconds in which they may come
+        sample_of: Callable[[int], int] = lambda eligible: eligible,  # clients heard, of this many
+        joined: Callable[[Site], None] = lambda site: None,  # before a new site's first round
+    ):
+        self.proxies: list[HostLike] = []
+        self.sites: list[Site] = []  # of each proxy
+        self.remote = RemoteHosts(
+            self.proxies,
+            assembly.network,  # type: ignore[arg-type]  # a Carrier too
+            server.contract.method.traits.counters,
+            deadline,
+            patience,
+            silence=SILENCE,
+            strict=False,
+            on_no_reply=self._tell,
+            on_unexpected=assembly.heard,
+            is_present=self.present,
+        )
+        super().__init__(server, self.remote)
+        self.assembly = assembly
+        self.host_settings = host_settings
+        self.form = form
+        self.deadline = deadline
+        self.least = least
+        self.wait = wait
+        self.sample_of = sample_of
+        self.joined = joined
 
     def add(self, site: Site) -> None:
         """A site with wire ids, as the next host."""
         self.sites.append(site)
-        assert isinstance(self.hosts, list)  # the same one for the whole run
-        self.hosts.append(SiteProxy(site.census(), site.wire_ids, self.host_settings, self.form))
+        self.proxies.append(SiteProxy(site.census(), site.wire_ids, self.host_settings, self.form))
         self.assembly.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
@@ -62,11 +84,8 @@ class Sites(Remote):
 
     def present(self, host: int) -> bool:
         """Not one that has just given no answer: the deadline has been waited for once."""
-        gone = self.unanswered.get(host)
+        gone = self.remote.no_replies.get(host)
         return self.sites[host].here and (gone is None or gone.reason == "malformed")
-
-    def unexpected(self, ticket: int, frame: bytes | None) -> None:
-        self.assembly.heard(ticket, frame)
 
     # -- between rounds --------------------------------------------------------------------------
     def assemble(self) -> None:
@@ -96,7 +115,7 @@ class Sites(Remote):
 
     def check_complete(self) -> None:
         """Before the last figures, who gave no answer is greeted once more; nobody joins now."""
-        if not self.unanswered:
+        if not self.remote.no_replies:
             return
         self._dismiss()
         end = time.monotonic() + self.wait
@@ -108,11 +127,11 @@ class Sites(Remote):
             time.sleep(0.0 if self.assembly.talking else LOOK)
         for n, site in enumerate(self.sites):
             self.assembly.network.nodes[n] = site.node
-        self.unanswered = {}
+        self.remote.no_replies = {}
 
     def _dismiss(self) -> None:
         """Who gave no answer does not take part until it has been greeted."""
-        for n, gone in self.unanswered.items():
+        for n, gone in self.remote.no_replies.items():
             if gone.reason != "malformed":  # it is there; what it sends is its own affair
                 self.sites[n].here = False
 

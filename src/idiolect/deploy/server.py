@@ -23,8 +23,8 @@ from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_told, combine, means
 from ..engine.retry import PATIENCE
-from ..host.host import Host
 from ..host.metrics import form_of
+from ..host.remote_host import HostLike
 from ..host.settings import HostSettings
 from ..method import Method
 from ..report.progress import RoundReport
@@ -221,7 +221,7 @@ class Deployed:
         identity = identity_of(self.method, self.task, founders, self.settings, origin)
         identity |= {"id": id}
         parts = (self.method, self.task, self.census, self.settings)
-        runner = _Runner(*parts, identity, {}, Callbacks(), elsewhere=self)
+        runner = _Runner(*parts, identity, {}, Callbacks(), placement=self)
         runner.deployed = self
         runner.progress = self.progress
         threads = self.settings.threads
@@ -239,12 +239,12 @@ class Deployed:
             return runner.run(folder, resume)
 
     # -- hosts elsewhere, as a session wants them --------------------------------------------------
-    def hosts(self, shares: Sequence[Share]) -> list[Host]:
+    def hosts(self, shares: Sequence[Share]) -> list[HostLike]:
         """Stand-ins of the sites, filled by the engine: sites may join."""
         self.host_settings = shares[0].settings
         return []
 
-    def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Sites:
+    def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> Sites:
         """What carries messages to the sites."""
         terms = self.deployment.terms
         self.assembly.network.nodes.clear()
@@ -254,13 +254,11 @@ class Deployed:
         }
         engine = Sites(
             server,
-            hosts,
-            self.assembly.network,  # type: ignore[arg-type]  # a Carrier too
+            self.assembly,
+            self.host_settings,
+            form_of(self.census, self.task.criterion),
             deadline=terms.deadline,
             patience=min(PATIENCE, terms.deadline),
-            assembly=self.assembly,
-            host_settings=self.host_settings,
-            form=form_of(self.census, self.task.criterion),
             least=terms.least,
             wait=terms.wait,
             sample_of=self.sampled,
@@ -269,8 +267,8 @@ class Deployed:
             engine.add(site)
         return engine
 
-    def leave(self, hosts: Sequence[Host]) -> None:
-        """Rows are with their owners."""
+    def leave(self, hosts: Sequence[HostLike]) -> None:
+        """No-op: sites keep their own state."""
 
     def close(self) -> None:
         """Sites are their owners'."""

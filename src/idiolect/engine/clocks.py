@@ -1,15 +1,18 @@
-"""Work under way in simulated time: who started when, and when it will be done.
+"""Clocks of asynchronous training: who started when, and whose message arrives next.
 
-An update depends only on what its client was sent, so it is computed when the first message is due
-that is not there yet, and then for all clients that have started since, in one batch of rows.
+In simulated time a message arrives after a delay; in real time, when its host has sent it.
+
+In simulated time an update depends only on what its client was sent, so it is computed when the
+first missing message is due, and then for all clients that have started since, as one batch.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +20,15 @@ import torch
 
 from ..core.tensors import Shapes, check_shapes
 from ..core.types import State
+from ..host import calls
+from ..host.calls import FAILED, Call
 from ..host.host import Host
 from ..server.protocol import RoundConclusion, RoundRequest
 from ..server.server import Server
 from ..wire.messages import HEADER
 from .delays import Delays
+from .remote_hosts import RemoteHosts
+from .retry import failure
 
 
 @dataclass
@@ -34,7 +41,7 @@ class PendingUpdate:
     message: bytes | None = None  # None until it is computed
     values: float = 0.0  # 32-bit words of it as the lp-proj paper counts
     gradients: int = 0
-    counted: dict[str, int] = field(default_factory=dict)  # see Method.counted
+    counted: dict[str, int] = field(default_factory=dict)  # see Traits.counters
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Delivery:
     version: int  # that it started from
     start: float
     time: float
-    counted: dict[str, int]  # see Method.counted
+    counted: dict[str, int]  # see Traits.counters
     reason: str = "silent"  # why there is no message, where there is none
 
 
@@ -111,8 +118,8 @@ class SimulatedClock:
             mine = [o for o in orders if len(host.rows(o.train))]
             if not mine:
                 continue
-            assert host.at_work is not None
-            sent = host.at_work.begin(mine)
+            assert host.async_work is not None
+            sent = host.async_work.begin(mine)
             for k, wire_id in enumerate(sent.trained.tolist()):
                 self.under_way[wire_id].gradients = int(sent.gradients[k])
                 self.under_way[wire_id].counted = {n: int(t[k]) for n, t in sent.counted.items()}
@@ -122,22 +129,19 @@ class SimulatedClock:
                 self.under_way[wire_id].message = sent.messages.row(k)
                 self.under_way[wire_id].values = float(sent.values[k])
 
-    def conclude(self, wire_id: int, verdict: RoundConclusion) -> None:
+    def conclude(self, wire_id: int, conclusion: RoundConclusion) -> None:
         """The client learns whether its message counted."""
-        at_work = self._host[wire_id].at_work
-        assert at_work is not None
-        at_work.arrived(verdict)
+        work = self._host[wire_id].async_work
+        assert work is not None
+        work.arrived(conclusion)
 
     def pause(self) -> None:
         """The end of a round, where state may be saved: nothing is left to compute."""
         if self._orders:
             self.compute()
 
-    def bring_home(self) -> None:
-        """The newest rows of all clients are at the hosts of this process already."""
-
-    def close(self) -> None:
-        """Training is over: what is under way is given up."""
+    def settle(self) -> None:
+        """Hosts of this process have no work under way."""
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> State:
@@ -237,29 +241,92 @@ class SimulatedClock:
 
 
 class RealClock:
-    """Seconds since training began; messages come when they come."""
+    """Seconds of training, evaluations included; hosts are in other processes."""
 
-    keeps = False  # work that is under way is not in a checkpoint: it is begun anew
+    keeps = False  # work under way is not in a checkpoint: it starts again when a run is resumed
 
-    _before = 0.0  # seconds before this start of the run
-    _began: float | None = None
+    def __init__(self, server: Server, group: RemoteHosts):
+        self.server = server
+        self.group = group
+        self.under_way: dict[int, PendingUpdate] = {}  # by wire id
+        self._updates: dict[int, int] = {}  # tickets of updates -> client
+        self._notices: set[int] = set()  # tickets of conclusions, whose replies are empty
+        self._deliveries: deque[Delivery] = deque()
+        self._host_of = {int(k): n for n, host in enumerate(group.hosts) for k in host.wire_ids}
+        self._before = 0.0  # seconds before this start of the run
+        self._start: float | None = None
 
     @property
     def now(self) -> float:
-        """Seconds of training, evaluations among them."""
-        since = 0.0 if self._began is None else time.monotonic() - self._began
+        since = 0.0 if self._start is None else time.monotonic() - self._start
         return self._before + since
+
+    def start(self, order: RoundRequest) -> None:
+        """These clients start now."""
+        if self._start is None:
+            self._start = time.monotonic()
+        assert order.turns is not None
+        for client, turn in zip(order.train.split(1), order.turns.split(1), strict=True):
+            wire_id = int(client)
+            single = replace(order, train=client, heard=client, turns=turn)
+            frame = calls.order_call(single, "begin").pack()
+            ticket = self.group.carrier.send(self._host_of[wire_id], frame)
+            self._updates[ticket] = wire_id
+            self.under_way[wire_id] = PendingUpdate(order.version, self.now, self.now)
+
+    def next(self) -> Delivery:
+        """The next message, as soon as there is one."""
+        while not self._deliveries:
+            self._receive()
+        return self._deliveries.popleft()
 
     def another_now(self) -> bool:
         """No two messages arrive at the same instant."""
         return False
 
+    def conclude(self, wire_id: int, conclusion: RoundConclusion) -> None:
+        """The client learns whether its message counted."""
+        frame = calls.verdict_call(conclusion, "arrived").pack()
+        self._notices.add(self.group.carrier.send(self._host_of[wire_id], frame))
+
     def pause(self) -> None:
-        """The end of a round: work goes on."""
+        """The end of a round: work continues."""
+
+    def settle(self) -> None:
+        """Wait until hosts have no work under way; messages that arrive meanwhile are kept."""
+        while self._updates or self._notices:
+            self._receive()
+
+    def _receive(self) -> None:
+        for ticket, frame in self.group.carrier.receive(1.0):
+            if frame is None:
+                raise RuntimeError("a host was lost; the run can be resumed from its checkpoint")
+            reply = Call.open(frame)
+            if reply.kind == FAILED:
+                raise failure(0, reply)
+            self._notices.discard(ticket)
+            if ticket not in self._updates:
+                continue
+            wire_id = self._updates.pop(ticket)
+            counted = self.server.contract.method.traits.counters
+            update = calls.read_sent(reply, torch.tensor([wire_id]), counted)
+            started = self.under_way.pop(wire_id)
+            self._deliveries.append(
+                Delivery(
+                    wire_id,
+                    [update.messages.row(k) for k in range(len(update.messages))],
+                    np.asarray(update.values),
+                    int(update.gradients.sum()),
+                    started.version,
+                    started.start,
+                    self.now,
+                    {n: int(t.sum()) for n, t in update.counted.items()},
+                )
+            )
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> State:
-        """Nothing: whoever is at work starts anew when the run is resumed."""
+        """Nothing: clients at work start again when the run is resumed."""
         return {}
 
     def check(self, shapes: Shapes, most: int) -> None:
@@ -267,7 +334,7 @@ class RealClock:
         check_shapes(shapes, {})
 
     def load(self, tensors: State, now: float) -> None:
-        """The time goes on from where it was."""
+        """Time continues from where it was."""
         self._before = now
 
     def most_bytes(self, most: int) -> int:

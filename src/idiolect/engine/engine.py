@@ -1,116 +1,170 @@
-"""What every engine does: models are evaluated and personalised the same way in all of them."""
+"""An engine is a timing (rounds or arrivals) over hosts, reached directly or by a carrier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..core.knobs import Factors
 from ..core.tensors import Shapes
 from ..core.types import State
-from ..host.host import Host
+from ..host.remote_host import HostLike
 from ..host.scores import Scores
-from ..server.protocol import RoundRequest
+from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..server.server import Server
+from ..wire.admission import Messages
+from .retry import NoReply
 
-Line = dict[str, Any]
+DelayLine = dict[str, Any]  # of a message: client, when it started and arrived, staleness
 
 
-@dataclass
+class HostGroup(Protocol):
+    """How an engine reaches its hosts: `LocalHosts` or `RemoteHosts`."""
+
+    @property
+    def hosts(self) -> Sequence[HostLike]: ...
+
+    def update(
+        self, request: RoundRequest, required: bool = False
+    ) -> Iterator[tuple[int, HostUpdate | NoReply]]:
+        """Updates by host, in any number of parts.
+
+        `required`: no deadline, and RuntimeError for a host of this run that cannot be reached.
+        """
+
+    def answer(self, query: Query) -> Iterator[tuple[int, Messages | NoReply]]:
+        """Answers by host, in a channel's second exchange."""
+
+    def conclude(self, conclusion: RoundConclusion) -> None:
+        """Tell all hosts of the round how it ended."""
+
+    def evaluate(
+        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> list[dict[str, Scores]]:
+        """Scores of personal models, by host."""
+
+    def evaluate_shared(
+        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> list[dict[str, Scores]]:
+        """Scores of the shared model, by host."""
+
+    def sender(self, n: int) -> Tensor | None:
+        """The wire ids that host n may speak for; None: all."""
+
+    def check_complete(self) -> None:
+        """RuntimeError where some clients cannot be reached."""
+
+    def close(self) -> None:
+        """No more calls."""
+
+
 class Engine:
     """Carries messages between one server and its hosts, and decides when."""
 
-    server: Server
-    hosts: Sequence[Host]
-    time: float = field(default=0.0, init=False)  # simulated, or seconds of training
-    delays_of_round: list[Line] = field(default_factory=list, init=False)  # a line per message
+    timed = False  # whether rounds have a time
+
+    def __init__(self, server: Server, group: HostGroup):
+        self.server = server
+        self.group = group
+        self.time = 0.0  # simulated, or seconds of training
+        self.delays_of_round: list[DelayLine] = []
+
+    @property
+    def hosts(self) -> Sequence[HostLike]:
+        return self.group.hosts
 
     @property
     def rounds(self) -> int:
-        """Rounds done."""
+        """Completed rounds."""
         return self.server.version
-
-    @property
-    def timed(self) -> bool:
-        """Whether there is a time to tell."""
-        return False
 
     def advance(self, factors: Factors | None = None) -> None:
         """One round, with the factors of a schedule."""
         raise NotImplementedError
 
     def round_bytes(self) -> int:
-        """What the next round sends both ways, at most: known before it runs."""
+        """Upper bound on the bytes of the next round, up and down."""
         return self.server.round_bytes()
 
     def figures(self) -> dict[str, float]:
-        """What evaluated rounds tell beside scores and counts: time and mean staleness."""
+        """Time and mean staleness of a round, where there is a time."""
         if not self.timed:
             return {}
-        stale = [line["staleness"] for line in self.delays_of_round]
-        return {"time": self.time, "staleness": sum(stale) / max(len(stale), 1)}
+        staleness = [line["staleness"] for line in self.delays_of_round]
+        return {"time": self.time, "staleness": sum(staleness) / max(len(staleness), 1)}
+
+    # -- models ----------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Wait until hosts have no work under way."""
 
     def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         """Scores of these clients' personal models."""
+        self.settle()
         version = self.rounds
-        down = self.server.message(version)
-        found = [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
-        return {split: Scores.merge([f[split] for f in found]) for split in splits}
+        parts = self.group.evaluate(version, self.server.message(version), wire_ids, splits)
+        return {split: Scores.merge([part[split] for part in parts]) for split in splits}
 
     def evaluate_shared(
         self, splits: tuple[str, ...], wire_ids: Tensor | None = None
     ) -> dict[str, Scores]:
-        """Scores of the one global model on these clients, or all; {} where the method has none."""
-        version = self.rounds
-        down = self.server.message(version)
-        found = [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
-        if not all(found):
+        """Scores of the shared model on these clients, or all; {} if the method has none."""
+        self.settle()
+        if not self.server.has_shared_model():
             return {}
-        return {split: Scores.merge([f[split] for f in found]) for split in splits}
+        if wire_ids is None:
+            wire_ids = torch.cat([host.wire_ids for host in self.hosts]).sort().values
+        version = self.rounds
+        parts = self.group.evaluate_shared(version, self.server.message(version), wire_ids, splits)
+        return {split: Scores.merge([part[split] for part in parts]) for split in splits}
 
     def check_complete(self) -> None:
-        """Refuse, by RuntimeError, to go on where some clients cannot be reached."""
+        """RuntimeError where some clients cannot be reached."""
+        self.group.check_complete()
 
     def personalise(self, wire_ids: Tensor, rounds: int) -> None:
         """Clients that took no part train towards the finished server; nothing is sent up."""
+        self.settle()
+        nobody = wire_ids[:0]
         first = self.server.version
         for version in range(first, first + rounds):
-            order = RoundRequest(version, self.server.message(version), wire_ids, wire_ids[:0])
-            for host in self.hosts:
-                host.update(order)
+            request = RoundRequest(version, self.server.message(version), wire_ids, nobody)
+            for _ in self.group.update(request, required=True):
+                pass
+            self.group.conclude(RoundConclusion(version, nobody, nobody, {}))
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
-        """What is under way, for a checkpoint: tensors and plain facts; ({}, {}) where nothing."""
+        """Work under way, for a checkpoint: tensors and plain facts; ({}, {}) if there is none."""
         return {}, {"time": self.time} if self.timed else {}
 
     def check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
-        """Refuse, by ValueError, what this engine cannot have saved, before anything is read."""
+        """ValueError, before anything is read, for what this engine cannot have saved."""
         if shapes or facts.keys() != ({"time"} if self.timed else set()):
-            raise ValueError("engine: other things than this engine saves")
+            raise ValueError("engine: the checkpoint is of another kind of engine")
         check_time(facts)
 
     def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
-        """As it was saved after so many rounds."""
+        """Restore what was saved after this many rounds."""
         self.time = float(facts.get("time", 0.0))
 
     def most_bytes(self) -> int:
-        """The most that the tensors of `save` take."""
+        """Upper bound on the bytes of the tensors of `save`."""
         return 0
 
     def versions(self, rounds: int) -> int:
-        """The version of the server after so many rounds."""
+        """The version of the server after this many rounds."""
         return rounds
 
     def close(self) -> None:
-        """Training is over: what is under way is given up."""
+        """End of training: work under way is abandoned."""
+        self.group.close()
 
 
 def check_time(facts: dict[str, Any]) -> None:
-    """Refuse a time that no run has had."""
-    time = facts.get("time", 0.0)
-    if not isinstance(time, float) or not 0 <= time < 1e300:
-        raise ValueError("engine: 'time' is a number >= 0")
+    """ValueError for a time that no run can have."""
+    seconds = facts.get("time", 0.0)
+    if not isinstance(seconds, float) or not 0 <= seconds < 1e300:
+        raise ValueError("engine: 'time' must be a number >= 0")

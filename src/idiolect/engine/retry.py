@@ -1,12 +1,12 @@
-"""Calls to hosts in other processes, and their replies, whatever gets lost on the way.
+"""Calls to hosts in other processes and their replies, whatever is lost on the way.
 
-Frames travel by a `Carrier` (Ray, Flower). A host that is lost and comes back is asked where it
-stands, and told everything of the round again: it has its rows from before it, so that it does the
-same work. A host that is silent for long is asked the same: where it answers that and not what was
-asked before, the question or its reply was lost on the way, and it is told again.
+Frames travel by a `Carrier`. A host that was lost and is back is asked for its status, and then
+sent all calls of the round again: it has its rows from before the round, so it repeats the same
+work. A host that is silent for long is asked for its status too: if it replies to that and not to
+the call before, the call or its reply was lost, and the call is repeated.
 
-Hosts of one owner are trusted to be of the same code: what fails there ends the run (`strict`).
-Hosts of other owners are not: what is refused, fails or cannot be read is a missing message.
+Hosts of one owner are trusted to run the same code: a failure there ends the run (`strict`). Hosts
+of other owners are not: whatever they refuse, fail to do or garble is a missing message.
 """
 
 from __future__ import annotations
@@ -18,192 +18,173 @@ from dataclasses import dataclass, field
 
 from ..core.knobs import SettingError
 from ..host.calls import FAILED, REFUSED, Call
+from .carriers import Carrier
 
 PATIENCE = 60.0  # seconds in which a lost host may come back
-AGAIN = 0.5  # seconds after which a lost host is tried again
-MOST_SAID = 500  # characters that are kept of what a host says of an error
-UNHEARD = ("crashed", "timed out")  # reasons of a host that may not even have been reached
-
-
-class Carrier:
-    """Carries frames to hosts and back. Frames to one host arrive in their order."""
-
-    def send(self, host: int, frame: bytes) -> int:
-        """Send a frame; a ticket by which its reply is known."""
-        raise NotImplementedError
-
-    def receive(self, seconds: float) -> list[tuple[int, bytes | None]]:
-        """Replies by ticket that have come, waiting so long for the first; None: host is lost."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """No frame will be sent any more."""
+RETRY_SECONDS = 0.5  # between two attempts to reach a lost host
+MOST_TEXT = 500  # characters kept of a host's error message
+UNREACHED = ("crashed", "timed out")  # reasons of hosts that may not have received the call
 
 
 @dataclass(frozen=True)
 class NoReply:
-    """No reply, and why: one of the server's words for a missing message."""
+    """No usable reply, and why: one of the server's reasons for a missing message."""
 
     reason: str
-    text: str = ""  # what the host has said, or what is wrong with what it said
+    text: str = ""  # the host's error message, or what is wrong with its reply
 
 
 @dataclass
-class _Line:
-    """What one host is still to be told; the reply to the last call is what is wanted."""
+class _PendingCalls:
+    """Calls that one host still has to answer; only the reply to the last one is returned."""
 
-    todo: deque[Call]
+    queue: deque[Call]
     ticket: int = -1
-    lost: float = 0.0  # since when; 0 = it is not
-    retry: float = 0.0  # when it is tried again
-    quiet: float = 0.0  # seconds of silence after which it is asked where it stands; 0 = never
-    asked: float = 0.0  # when it was asked last
+    lost_since: float = 0.0  # 0 = not lost
+    retry_at: float = 0.0
+    silence: float = 0.0  # seconds without a reply after which its status is asked; 0 = never
+    called_at: float = 0.0
 
 
 @dataclass
 class HostCalls:
-    """One line to each host."""
+    """Request and reply with every host of an engine."""
 
     carrier: Carrier
-    deadline: float = 0.0  # seconds after which those that are late are not waited for; 0 = no
+    deadline: float = 0.0  # seconds to wait for replies where a deadline applies; 0 = none
     patience: float = PATIENCE
-    again: float = AGAIN
-    silence: float = 0.0  # seconds after which one that says nothing is asked where it stands
+    retry_seconds: float = RETRY_SECONDS
+    silence: float = 0.0  # see `_PendingCalls`
     strict: bool = True
-    lost: Callable[[int], None] = lambda host: None  # told of a host that is given up
-    unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
+    on_lost: Callable[[int], None] = lambda host: None  # a host has been given up
+    on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
 
     written: dict[int, int] = field(default_factory=dict)  # host -> the last round on its disk
     away: dict[int, int] = field(default_factory=dict)  # lost hosts -> ticket of a status call
-    _said: dict[int, list[Call]] = field(default_factory=dict)  # to each host in this round
-    # to hosts that have not said that they know the end of a round: all of that round
-    _owed: dict[int, list[Call]] = field(default_factory=dict)
+    _calls: dict[int, list[Call]] = field(default_factory=dict)  # to each host in this round
+    # all calls of the last round, to hosts that may not know how it ended
+    _unconcluded: dict[int, list[Call]] = field(default_factory=dict)
 
     def open(self) -> None:
-        """What is said from now on belongs together: a host that comes back is told all of it."""
-        self._said = {}
+        """Start a new round: calls from now on are repeated together to a host that is back."""
+        self._calls = {}
 
-    def owe(self, host: int) -> None:
-        """A host may not know how this round has ended: it is told before anything else."""
-        self._owed[host] = self._said[host]
+    def repeat_first(self, host: int) -> None:
+        """A host may not know how this round ended: its calls are repeated before any other."""
+        self._unconcluded[host] = self._calls[host]
 
-    def tell(self, host: int, call: Call) -> None:
-        """A call whose reply nobody waits for; not to one that is still to be told of before."""
-        if host not in self._owed:
+    def notify(self, host: int, call: Call) -> None:
+        """Send a call without waiting; not to a host that has earlier calls to be repeated."""
+        if host not in self._unconcluded:
             self.carrier.send(host, call.pack())
 
-    # -- calls -----------------------------------------------------------------------------------
     def ask(
-        self, said: Mapping[int, Call], limited: bool = False
+        self, calls: Mapping[int, Call], limited: bool = False
     ) -> Iterator[tuple[int, Call | NoReply]]:
-        """Replies in the order of hosts, each as soon as those before it are there.
+        """Replies by increasing host number, each as soon as those before it have come.
 
-        `limited`: the deadline holds.
+        `limited`: the deadline applies.
         """
-        lines: dict[int, _Line] = {}
+        pending: dict[int, _PendingCalls] = {}
         tickets: dict[int, int] = {}
-        probes: dict[int, int] = {}  # tickets of questions where a silent host stands
-        done: dict[int, Call | NoReply] = {}
-        for n, call in said.items():
-            line = lines[n] = _Line(deque([call]), quiet=self.silence)
+        probes: dict[int, int] = {}  # tickets of status calls to silent hosts
+        replies: dict[int, Call | NoReply] = {}
+        for n, call in calls.items():
+            line = pending[n] = _PendingCalls(deque([call]), silence=self.silence)
             if n in self.away:
-                done[n] = NoReply("crashed")
+                replies[n] = NoReply("crashed")
                 continue
-            if n in self._owed:
-                self._said[n] = self._owed[n]
-                line.todo.appendleft(Call("status"))
-                line.lost = time.monotonic()
-            self._said[n] = [*self._said.get(n, ()), call]
-            self._say(n, line, tickets)
+            if n in self._unconcluded:
+                self._calls[n] = self._unconcluded[n]
+                line.queue.appendleft(Call("status"))
+                line.lost_since = time.monotonic()
+            self._calls[n] = [*self._calls.get(n, ()), call]
+            self._send(n, line, tickets)
         end = time.monotonic() + self.deadline if limited and self.deadline else float("inf")
-        waiting = deque(sorted(said))
+        waiting = deque(sorted(calls))
         while waiting:
-            while waiting and waiting[0] in done:
+            while waiting and waiting[0] in replies:
                 n = waiting.popleft()
-                reply = done.pop(n)
-                if not isinstance(reply, NoReply) or reply.reason not in UNHEARD:
-                    self._owed.pop(n, None)
+                reply = replies.pop(n)
+                if not isinstance(reply, NoReply) or reply.reason not in UNREACHED:
+                    self._unconcluded.pop(n, None)
                 yield n, reply
             if not waiting:
                 return
             now = time.monotonic()
-            for n, line in lines.items():
-                if n not in waiting or n in done:
+            for n, line in pending.items():
+                if n not in waiting or n in replies:
                     continue
-                if line.lost and (now - line.lost > self.patience or now > end):
-                    done[n] = self._give_up(n)
+                if line.lost_since and (now - line.lost_since > self.patience or now > end):
+                    replies[n] = self._give_up(n)
                 elif now > end:
-                    done[n] = NoReply("timed out")
+                    replies[n] = NoReply("timed out")
                 elif line.ticket < 0:
-                    if now >= line.retry:
-                        self._say(n, line, tickets)
-                elif line.quiet and now - line.asked > line.quiet:
+                    if now >= line.retry_at:
+                        self._send(n, line, tickets)
+                elif line.silence and now - line.called_at > line.silence:
                     probes[self.carrier.send(n, Call("status").pack())] = n
-                    line.asked, line.quiet = now, 2 * line.quiet
-            heard = self.carrier.receive(min(self.again, max(end - now, 0.0)))
-            for ticket, frame in sorted(heard, key=lambda reply: reply[0]):
+                    line.called_at = now
+                    line.silence *= 2
+            frames = self.carrier.receive(min(self.retry_seconds, max(end - now, 0.0)))
+            for ticket, frame in sorted(frames, key=lambda reply: reply[0]):
                 if ticket in tickets:
                     n = tickets.pop(ticket)
-                    self._heard(n, lines[n], frame, done, tickets)
+                    self._receive(n, pending[n], frame, replies, tickets)
                 elif ticket in probes:
                     n = probes.pop(ticket)
-                    if n in waiting and n not in done and lines[n].ticket in tickets:
-                        del tickets[lines[n].ticket]  # it was lost
-                        self._lose(lines[n])
-                        self._heard(n, lines[n], frame, done, tickets)
+                    if n in waiting and n not in replies and pending[n].ticket in tickets:
+                        del tickets[pending[n].ticket]  # the call or its reply was lost
+                        _mark_lost(pending[n])
+                        self._receive(n, pending[n], frame, replies, tickets)
                 else:
-                    self.unexpected(ticket, frame)
+                    self.on_unexpected(ticket, frame)
 
-    def _say(self, n: int, line: _Line, tickets: dict[int, int]) -> None:
-        line.ticket = self.carrier.send(n, line.todo[0].pack())
-        line.asked = time.monotonic()
+    def _send(self, n: int, line: _PendingCalls, tickets: dict[int, int]) -> None:
+        line.ticket = self.carrier.send(n, line.queue[0].pack())
+        line.called_at = time.monotonic()
         tickets[line.ticket] = n
 
-    def _lose(self, line: _Line) -> None:
-        line.lost = line.lost or time.monotonic()
-        if line.todo[0].kind != "status":  # it is asked where it stands when it is back
-            line.todo.appendleft(Call("status"))
-
-    def _heard(
+    def _receive(
         self,
         n: int,
-        line: _Line,
+        line: _PendingCalls,
         frame: bytes | None,
-        done: dict[int, Call | NoReply],
+        replies: dict[int, Call | NoReply],
         tickets: dict[int, int],
     ) -> None:
-        """A reply, or the news that the host is lost."""
+        """A reply, or None: the host is lost."""
         line.ticket = -1
         if frame is None:
-            self._lose(line)
-            line.retry = time.monotonic() + self.again
+            _mark_lost(line)
+            line.retry_at = time.monotonic() + self.retry_seconds
             return
-        reply = self._opened(n, frame)
+        reply = self._open(n, frame)
         if isinstance(reply, NoReply):
-            done[n] = reply
+            replies[n] = reply
             return
-        call = line.todo.popleft()
-        if call.kind == "status" and line.lost:
+        call = line.queue.popleft()
+        if call.kind == "status" and line.lost_since:
             if not self.has_its_rows(n, reply):
-                done[n] = self._give_up(n)
+                replies[n] = self._give_up(n)
                 return
-            line.lost = 0.0
+            line.lost_since = 0.0
             concluded = reply.facts.get("concluded")
             if not isinstance(concluded, int):
-                done[n] = NoReply("malformed", "status: 'concluded' is a whole number")
+                replies[n] = NoReply("malformed", "status: 'concluded' must be a whole number")
                 return
-            last = line.todo[-1]
+            last = line.queue[-1]
             if last.kind == "conclude" and concluded >= last.facts["version"]:
-                done[n] = reply
+                replies[n] = reply
                 return
-            line.todo = deque(_unknown(self._said[n], concluded))
-        if line.todo:
-            self._say(n, line, tickets)
+            line.queue = deque(_calls_to_repeat(self._calls[n], concluded))
+        if line.queue:
+            self._send(n, line, tickets)
         else:
-            done[n] = reply
+            replies[n] = reply
 
-    def _opened(self, n: int, frame: bytes) -> Call | NoReply:
-        """A reply; where hosts are of other owners, what cannot be one is none."""
+    def _open(self, n: int, frame: bytes) -> Call | NoReply:
+        """A reply; an unreadable one of another owner's host counts as none."""
         try:
             reply = Call.open(frame)
         except ValueError as error:
@@ -214,19 +195,19 @@ class HostCalls:
             return reply
         if self.strict:
             raise failure(n, reply)
-        said = reply.facts.get("reason" if reply.kind == REFUSED else "text")
-        return NoReply(reply.kind, str(said)[:MOST_SAID])
+        text = reply.facts.get("reason" if reply.kind == REFUSED else "text")
+        return NoReply(reply.kind, str(text)[:MOST_TEXT])
 
     # -- lost hosts ------------------------------------------------------------------------------
     def _give_up(self, n: int) -> NoReply:
-        """A lost host is gone until it answers; one of another owner until it is greeted again."""
+        """Skip a lost host until it replies again."""
         if self.strict:
-            self.lost(n)
+            self.on_lost(n)
             self.away[n] = self.carrier.send(n, Call("status").pack())
         return NoReply("crashed")
 
     def look_for_lost(self, seconds: float = 0.0) -> None:
-        """A lost host that has answered since is one of us again, if it still has its rows."""
+        """Take back lost hosts that have replied since and still have their rows."""
         if not self.away:
             return
         tickets = {ticket: n for n, ticket in self.away.items()}
@@ -240,7 +221,7 @@ class HostCalls:
                 self.away[n] = self.carrier.send(n, Call("status").pack())
 
     def has_its_rows(self, n: int, status: Call) -> bool:
-        """A host without its rows stays away: nobody starts anew unnoticed.
+        """Whether a host still has the rows it has written; without them it stays away.
 
         Hosts of other owners answer for their rows themselves.
         """
@@ -249,16 +230,21 @@ class HostCalls:
         return status.kind == "status" and status.facts["written"] >= self.written.get(n, -1)
 
 
-def _unknown(said: list[Call], concluded: int) -> list[Call]:
-    """What a host that has concluded so much is told again: this round, and no earlier one that it
-    knows the end of."""
-    now = said[-1].facts.get("version", concluded)
-    versions = [call.facts.get("version", now) for call in said]
-    return [c for c, v in zip(said, versions, strict=True) if v == now or v > concluded]
+def _mark_lost(line: _PendingCalls) -> None:
+    line.lost_since = line.lost_since or time.monotonic()
+    if line.queue[0].kind != "status":  # ask for its status when it is back
+        line.queue.appendleft(Call("status"))
+
+
+def _calls_to_repeat(calls: list[Call], concluded: int) -> list[Call]:
+    """The calls of this round, and those of earlier rounds that the host has not concluded."""
+    now = calls[-1].facts.get("version", concluded)
+    versions = [call.facts.get("version", now) for call in calls]
+    return [c for c, v in zip(calls, versions, strict=True) if v == now or v > concluded]
 
 
 def failure(n: int, reply: Call) -> Exception:
-    """What a host says of an error, as an error here."""
+    """A host's error as an error of this process."""
     if reply.kind == REFUSED:
         return SettingError(f"host {n + 1} refuses: {reply.facts.get('reason', '')}")
     text = str(reply.facts.get("text", ""))

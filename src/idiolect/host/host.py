@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from .evaluation import EachSample, Evaluator, ScoreSums
 from .metrics import Tally, form_of
 from .scores import Scores
 from .settings import HostSettings
+
+if TYPE_CHECKING:
+    from .remote_host import HostLike
 
 _CPU = torch.device("cpu")
 
@@ -77,7 +80,7 @@ class Host:
             settings.scratch,
             not settings.asynchronous,
         )
-        self.at_work = AsyncWork(self) if settings.asynchronous else None
+        self.async_work = AsyncWork(self) if settings.asynchronous else None
         self._evaluators: dict[str, Evaluator] = {}
 
     # -- a round ---------------------------------------------------------------------------------
@@ -347,12 +350,14 @@ class Host:
         x = sgd(task, x[:, : task.d], here, self.settings.finetune_lr, steps)
         return here.complete(x)
 
-    def recipe(self) -> tuple[type[Host], tuple[Any, ...], dict[str, Any]]:
-        """What a host of the same clients is made of, in another process: class and arguments."""
-        return type(self), (self.contract, self.data, self.wire_ids, self.settings), {}
+    def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        """Scores, of no sample, of those of these clients that belong to this host."""
+        form = form_of(self.data, self.contract.task.criterion)
+        blank = Scores.blank(self.wire_ids[self.rows(wire_ids)], self.settings.metrics, form)
+        return dict.fromkeys(splits, blank)
 
     # -- private rows of the owner ---------------------------------------------------------------
-    def adopt(self, earlier: Host) -> None:
+    def adopt(self, earlier: HostLike) -> None:
         """Start from the private rows of an earlier stage of the same clients, where they fit."""
         self.store.adopt({n: t.clone() for n, t in earlier.all_rows().items()})
 
@@ -382,7 +387,7 @@ class Host:
     def stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
         stores = {"private.safetensors": self.store, "channel.safetensors": self.coder}
-        return stores | (self.at_work.stores() if self.at_work else {})
+        return stores | (self.async_work.stores() if self.async_work else {})
 
     def most_bytes(self) -> int:
         """The most that `save` writes."""

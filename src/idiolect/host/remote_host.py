@@ -1,8 +1,8 @@
-"""A host in another process, as a run sees it: who is there, and how its rows are saved.
+"""Proxies of hosts in other processes, and what an engine and a run expect of any host.
 
-No private row passes through this process while the run goes on: the host writes and reads its
-files itself, which must lie where both can reach them. After the run its owner may look at its
-models here: then the rows are read from the files that it left.
+No private row passes through this process during training: a host writes and reads its files
+itself, so they must be on a disk that both can reach. After the run, its models can be read here
+from the files that it has left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,164 +18,183 @@ from torch import Tensor
 from ..core.knobs import SettingError
 from ..core.types import State
 from ..data.federation import Census, Federation
-from ..server.contract import Contract
 from .calls import MOST_COUNTED, Call
 from .host import Host
-from .metrics import Form, Tally
+from .metrics import Form
 from .scores import Scores
 from .settings import HostSettings
 
-Ask = Callable[[Call], Call]
 
+class HostLike(Protocol):
+    """A host, or the proxy of one: its clients, its files and its models."""
 
-class RemoteHost(Host):
-    """A host of the same clients without their rows; what it is asked to do is done elsewhere."""
+    settings: HostSettings
+    wire_ids: Tensor
 
-    ask: Ask | None = None  # how the real one is reached; None when it has gone
-    load_data: Callable[[], Federation] | None = None  # when its owner wants models here
-    _left: tempfile.TemporaryDirectory[str] | None = None  # its rows, when it has gone
+    def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        """Scores, of no sample, of clients that have reported none."""
 
-    @classmethod
-    def of(
-        cls,
-        contract: Contract,
-        census: Census,
-        wire_ids: Tensor,
-        settings: HostSettings,
-        load_data: Callable[[], Federation],
-    ) -> RemoteHost:
-        """A stand-in that knows its clients, and has no sample of theirs."""
-        made = cls(contract, census, wire_ids, settings)
-        made.load_data = load_data
-        return made
+    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
+        """The personal model of a client."""
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
+        """The personal models of some clients: x[K, d]."""
+
+    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
+        """Hits and loss of every sample of a split."""
+
+    def all_rows(self) -> State:
+        """The private rows of all its clients."""
+
+    def digest(self) -> str:
+        """SHA-256 of the private rows."""
+
+    def adopt(self, earlier: HostLike) -> None:
+        """Start from the private rows of an earlier stage."""
 
     def save(self, folder: Path) -> None:
-        """The host writes its own files; see `Host.save`."""
+        """Write private rows and channel states to a folder."""
+
+    def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
+        """Restore them."""
+
+    def most_bytes(self) -> int:
+        """Upper bound on the bytes that `save` writes."""
+
+    def release(self) -> None:
+        """Free what only training and evaluation need."""
+
+
+class RemoteHost:
+    """A host of this run in another process.
+
+    `local` is a host of the same clients in this process, which has neither their samples nor their
+    rows until the other one has ended: then it takes over.
+    """
+
+    ask: Callable[[Call], Call] | None = None  # how the other process is reached; None if it ended
+    _rows: tempfile.TemporaryDirectory[str] | None = None  # that it has left
+
+    def __init__(self, local: Host, load_data: Callable[[], Federation]):
+        self._local = local
+        self._load_data: Callable[[], Federation] | None = load_data
+        self.settings = local.settings
+        self.wire_ids = local.wire_ids
+
+    def save(self, folder: Path) -> None:
         if self.ask is None:
-            self._take_over()
-            super().save(folder)
+            self.local.save(folder)
             return
         self.ask(Call("save", {"folder": str(folder.absolute())}))
-        if not all((folder / name).is_file() for name in self.stores()):
+        if not all((folder / name).is_file() for name in self._local.stores()):
             raise SettingError(
-                f"directory: {folder} is not on a disk that this machine shares with its hosts; "
-                "a folder that all machines reach under the same path is accepted"
+                f"directory: {folder} must be on a disk that all machines of the run reach under "
+                "the same path"
             )
 
     def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
-        """The host reads its own files, after they were checked as `Host.load` does."""
         if self.ask is None:
-            super().load(folder, rounds)
+            self._local.load(folder, rounds)
             return
         newest = int(rounds.max()) if isinstance(rounds, Tensor) and len(rounds) else 0
         version = rounds if isinstance(rounds, int) else newest
         tensors = {"rounds": rounds} if isinstance(rounds, Tensor) else {}
         self.ask(Call("load", {"folder": str(folder.absolute()), "version": version}, tensors))
 
-    def adopt(self, earlier: Host) -> None:
-        """Rows of an earlier stage, by way of a file."""
-        ask, self.ask = self.ask, None
-        super().adopt(earlier)
+    def adopt(self, earlier: HostLike) -> None:
+        """By way of files: the rows are written here and read by the other process."""
+        self._local.adopt(earlier)
         with tempfile.TemporaryDirectory(prefix="idiolect-rows-") as folder:
-            super().save(Path(folder) / "rows")
-            self.ask = ask
+            self._local.save(Path(folder) / "rows")
             self.load(Path(folder) / "rows", 0)
-        self._forget_rows()
+        for store in self._local.stores().values():
+            store.forget()
 
     def leave(self) -> None:
-        """The real host is about to go: it leaves its rows in a folder, for its owner."""
+        """The other process is about to end: it leaves its rows in a folder."""
         if self.ask is None:
             return
-        self._left = tempfile.TemporaryDirectory(prefix="idiolect-rows-")
-        self.save(Path(self._left.name) / "rows")
+        self._rows = tempfile.TemporaryDirectory(prefix="idiolect-rows-")
+        self.save(Path(self._rows.name) / "rows")
         self.ask = None
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
-        """Models for their owner, when the run has ended."""
-        self._take_over()
-        return super().personal_rows(version, message, wire_ids)
+    @property
+    def local(self) -> Host:
+        """The host in this process, with the rows that the other one has left."""
+        if self.ask is not None:
+            raise SettingError("models: they are with their hosts until the run has ended")
+        if self._rows is not None:
+            self._local.load(Path(self._rows.name) / "rows")
+            self._rows.cleanup()
+            self._rows = None
+        if self._load_data is not None:  # some methods train before they predict
+            task = self._local.contract.task
+            self._local.data = self._load_data().to(task.device, task.dtype)
+            self._load_data = None
+        return self._local
+
+    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
+        return self.local.personal(version, message, wire_id)
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
+        return self.local.personal_rows(version, message, wire_ids)
+
+    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
+        return self.local.each_sample(version, message, split)
 
     def all_rows(self) -> State:
-        self._take_over()
-        return super().all_rows()
+        return self.local.all_rows()
+
+    def digest(self) -> str:
+        return self.local.digest()
+
+    def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        return self._local.unreported(wire_ids, splits)
+
+    def most_bytes(self) -> int:
+        return self._local.most_bytes()
 
     def release(self) -> None:
         if self.ask is None:
-            super().release()
-
-    def _take_over(self) -> None:
-        if self.ask is not None:
-            raise SettingError("models: they are at their hosts while the run goes on")
-        if self._left is not None:
-            super().load(Path(self._left.name) / "rows")
-            self._left.cleanup()
-            self._left = None
-        if self.load_data is not None:  # some methods train before they predict
-            task = self.contract.task
-            self.data = self.load_data().to(task.device, task.dtype)
-            self.load_data = None
-
-    def _forget_rows(self) -> None:
-        for store in self.stores().values():
-            store.forget()
+            self._local.release()
 
 
-class SiteProxy(Host):
-    """A host of the clients of a census; what it is asked to do is done elsewhere."""
+class SiteProxy:
+    """A host of another owner: its clients and their sample counts, nothing of what it holds."""
 
     def __init__(self, census: Census, wire_ids: Tensor, settings: HostSettings, form: Form):
         if len(wire_ids) != census.clients or bool((wire_ids.diff() <= 0).any()):
-            raise ValueError("wire ids: one per client of the census is needed, increasing")
+            raise ValueError("wire ids must be increasing, one per client of the census")
         self.data = census
         self.wire_ids = wire_ids
         self.settings = settings
         self.form = form  # of outputs and targets, for metrics
 
-    def evaluate(
-        self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> dict[str, Scores]:
-        """Scores that nobody has told: of these clients, on no sample."""
-        return dict.fromkeys(splits, self._untold(wire_ids))
-
-    def evaluate_shared(
-        self,
-        version: int,
-        message: bytes,
-        splits: tuple[str, ...],
-        wire_ids: Tensor | None = None,
-    ) -> dict[str, Scores]:
-        """The same for the shared model."""
-        return dict.fromkeys(splits, self._untold(self.wire_ids if wire_ids is None else wire_ids))
-
-    def _untold(self, wire_ids: Tensor) -> Scores:
-        mine = self.wire_ids[self.rows(wire_ids)]
-        none = torch.zeros(len(mine), dtype=torch.int64)
-        metrics = self.settings.metrics
-        tally = Tally(metrics, self.form, len(mine), none.nonzero().flatten()) if metrics else None
-        measured = tally.measured(torch.arange(len(mine))) if tally else {}
-        hits = none.double() if self.data.classes else torch.full((len(mine),), torch.nan).double()
-        return Scores(mine, hits, none.double(), none, none, measured)
+    def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        clients = wire_ids[torch.isin(wire_ids, self.wire_ids)]
+        blank = Scores.blank(clients, self.settings.metrics, self.form)
+        return dict.fromkeys(splits, blank)
 
     def check_scores(
-        self, found: Mapping[str, Scores], wire_ids: Tensor, splits: tuple[str, ...]
+        self, by_split: Mapping[str, Scores], wire_ids: Tensor, splits: tuple[str, ...]
     ) -> None:
-        """Refuse, by ValueError, scores that clients with as many samples as enrolled cannot have.
+        """ValueError for scores that are impossible with the enrolled sample counts.
 
         Whether they are true is known to their owner alone.
         """
-        if set(found) != set(splits):
+        if set(by_split) != set(splits):
             raise ValueError("scores: of other splits than were asked for")
-        rows = self.rows(wire_ids)
-        for split, scores in found.items():
+        rows = torch.searchsorted(self.wire_ids, wire_ids)
+        for split, scores in by_split.items():
             if not torch.equal(scores.wire_ids, wire_ids):
                 raise ValueError("scores: of every client that was asked, in their order")
-            # none where the owner does not tell figures of so few
-            told = (scores.samples == self.data.sizes(split)[rows]) | (scores.samples == 0)
-            if not bool(told.all()):
+            # 0 where the owner does not report figures of so few samples
+            enrolled = (scores.samples == self.data.sizes(split)[rows]) | (scores.samples == 0)
+            if not bool(enrolled.all()):
                 raise ValueError("scores: of other numbers of samples than were enrolled")
-            outside = (scores.hits < 0) | (scores.hits > scores.samples)
-            spent = (scores.gradients < 0) | (scores.gradients > MOST_COUNTED)
-            if bool(outside.any()) or bool(spent.any()):
+            hits_outside = (scores.hits < 0) | (scores.hits > scores.samples)
+            gradients_outside = (scores.gradients < 0) | (scores.gradients > MOST_COUNTED)
+            if bool(hits_outside.any()) or bool(gradients_outside.any()):
                 raise ValueError("scores: hits from none to all samples, gradients >= 0")
             for measured in scores.metrics.values():
                 width = (len(rows), measured.metric.width(self.form))
@@ -182,23 +202,38 @@ class SiteProxy(Host):
                 if tuple(measured.rows.shape) != width or tuple(measured.counts.shape) != shape:
                     raise ValueError(f"scores: the metric {measured.metric.name} has another form")
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
-        raise SettingError(
-            "models: they are with the owners of the data; each exports its own there: "
-            "idiolect host export"
-        )
+    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
+        raise self._not_here()
+
+    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
+        raise self._not_here()
+
+    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
+        raise self._not_here()
+
+    def all_rows(self) -> State:
+        raise self._not_here()
 
     def digest(self) -> str:
-        raise SettingError("models: private rows are with the owners of the data")
+        raise self._not_here()
+
+    def adopt(self, earlier: HostLike) -> None:
+        raise self._not_here()
 
     def save(self, folder: Path) -> None:
-        """Its owner keeps its rows: nothing of them is in a checkpoint of the server."""
+        """No-op: sites keep their own state."""
 
     def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
-        """Its owner has them."""
+        """No-op: sites keep their own state."""
 
     def most_bytes(self) -> int:
         return 0
 
     def release(self) -> None:
         """Nothing is held here."""
+
+    def _not_here(self) -> SettingError:
+        return SettingError(
+            "models: they are with the owners of the data; each owner exports them: "
+            "idiolect host export"
+        )

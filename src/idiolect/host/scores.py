@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.federation import Federation
-from .metrics import Measured
+from .metrics import Form, Measured, Metric, Tally
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,17 @@ class Scores:
             return self
         wire_ids, hits, loss, samples, gradients = (t[keep] for t in self._fields())
         return Scores(wire_ids, hits, loss, samples, gradients)
+
+    @classmethod
+    def blank(cls, wire_ids: Tensor, metrics: Sequence[Metric], form: Form) -> Scores:
+        """Scores of these clients on no sample."""
+        clients = len(wire_ids)
+        zeros = torch.zeros(clients, dtype=torch.int64)
+        hits = zeros.double() if form.classes else torch.full((clients,), torch.nan).double()
+        measured = {}
+        if metrics:
+            measured = Tally(metrics, form, clients, zeros[:0]).measured(torch.arange(clients))
+        return cls(wire_ids, hits, zeros.double(), zeros, zeros, measured)
 
     @staticmethod
     def merge(scores: Sequence[Scores]) -> Scores:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..core.knobs import SettingError
+from ..data.federation import Federation
+from ..server.contract import Contract
 from ..server.protocol import RoundConclusion, RoundRequest
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable
 from .host import Host
+from .settings import HostSettings
 
 
 class Refused(SettingError):
@@ -131,13 +138,13 @@ class Service:
             self._end(RoundConclusion(begun.version, nobody, begun.heard, {}))
 
     def _begin(self, call: Call) -> Call:
-        assert self.host.at_work is not None
-        return calls.sent_reply(self.host.at_work.begin([calls.read_order(call)]))
+        assert self.host.async_work is not None
+        return calls.sent_reply(self.host.async_work.begin([calls.read_order(call)]))
 
     def _arrived(self, call: Call) -> Call:
         verdict = calls.read_verdict(call)
-        assert self.host.at_work is not None
-        self.host.at_work.arrived(verdict)
+        assert self.host.async_work is not None
+        self.host.async_work.arrived(verdict)
         if self.durable is not None and len(rows := self.host.rows(verdict.counted)):
             self.durable.arrived(rows)
         self.concluded = verdict.version
@@ -167,6 +174,31 @@ class Service:
     def _release(self, call: Call) -> Call:
         self.host.release()
         return self._status(call)
+
+
+@dataclass(frozen=True)
+class HostRecipe:
+    """What a host is built from in another process."""
+
+    kind: type[Host]
+    contract: Contract
+    load: Callable[[], Federation]  # its clients' data
+    wire_ids: Tensor
+    settings: HostSettings
+    options: dict[str, Any]
+    threads: int = 1  # of torch
+    folder: str = ""  # where it keeps its rows, if it may be restarted
+
+    def service(self) -> Service:
+        """The host, with its rows from disk if there are any."""
+        torch.set_num_threads(self.threads)
+        data = self.load()
+        host = self.kind(self.contract, data, self.wire_ids, self.settings, **self.options)
+        if not self.folder:
+            return Service(host)
+        durable = Durable(host, Path(self.folder), flush=False)
+        durable.load()
+        return Service(host, durable)
 
 
 def _folder(call: Call) -> Path:

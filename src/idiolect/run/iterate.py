@@ -35,7 +35,7 @@ class RoundState:
         """The private rows of all clients, in the order of the federation; of now, not later."""
         hosts = self.session.hosts
         order = torch.cat([host.wire_ids for host in hosts]).argsort()
-        rows = [host.store.read(torch.arange(host.data.clients)) for host in hosts]
+        rows = [host.all_rows() for host in hosts]
         return {name: torch.cat([r[name] for r in rows])[order] for name in rows[0]}
 
 

@@ -41,14 +41,14 @@ from .directory import (
 from .early_stopping import best_row, columns, splits, waited
 from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
-from .on_ray import OnRay
 from .record import Record, SeedRecord
 from .restore import bound_of, refusing, restore
 from .result import Result
 from .round_log import Journal
-from .session import Elsewhere, People, Session, Start, host_folder
+from .session import HostPlacement, People, Session, Start, host_folder
 from .settings import Settings
 from .validate import numbers_fit, timing
+from .worker_hosts import WorkerHosts
 
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
@@ -254,7 +254,7 @@ class Runner:
     starts: list[dict[str, Any]] = field(default_factory=list)  # the environment of each start
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
-    elsewhere: Elsewhere | None = None  # the sites that have the data, where they are not here
+    placement: HostPlacement | None = None  # the sites that have the data, where they are not here
 
     def continued(
         self, folder: RunDirectory, force: Callable[[str], None] | None
@@ -388,7 +388,7 @@ class Runner:
 
     def _baseline(self, used: Sequence[Metric], figure: str) -> list[float]:
         """What each client's own constant answer reaches; [] where its data are not here."""
-        if self.elsewhere is not None:
+        if self.placement is not None:
             return []
         return per_client(self.federation, self.task.criterion, used, figure)
 
@@ -403,14 +403,16 @@ class Runner:
             run_number(self.identity, seed),
             folder.path if folder else None,
             self.start.get(seed),
-            elsewhere=self.elsewhere or (None if here else self._elsewhere(seed, folder)),
+            placement=self.placement or (None if here else self._placement(seed, folder)),
         )
 
-    def _elsewhere(self, seed: int, folder: RunDirectory | None) -> Elsewhere | None:
+    def _placement(self, seed: int, folder: RunDirectory | None) -> HostPlacement | None:
         """How hosts are made in other processes, where the engine has them there."""
-        if not self.settings.on_ray:
+        if not self.settings.carrier.remote:
             return None
-        return OnRay(self.settings, self.identity["origin"], seed, folder.path if folder else None)
+        return WorkerHosts(
+            self.settings, self.identity["origin"], seed, folder.path if folder else None
+        )
 
     def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
         """How a finished seed's models are found again: from its checkpoint."""

@@ -80,7 +80,7 @@ def personalised(
         validation=bool(federation.sizes("valid").any()),
     )
     host = Host(contract, federation, wire_ids, settings)
-    # as InProcess.personalise does for clients that were held out
+    # as Engine.personalise does for clients that were held out
     trained = roster.eligible_ids()
     first = session.rounds
     gradients = torch.zeros(len(roster), dtype=torch.int64)

@@ -76,7 +76,7 @@ def run(
     whole, note = read_task(task, federation)
     chosen = build(Settings, dict(settings), "run")
     refuse_without_sites(made, chosen)
-    if not chosen.on_ray:
+    if not chosen.carrier.loads_data:
         federation = with_samples(federation)
     check(made, whole, federation, chosen)
     check_stops(chosen, federation)

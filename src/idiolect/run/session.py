@@ -20,12 +20,14 @@ from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
-from ..engine.arrivals import Asynchronous, Pace
+from ..engine.arrivals import Arrivals, Pace
+from ..engine.carriers.local import LocalHosts
 from ..engine.engine import Engine
-from ..engine.rounds import InProcess
-from ..engine.workers import Workers
+from ..engine.remote_hosts import RemoteHosts
+from ..engine.rounds import Rounds
 from ..host.host import Host
 from ..host.lazy_federation import whole
+from ..host.remote_host import HostLike
 from ..host.settings import HostSettings
 from ..method import Method
 from ..server.asynchronous import AsyncServer
@@ -78,7 +80,7 @@ class Start:
 class Share:
     """Some of the clients, and what their host is made of."""
 
-    made: type[Host]
+    kind: type[Host]
     contract: Contract
     federation: Federation
     wire_ids: Tensor  # int64, increasing: which of the federation's clients they are
@@ -93,19 +95,19 @@ class Share:
 
     def host(self) -> Host:
         """The host in this process."""
-        return self.made(self.contract, self.data(), self.wire_ids, self.settings, **self.options)
+        return self.kind(self.contract, self.data(), self.wire_ids, self.settings, **self.options)
 
 
-class Elsewhere(Protocol):
+class HostPlacement(Protocol):
     """Hosts in other processes: how they are made and reached."""
 
-    def hosts(self, shares: Sequence[Share]) -> Sequence[Host]:
-        """A stand-in for the host of each share."""
+    def hosts(self, shares: Sequence[Share]) -> Sequence[HostLike]:
+        """A proxy for the host of each share."""
 
-    def engine(self, server: Server, hosts: Sequence[Host], method: Method) -> Engine:
+    def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> Engine:
         """What carries messages to them."""
 
-    def leave(self, hosts: Sequence[Host]) -> None:
+    def leave(self, hosts: Sequence[HostLike]) -> None:
         """The hosts are about to end: rows go where their owner finds them."""
 
     def close(self) -> None:
@@ -126,7 +128,7 @@ class Session:
         scratch: Path | None = None,
         start: Start | None = None,
         started: bool = False,
-        elsewhere: Elsewhere | None = None,
+        placement: HostPlacement | None = None,
     ):
         self.seed = seed
         self.people = People.of(federation, settings, seed)
@@ -176,13 +178,13 @@ class Session:
             asynchronous=settings.asynchronous,
         )
         shares = _shares(self.contract, federation, settings, self.people, host_settings)
-        self.elsewhere = elsewhere
-        if elsewhere is None:
-            self.hosts: Sequence[Host] = [share.host() for share in shares]
-            self.engine = _engine(self.server, self.hosts, settings, method)
+        self.placement = placement
+        if placement is None:
+            group = LocalHosts([share.host() for share in shares])
+            self.engine = build_engine(self.server, group, settings, method)
         else:
-            self.hosts = elsewhere.hosts(shares)
-            self.engine = elsewhere.engine(self.server, self.hosts, method)
+            self.engine = placement.engine(self.server, placement.hosts(shares), method)
+        self.hosts: Sequence[HostLike] = self.engine.hosts
         if start and start.earlier:
             for host, earlier in zip(self.hosts, start.earlier.hosts, strict=True):
                 host.adopt(earlier)
@@ -193,6 +195,11 @@ class Session:
         eligible = torch.cat([self.people.eligible, wire_ids])
         evaluated = torch.cat([self.people.evaluated, wire_ids])
         self.people = replace(self.people, eligible=eligible, evaluated=evaluated)
+
+    @property
+    def local_hosts(self) -> list[Host]:
+        """The hosts that are in this process."""
+        return [host for host in self.hosts if isinstance(host, Host)]
 
     @property
     def rounds(self) -> int:
@@ -212,7 +219,7 @@ class Session:
         for host in self.hosts:
             if bool((host.wire_ids == wire_id).any()):
                 return host.personal(version, down, wire_id)
-        raise SettingError(f"client: {id!r} is at no host of this process")
+        raise SettingError(f"client: {id!r} is hosted in another process")
 
     def personal_rows(self) -> Tensor:  # -> x[N, d]
         """The models of all clients, in the order of the federation."""
@@ -297,14 +304,14 @@ class Session:
 
     def leave(self, keep: bool) -> None:
         """Training and evaluation are over; `keep`: rows must outlive hosts in other processes."""
-        if self.elsewhere is not None and keep:
-            self.elsewhere.leave(self.hosts)
+        if self.placement is not None and keep:
+            self.placement.leave(self.hosts)
 
     def close(self) -> None:
         """What was started for this seed ends."""
         self.engine.close()
-        if self.elsewhere is not None:
-            self.elsewhere.close()
+        if self.placement is not None:
+            self.placement.close()
 
     def release(self) -> None:
         """Free what only training and evaluation need."""
@@ -312,16 +319,16 @@ class Session:
             host.release()
 
 
-def _engine(server: Server, hosts: Sequence[Host], settings: Settings, method: Method) -> Engine:
-    """What carries messages between them."""
+def build_engine(
+    server: Server, group: LocalHosts | RemoteHosts, settings: Settings, method: Method
+) -> Engine:
+    """The engine of these settings."""
     if not settings.asynchronous:
-        return InProcess(server, hosts, settings.delays)
+        return Rounds(server, group, settings.delays)
     eligible = int(server.roster.eligible.sum())
-    busy = concurrency(method, settings, eligible, server.sample)
+    pace = Pace(concurrency(method, settings, eligible, server.sample), settings.next_client)
     arrivals = AsyncServer(server, settings.staleness, settings.buffer, settings.change_from)
-    pace = Pace(busy, settings.next_client)
-    clock = Workers(server, hosts) if settings.real else None
-    return Asynchronous(server, hosts, clock, arrivals, pace, settings.delays)
+    return Arrivals(server, group, arrivals, pace, settings.delays)
 
 
 def concurrency(method: Method, s: Settings, eligible: int, heard: int) -> int:
@@ -369,16 +376,14 @@ def _shares(
     attack = settings.attack
     everyone = torch.arange(federation.clients)
     honest = everyone[~torch.isin(everyone, people.malicious)]
-    processes = settings.real and not settings.on_ray
-    count = settings.workers if processes else settings.hosts
-    shares = np.array_split(honest.numpy(), min(count, len(honest)))
+    shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
     found: list[Share] = []
     for share in shares:
         wire_ids = torch.from_numpy(share)
-        made = WatchedHost if observer else Host
+        kind = WatchedHost if observer else Host
         options: dict[str, Any] = {"observer": observer} if observer else {}
-        found.append(Share(made, contract, federation, wire_ids, host_settings, options))
+        found.append(Share(kind, contract, federation, wire_ids, host_settings, options))
     if attack is not None:
         wire_ids = people.malicious
         options = {"attack": attack, "observer": observer}

@@ -17,6 +17,8 @@ from ..attacks import Attack, attack_text, how_many, parse_attack
 from ..channels import Channel, channel_text, parse_channel
 from ..core.knobs import Knobs, SettingError, knob
 from ..engine.arrivals import NEXT
+from ..engine.carriers import ENGINES, EngineTraits
+from ..engine.carriers.ray import Place
 from ..engine.delays import Delays, delays_text, parse_delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
@@ -229,20 +231,26 @@ class Communication(Knobs):
     )
 
 
-ENGINES = ("inprocess", "asynchronous", "ray", "flower")
-CLOCKS = ("simulated", "real", "ray")
+TIMINGS = ("rounds", "arrivals")
 
 
 @dataclass(frozen=True)
 class Timing(Knobs):
-    """When messages come, and what the server does then."""
+    """Where hosts are, when messages come, and what the server does then."""
 
     engine: str = knob(
-        "inprocess",
-        "synchronous rounds in this process (inprocess), with hosts on a Ray cluster (ray) or with "
-        "real sites (flower; see: deploy init), or each message used as it arrives (asynchronous); "
-        "then a round is `sample` arrivals",
-        choices=ENGINES,
+        "local",
+        "where hosts are: in this process (local), in worker processes of this machine "
+        "(processes), on a Ray cluster (ray) or at real sites (flower; see: deploy init)",
+        choices=tuple(ENGINES),
+        renamed={"inprocess": "engine='local'", "asynchronous": "timing='arrivals'"},
+    )
+    timing: str = knob(
+        "rounds",
+        "synchronous rounds, or each message used as it arrives (arrivals); then a round is "
+        "`sample` arrivals, in simulated time with engine local and in real time otherwise",
+        choices=TIMINGS,
+        refused_in={"deployment": "sites take part in synchronous rounds"},
     )
     delays: Delays | None = knob(
         None,
@@ -253,37 +261,30 @@ class Timing(Knobs):
         write=delays_text,
         refused_in={"deployment": "time is real here"},
     )
-    clock: str = knob(
-        "simulated",
-        "asynchronous: time by `delays`, or real time with worker processes (real) or hosts on a "
-        "Ray cluster (ray)",
-        choices=CLOCKS,
-    )
-    workers: int = knob(2, "clock real: worker processes that share out the clients", low=1)
     concurrency: int = knob(
         0,
-        "asynchronous: clients at work at any time; 0 = `sample`, or all where everyone trains",
+        "arrivals: clients at work at any time; 0 = `sample`, or all where everyone trains",
         low=0,
     )
     next_client: str = knob(
         "sampled",
-        "asynchronous: who starts when a message has arrived, one sampled among those not at work "
+        "arrivals: who starts when a message has arrived, one sampled among those not at work "
         "or the same",
         choices=NEXT,
     )
     staleness: Staleness = knob(
         Constant(),
-        "asynchronous: the weight of a message by its staleness, 'constant', 'polynomial(a=0.5)' "
+        "arrivals: the weight of a message by its staleness, 'constant', 'polynomial(a=0.5)' "
         "or 'hinge(a=10, b=4)'",
         parse=parse_staleness,
         write=staleness_text,
     )
     buffer: int = knob(
-        1, "asynchronous: messages per step of the server, through its rule (FedBuff)", low=1
+        1, "arrivals: messages per step of the server, through its rule (FedBuff)", low=1
     )
     change_from: str = knob(
         "start",
-        "asynchronous: a model that arrives is a change from the one its client started from, or "
+        "arrivals: a model that arrives is a change from the one its client started from, or "
         "from the newest (FedAsync's mixing)",
         choices=SINCE,
     )
@@ -291,17 +292,12 @@ class Timing(Knobs):
     @property
     def asynchronous(self) -> bool:
         """Whether messages are used one by one."""
-        return self.engine == "asynchronous"
+        return self.timing == "arrivals"
 
     @property
-    def real(self) -> bool:
-        """Whether clients are at work in processes of their own."""
-        return self.asynchronous and self.clock != "simulated"
-
-    @property
-    def on_ray(self) -> bool:
-        """Whether hosts are on a Ray cluster."""
-        return self.engine == "ray" or (self.asynchronous and self.clock == "ray")
+    def carrier(self) -> EngineTraits:
+        """What there is to know about where the hosts are."""
+        return ENGINES[self.engine]
 
 
 @dataclass(frozen=True)
@@ -332,6 +328,11 @@ class Machines(Knobs):
         low=0,
         on_resume=MAY_CHANGE,
     )
+
+    @property
+    def place(self) -> Place:
+        """Where hosts run on a Ray cluster."""
+        return Place(self.address, self.cpus_per_host, self.gpus_per_host)
 
 
 @dataclass(frozen=True)
@@ -462,7 +463,7 @@ class Resources(Knobs):
     kernel: str = knob("auto", "how the cohort gradient is computed", choices=KERNELS)
     hosts: int = knob(
         1,
-        "hosts that the honest clients are shared out among",
+        "hosts that share the honest clients, each its own process unless the engine is local",
         low=1,
         refused_in={"advise": "who hosts the clients changes no figure"},
     )
@@ -509,6 +510,8 @@ class Settings(
     """Everything about a run but its method, model and data."""
 
     renamed: ClassVar[dict[str, str]] = {
+        "clock": "engine='processes' or 'ray' (real time), or 'local' (simulated)",
+        "workers": "engine='processes', hosts=N",
         "target_accuracy": "target_value (with metric='accuracy')",
     }
 
@@ -549,40 +552,25 @@ class Settings(
             )
 
     def _check_timing(self) -> None:
-        """Refuse settings of another engine or clock than the one chosen."""
-        by_default = {f.name: f.default for f in dataclasses.fields(Timing)}
-        only = ["workers"] if not self.real or self.on_ray else []
-        if not self.asynchronous:
-            only += ["clock", "concurrency", "next_client", "staleness", "buffer", "change_from"]
-        for name in only:
-            if getattr(self, name) != by_default[name]:
-                needed = "clock 'real'" if name == "workers" else "engine 'asynchronous'"
-                raise SettingError(
-                    f"{name}: {self.as_dict()[name]!r} is not accepted here; it goes with {needed}"
-                )
-        if self.engine == "ray" and self.delays is not None:
+        """Refuse settings of another engine or timing."""
+        values = self.as_dict()
+        for section, usable, needed in (
+            (Machines, self.carrier.cluster, "engine='ray'"),
+            (Timing, self.asynchronous, "timing='arrivals'"),
+        ):
+            for f in dataclasses.fields(section):
+                free = f.name in ("engine", "timing", "delays")
+                if not free and not usable and getattr(self, f.name) != f.default:
+                    raise SettingError(f"{f.name}: {values[f.name]!r} requires {needed}")
+        if self.carrier.remote and self.delays is not None:
             raise SettingError(
-                f"delays: {delays_text(self.delays)!r} is not accepted with the engine 'ray', "
-                "whose time is real; leave it out"
+                f"delays: {delays_text(self.delays)!r} requires engine='local'; with "
+                f"{self.engine!r} time is real"
             )
-        machines = {f.name: f.default for f in dataclasses.fields(Machines)}
-        for name, default in machines.items():
-            if getattr(self, name) != default and not self.on_ray:
-                raise SettingError(
-                    f"{name}: {getattr(self, name)!r} is not accepted here; it goes with the "
-                    "engine 'ray' (or 'asynchronous' with the clock 'ray')"
-                )
-        if self.on_ray and self.attack is not None and self.attack.colludes:
+        if self.carrier.remote and self.attack is not None and self.attack.colludes:
             raise SettingError(
-                f"attack: {attack_text(self.attack)!r} is not accepted with hosts on Ray: it knows "
-                "the honest messages of the round, which are in other processes; "
-                "engine 'inprocess'"
-            )
-        if self.real and self.delays is not None:
-            raise SettingError(
-                f"delays: {delays_text(self.delays)!r} is not accepted with the clock "
-                f"{self.clock!r}, "
-                "which measures them; leave it out"
+                f"attack: {attack_text(self.attack)!r} requires engine='local': it reads the "
+                "honest messages of the round, which are in other processes"
             )
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data.federation import Federation
-from ..engine.carriers.ray import Place, ask
+from ..engine.carriers.ray import ask
 from ..host.baselines import trivial
 from ..host.lazy_federation import LazyFederation
 from ..host.metrics import in_use
@@ -28,11 +28,9 @@ def data_of(plans: Sequence[Plan]) -> Federation:
     3
     """
     settings = [plan.make_settings() for plan in plans]
-    if not all(s.on_ray for s in settings):
+    if not all(s.carrier.loads_data for s in settings):
         return plans[0].make_data()
-    first = settings[0]
-    place = Place(first.address, first.cpus_per_host, first.gpus_per_host)
-    return ask(Survey(tuple(plan.as_dict() for plan in plans)), place)
+    return ask(Survey(tuple(plan.as_dict() for plan in plans)), settings[0].place)
 
 
 @dataclass(frozen=True)

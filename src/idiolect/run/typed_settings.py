@@ -52,9 +52,8 @@ class RunSettings(TypedDict, total=False):
     channel: Channel | Stage | str
     rule: Rule | str
     engine: str
+    timing: str
     delays: Delays | str | None
-    clock: str
-    workers: int
     concurrency: int
     next_client: str
     staleness: Staleness | str

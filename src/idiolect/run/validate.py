@@ -197,18 +197,18 @@ def check_asynchronous(
     """Refuse what makes no sense when messages are used one by one."""
     if reason := why_not(method, task):
         raise SettingError(
-            f"engine: 'asynchronous' is not accepted for {name_of(method)}: {reason}; "
-            "use synchronous rounds (inprocess)"
+            f"timing: 'arrivals' is not accepted for {name_of(method)}: {reason}; "
+            "use timing='rounds'"
         )
     if link.aggregate_stage is not None:
         raise SettingError(
             "channel: one that is decoded from the sum of a round's messages is not accepted with "
-            "the engine 'asynchronous': each message is used by itself"
+            "timing='arrivals': each message is used by itself"
         )
     if s.attack is not None and s.attack.colludes:
         raise SettingError(
-            "attack: one that knows the honest messages of the round is not accepted with the "
-            "engine 'asynchronous': there is no such round"
+            "attack: one that knows the honest messages of the round is not accepted with "
+            "timing='arrivals': there is no such round"
         )
     if s.change_from == "newest" and not _models(method, task):
         raise SettingError(
@@ -236,7 +236,9 @@ def check_asynchronous(
 
 def timing(method: Method, s: Settings, eligible: int, heard: int) -> dict[str, Any]:
     """What a reader of the result should know of its clock and of its rounds."""
-    clock = "seconds" if s.real else f"simulated, {delays_text(s.delays or ConstantDelay())}"
+    clock = (
+        "seconds" if s.carrier.remote else f"simulated, {delays_text(s.delays or ConstantDelay())}"
+    )
     if not s.asynchronous:
         return {
             "text": f"time is {clock}; a round takes as long as the slowest client that it hears"

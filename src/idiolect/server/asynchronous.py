@@ -46,7 +46,7 @@ class StartingModel:
 class ArrivalOutcome:
     """What became of a message."""
 
-    verdict: RoundConclusion
+    conclusion: RoundConclusion
     staleness: int  # steps of the server since its client started
     fate: str  # "admitted", or why it did not count
 

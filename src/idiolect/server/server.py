@@ -312,6 +312,12 @@ class Server:
         before = Outcome(self.state, self.channel_state, self.rule_state)
         return Aggregation(self.contract, self.rule, self.step, before, self.plan.streams)
 
+    def has_shared_model(self) -> bool:
+        """Whether the method has one global model that can be evaluated by itself."""
+        method, task = self.contract.method, self.contract.task
+        down = method.broadcast(task, self.step.method_state(self.state))
+        return method.shared(task, down) is not None
+
     # -- messages --------------------------------------------------------------------------------
     def message(self, version: int) -> bytes:
         """The message down, from the server as it is now."""

@@ -341,7 +341,7 @@ def sweep_settings(
 def _workers(points: Sequence[Setting], jobs: int) -> int:
     """Processes that runs are spread over; with hosts on Ray it is the cluster that has them."""
     settings = [build(Settings, point.settings(0), "run") for point in points]
-    if not any(s.on_ray for s in settings):
+    if not any(s.carrier.cluster for s in settings):
         return jobs or os.cpu_count() or 1
     if jobs > 1 and not all(s.address for s in settings):
         raise SettingError(

@@ -38,6 +38,7 @@ from ..core import streams
 from ..core.knobs import build
 from ..core.types import State
 from ..data.federation import SPLITS, Federation
+from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
 from ..method import Method
 from ..run.result import Result
@@ -109,7 +110,7 @@ def private_of(result: Result, seed: int | None = None) -> State:
     """The private rows of all clients of all hosts, by wire id."""
     hosts = result.session(seed).hosts
     order = torch.cat([host.wire_ids for host in hosts]).argsort()
-    rows = [host.store.read(torch.arange(host.data.clients)) for host in hosts]
+    rows = [host.all_rows() for host in hosts]
     return {name: torch.cat([r[name] for r in rows])[order] for name in rows[0]}
 
 
@@ -274,7 +275,7 @@ def private(method: Method, settings: Settings) -> None:
     two_hosts = {**settings, "hosts": 2, "chunk": 1}
     session = Session(method, task(), federation(), build(RunSettings, two_hosts, "run"), 0, 7)
     hosts = checked_hosts(session, federation())
-    session.engine.hosts = cast(list[Host], hosts)
+    session.engine.group = LocalHosts(cast(list[Host], hosts))
     for _ in range(settings["rounds"]):
         session.engine.advance()
         session.engine.evaluate(session.people.evaluated, SPLITS)
@@ -335,7 +336,7 @@ def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
     clients send what they like, but only declared messages: their host has no twin.
     """
     checked = []
-    for host in session.hosts:
+    for host in session.local_hosts:
         twins = []
         if not bool(torch.isin(host.wire_ids, session.people.malicious).any()):
             first = host.wire_ids[:1]

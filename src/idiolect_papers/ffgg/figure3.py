@@ -93,7 +93,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
     method = Ffgg(part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau)
     engine = {"delays": job.delays} if job.delays else {}
     if job.mode != SYNC:
-        engine["engine"] = "asynchronous"
+        engine["timing"] = "arrivals"
     given: dict[str, Any] = {
         "rounds": job.rounds,
         "sample": len(problem.t),
@@ -253,7 +253,7 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
 def measured(problem: Problem, job: Job, size: Size) -> dict[str, Any]:
     """The same by the real clock: hosts in two processes."""
     short = Job(job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, "")
-    return follow(problem, short, clock="real", workers=2)
+    return follow(problem, short, engine="processes", hosts=2)
 
 
 def thin(values: Sequence[float]) -> list[float]:

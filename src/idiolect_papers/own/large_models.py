@@ -131,7 +131,7 @@ def measure(model: str, method: str) -> dict[str, Any]:
     chosen = METHODS[method](lr)
     rounds = session(chosen, given, federation, HEARD, CHUNK, BATCH)
     task = rounds.contract.task
-    host = rounds.hosts[0]
+    host = rounds.local_hosts[0]
     everyone = torch.arange(federation.clients)
     # the first model, by FedAvg: evaluating the clients' own would make their private rows
     start = run(FedAvg(), given, federation, rounds=0, chunk=CHUNK, memory=MEMORY, progress=False)

@@ -113,7 +113,7 @@ class Job(Work):
         }
         if self.mode == SYNC:
             return given
-        given |= {"engine": "asynchronous", "staleness": "polynomial(a=0.5)"}
+        given |= {"timing": "arrivals", "staleness": "polynomial(a=0.5)"}
         return given | ({"buffer": self.size.buffer} if self.mode == BUFFERED else {})
 
 

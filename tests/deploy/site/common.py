@@ -12,13 +12,14 @@ import pandas as pd
 import torch
 
 from deploy.sites import RUN, Told, agreement, array_form, plan_of, session_of
+from engine.loopback import remote_rounds
 from idiolect.deploy.site.agreement import Builder
 from idiolect.deploy.site.data import Owned
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
 from idiolect.deploy.site.state import Folder
-from idiolect.engine.retry import Carrier
-from idiolect.engine.rounds import Remote
+from idiolect.engine.carriers import Carrier
+from idiolect.engine.rounds import Rounds
 from idiolect.host.calls import Call
 from idiolect.run.session import Session
 
@@ -123,7 +124,7 @@ class Direct(Carrier):
         return [self.replies[-1]]
 
 
-def server_for(at: At, plan=None, run: int = RUN) -> tuple[Session, Remote]:
+def server_for(at: At, plan=None, run: int = RUN) -> tuple[Session, Rounds]:
     """A server that the clients of one site are enrolled at, and its engine."""
     plan = plan or plan_of("ditto")
     data = at.owned.loaded
@@ -135,4 +136,4 @@ def server_for(at: At, plan=None, run: int = RUN) -> tuple[Session, Remote]:
     reply = at.ask(Call("enrol", facts))
     assert reply.kind == "status", reply.facts
     told = Told(torch.tensor(ids), SimpleNamespace(metrics=session.metrics))
-    return session, Remote(session.server, [told], Direct([at]))
+    return session, remote_rounds(session.server, [told], Direct([at]))

@@ -118,7 +118,7 @@ REFUSED = {
     ),
     "a file of delays": ({"plan__settings": {"delays": 'trace(path="/etc/passwd")'}}, "delays"),
     "an attack": ({"plan__settings": {"attack": "gaussian"}}, "attack"),
-    "arrivals": ({"plan__settings": {"engine": "asynchronous"}}, "synchronous"),
+    "arrivals": ({"plan__settings": {"timing": "arrivals"}}, "synchronous"),
     "code as a method": ({"plan__method": "os:system"}, "has not allowed it"),
     "code as a model": ({"plan__model": "subprocess:Popen"}, "has not allowed it"),
     "code as a channel": ({"plan__settings": {"channel": "os:system"}}, "has not allowed it"),

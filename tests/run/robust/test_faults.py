@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.engine.rounds import InProcess
+from idiolect.engine.rounds import Rounds
 from idiolect.host.host import Host
 from idiolect.server.server import EXCHANGES, Server
 from idiolect.wire import messages as wire
@@ -261,7 +261,7 @@ def test_a_client_that_diverges_once_is_heard_again(channel, monkeypatch):
 )
 def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, monkeypatch):
     unchanged = []
-    advance = InProcess.advance
+    advance = Rounds.advance
 
     def watched(self, factors=None):
         before = {n: t.clone() for n, t in {**self.server.state, **channel_of(self)}.items()}
@@ -269,7 +269,7 @@ def test_too_few_for_the_rule_leaves_server_and_channel_as_they_are(channel, mon
         after = {**self.server.state, **channel_of(self)}
         unchanged.append(all(torch.equal(t, after[n]) for n, t in before.items()))
 
-    monkeypatch.setattr(InProcess, "advance", watched)
+    monkeypatch.setattr(Rounds, "advance", watched)
     tampering(
         monkeypatch,
         lambda round, ms: [m[:20] if round == 1 and k < 3 else m for k, m in enumerate(ms)],
@@ -408,13 +408,13 @@ def test_no_answer_at_all_leaves_the_server_as_it_is(monkeypatch):
     answering(monkeypatch, lambda a: a[:0])
     servers = []
     tampering(monkeypatch, lambda round, ms: ms)
-    advance = InProcess.advance
+    advance = Rounds.advance
 
     def watched(self, factors=None):
         advance(self, factors)
         servers.append(self.server.state["w"].clone())
 
-    monkeypatch.setattr(InProcess, "advance", watched)
+    monkeypatch.setattr(Rounds, "advance", watched)
     result = run("fedavg", rounds=3, channel=EXACT, server_options="momentum=0.9")
     assert torch.equal(servers[0], servers[1]) and not torch.equal(servers[1], servers[2])
     assert server(result).ledger.rejected == {"answer": 5}

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from ...core.knobs import SettingError
-from ..retry import Carrier
+from . import Carrier
 
 RECORD = "frame"  # of deploy/flower/relay.py: the one record in a message, and its one entry
 # seconds between two looks for replies: the first, and after a while; Flower's own loop waits for 3

@@ -16,18 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...data.federation import Federation
-from ...host.durable import Durable
-from ...host.host import Host
-from ...host.service import Service
-from ..retry import Carrier
+from ...host.service import HostRecipe, Service
+from . import Carrier
 
 SECONDS_TO_START = 300.0  # for all actors together: they import torch and load their data
 SECONDS_IDLE = 15.0  # that actors without a host wait for the next run
@@ -49,31 +44,13 @@ class Place:
         return max(1, int(self.cpus))
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What a host is made of where it runs."""
-
-    made: type[Host]
-    contract: Any
-    load: Load
-    wire_ids: Any
-    settings: Any
-    options: dict[str, Any]
-    folder: str  # its rows on disk
-    threads: int
-
-    def host(self) -> Host:
-        data = self.load()
-        return self.made(self.contract, data, self.wire_ids, self.settings, **self.options)
-
-
 class RayCarrier(Carrier):
     """Frames to actors and back.
 
     A restarted actor has no host: it is told its recipe again, and then the frame.
     """
 
-    def __init__(self, recipes: Sequence[Recipe], place: Place):
+    def __init__(self, recipes: Sequence[HostRecipe], place: Place):
         self.ray = connect(place)
         self.place = place
         _check_room(self.ray, len(recipes), place)
@@ -198,20 +175,16 @@ def ask(question: Callable[[], Any], place: Place) -> Any:
 
 
 class HostActor:
-    """A process that is one host, and another one when it is told so."""
+    """A reusable actor that serves one host at a time."""
 
     def __init__(self) -> None:
         self.service: Service | None = None
 
-    def become(self, recipe: Recipe | None) -> dict[str, str]:
+    def become(self, recipe: HostRecipe | None) -> dict[str, str]:
         """A host, with its rows from disk; None: nobody any more."""
         self.service = None
         if recipe is not None:
-            torch.set_num_threads(recipe.threads)
-            host = recipe.host()
-            durable = Durable(host, Path(recipe.folder), flush=False)
-            durable.load()
-            self.service = Service(host, durable)
+            self.service = recipe.service()
         return about()
 
     def handle(self, frame: bytes) -> bytes:

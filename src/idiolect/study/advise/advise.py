@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 from torch import nn
 
 from ...core.knobs import SettingError, build
@@ -287,7 +286,7 @@ class Work:
                 **{**settings, "rounds": local.rounds, "eval_every": 0, "seed": s.seed},
                 progress=False,
             )
-            rows = result.session().hosts[0].store.read(torch.arange(halves.clients))["x"]
+            rows = result.session().hosts[0].all_rows()["x"]
             trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
             self.steps.add("halves for R²")
         found = heterogeneity(trained, bound, s.seed)

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from engine.engine_suite import EngineSuite
-from engine.loopback import Loopback, remote
+from engine.loopback import Loopback, remote, remote_rounds
 from engine.setting import CLIENTS, EXACT, Network, balanced, contract, hosts, of_server, server
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Census
-from idiolect.engine.rounds import Remote
 from idiolect.host.calls import Call
 from idiolect.host.metrics import form_of
 from idiolect.host.remote_host import SiteProxy
@@ -54,12 +53,12 @@ def odd(reply: bytes, kind: str = "update", strict: bool = False, channel: str =
     form = form_of(real[0].data, agreed.task.criterion)
     seen = [SiteProxy(_census(h), h.wire_ids, h.settings, form) for h in real]
     told = []
-    engine = Remote(
+    engine = remote_rounds(
         server(agreed, sample=CLIENTS),
         real if strict else seen,
         carrier,
         strict=strict,
-        tell=lambda host, gone: told.append((host, gone.reason, gone.text)),
+        on_no_reply=lambda host, gone: told.append((host, gone.reason, gone.text)),
     )
     return engine, told
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.framing import TooLarge, exchange
-from ..host.calls import MOST_FRAME
-from .retry import Carrier
+from idiolect.core.framing import TooLarge, exchange
+from idiolect.engine.carriers import Carrier
+from idiolect.host.calls import MOST_FRAME
 
 
 class Sockets(Carrier):

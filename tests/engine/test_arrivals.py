@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import idiolect as il
+from engine.loopback import local_rounds
 from engine.setting import (
     CLIENTS,
     EVERYONE,
@@ -24,9 +25,9 @@ from engine.setting import (
 )
 from engine.setting import hosts as synchronous_hosts
 from idiolect.core import streams
-from idiolect.engine.arrivals import Asynchronous, Pace
+from idiolect.engine.arrivals import Arrivals, Pace
+from idiolect.engine.carriers.local import LocalHosts
 from idiolect.engine.delays import parse_delays
-from idiolect.engine.rounds import InProcess
 from idiolect.methods import METHODS, make_method
 from idiolect.run.validate import why_not
 from idiolect.server.asynchronous import AsyncServer
@@ -38,7 +39,7 @@ from reference import setting
 from reference.setting import MODELS, SEED, SIZES
 
 ROUNDS = 40
-MEANWHILE = {"engine": "asynchronous", "delays": "exponential(spread=0.5)"}
+MEANWHILE = {"timing": "arrivals", "delays": "exponential(spread=0.5)"}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def engine(agreed, delays="constant", count=2, sample=CLIENTS, rule="mean", step
     pace = Pace(options.pop("concurrency", 0), options.pop("next_client", "sampled"))
     one = server(agreed, sample=sample, rule=rule, step=step)
     arrivals = AsyncServer(one, **options)
-    return Asynchronous(one, hosts(agreed, count), None, arrivals, pace, parse_delays(delays))
+    return Arrivals(one, LocalHosts(hosts(agreed, count)), arrivals, pace, parse_delays(delays))
 
 
 def usable(name):
@@ -166,7 +167,7 @@ def test_equal_delays_and_a_buffer_of_everyone_are_synchronous_rounds(method):
     """To the last bit: draws are keyed by how often a client has started."""
     agreed = contract(method, dtype=torch.float64)
     mine = engine(agreed, buffer=CLIENTS)
-    theirs = InProcess(server(agreed, sample=CLIENTS), synchronous_hosts(agreed, 2))
+    theirs = local_rounds(server(agreed, sample=CLIENTS), synchronous_hosts(agreed, 2))
     for _ in range(3):
         mine.advance()
         theirs.advance()
@@ -185,7 +186,7 @@ def test_one_by_one_at_equal_delays_is_a_round_with_the_sum_of_all_messages():
     method = replace(agreed.method, part="output", lr=0.05)
     mine = engine(replace(agreed, method=method))
     whole = replace(agreed, method=replace(method, lr=0.05 * CLIENTS))
-    theirs = InProcess(server(whole, sample=CLIENTS), synchronous_hosts(whole, 2))
+    theirs = local_rounds(server(whole, sample=CLIENTS), synchronous_hosts(whole, 2))
     for _ in range(4):
         mine.advance()
         theirs.advance()
@@ -226,15 +227,15 @@ def test_hosts_and_their_number_change_nothing():
 
 
 # -- what the server accepts -----------------------------------------------------------------------
-class Tampered(Asynchronous):
+class Tampered(Arrivals):
     """What arrives of a message is as `tamper` says: (number of the arrival, message) -> list."""
 
     tamper = None
 
-    def _arrive(self, landed, factors):
-        messages = self.tamper(self.server.version, landed.messages[0])
+    def _receive(self, delivery, factors):
+        messages = self.tamper(self.server.version, delivery.messages[0])
         values = np.ones(len(messages))
-        super()._arrive(replace(landed, messages=messages, values=values), factors)
+        super()._receive(replace(delivery, messages=messages, values=values), factors)
 
 
 def nan(message):
@@ -256,7 +257,7 @@ FAULTS = {
 @pytest.mark.parametrize("channel", ["none", "feedback + lbgm(threshold=0.9) + half"])
 def test_a_bad_message_leaves_server_and_client_as_they_were(fault, channel):
     agreed = contract("ditto", channel)
-    one = Tampered(server(agreed, sample=1), hosts(agreed), None, None, Pace(3))
+    one = Tampered(server(agreed, sample=1), LocalHosts(hosts(agreed)), None, Pace(3))
     before = []
 
     def tamper(number, message):
@@ -285,9 +286,9 @@ def test_a_bad_message_leaves_server_and_client_as_they_were(fault, channel):
 
 def test_a_replay_is_counted_and_changes_nothing():
     agreed = contract("fedavg")
-    plain = Tampered(server(agreed, sample=CLIENTS), hosts(agreed))
+    plain = Tampered(server(agreed, sample=CLIENTS), LocalHosts(hosts(agreed)))
     plain.tamper = lambda number, message: [message]
-    twice = Tampered(server(agreed, sample=CLIENTS), hosts(agreed))
+    twice = Tampered(server(agreed, sample=CLIENTS), LocalHosts(hosts(agreed)))
     earlier = []
 
     def again(number, message):
@@ -306,7 +307,7 @@ def test_a_replay_is_counted_and_changes_nothing():
 
 def test_a_message_that_overflows_the_server_is_absent():
     agreed = contract("fedavg")
-    one = Tampered(server(agreed, sample=CLIENTS), hosts(agreed))
+    one = Tampered(server(agreed, sample=CLIENTS), LocalHosts(hosts(agreed)))
     huge = np.float32(3e38).tobytes()
 
     def tamper(number, message):
@@ -323,8 +324,7 @@ def test_robust_rules_combine_a_buffer():
     agreed = contract("fedavg")
     one = Tampered(
         server(agreed, sample=CLIENTS, rule="median"),
-        hosts(agreed),
-        arrivals=None,
+        LocalHosts(hosts(agreed)),
     )
     one.arrivals = AsyncServer(one.server, buffer=CLIENTS)
     far = np.float32(1e6).tobytes()

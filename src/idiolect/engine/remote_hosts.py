@@ -1,0 +1,226 @@
+"""Hosts in other processes, on this machine or elsewhere: all of them work at the same time.
+
+Calls are written as `idiolect.host.calls` says, and sent by `engine.retry`. The clients of a host
+that does not come back in time, or does not answer by the deadline, count as absent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..core.text import note
+from ..host import calls
+from ..host.calls import Call
+from ..host.remote_host import HostLike, SiteProxy
+from ..host.scores import Scores
+from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..wire.ragged import Ragged
+from .carriers import Carrier
+from .retry import PATIENCE, RETRY_SECONDS, UNREACHED, HostCalls, NoReply
+
+T = TypeVar("T")
+
+
+@dataclass
+class RemoteHosts:
+    """Calls hosts by a carrier. `hosts` are proxies: who is where, without private rows."""
+
+    hosts: Sequence[HostLike]
+    carrier: Carrier
+    counted: tuple[str, ...] = ()  # what the method counts: see Traits.counters
+    deadline: float = 0.0  # seconds after which a round goes on without late hosts; 0 = none
+    patience: float = PATIENCE
+    retry_seconds: float = RETRY_SECONDS
+    silence: float = 0.0  # seconds after which a silent host is asked for its status; 0 = never
+    strict: bool = True  # hosts run this run's own code: a failure there ends the run
+    on_no_reply: Callable[[int, NoReply], None] = lambda host, reply: None
+    # a reply that came too late for its round
+    on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
+    is_present: Callable[[int], bool] = lambda host: True  # whether a host is evaluated at all
+
+    no_replies: dict[int, NoReply] = field(default_factory=dict)  # in the last exchange
+    _requests: dict[int, RoundRequest] = field(default_factory=dict)  # of the round under way
+    _late: set[int] = field(default_factory=set)  # hosts that may still be at work on it
+    _lost: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.calls = HostCalls(
+            self.carrier,
+            self.deadline,
+            self.patience,
+            self.retry_seconds,
+            self.silence,
+            self.strict,
+            self._note_lost,
+            lambda ticket, frame: self.on_unexpected(ticket, frame),
+        )
+
+    def sender(self, n: int) -> Tensor | None:
+        return self.hosts[n].wire_ids
+
+    # -- a round ---------------------------------------------------------------------------------
+    def update(
+        self, request: RoundRequest, required: bool = False
+    ) -> Iterator[tuple[int, HostUpdate | NoReply]]:
+        self.calls.open()
+        self.no_replies = {}
+        self._late = set()
+        self._lost = set()
+        self.calls.look_for_lost()
+        requests = {n: request_for(request, host) for n, host in enumerate(self.hosts)}
+        self._requests = {n: one for n, one in requests.items() if len(one.train)}
+        frames = {n: calls.order_call(one) for n, one in self._requests.items()}
+        must_answer = required and self.strict
+        for n, reply in self.calls.ask(frames, limited=not must_answer):
+            train = self._requests[n].train
+            update = self._read(n, reply, calls.read_sent, train, self.counted)
+            if must_answer and isinstance(update, NoReply):
+                raise RuntimeError(f"host {n + 1} cannot be reached; the run can be resumed")
+            if isinstance(update, NoReply):
+                (self._late if update.reason == "timed out" else self._lost).add(n)
+            yield n, update
+
+    def answer(self, query: Query) -> Iterator[tuple[int, Ragged | NoReply]]:
+        frames = {}
+        for n in self._requests:
+            if n in self.no_replies:
+                continue
+            clients = _among(query.asked, self.hosts[n])
+            if len(clients):
+                frames[n] = calls.query_call(replace(query, asked=clients))
+        for n, reply in self.calls.ask(frames, limited=True):
+            yield n, self._read(n, reply, calls.read_answer)
+
+    def conclude(self, conclusion: RoundConclusion) -> None:
+        """Tell everyone that was asked; hosts that are late are told without waiting for them."""
+        frames = {
+            n: calls.verdict_call(
+                replace(
+                    conclusion,
+                    counted=_among(conclusion.counted, self.hosts[n]),
+                    unheard=_among(conclusion.unheard, self.hosts[n]),
+                )
+            )
+            for n in self._requests
+        }
+        for n in self._late:
+            self.calls.notify(n, frames[n])
+        waited = {n: call for n, call in frames.items() if n not in self._lost | self._late}
+        for n, reply in self.calls.ask(waited, limited=not self.strict):
+            if isinstance(reply, NoReply):
+                self._note(n, reply)
+                if reply.reason in UNREACHED:
+                    self.calls.repeat_first(n)
+            elif self.strict:
+                self.calls.written[n] = reply.facts["written"]
+
+    # -- models ----------------------------------------------------------------------------------
+    def evaluate(
+        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> list[dict[str, Scores]]:
+        return self._scores("evaluate", version, down, wire_ids, splits)
+
+    def evaluate_shared(
+        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> list[dict[str, Scores]]:
+        return self._scores("evaluate_shared", version, down, wire_ids, splits)
+
+    def _scores(
+        self, kind: str, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> list[dict[str, Scores]]:
+        clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
+        clients = {n: ids for n, ids in clients.items() if len(ids)}
+        frames = {
+            n: calls.evaluate_call(kind, version, down, ids, splits)
+            for n, ids in clients.items()
+            if self.is_present(n)
+        }
+        parts = [
+            self.hosts[n].unreported(ids, splits) for n, ids in clients.items() if n not in frames
+        ]
+        self.calls.open()
+        for n, reply in self.calls.ask(frames, limited=not self.strict):
+            if isinstance(reply, NoReply) and self.strict:
+                continue
+            scores = self._read(n, reply, self._read_scores, n, clients[n], splits)
+            if isinstance(scores, NoReply):
+                scores = self.hosts[n].unreported(clients[n], splits)
+            parts.append(scores)
+        return parts or [self.hosts[0].unreported(wire_ids[:0], splits)]
+
+    def _read_scores(
+        self, reply: Call, n: int, wire_ids: Tensor, splits: tuple[str, ...]
+    ) -> dict[str, Scores]:
+        host = self.hosts[n]
+        scores = calls.read_scores(reply, wire_ids, host.settings.metrics)
+        if isinstance(host, SiteProxy):
+            host.check_scores(scores, wire_ids, splits)
+        return scores
+
+    def check_complete(self) -> None:
+        end = time.monotonic() + self.patience
+        while self.calls.away and time.monotonic() < end:
+            self.calls.look_for_lost(RETRY_SECONDS)
+        if self.calls.away:
+            n = min(self.calls.away)
+            raise RuntimeError(
+                f"host {n + 1} of {len(self.hosts)} cannot be reached, so that its clients cannot "
+                "be evaluated; the run can be resumed"
+            )
+
+    def each(self, frames: Mapping[int, Call]) -> dict[int, Call]:
+        """One call to each of these hosts, outside a round; all must answer."""
+        replies = {}
+        self.calls.open()
+        for n, reply in self.calls.ask(frames):
+            if isinstance(reply, NoReply):
+                raise RuntimeError(f"host {n + 1} of {len(self.hosts)} cannot be reached")
+            replies[n] = reply
+        return replies
+
+    def close(self) -> None:
+        self.carrier.close()
+
+    # -- replies ---------------------------------------------------------------------------------
+    def _read(
+        self, n: int, reply: Call | NoReply, read: Callable[..., T], *arguments: Any
+    ) -> T | NoReply:
+        """A reply as a typed record; a malformed one of another owner's host counts as none."""
+        if not isinstance(reply, NoReply):
+            try:
+                return read(reply, *arguments)
+            except ValueError as error:
+                if self.strict:
+                    raise
+                reply = NoReply("malformed", str(error))
+        self._note(n, reply)
+        return reply
+
+    def _note(self, n: int, reply: NoReply) -> None:
+        self.no_replies[n] = reply
+        self.on_no_reply(n, reply)
+
+    def _note_lost(self, n: int) -> None:
+        clients = len(self.hosts[n].wire_ids)
+        note(
+            f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations continue without "
+            f"its {clients:,} clients until it replies"
+        )
+
+
+def _among(wire_ids: Tensor, host: HostLike) -> Tensor:
+    return wire_ids[torch.isin(wire_ids, host.wire_ids)]
+
+
+def request_for(request: RoundRequest, host: HostLike) -> RoundRequest:
+    """The part of a request that concerns the clients of one host."""
+    train = torch.isin(request.train, host.wire_ids)
+    turns = None if request.turns is None else request.turns[train]
+    heard = _among(request.heard, host)
+    return replace(request, train=request.train[train], heard=heard, turns=turns)
