@@ -185,7 +185,7 @@ LEAKS = {
     longer: "longer than declared",
     padded: "an array of other form",
     behind_one: "behind the end",
-    beside: "Sent with",
+    beside: "HostUpdate with",
     behind: "part of a larger",
     weighty: "a header",
     counted: "a number of values",

@@ -103,8 +103,16 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("settings", ["momentum", "a file of rows"])
-@pytest.mark.parametrize("name", METHODS)
+def by_turns(names, settings):
+    """Every name with one of the settings in `make test`, with all of them in `make test-all`."""
+    return [
+        pytest.param(name, s, marks=() if (k + j) % len(settings) == 0 else pytest.mark.slow)
+        for k, name in enumerate(names)
+        for j, s in enumerate(settings)
+    ]
+
+
+@pytest.mark.parametrize(("name", "settings"), by_turns(METHODS, ["momentum", "a file of rows"]))
 def test_every_method_resumes_exactly(name, settings, tmp_path):
     """Two seeds; interrupted in the first one, and again in the second."""
     method = make_method(name)

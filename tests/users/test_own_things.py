@@ -116,7 +116,7 @@ def test_a_comparison_takes_names_of_both_kinds(folder, capsys):
     [
         (["run", "mine:Nothing"], "method: module 'mine' has no 'Nothing'"),
         (["run", "nowhere:Halfway"], "method: 'nowhere:Halfway' cannot be imported"),
-        (["run", "mine:Quiet"], "method: 'mine:Quiet' is not accepted; it must be a subclass"),
+        (["run", "mine:Quiet"], "method must be a subclass of Method, got 'mine:Quiet'"),
         (["run", "fedavg", "--rule", "mine:Shout"], "rule: 'mine:Shout' is not accepted"),
         (["run", "fedavg", "--channel", "mine:Shout"], "channel: 'mine:Shout' is not accepted"),
         (["run", "fedavg", "--attack", "mine:Quiet", "--malicious", "1"], "attack: 'mine:Quiet'"),
