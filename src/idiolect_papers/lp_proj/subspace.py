@@ -16,6 +16,7 @@ from idiolect.study import Setting, Stock
 
 from ..marks import Cell, Figure
 from ..page import Page
+from ..published import read_figure, read_rows
 from ..runs import Runs
 from .personal import EQUAL, INNER, UNTIED
 
@@ -70,7 +71,7 @@ def write_table16(
         chosen="lr = personal_lr = λ = 0.1, R = 1, 20 inner steps, batches of 64; the number of "
         "rounds; a fifth of the clients heard per round. The paper prints variances over clients "
         "and no intervals over repeats.",
-        cells=_cells(title, found, TABLE16, 6),
+        cells=_cells(title, found, "lp-proj-table16", 6),
         reasons={"train loss": TRAINED},
         seconds=_seconds(found),
     )
@@ -104,7 +105,7 @@ def write_table17(
         cells=_cells(
             "QuickDraw-62 in place of EMNIST" if stands_in else "EMNIST",
             found,
-            TABLE17,
+            "lp-proj-table17",
             4,
             stands_in,
         ),
@@ -143,20 +144,20 @@ def run(
 def _cells(
     title: str,
     found: dict[str, list[dict[str, Any]]],
-    published: dict[str, tuple[float, float]],
+    table: str,
     digits: int,
     stand_in: bool = False,
 ) -> list[Cell]:
+    published = {row["method"]: row for row in read_rows(table)}
     cells = []
     for row, summaries in found.items():
         ours = {
             "train loss": Figure.of([s["train"]["loss"]["mean"] for s in summaries], digits),
             "accuracy": Figure.of([s["accuracy"]["mean"] for s in summaries]),
         }
-        for place, column in enumerate(COLUMNS):
-            known = published.get(row)
-            paper = known and Figure(known[place], None, digits if place == 0 else 4)
-            cells.append(Cell(title, row, column, paper or None, ours[column], stand_in))
+        for column in COLUMNS:
+            paper = read_figure(published[row][column]) if row in published else None
+            cells.append(Cell(title, row, column, paper, ours[column], stand_in))
     return cells
 
 
@@ -183,21 +184,3 @@ def _seconds(found: dict[str, list[dict[str, Any]]]) -> float:
 STAND_IN = """\
 QuickDraw-62 in place of EMNIST, 50 clients with 10 classes each (it never counts as agreeing); """
 TRAINED = "the train loss falls with every further round, and the paper's number is not printed"
-TABLE16 = {
-    "lp-proj-1": (4.027e-3, 0.9822),
-    "lp-proj-1, orthogonal": (4.026e-3, 0.9822),
-    "lp-proj-2": (1.778e-2, 0.9817),
-    "lp-proj-2, orthogonal": (1.779e-2, 0.9819),
-}
-TABLE17 = {
-    "lp-proj-1, 40": (0.0451, 0.9082),
-    "lp-proj-1, 80": (0.0473, 0.9064),
-    "lp-proj-1, 120": (0.0370, 0.9058),
-    "lp-proj-1, 160": (0.0407, 0.9076),
-    "lp-proj-1, 200": (0.0464, 0.9070),
-    "lp-proj-2, 40": (0.0462, 0.9074),
-    "lp-proj-2, 80": (0.0447, 0.9072),
-    "lp-proj-2, 120": (0.0459, 0.9071),
-    "lp-proj-2, 160": (0.0454, 0.9074),
-    "lp-proj-2, 200": (0.0487, 0.9066),
-}

@@ -18,6 +18,7 @@ from idiolect.study import Setting, Stock
 
 from ..marks import Cell, Figure
 from ..page import Page
+from ..published import read_figure, read_rows
 from ..runs import Runs
 from .personal import EQUAL, UNTIED
 
@@ -110,22 +111,26 @@ def _data(size: Size, scale: str) -> tuple[Federation, bool]:
 
 def _cells(title: str, found: dict[str, list[dict[str, Any]]], real: bool) -> list[Cell]:
     columns = ("train loss", "accuracy", "bytes")
+    published = {
+        row["method"]: [read_figure(row[column]) for column in columns]
+        for row in read_rows("lp-proj-table2")
+    }
+    cells = []
     if not real:
-        published = [
+        cells = [
             Cell(TITLE, row, column, paper, None)
-            for row, figures in PUBLISHED.items()
+            for row, figures in published.items()
             for column, paper in zip(columns, figures, strict=True)
         ]
-    cells = []
     for row, summaries in found.items():
         ours = (
             Figure.of([s["train"]["loss"]["mean"] for s in summaries]),
             Figure.of([s["accuracy"]["mean"] for s in summaries]),
             Figure.of([float(sum(s["bytes"].values())) for s in summaries], 0),
         )
-        paper = PUBLISHED.get(row, (None, None, None)) if real else (None, None, None)
+        paper = published.get(row, [None] * 3) if real else [None] * 3
         cells += [Cell(title, row, c, p, f) for c, p, f in zip(columns, paper, ours, strict=True)]
-    return cells if real else [*published, *cells]
+    return cells
 
 
 def _opening(found: dict[str, list[dict[str, Any]]], d: int) -> str:
@@ -140,11 +145,3 @@ def _opening(found: dict[str, list[dict[str, Any]]], d: int) -> str:
         f"{mean['lp-proj-1']} of lp-proj-1 and {mean[UNTIED]} of lp-proj-1 with λ = 0. At the "
         "quick scale the runs are far too short to rank anything."
     )
-
-
-PUBLISHED = {
-    "pFedMe": (Figure(2.0284), Figure(0.5009), Figure(2.582e11, None, -8)),
-    "FedAvg": (Figure(5.6333), Figure(0.0458), Figure(9.307e10, None, -7)),
-    "lp-proj-1": (Figure(0.6167), Figure(0.8403), Figure(1.2e7, None, -6)),
-    "lp-proj-2": (Figure(0.6725), Figure(0.8274), Figure(1.152e7, None, -4)),
-}
