@@ -19,6 +19,7 @@ from .marks import AGREES, DIFFERS, MARKS, ORDER, Cell, counts, marked, tables
 from .names import EXPERIMENTS
 from .panels import Panel, draw
 from .reproduce import REPRODUCED, THEORY
+from .texts import read_text
 
 NOT_STATED = "not stated by the paper"
 VERDICTS = (AGREES, ORDER, DIFFERS, NOT_STATED)
@@ -302,27 +303,6 @@ PAPERS = {  # the first word of an experiment's name
     "feddeper": "FedDeper",
     "chen": "A theorem of the alternative (Chen, Zheng, Long and Su 2021)",
 }
-INDEX = """\
-# What the papers prove and show, measured
-
-Each figure is made by `idiolect reproduce NAME` with the settings the paper prints; beside each
-claim stands what came out, agreeing or not.
-"""
-GLANCE = """\
-# Do the published tables and figures come out?
-
-Every table below is made by `idiolect reproduce NAME` (`idiolect reproduce --help` lists the
-names). Each published cell has a mark:
-
-- **agrees**: the paper's interval, as far as it prints one, and ours (95 % over seeds, at most a
-  tenth of the mean) overlap;
-- **same order**: the value is another one, but of the methods that the paper separates from this
-  one at least three quarters are on the same side here;
-- **differs**: neither; the page says why, or "not found";
-- **not run**: the data cannot be had here, or the cell is left for `--scale full`.
-
-For what papers prove, for figures on constructed problems ([theory.md](theory.md)) and for figures
-without printed numbers, the statements of the paper are counted. Of one seed there is no interval:
-then a cell agrees only to the digits printed. Data that stand in for those of a paper never count
-as agreeing.
-"""
+TEXTS = read_text("pages")
+INDEX = TEXTS["index"]
+GLANCE = TEXTS["glance"]

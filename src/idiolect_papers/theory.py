@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +15,7 @@ from idiolect import interval
 from .page import Claim, Page, judged
 from .panels import Line
 from .runs import Work, finished
+from .texts import read_text
 
 W = TypeVar("W", bound=Work)
 Results = Mapping[W, Mapping[str, Any]]
@@ -48,16 +47,6 @@ def theory_page(
             claims.append(judged(paper, ours, verdict, reason or "see the tables"))
     settings = words.pop("settings").format_map(facts)
     return Page(name, claims=[*claims, *more_claims], settings=settings, **words, **parts)
-
-
-def read_text(name: str) -> dict[str, Any]:
-    """The words of a page: title, order, settings and claims by key.
-
-    >>> read_text("lp-proj-theorem13")["claims"]["sampled"]
-    {'paper': 'with client sampling, O(1/√T)', 'ours': 'slope {sampled}'}
-    """
-    path = resources.files(__package__).joinpath("texts", f"{name}.toml")
-    return tomllib.loads(path.read_text("utf-8"))
 
 
 # -- rates of convergence -------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..marks import Cell, Figure
 from ..page import Page
 from ..published import read_figure, read_rows
 from ..runs import Runs, Summary, stored_runs
+from ..texts import read_text
 
 RATES = (0.05, 0.1, 0.5)  # the paper's grid; chosen on validation data of seed 0
 FINETUNED = ", fine-tuned"  # the end of the label of a row whose models are fine-tuned before use
@@ -349,45 +350,10 @@ def _chosen(figures: Figures) -> list[str]:
     return ["", "Chosen for the tuned rows:", "", *(f"- {text}" for text in told)] if told else []
 
 
-HEAD = """\
-# What do bytes buy?
-
-The two columns of Table 5 of the lp-proj paper. A *word* is a 32-bit number as the paper counts:
-both directions, its formulas for coded messages, lp-proj charged for all clients down and the
-others for the tenth that is heard. *Bytes* are what is really sent: headers too, and the model down
-in full, since a client that was not heard last time cannot use a coded change. ★: the first round
-is beyond the budget, or the target is not reached; † the rounds ended before the budget was spent.
-Compressed methods are FedAvg through a channel; *fine-tuned*: personalised before use by two SGD
-steps, as the paper does for a fair comparison. Step sizes are chosen from {0.05, 0.1, 0.5} on
-validation data of seed 0; lp-proj has `preset=paper`. Written by `idiolect reproduce budget`.
-"""
-HOW_TUNED = """\
-## How rows are tuned
-
-*Tuned* rows choose from the whole grid of the paper's appendix C.2: step size 0.05, 0.1 or 0.5;
-QSGD: 5, 10 or 15 levels, buckets of 500, 1000 or 2000; DGC: first sparsity 0.25, 0.5 or 0.75, rise
-0.75, 0.5 or 0.25; LBGM: δ 0.2, 0.5 or 0.8, R 1 or 5 (the others take one step per round, as in the
-public code); Sketch: columns 0.02 d or 0.05 d, k 0.01 d or 0.05 d. Its rows are {rows}, which is
-0.005 d or 0.01 d, as in the paper, for d = 610; for a model of more than 10,000 numbers such a
-table would be larger than the model. The search is short: what does best on validation data,
-fine-tuned, with seed 0 after few rounds ({rounds}). That favours what learns fast, and no bytes are
-counted in it; nor are they in the paper's.
-"""
-TAIL = """\
-## How to read it
-
-Local is in the tables because it answers the question behind them: a target that a client reaches
-alone, without a message, says nothing about what messages are worth. lp-proj reaches it early for
-the same reason: everyone trains 20 steps before the first message, while FedAvg starts from one
-shared model, and two steps of fine-tuning take it there as well. For LBGM the paper's own Table 5
-has that: 12,200 words to the target on Synthetic(0, 0) and 1,590,200 on MNIST are one full round,
-and equal our fine-tuned row: against it lp-proj saves a factor of 3 and of 133 there (4,620 and
-12,000 words). The other compressed baselines send far more in the paper than our fine-tuned rows do
-(QSGD 923,350 and 15,966,000 words, DGC 372,000 and 27,579,900; Sketch does not reach the target, or
-with 146,026,720), and its factor of a thousand is against such rows; in its public code QSGD and
-DGC evaluate one client only. DGC at the paper's last sparsity, 99.9 %, sends a single number of the
-610. lp-proj's few words are real; that they bought the accuracy is not shown by these targets.
-"""
+TEXTS = read_text("budget")
+HEAD = TEXTS["head"]
+HOW_TUNED = TEXTS["how_tuned"]
+TAIL = TEXTS["tail"]
 
 
 TABLE_SEEDS = {"quick": 2, "full": 10}
@@ -497,18 +463,9 @@ def _opening(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-OPENING = """\
-The table lacks Local at equal gradients, which sends nothing: a target that a client reaches alone
-says nothing about what messages are worth."""
-PRINTED = """\
-Budgets and targets of each data set; "bytes" are counts of 32-bit numbers, both ways, of all
-clients that receive or send; compressed methods are personalised by gradient steps from the shared
-model; settings by the grid of C.2."""
-CHOSEN = """\
-Compressed methods are FedAvg through a channel, tuned by C.2 on validation data in a short search
-and fine-tuned by two steps, the number of the authors' code; lp-proj has λ = lr = personal_lr =
-0.1, R = 1. Synthetic(1, 1), EMNIST and FASHIONMNIST are not run here, nor is a budget that the
-rounds of this scale do not spend. See [budget.md](../budget.md)."""
+OPENING = TEXTS["opening"]
+PRINTED = TEXTS["printed"]
+CHOSEN = TEXTS["chosen"]
 _LATE = "the authors' code evaluates before each round: its count has one round more than ours"
 REASONS = {
     "lp-proj-1/words to the target": _LATE,

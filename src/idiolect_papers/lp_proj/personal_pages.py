@@ -16,6 +16,7 @@ from ..page import Claim, Page
 from ..panels import Line, Panel
 from ..published import read_figure, read_rows
 from ..reproduce import unknown
+from ..texts import read_text
 from .personal import CASES, EQUAL, METHODS, UNTIED, VOLUME, Case, Outcome, outcome, store, stored
 
 COLUMNS = ("train loss", "variance of train loss", "accuracy", "variance of accuracy")
@@ -122,27 +123,10 @@ def _mean(row: dict[str, Any]) -> float:
     return float("-inf") if mean is None else mean
 
 
-OPENING = """\
-The table lacks two rows: what a client reaches **alone with as many gradients** as lp-proj has, and
-lp-proj itself with **λ = 0**, without any tie to the shared subspace. The paper's "local" takes one
-step per round (so does its code), lp-proj twenty times R. A step alone is 0.05, 0.1 or 0.5, as for
-the paper's "local"; a step of lp-proj's own models, in C.2, is 0.01, 0.05 or 0.1. Below, *the tie*
-is lp-proj-1 less its λ = 0; differences are between runs with the same seed."""
-PRINTED = """\
-Table 3 (clients, classes per client, models) and Appendix C.2: every combination of its candidates,
-chosen by accuracy on validation data (20 % of the training data); a tenth of the clients heard per
-round; batches of 64; ν = 1e-10; d_sub 21 (Synthetic), 80 (EMNIST), 60 (CIFAR), 50 (MNIST), 600
-(FASHIONMNIST); mean and deviation of 10 repeats. Train loss is the mean over clients' training
-data, without the regulariser."""
-CHOSEN = """\
-T is not printed: 200 (the default of the authors' code) where the scale says nothing else. Inner
-problems stop at ν or after 20 gradient steps, the number of the authors' code. R is the number of
-alternations of lp-proj and pFedMe, of steps of FedAvg, Ditto's shared model and LG-FedAvg, and RSA
-takes 20 R steps; its server takes the mean, as in that code. "local" takes one step per round, as
-there. Per-FedAvg takes 5 steps. Means of clients are unweighted, as there.
-MNIST and FASHIONMNIST hear a fifth of the clients, which is what Table 5 decodes to. Our data are
-drawn with our own seeds; repeats differ in initialisation, P, batches and who is heard. What ±
-means is not printed; ours is half the 95 % interval over seeds."""
+TEXTS = read_text("lp-proj-personal")
+OPENING = TEXTS["opening"]
+PRINTED = TEXTS["printed"]
+CHOSEN = TEXTS["chosen"]
 REASONS = {
     "local": "one step per round is our reading of the authors' code; the paper does not say how "
     "many steps its Local takes",
@@ -336,9 +320,7 @@ def _collaborates(title: str, one: Outcome) -> Claim:
     )
 
 
-LATE = """\
-Points are of the best evaluated round from the 20th on, chosen on test data as in the paper (where
-fewer rounds were run: of the last one). Correlations are with Local at equal gradients."""
+LATE = TEXTS["late"]
 
 
 EVERY = tuple(CASES)

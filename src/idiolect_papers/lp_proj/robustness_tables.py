@@ -15,6 +15,7 @@ from ..marks import Cell, Figure
 from ..page import Claim, Page
 from ..panels import Line, Panel
 from ..runs import Runs
+from ..texts import read_text
 from .robustness import (
     ATTACKS,
     FEDERATIONS,
@@ -226,18 +227,10 @@ def _claims(tables: Tables, federation: str) -> list[Claim]:
 
 FALL = 0.05  # of accuracy: "rarely decays"
 WORKS = 0.7  # an accuracy that a model in use has on these data
-OPENING = """\
-Local sends and receives nothing, so no attack reaches it: its row, which the paper's table lacks
-(its Figure 4 has a dashed line), is what robustness is to be compared with. With as many gradients
-as lp-proj, at the largest share of malicious clients:"""
-PRINTED = """\
-Same-value and Gaussian attacks of τ = 100, sign-flipping of τ = 10, data poisoning with a scale
-drawn from N(0, 20²); shares of 10, 20, 50 and 80 % (data poisoning 2, 5, 10 and 20 %); accuracy of
-benign clients; a tenth of the clients heard per round."""
-CHOSEN = """\
-Settings of C.2 are not printed for these tables: λ = lr = personal_lr = 0.1, R = 1, 20 inner steps;
-FedAvg with one step of 0.5; Ditto with 5 and 20 steps. The number of rounds. A ★ is a model that
-has collapsed; the paper prints no interval over repeats."""
+TEXTS = read_text("lp-proj-robustness")
+OPENING = TEXTS["opening"]
+PRINTED = TEXTS["printed"]
+CHOSEN = TEXTS["chosen"]
 FEW = "not found; MNIST has few rounds and clients at this scale"
 REASONS = {
     "Global+Krum": "Krum is told how many malicious clients it may expect, as far as n >= 2 f + 3 "

@@ -12,6 +12,7 @@ from typing import Any
 from ..page import Claim, Page
 from ..panels import Line, Panel
 from ..runs import finished
+from ..texts import read_text
 from .advise import DIGITS, LOGISTIC, METHODS, SYNTHETIC, TRUTH_SEEDS, Case, CaseJob, Sizes
 
 TIE = 0.01
@@ -282,35 +283,8 @@ HEADINGS = {
     LOGISTIC: "The logistic instance of Chen, Zheng, Long and Su, Section 4.1",
     DIGITS: "Handwritten digits, few classes per client",
 }
-SETTINGS = """\
-Fixed before it was run. A case is a federation whose training samples are given to the
-advice; a large test set, {test} samples per client or (digits) all left-out digits of its classes,
-is not. The truth of a case is what its candidates (local, fedavg, {methods}) reach on the test set
-when trained on all training samples, with the gradients ({gradients} per client) and the step sizes
-of the advice, mean of {truth} other seeds. A tie is one point of accuracy or, for the logistic
-instance, 1 % of Local's loss. A case is *away from the threshold* if in truth Local and the best
-candidate that federates differ by 3 ties or more, and by 4 standard errors or more of a paired
-comparison on as many samples as the federation has to train on (what fewer samples cannot show, no
-advice can know; added after single cases of other data seeds had been looked at, so figures for 3
-ties alone stand beside); *near* if by less than one tie. The choice is *right* if no candidate is
-better than it by more than a tie; "undecided" is not right. FedAvg or Local is judged by the
-difference of these two in the same way, and right if the better one is named.
-
-{clients} clients (digits: {digits}), {seeds} seeds, folds of the training samples. Synthetic(α, 0)
-does not depend on α: the client's mean μ_k ~ N(0, α) adds the same to the score of every class, and
-labels are the largest score; each α has data seeds of its own here. The clients of the logistic
-instance lie on a sphere of radius R about their mean; its crossing is where FedAvg and Local have
-the same risk to first order, R² = (1 - 1/m) (d/h) m/N with the curvature h. In the picture dots are
-the truth, bands the advice with its 95 % intervals. R² 0.6 times its crossing was added when the
-other cases had been seen, so that a case lies near.
-
-The rule was changed twice after earlier runs of this experiment. On data seeds 10 and 11 the choice
-was right in 21 of 25 cases (84 %); then intervals that hold together took the correlation of the
-candidates into account, in place of Bonferroni's bound, and of candidates that send the same the
-surest was taken. On data seeds 12 and 13 it was right in 17 of 22 (77 %), and on whether to
-federate at all, which is counted by itself since then, in 21 of 22; then one model for all had to
-give way to a personal one that is not clearly worse. The data seeds here are others, first looked
-at with the rule as it is now."""
+TEXTS = read_text("advise-accuracy")
+SETTINGS = TEXTS["settings"]
 
 
 def write(folder: Path, sizes: Sizes | None = None, workers: int = 2) -> list[Path]:

@@ -13,6 +13,7 @@ from typing import Any
 from idiolect import METHODS
 
 from ..page import table
+from ..texts import read_text
 from .defaults import (
     GRIDS,
     HIDDEN,
@@ -183,63 +184,12 @@ def _difference(row: Stored) -> str:
     return f"{row['difference']:+.3f} ± {row['half']:.3f}"
 
 
-HEAD = """\
-# Where the defaults come from
-
-Written by `idiolect reproduce defaults`, with every cell in defaults.json; a test holds the
-defaults of the code to this page.
-
-**The rule.** Each method has a small grid of settings; the first one is its paper's, or the nearest
-to it. Every setting runs {rounds} rounds on {draws} of each federation below. The *regret* of a
-setting on a federation is how far its accuracy on **validation data** is below that of the method's
-best setting there. The default is the setting whose worst regret over all federations is least.
-Settings within {tie:g} of that count as equal, since so few draws tell no more: of them those with
-the fewest gradients are kept, then those with the fewest bytes (5 % more or less is the same), then
-the smaller regret decides, then the order of the grid. Test data have no part in it.
-
-{table}
-
-Methods for parts of a model have one with a hidden layer on all of them. *By form*: scikit-learn's
-digits are stored as they were scanned, and their labels repeat a form of some 130 digits that
-writers filled in; each form is a client. A default is a start, not the best setting for your data.
-"""
-CHOSEN = """\
-## What was chosen
-
-{table}
-
-*Worst regret*: on the federation that suits it least, a setting is so far below the method's best
-one there. `preset=paper` is the setting of the paper where it is another one
-([fidelity.md](fidelity.md)).
-"""
-ALONE = """\
-## Better than alone, where collaboration helps?
-
-Collaboration clearly helps where FedAvg is better than Local, both with what was chosen, beyond the
-95 % interval of their difference ({checked} seeds, the same data for both; test data):
-"""
-TIED_PART = """\
-## lp-proj: how much of the model is tied
-
-Test accuracy on {title}, as above. Only d_sub directions of the model are tied to those of the
-other clients; in all others a client has its own data alone, and Local's loss. With p = 2 the gain
-grows with d_sub / d. With p = 1 the tie pulls with λ in every direction, however small the gap:
-with many directions λ must be smaller, and the step of the shared point larger, as RSA has them
-(the column between). (Projection `contiguous`; the last row is the identity.)
-
-{table}
-"""
-SEEN = """\
-
-## What was changed after validation results were seen
-
-A choice that is made once its outcome is known can favour that outcome, so these are named here. A
-seventh federation (Synthetic with sizes by a power law) was dropped: its pooled accuracy is that of
-a few large clients, and with one draw it alone chose FedAvg's default. lp-proj's grid got its two
-variants with 600 directions, and costs within 5 % became equal, after a rounding difference had
-decided. Seven grids were shortened to save time. In the table of lp-proj by d_sub / d the column in
-the middle was added when test figures were known.
-"""
+TEXTS = read_text("defaults")
+HEAD = TEXTS["head"]
+CHOSEN = TEXTS["chosen"]
+ALONE = TEXTS["alone"]
+TIED_PART = TEXTS["tied_part"]
+SEEN = TEXTS["seen"]
 
 
 RUNS = "defaults-runs.jsonl"

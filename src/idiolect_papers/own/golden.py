@@ -18,6 +18,7 @@ from idiolect.report import count, majority_row, number, size
 from idiolect.study import Setting, Stock, mean_over_seeds
 
 from ..runs import stored_runs
+from ..texts import read_text
 
 ROUNDS = 50
 SEEDS = 3
@@ -218,17 +219,6 @@ COLUMNS = (
     "sent down",
     "gradients/client",
 )
-HEAD = f"""\
-# Results: every method at its defaults
-
-{ROUNDS} rounds, {SEEDS} seeds, mean ± half the 95 % interval over seeds; test data of each client,
-last round. `global` is the accuracy of the one shared model where a method has one. The defaults
-are those that a written rule chooses on validation data of six federations
-([defaults.md](defaults.md)), not those that are best on each: a table to notice changes by, not a
-ranking. Methods differ in gradients by a factor of eighty; read that column. Written by
-`idiolect reproduce golden`.
-"""
-PARTS = """\
-A linear model has one part only. Methods for parts of a model, on one with a hidden layer of
-{hidden} units, d = {d}:
-"""
+TEXTS = read_text("golden")
+HEAD = TEXTS["head"].format(rounds=ROUNDS, seeds=SEEDS)
+PARTS = TEXTS["parts"]

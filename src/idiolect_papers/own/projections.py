@@ -17,6 +17,7 @@ from idiolect.projections import PROJECTIONS
 from idiolect.study import Setting, Stock, mean_over_seeds
 
 from ..runs import stored_runs
+from ..texts import read_text
 
 KINDS = tuple(k for k in PROJECTIONS if k != "identity")
 PS = (1.0, 2.0)
@@ -118,19 +119,6 @@ def write(folder: Path, seeds: int = 3, jobs: int = 0) -> list[Path]:
     return [text]
 
 
-HEAD = """\
-# Which projection?
-
-`contiguous`, unless you reproduce the paper: one pass over the model, nothing kept but one sign
-per coordinate, and P Pᵀ = I exactly. `idiolect projections` shows singular values, memory, time
-and bytes of every kind for your model.
-
-Accuracy of lp-proj (`preset=paper`) with each kind, mean over 3 seeds ± half the 95 % interval
-(another seed is another P too). At the paper's λ and η the tie to the subspace is weak, and Local
-is as good on these data: the tables show that the kind of P does no harm, not that the subspace
-helps; [defaults.md](defaults.md) has a federation where it does.
-Written by `idiolect reproduce projections`.
-"""
-MIDDLE = """\
-The dimension of the subspace:
-"""
+TEXTS = read_text("projections")
+HEAD = TEXTS["head"]
+MIDDLE = TEXTS["middle"]

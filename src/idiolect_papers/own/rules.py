@@ -20,6 +20,7 @@ from torch import Tensor
 from idiolect import Rule, rules, streams
 
 from ..runs import Work, finished
+from ..texts import read_text
 
 CLIENTS = 20
 DIMENSION = 20
@@ -253,58 +254,11 @@ def write(folder: Path) -> list[Path]:
 
 
 SHARE = "share of malicious clients"
-HEAD = f"""\
-# Which aggregation rule?
-
-`mean` while all clients are honest. Against malicious (Byzantine) clients: `trimmed-mean(f=...)` or
-`nnm(f=...) + trimmed-mean(f=...)`, and tell it f: the most malicious clients you expect among those
-heard per round. `median` when you cannot tell, at the price below. A rule is one line of text:
-`--rule 'bucketing(size=2) + median'`.
-
-What is measured: a rule is a (δ, c)-robust aggregator (FFGG paper, Definition 2) if, with a share δ
-of malicious clients, its aggregate x̂ stays within |x̂ − x̄|² ≤ c δ σ² of the honest mean x̄, where σ²
-is the mean of |x_i − x_j|² over honest pairs. The tables show the largest |x̂ − x̄|² / (δ σ²) found:
-c is at least that. Each figure is of one round without history, so centred clipping starts from the
-coordinate median.
-
-Honest rows have {DIMENSION} coordinates, σ = 1 and a mean of length 1; they are drawn in
-{len(HONEST)} ways: {", ".join(HONEST)}. The attacks, each at several
-strengths: {", ".join(ATTACKS)}.
-Rules with an f are told the true number; a dash means that the rule refuses so many. Small numbers
-prove nothing (a cleverer attack may do more); large and growing ones do.
-Written by `idiolect reproduce rules`."""
-FIRST = f"""
-## More malicious clients: {CLIENTS} clients
-"""
-SECOND = """
-## Fewer malicious clients: one, among more and more clients
-
-Here δ = 1/n falls. A robust aggregator's number stays bounded: one malicious client among many does
-less and less harm.
-"""
+TEXTS = read_text("rules")
+HEAD = TEXTS["head"].format(
+    dimension=DIMENSION, ways=len(HONEST), honest=", ".join(HONEST), attacks=", ".join(ATTACKS)
+)
+FIRST = TEXTS["first"].format(clients=CLIENTS)
+SECOND = TEXTS["second"]
 TABLES = {SHARE: FIRST, "number of clients": SECOND}
-LAST = """
-## What it shows
-
-- **Median, geometric median and Krum are not (δ, c)-robust with one c for all δ**, as the paper
-  says: with two groups of clients their number doubles each time n does. That takes no malicious
-  client: they answer with the larger group, the honest mean lies between the two, and the error
-  stays the same however small δ is. A trimmed mean that is not told f trims all it can, which is
-  the median; centred clipping and norm bounds that take their length from the median distance
-  inherit it.
-- **What averages n − f or n − 2 f rows stays bounded:** trimmed mean, multi-Krum, MDA, the mean
-  around the median, Bulyan. The price is that f must be known, and Bulyan withstands fewer than a
-  quarter.
-- **Nearest-neighbour mixing repairs** median, geometric median and Krum: their numbers become those
-  of the averaging rules.
-- **Buckets of two help by a constant, not in order:** smaller numbers, and still growing with n;
-  the theory wants buckets that grow as δ falls. And f malicious clients among half as many rows are
-  twice the share: from δ = 0.25 on they are the majority. Median and geometric median are then led
-  anywhere (they have no f to refuse by); Krum refuses.
-- **Centred clipping is as good as its tau.** Of the size of σ it is among the best against many
-  malicious clients, but its number grows slowly with n: the theory wants tau to grow as δ falls.
-  Ten times σ lets malicious clients move it in proportion to their share.
-- **With 40 % malicious clients the order turns:** rules that keep n − f rows can be made to keep
-  every malicious row and drop honest ones instead; median, trimmed mean and centred clipping with a
-  good tau lose less there.
-- The mean's number is only as large as the attack that was tried."""
+LAST = TEXTS["last"]

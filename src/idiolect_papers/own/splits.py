@@ -19,6 +19,7 @@ from idiolect.report import count, number
 from idiolect.study import SplitCandidate as Candidate
 
 from ..runs import Work, finished
+from ..texts import read_text
 
 STARTS = ("common", "random")  # of the private part: the pre-trained one, or anew (the paper)
 
@@ -262,14 +263,5 @@ def verdict(how: str, advisor: dict[str, Any], trained: dict[str, float | None])
     return f"- FFGG {FROM[how]}: {words}."
 
 
-HEAD = """\
-# Splits: does training agree with the advisor?
-
-`idiolect splits` recommends a part by fine-tuning it once, from a common start. Here FFGG goes on
-from the same start with each part private, and its validation loss stands beside: with the private
-part started each round where the pre-trained model has it (`common`), and anew at random, as the
-paper does (`random`; the advisor with `--private-start random`). The recommended part is in bold
-type; ± is the standard error of the advisor's difference to its best; ‖F‖ is that of `common`.
-"Diverged": FFGG with the step size that the advisor found best for one fine-tuning of that part.
-Validation data throughout, no test data. Written by `idiolect reproduce splits`.
-"""
+TEXTS = read_text("splits-checked")
+HEAD = TEXTS["head"]

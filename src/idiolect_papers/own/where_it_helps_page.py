@@ -15,6 +15,7 @@ from idiolect import interval, paired_difference
 
 from ..page import table
 from ..panels import Line, Panel, draw
+from ..texts import read_text
 from .where_it_helps import CASES, PERSONALISED, SIZES, Case, Size, measure
 
 Row = dict[str, Any]
@@ -373,9 +374,8 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-READ = """\
-*Federated* is FedAvg or the best of five personalised methods, as validation data say; *clear*
-means beyond the 95 % interval over seeds of the difference between runs with the same seed."""
+TEXTS = read_text("where-it-helps")
+READ = TEXTS["read"]
 
 
 NAME = "where-it-helps"
