@@ -20,8 +20,6 @@ TARGETS = {
         "tests/server/test_stream.py",
         "tests/faults/test_messages.py",
     ],
-    "wire.arrivals": ["tests/wire", "tests/server/test_fates.py", "tests/faults/test_messages.py"],
-    "wire.held": ["tests/wire", "tests/server/test_fates.py", "tests/faults/test_messages.py"],
     "wire.ledger": ["tests/wire/test_ledger.py", "tests/server"],
     "core.store": [
         "tests/core",
@@ -31,7 +29,6 @@ TARGETS = {
         "tests/run/test_foreign_directory.py",
         "tests/run/test_memory.py",
     ],
-    "core.row_files": ["tests/core", "tests/faults/test_full_disk.py", "tests/run/test_memory.py"],
     "core.tensors": ["tests/core", "tests/run/test_foreign_directory.py"],
     "core.files": [
         "tests/core",
@@ -45,10 +42,8 @@ TARGETS = {
         "tests/run/robust/test_resume.py",
     ],
     "server.round": ["tests/server", "tests/run/robust/test_faults.py"],
-    "server.aggregation": ["tests/server", "tests/run/robust/test_faults.py"],
-    "server.settling": ["tests/server", "tests/run/robust/test_faults.py"],
-    "server.stream": ["tests/server"],
-    "server.saved": ["tests/server", "tests/run/test_foreign_directory.py"],
+    "server.streaming_mean": ["tests/server"],
+    "server.state": ["tests/server", "tests/run/test_foreign_directory.py"],
     "server.server": [
         "tests/server",
         "tests/channels/test_sketch.py",
