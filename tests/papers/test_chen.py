@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from idiolect_papers.chen.alternative import crossing, exponents, write
-from idiolect_papers.chen.runs import Cell, Sizes, slope
+from idiolect_papers.chen.runs import AlternativeSize, LogisticCell, slope
 
-SMALL = Sizes(
+SMALL = AlternativeSize(
     clients=(4, 8),
     samples=(60, 240),
     radii=(0.05, 1.2),
@@ -42,7 +42,7 @@ def test_a_slope_is_fitted_from_the_eighth_round_on():
 
 
 def test_runs_reach_the_exact_minimisers_and_fedprox_is_between_the_baselines():
-    found = Cell(6, 80, 0.3, 0, 4, 2, (0.1, 10.0)).train()
+    found = LogisticCell(6, 80, 0.3, 0, 4, 2, (0.1, 10.0)).train()
     for row in found.values():
         if "exact" in row:
             assert row["aer"] == pytest.approx(row["exact"], rel=1e-3)

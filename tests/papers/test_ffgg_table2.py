@@ -9,9 +9,9 @@ from idiolect_papers.ffgg.table2 import (
     FFGG,
     TABLE2,
     TABLE3,
-    Case,
+    FfggCase,
+    FfggTable2Size,
     Pipelines,
-    Size,
     against,
     all_rows,
     best_split,
@@ -22,7 +22,7 @@ from idiolect_papers.ffgg.table2 import (
 )
 from idiolect_papers.page import page_of
 
-SMALL = Case(
+SMALL = FfggCase(
     "synthetic",
     "EMNIST",
     (("clients", 4), ("samples", 60)),
@@ -30,7 +30,7 @@ SMALL = Case(
     rounds=(4, 1),
     sample=2,
 )
-FEW = Size("quick: a tenth", seeds=2, first=(0.1, 0.3), rates=(0.1,), workers=1)
+FEW = FfggTable2Size("quick: a tenth", seeds=2, first=(0.1, 0.3), rates=(0.1,), workers=1)
 
 
 def test_the_published_table_is_whole():

@@ -10,16 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from idiolect.host.scores import interval
-from idiolect.study.many import finish
 
 from ..closed_forms import logistic
-from ..page import Claim, Page, Row
+from ..page import Claim, Row, judged
 from ..panels import Line, Panel
-from .runs import INNER_STEPS, LOCAL_STEPS, ROUNDS, Cell, Descent, Sizes, instance, slope
+from ..theory import theory_page, train
+from .runs import (
+    INNER_STEPS,
+    LOCAL_STEPS,
+    ROUNDS,
+    AlternativeSize,
+    Descent,
+    LogisticCell,
+    instance,
+    slope,
+)
 
 Risks = Sequence[float] | np.ndarray  # one per R
 
@@ -88,6 +95,7 @@ def exponents(found: Mapping[tuple[int, int], Sequence[float]]) -> Exponents | N
 
 # -- the page -------------------------------------------------------------------------------------
 
+NAME = "chen-alternative"
 WIDE = 0.2  # an exponent with half an interval above this is not known
 METHODS = {
     "fedavg": "FedAvg",
@@ -99,11 +107,11 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class AlternativeResults:
     """All results, by place (m, n, R), method and figure, over seeds."""
 
-    sizes: Sizes
-    cells: Mapping[Cell, dict[str, Any]]
+    sizes: AlternativeSize
+    cells: Mapping[LogisticCell, dict[str, Any]]
     gaps: np.ndarray  # [seeds, T] of `Descent`
 
     @cached_property
@@ -165,75 +173,67 @@ class Found:
 
 
 def write(
-    folder: Path, sizes: Sizes | None = None, descents: int = 4, workers: int = 2, **changes: Any
+    folder: Path,
+    sizes: AlternativeSize | None = None,
+    descents: int = 4,
+    workers: int = 2,
+    **changes: Any,
 ) -> list[Path]:
     """Run everything (about four minutes on two cores) and write the page."""
     began = time.perf_counter()
-    sizes = sizes or Sizes()
+    sizes = sizes or AlternativeSize()
     cells = list(sizes.cells())
     runs = [Descent(seed, **changes) for seed in range(descents)]
-    kept = folder / ".chen-alternative.jsonl"
-    jobs: list[Any] = [*runs, *cells]
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
-    ) as bar:
-        shown = bar.add_task("chen-alternative", total=sum(job.cost() for job in jobs))
-
-        def report(results: Mapping[Any, Any], job: Any) -> None:
-            done = sum(j.cost() for j in results)
-            bar.update(shown, completed=done, description=job.describe() if job else "start")
-
-        results = finish(jobs, kept, workers, report)
+    results = train([runs, cells], folder, NAME, workers)
     gaps = np.array([results[run]["gaps"] for run in runs])
-    found = Found(sizes, {cell: results[cell] for cell in cells}, gaps)
-    page = reproduced(found, runs[0], time.perf_counter() - began)
-    paths = page.write(folder)
-    kept.unlink(missing_ok=True)
-    return paths
-
-
-def reproduced(found: Found, descent: Descent, seconds: float) -> Page:
-    """The page of these results."""
-    crossings = {key: found.crossings(key) for key in ("aer", "ier90")}
+    outcome = AlternativeResults(sizes, {cell: results[cell] for cell in cells}, gaps)
+    crossings = {key: outcome.crossings(key) for key in ("aer", "ier90")}
     fits = {key: exponents(c) for key, c in crossings.items()}
-    large = {p: c for p, c in crossings["aer"].items() if p[1] > min(found.sizes.samples)}
-    return Page(
-        "chen-alternative",
-        "The theorem of the alternative, measured (Chen, Zheng, Long and Su)",
-        settings=_settings(found, descent),
-        claims=_claims(found, fits, exponents(large)),
+    large = {p: c for p, c in crossings["aer"].items() if p[1] > min(sizes.samples)}
+    return theory_page(
+        NAME,
+        facts={
+            "sizes": sizes,
+            "run": runs[0],
+            "clients": _listed(sizes.clients),
+            "samples": _listed(sizes.samples),
+            "radii": _listed(sizes.radii),
+            "lams": _listed(sizes.lams),
+            "rounds": ROUNDS,
+            "local_steps": LOCAL_STEPS,
+            "inner_steps": INNER_STEPS,
+            "percent": 100 * outcome.deviation(),
+        },
+        verdicts={},
+        more_claims=_claims(outcome, fits, exponents(large)),
         tables={
             "Where FedAvg and Local are equally good: R² of the crossing, ± half the 95 % interval "
-            "over seeds": _crossing_rows(found, crossings),
+            "over seeds": _crossing_rows(outcome, crossings),
             "Average excess risk × 10⁴, mean over seeds (λ: median of those chosen)": _risk_rows(
-                found, "aer"
+                outcome, "aer"
             ),
             "Individual excess risk × 10⁴, 90th percentile over clients, mean over seeds": (
-                _risk_rows(found, "ier90")
+                _risk_rows(outcome, "ier90")
             ),
         },
-        figures=_figures(found, crossings, fits),
-        panels=_panels(found, crossings["aer"]),
-        seconds=seconds,
-        order=40,
-    )
+        figures=_figures(outcome, crossings, fits),
+        panels=_panels(outcome, crossings["aer"]),
+        seconds=time.perf_counter() - began,
+    ).write(folder)
 
 
 # -- the claims -----------------------------------------------------------------------------------
 def _claims(
-    found: Found, fits: dict[str, Exponents | None], large: Exponents | None
+    results: AlternativeResults, fits: dict[str, Exponents | None], large: Exponents | None
 ) -> list[Claim]:
-    d = found.sizes.features
-    local = _range(found.ratios(lambda m, n, R: found.mean(m, n, R, "local") / (d / n)))
+    d = results.sizes.features
+    local = _range(results.ratios(lambda m, n, R: results.mean(m, n, R, "local") / (d / n)))
     fedavg = _range(
-        found.ratios(lambda m, n, R: found.mean(m, n, R, "fedavg") / (d / (m * n) + R**2))
+        results.ratios(lambda m, n, R: results.mean(m, n, R, "fedavg") / (d / (m * n) + R**2))
     )
-    best = _range(found.ratios(lambda m, n, R: found.best(m, n, R) / found.rate(m, n, R)))
+    best = _range(results.ratios(lambda m, n, R: results.best(m, n, R) / results.rate(m, n, R)))
     best90 = _range(
-        found.ratios(lambda m, n, R: found.best(m, n, R, "ier90") / found.rate(m, n, R))
+        results.ratios(lambda m, n, R: results.best(m, n, R, "ier90") / results.rate(m, n, R))
     )
     claims = [
         Claim(
@@ -246,27 +246,29 @@ def _claims(
             f"AER / (d/N + R²) is {_span(fedavg)}",
             "agrees" if fedavg[1] <= 1 else "same order",
         ),
-        _exponent_claim(found, "R² ≍ m/N divides the two by AER (Theorem 3.3)", fits["aer"], large),
-        _exponent_claim(found, "and by IER (Theorem 3.3)", fits["ier90"], None),
+        _exponent_claim(
+            results, "R² ≍ m/N divides the two by AER (Theorem 3.3)", fits["aer"], large
+        ),
+        _exponent_claim(results, "and by IER (Theorem 3.3)", fits["ier90"], None),
         Claim(
             "the better of both has AER ≍ min(m/N, R²) + 1/N, which nothing improves on (Theorem "
             "3.1, Corollary 3.1)",
             f"measured / (min(d m/N, R²) + d/N) is {_span(best)}: constant up to a factor "
             f"{best[1] / best[0]:.1f}, while the formula itself changes by a factor "
-            f"{_formula_span(found):.0f}; by the 90th percentile of the IER {_span(best90)}",
+            f"{_formula_span(results):.0f}; by the 90th percentile of the IER {_span(best90)}",
             "agrees" if best[1] <= 6 * best[0] else "same order",
         ),
     ]
-    if found.sizes.tuned:
-        claims += _fedprox_claims(found)
-    return [*claims, _descent_claim(found)]
+    if results.sizes.tuned:
+        claims += _fedprox_claims(results)
+    return [*claims, _descent_claim(results)]
 
 
-def _fedprox_claims(found: Found) -> list[Claim]:
-    places = [(m, n, R) for m, n in found.sizes.tuned for R in found.sizes.radii]
+def _fedprox_claims(results: AlternativeResults) -> list[Claim]:
+    places = [(m, n, R) for m, n in results.sizes.tuned for R in results.sizes.radii]
 
     def against(method: str, of: Callable[[int, int, float], float]) -> tuple[float, float]:
-        ratios = [found.mean(*place, method) / of(*place) for place in places]
+        ratios = [results.mean(*place, method) / of(*place) for place in places]
         return min(ratios), max(ratios)
 
     def bound(m: int, n: int, R: float) -> float:  # (3.8)
@@ -275,32 +277,32 @@ def _fedprox_claims(found: Found) -> list[Claim]:
     upper = against("fedprox 4.4", bound)
 
     def better(m: int, n: int, R: float) -> float:
-        return found.best(m, n, R, beside="fedprox")
+        return results.best(m, n, R, beside="fedprox")
 
     lag = against("fedprox 4.4", better)
     tuned = against("fedprox", better)
     lpproj = against("lp-proj", better)
-    worst = max(places, key=lambda p: found.mean(p[0], p[1], p[2], "fedprox") / better(*p))
+    worst = max(places, key=lambda p: results.mean(p[0], p[1], p[2], "fedprox") / better(*p))
     total = worst[0] * worst[1]
-    lam = np.median(found.over_seeds(*worst, "fedprox", "lam"))
+    lam = np.median(results.over_seeds(*worst, "fedprox", "lam"))
     lags = "" if lag[1] <= 1.05 else f", up to {lag[1]:.1f} times that of the better baseline"
     return [
         Claim(
             "FedProx with the λ of its proof has AER O(min(m/N, R √(m/N)) + 1/N), which is above "
             "the lower bound for 1/(mN) ≪ R² ≪ m/N (3.8)",
             f"AER / (min(m/N, R √(m/N)) + 1/N) is {_span(upper)}{lags}",
-            "agrees" if upper[1] <= 4 * found.sizes.features else "same order",
+            "agrees" if upper[1] <= 4 * results.sizes.features else "same order",
         ),
         Claim(
             "conjecture: FedProx is minimax optimal too (Section 3.4)",
             f"with λ chosen on validation data its AER is {_span(tuned)} times that of the better "
             f"baseline; worst at N = {total}, R = {worst[2]:g}, with λ = {lam:g} of "
-            f"{_listed(found.sizes.lams)}",
+            f"{_listed(results.sizes.lams)}",
             "agrees" if tuned[1] <= 3 else "same order",
         ),
         Claim(
             "–",
-            f"lp-proj-2 in {found.sizes.dim} of {found.sizes.features} dimensions, λ chosen on "
+            f"lp-proj-2 in {results.sizes.dim} of {results.sizes.features} dimensions, λ chosen on "
             f"validation data: AER {_span(lpproj)} times that of the better baseline; the "
             "untied dimensions keep Local's risk",
             "not stated by the paper",
@@ -309,7 +311,7 @@ def _fedprox_claims(found: Found) -> list[Claim]:
 
 
 def _exponent_claim(
-    found: Found, paper: str, fit: Exponents | None, large: Exponents | None
+    results: AlternativeResults, paper: str, fit: Exponents | None, large: Exponents | None
 ) -> Claim:
     if fit is None:
         return Claim(paper, "FedAvg and Local do not cross within the measured R", "differs", "R")
@@ -323,9 +325,11 @@ def _exponent_claim(
         return Claim(paper, ours, "same order", "the interval is too wide to tell")
     if fit.one.holds(1.0):
         return Claim(paper, ours, "agrees")
-    least = min(found.sizes.samples)
-    places = [(m, least, R) for m in found.sizes.clients for R in found.sizes.radii]
-    above = np.mean([found.mean(*p, "local") * 2 * least / found.sizes.features for p in places])
+    least = min(results.sizes.samples)
+    places = [(m, least, R) for m in results.sizes.clients for R in results.sizes.radii]
+    above = np.mean(
+        [results.mean(*p, "local") * 2 * least / results.sizes.features for p in places]
+    )
     reason = (
         f"the interval excludes 1: at n = {least} Local's AER is {above:.2f} times its limit "
         "d/(2n), and at the larger R of its crossing FedAvg's grows more slowly than R²"
@@ -333,14 +337,13 @@ def _exponent_claim(
     return Claim(paper, ours, "same order", reason)
 
 
-def _descent_claim(found: Found) -> Claim:
-    fitted = Estimate.of([slope(gaps) for gaps in found.gaps])
-    mean = slope(found.gaps.mean(0))
-    return Claim(
+def _descent_claim(results: AlternativeResults) -> Claim:
+    fitted = Estimate.of([slope(gaps) for gaps in results.gaps])
+    mean = slope(results.gaps.mean(0))
+    return judged(
         "with the steps of Theorem 4.4, E‖w_t − w̃‖² = O(1/t) (Lemma B.2)",
         f"slope of log E‖w_t − w̃‖² in log t from round 8 on: {mean:.2f} (by seed {fitted.text(2)})",
-        "agrees" if mean <= -0.9 else "differs",
-        "" if mean <= -0.9 else "not found",
+        mean <= -0.9,
     )
 
 
@@ -353,26 +356,26 @@ def _span(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f} to {ends[1]:.2f}"
 
 
-def _formula_span(found: Found) -> float:
-    low, high = _range(found.ratios(found.rate))
+def _formula_span(results: AlternativeResults) -> float:
+    low, high = _range(results.ratios(results.rate))
     return high / low
 
 
 # -- tables and pictures --------------------------------------------------------------------------
-def _first_order(found: Found, m: int, n: int) -> float:
+def _first_order(results: AlternativeResults, m: int, n: int) -> float:
     """R² of the crossing by `theory.logistic.crossing`."""
-    s = instance(m, n, found.sizes.radii[0], 0, found.sizes.features)
+    s = instance(m, n, results.sizes.radii[0], 0, results.sizes.features)
     _, truth = s.draw()
     return logistic.crossing(s, truth, n) ** 2
 
 
 def _crossing_rows(
-    found: Found, crossings: dict[str, dict[tuple[int, int], list[float]]]
+    results: AlternativeResults, crossings: dict[str, dict[tuple[int, int], list[float]]]
 ) -> list[Row]:
     rows = []
-    for m, n in found.configurations:
+    for m, n in results.configurations:
         squares = {k: Estimate.of([R**2 for R in c[m, n]]) for k, c in crossings.items()}
-        ratio = [found.best(m, n, R) / found.rate(m, n, R) for R in found.sizes.radii]
+        ratio = [results.best(m, n, R) / results.rate(m, n, R) for R in results.sizes.radii]
         rows.append(
             {
                 "m": m,
@@ -380,7 +383,7 @@ def _crossing_rows(
                 "m/N": f"1/{n}",
                 "R² by AER": squares["aer"].text(4),
                 "R² by IER": squares["ier90"].text(4),
-                "R² for n → ∞": _first_order(found, m, n),
+                "R² for n → ∞": _first_order(results, m, n),
                 "R² N/m": squares["aer"].mean * n,
                 "best / formula": f"{min(ratio):.2f} to {max(ratio):.2f}",
             }
@@ -388,26 +391,26 @@ def _crossing_rows(
     return rows
 
 
-def _risk_rows(found: Found, key: str) -> list[Row]:
+def _risk_rows(results: AlternativeResults, key: str) -> list[Row]:
     rows = []
-    for m, n in found.sizes.tuned:
-        for R in found.sizes.radii:
+    for m, n in results.sizes.tuned:
+        for R in results.sizes.radii:
             row: Row = {"m": m, "N": m * n, "R": R}
             for method, title in METHODS.items():
-                value = f"{1e4 * found.mean(m, n, R, method, key, 'fedprox'):.1f}"
+                value = f"{1e4 * results.mean(m, n, R, method, key, 'fedprox'):.1f}"
                 if method not in ("fedavg", "local") and key == "aer":
-                    lam = np.median(found.over_seeds(m, n, R, method, "lam"))
+                    lam = np.median(results.over_seeds(m, n, R, method, "lam"))
                     value += f" (λ {lam:.2g})"
                 row[title] = value
-            row["FedProx, λ of Thm 4.5"] = f"{1e4 * found.mean(m, n, R, 'fedprox 4.5', key):.1f}"
+            row["FedProx, λ of Thm 4.5"] = f"{1e4 * results.mean(m, n, R, 'fedprox 4.5', key):.1f}"
             if key == "aer":
-                row["formula"] = f"{1e4 * found.rate(m, n, R):.1f}"
+                row["formula"] = f"{1e4 * results.rate(m, n, R):.1f}"
             rows.append(row)
     return rows
 
 
 def _figures(
-    found: Found,
+    results: AlternativeResults,
     crossings: dict[str, dict[tuple[int, int], list[float]]],
     fits: dict[str, Exponents | None],
 ) -> dict[str, Any]:
@@ -420,13 +423,13 @@ def _figures(
             "n": n,
             "R": R,
             **{
-                f"{method} {key}": [rounded(v) for v in found.over_seeds(m, n, R, method, key)]
+                f"{method} {key}": [rounded(v) for v in results.over_seeds(m, n, R, method, key)]
                 for method in ("fedavg", "local")
                 for key in ("aer", "ier90")
             },
         }
-        for m, n in found.configurations
-        for R in found.sizes.radii
+        for m, n in results.configurations
+        for R in results.sizes.radii
     ]
     return {
         "risks": risks,
@@ -437,64 +440,68 @@ def _figures(
         "exponents": {
             key: None if fit is None else [fit.one.mean, fit.one.half] for key, fit in fits.items()
         },
-        "gaps": [[rounded(v) for v in row] for row in found.gaps],
-        "deviation": found.deviation(),
+        "gaps": [[rounded(v) for v in row] for row in results.gaps],
+        "deviation": results.deviation(),
     }
 
 
-def _panels(found: Found, crossings: dict[tuple[int, int], list[float]]) -> list[Panel]:
-    radii = list(found.sizes.radii)
-    shown = found.sizes.tuned or tuple(found.configurations[:1])
+def _panels(
+    results: AlternativeResults, crossings: dict[tuple[int, int], list[float]]
+) -> list[Panel]:
+    radii = list(results.sizes.radii)
+    shown = results.sizes.tuned or tuple(results.configurations[:1])
     panels = []
     for m, n in shown:
         lines = []
         for number, (method, title) in enumerate(METHODS.items()):
-            if not found.over_seeds(m, n, radii[0], method):
+            if not results.over_seeds(m, n, radii[0], method):
                 continue
-            values = [found.over_seeds(m, n, R, method) for R in radii]
+            values = [results.over_seeds(m, n, R, method) for R in radii]
             mean = [float(np.mean(v)) for v in values]
             low, high = [min(v) for v in values], [max(v) for v in values]
             lines.append(Line(title, radii, mean, low, high, style=number, points=True))
-        formula = [found.rate(m, n, R) / 2 for R in radii]
+        formula = [results.rate(m, n, R) / 2 for R in radii]
         lines.append(Line("(min(d m/N, R²) + d/N) / 2", radii, formula, style=6, formula=True))
         title = f"m = {m}, N = {m * n}"
         panels.append(Panel(title, "heterogeneity R", "average excess risk", lines, log="xy"))
-    panels.append(_crossing_panel(found, crossings))
-    panels.append(_ratio_panel(found))
-    panels.append(_descent_panel(found))
+    panels.append(_crossing_panel(results, crossings))
+    panels.append(_ratio_panel(results))
+    panels.append(_descent_panel(results))
     return panels
 
 
-def _crossing_panel(found: Found, crossings: dict[tuple[int, int], list[float]]) -> Panel:
+def _crossing_panel(
+    results: AlternativeResults, crossings: dict[tuple[int, int], list[float]]
+) -> Panel:
     lines = []
-    shares = [1 / n for n in found.sizes.samples]
-    for number, m in enumerate(found.sizes.clients):
-        squares = [[R**2 for R in crossings[m, n]] for n in found.sizes.samples]
+    shares = [1 / n for n in results.sizes.samples]
+    for number, m in enumerate(results.sizes.clients):
+        squares = [[R**2 for R in crossings[m, n]] for n in results.sizes.samples]
         mean = [float(np.mean(v)) for v in squares]
         low, high = [min(v) for v in squares], [max(v) for v in squares]
         lines.append(Line(f"m = {m}", shares, mean, low, high, style=number, points=True))
-    m = found.sizes.clients[-1]
-    first = [_first_order(found, m, n) for n in found.sizes.samples]
+    m = results.sizes.clients[-1]
+    first = [_first_order(results, m, n) for n in results.sizes.samples]
     lines.append(Line("first order: slope 1", shares, first, style=6, formula=True))
     return Panel("where FedAvg = Local", "m/N", "R² of the crossing", lines, log="xy")
 
 
-def _ratio_panel(found: Found) -> Panel:
-    m = found.sizes.clients[len(found.sizes.clients) // 2]
-    d = found.sizes.features
+def _ratio_panel(results: AlternativeResults) -> Panel:
+    m = results.sizes.clients[len(results.sizes.clients) // 2]
+    d = results.sizes.features
     lines = []
-    for number, n in enumerate(found.sizes.samples):
-        across = [R**2 * n / d for R in found.sizes.radii]
-        ratio = [found.best(m, n, R) / found.rate(m, n, R) for R in found.sizes.radii]
+    for number, n in enumerate(results.sizes.samples):
+        across = [R**2 * n / d for R in results.sizes.radii]
+        ratio = [results.best(m, n, R) / results.rate(m, n, R) for R in results.sizes.radii]
         lines.append(Line(f"N = {m * n}", across, ratio, style=number, points=True))
     title = f"better of both / formula, m = {m}"
     up = "AER / (min(d m/N, R²) + d/N)"
     return Panel(title, "R² / (d m/N)", up, lines, log="x")
 
 
-def _descent_panel(found: Found) -> Panel:
-    rounds = list(range(1, found.gaps.shape[1] + 1))
-    mean = found.gaps.mean(0)
+def _descent_panel(results: AlternativeResults) -> Panel:
+    rounds = list(range(1, results.gaps.shape[1] + 1))
+    mean = results.gaps.mean(0)
     line = mean[-1] * len(rounds) / np.array(rounds)
     return Panel(
         "FedProx by Theorem 4.4's steps",
@@ -502,49 +509,16 @@ def _descent_panel(found: Found) -> Panel:
         "‖w_t − w̃‖²",
         [
             Line(
-                f"mean of {len(found.gaps)} seeds",
+                f"mean of {len(results.gaps)} seeds",
                 rounds,
                 mean.tolist(),
-                found.gaps.min(0).tolist(),
-                found.gaps.max(0).tolist(),
+                results.gaps.min(0).tolist(),
+                results.gaps.max(0).tolist(),
             ),
             Line("1/t", rounds, line.tolist(), style=6, formula=True),
         ],
         log="xy",
     )
-
-
-def _settings(found: Found, run: Descent) -> str:
-    s = found.sizes
-    return f"""\
-The paper has no experiments; this measures its theorems on the problem that proves its lower
-bounds (Section 4.1): m clients with n = N/m training samples each, P(y = 1) = 1/(1 + exp(−xᵀw*ᵢ)),
-logistic loss. N is the number of samples of all clients together, so m/N = 1/n.
-
-The paper leaves open, and was chosen here: d = {s.features}; features are −2 or 2 with equal
-chances (c_X = 2, so that the curvature at the optimum is near 1); the w*ᵢ average to a vector of
-length 1/2 and lie at distance R from it, R v/√d with random signs v (the prior of Appendix A), so
-that both parts of Assumption B hold with equality; W is the ball of radius 2.
-m: {_listed(s.clients)}; n: {_listed(s.samples)}; R: {_listed(s.radii)};
-{s.seeds} seeds ({s.tuned_seeds} for FedProx and lp-proj).
-
-Methods are run through the engine with full gradients, and projected onto W (but lp-proj): FedAvg
-{ROUNDS} rounds of one step, Local {LOCAL_STEPS} steps, FedProx and lp-proj {ROUNDS} rounds of
-{INNER_STEPS} steps (lp-proj with the projection "contiguous"). The theorems are about exact
-minimisers: from those, found by Newton's method for seed 0, average excess risks differ by at most
-{100 * found.deviation():.2g} %. Excess risks are exact expectations over all 2^d feature vectors
-and both labels, not sampled. IER is shown as the 90th percentile over clients.
-
-λ of Theorem 4.4 (Appendix C.3) is given the true R, and for μ the least curvature at the clients'
-optima: with the bound of Lemma 4.1, about e^(−c_X D √d), every λ would vanish. λ of Theorem 4.5 has
-c_A = μD² and c_B = μ. A validated λ is the one of {_listed(s.lams)} with the least loss on n/4
-further samples per client.
-
-The last panel has the step sizes of Theorem 4.4 as printed: η_t,k = 1/((μ + λ)(k + 1)) and
-λη_t = 2(μ + λ)/(μ(t + 1)); K_t = 20 + 4t is the form of (B.4) without its constant β²/μ²; λ = 1,
-R = 0.16, {run.sample} of {run.clients} clients per round, n = {run.samples}, batches of
-{run.batch}.
-"""
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core.knobs import build
+import idiolect as il
 from idiolect.data.federation import Federation
 from idiolect.data.sets.regression import Logistic
 from idiolect.method import Method
 from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
-from idiolect.run.identity import package_source
 from idiolect.run.run import run
-from idiolect.run.session import Session
-from idiolect.run.settings import Settings
 from idiolect.task.task import Task
 
 from ..closed_forms import logistic
+from ..runs import Work
 
 BALL = 2.0  # W = {||w|| <= 2}: all w*_i lie in it
 ROUNDS = 25  # of full gradients; seed 0 also says how far that is from the exact minimiser
@@ -33,7 +28,7 @@ INNER_STEPS = 8  # per round of FedProx and lp-proj, from where the last round e
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AlternativeSize:
     """The grid. `tuned` are the (m, n) at which FedProx and lp-proj run too."""
 
     clients: tuple[int, ...] = (16, 48, 144)  # m
@@ -46,14 +41,14 @@ class Sizes:
     features: int = 4  # d
     dim: int = 2  # d_sub of lp-proj
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[LogisticCell]:
         for m in self.clients:
             for n in self.samples:
                 for radius in self.radii:
                     for seed in range(self.seeds):
                         tuned = (m, n) in self.tuned and seed < self.tuned_seeds
                         lams = self.lams if tuned else ()
-                        yield Cell(m, n, radius, seed, self.features, self.dim, lams)
+                        yield LogisticCell(m, n, radius, seed, self.features, self.dim, lams)
 
 
 def instance(clients: int, samples: int, radius: float, seed: int, features: int) -> Logistic:
@@ -75,7 +70,7 @@ def instance(clients: int, samples: int, radius: float, seed: int, features: int
 
 
 @dataclass(frozen=True)
-class Cell:
+class LogisticCell(Work):
     """All methods on one federation; FedProx and lp-proj where there are λ to choose from."""
 
     clients: int
@@ -90,10 +85,6 @@ class Cell:
     def place(self) -> tuple[int, int, float]:
         return self.clients, self.samples, self.radius
 
-    def key(self) -> str:
-        text = json.dumps([code(), asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
     def cost(self) -> float:
         return (1 + 5 * len(self.lams)) * (20_000 + self.clients * self.samples)
 
@@ -103,12 +94,6 @@ class Cell:
     def train(self) -> dict[str, Any]:
         s = instance(self.clients, self.samples, self.radius, self.seed, self.features)
         return Trial(s, *s.draw(), self.seed).all(self.dim, self.lams, exact=self.seed == 0)
-
-
-@lru_cache(maxsize=1)
-def code() -> str:
-    """The code that results depend on."""
-    return str(package_source())
 
 
 @dataclass(frozen=True)
@@ -145,15 +130,15 @@ class Trial:
             if exact:
                 _, x = logistic.fedprox(self.federation, lam, BALL)
                 out[name]["exact"] = self.risks(x)["aer"]
-        out["fedprox"] = self.chosen({lam: soft(lam, beta) for lam in lams})
-        out["lp-proj"] = self.chosen({lam: tied(lam, beta, dim) for lam in lams})
+        out["fedprox"] = self.validated({lam: soft(lam, beta) for lam in lams})
+        out["lp-proj"] = self.validated({lam: tied(lam, beta, dim) for lam in lams})
         return out
 
-    def chosen(self, methods: dict[float, Method]) -> dict[str, Any]:
+    def validated(self, methods: dict[float, Method]) -> dict[str, Any]:
         """The method whose λ has the least loss on validation data."""
-        found = {lam: self.score(method, ROUNDS) for lam, method in methods.items()}
-        best = min(found, key=lambda lam: found[lam][1])
-        return found[best][0] | {"lam": best}
+        scores = {lam: self.score(method, ROUNDS) for lam, method in methods.items()}
+        best = min(scores, key=lambda lam: scores[lam][1])
+        return scores[best][0] | {"lam": best}
 
     def score(self, method: Method, rounds: int) -> tuple[dict[str, Any], float]:
         """Excess risks after a run with full gradients, and its loss on validation data."""
@@ -216,7 +201,7 @@ FEATURES = 4
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Work):
     """One seed: ||w_t - w~||² over rounds, with sampled clients and mini-batches.
 
     K_t = 20 + 4 t is the form of (B.4) with the constant β²/μ² left out.
@@ -228,10 +213,6 @@ class Descent:
     sample: int = 12
     batch: int = 10
     rounds: int = 100
-
-    def key(self) -> str:
-        text = json.dumps([code(), "descent", asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def cost(self) -> float:
         return 300 * self.rounds**2
@@ -251,21 +232,19 @@ class Descent:
             steps=20,
             ball=BALL,
         )
-        given = {
-            "rounds": self.rounds,
-            "sample": self.sample,
-            "batch": self.batch,
-            "schedule": "steps=grow:0.2 + server_rate=inverse:1",
-            "dtype": "float64",
-        }
-        settings = build(Settings, given, "run")
-        session = Session(method, logistic.task(s), federation, settings, self.seed, 0)
         target, _ = logistic.fedprox(federation, LAM, BALL)
-        gaps = []
-        for t in range(self.rounds):
-            session.engine.advance(settings.schedule.factors(t, self.rounds))
-            w = session.server.state["w"].cpu()
-            gaps.append(float(((w - target) ** 2).sum()))
+        states = il.iterate(
+            method,
+            logistic.task(s),
+            federation,
+            rounds=self.rounds,
+            sample=self.sample,
+            batch=self.batch,
+            schedule="steps=grow:0.2 + server_rate=inverse:1",
+            dtype="float64",
+            seed=self.seed,
+        )
+        gaps = [float(((state.server["w"].cpu() - target) ** 2).sum()) for state in states][1:]
         return {"gaps": gaps}
 
 

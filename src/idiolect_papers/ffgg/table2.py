@@ -1,7 +1,10 @@
-"""Table 2 of the FFGG paper, transcribed; and the settings of its Table 3.
+"""Table 2 of the FFGG paper in form: which part of a model should be personal, on real clients.
 
-The text of the paper is legible in both. What stands after ± is not explained; three seeds are
-averaged.
+`idiolect reproduce ffgg-table2`. The published sets are run where the folder of data sets
+(`IDIOLECT_DATA`) holds their standard files in femnist/, gldv2/ and stackoverflow/; stand-ins
+that can be fetched are run always. A job is a data set with a seed: one shared model is
+pre-trained, and every row of the table starts from it. Where several step sizes are given,
+validation data choose, and test data are not there.
 """
 
 from __future__ import annotations
@@ -32,59 +35,25 @@ from ..known_words import known_words
 from ..marks import Cell, Figure
 from ..page import Page
 from ..panels import Line, Panel
+from ..published import read_figure, read_rows
 from ..runs import Work, finished
 
 SETS = {"FEMNIST": "femnist", "GLDv2": "gldv2", "StackOverflow": "stackoverflow"}
 
 
-def _row(*figures: tuple[float, float | None]) -> dict[str, Figure]:
-    return {name: Figure(mean, half, 2) for name, (mean, half) in zip(SETS, figures, strict=True)}
-
-
-TABLE2 = {
-    "FedAvg": _row((93.18, None), (51.43, None), (23.82, None)),
-    "Local Training": _row((67.29, 0.15), (18.73, 0.28), (10.19, 1.12)),
-    "FFGG (Input Layer)": _row((93.60, 0.02), (51.25, 0.03), (24.11, 0.02)),
-    "FFGG (Output Layer)": _row((93.58, 0.04), (55.20, 0.04), (24.92, 0.01)),
-    "FFGG (Adapter)": _row((94.26, 0.03), (64.93, 0.04), (24.80, 0.01)),
-    "FedAlt (Stateless, Best)": _row((93.97, 0.03), (64.10, 0.14), (24.94, 0.01)),
-    "FedSim (Stateless, Best)": _row((93.89, 0.02), (63.19, 0.04), (24.94, 0.01)),
+TABLE2 = {  # what stands after ± is not explained; three seeds are averaged
+    row["method"]: {name: figure for name in SETS if (figure := read_figure(row[name]))}
+    for row in read_rows("ffgg-table2")
 }
-# Table 3; rounds and step sizes of steps 1 (all parameters) and 2 (personalised)
+PAIRS = {"rounds": int, "server_lr": float, "lr": float}  # of steps 1 (all parameters) and 2
+NUMBERS = {"batch": int, "sample": int, "warmup": float, "clip": float}
 TABLE3: dict[str, dict[str, Any]] = {
-    "StackOverflow": {
-        "batch": 64,
-        "sample": 50,
-        "server_optimizer": "Adam",
-        "schedule": "linear",
-        "warmup": 0.1,
-        "clip": 0.1,
-        "rounds": (1000, 500),
-        "server_lr": (5e-4, 5e-5),
-        "lr": (1.0, 0.1),
-    },
-    "GLDv2": {
-        "batch": 64,
-        "sample": 50,
-        "server_optimizer": "Adam",
-        "schedule": "linear",
-        "warmup": 0.1,
-        "clip": 0.0,
-        "rounds": (2500, 600),
-        "server_lr": (2e-4, 2e-5),
-        "lr": (0.01, 0.001),
-    },
-    "EMNIST": {
-        "batch": 32,
-        "sample": 10,
-        "server_optimizer": "SGD",
-        "schedule": "constant",
-        "warmup": 0.0,
-        "clip": 0.0,
-        "rounds": (2000, 500),
-        "server_lr": (1.0, 1.0),
-        "lr": (0.5, 0.01),
-    },
+    row["column"]: {
+        **{name: row[name] for name in ("server_optimizer", "schedule")},
+        **{name: number(row[name]) for name, number in NUMBERS.items()},
+        **{name: tuple(map(number, row[name].split())) for name, number in PAIRS.items()},
+    }
+    for row in read_rows("ffgg-table3")
 }
 EPOCHS = 5  # of step 3
 
@@ -109,7 +78,7 @@ FAMILIES: dict[str, Callable[[str, float], Method]] = {  # of step 2: (part, ste
 
 
 @dataclass(frozen=True)
-class Case:
+class FfggCase:
     """A data set, its model, and which column of Table 3 it is trained by."""
 
     data: str
@@ -156,7 +125,7 @@ class Case:
 class Pipelines(Work):
     """All rows of the table for a data set and a seed."""
 
-    case: Case
+    case: FfggCase
     seed: int
     first: tuple[float, ...]  # step sizes of step 1 to choose from
     rates: tuple[tuple[str, tuple[float, ...]], ...]  # of step 2, by row
@@ -328,7 +297,7 @@ Results = list[dict[str, Any]]  # of one data set, by seed
 
 
 @dataclass(frozen=True)
-class Size:
+class FfggTable2Size:
     """How much is run."""
 
     text: str
@@ -343,11 +312,11 @@ _SMALL = (("blocks", 2), ("heads", 2), ("width", 32), ("hidden", 64))
 _WORDS: dict[str, Any] = {"model": "transformer", "model_options": _SMALL, "known": True}
 _HIDDEN = (("hidden", "64,32"),)
 STAND_INS = {
-    "quickdraw (for FEMNIST)": Case(
+    "quickdraw (for FEMNIST)": FfggCase(
         "quickdraw", "EMNIST", (("clients", 30),), model_options=_HIDDEN, rounds=(60, 8)
     ),
-    "hapt": Case("hapt", "EMNIST", (("step", 128),), model_options=_HIDDEN, rounds=(60, 8)),
-    "shakespeare (for StackOverflow)": Case(
+    "hapt": FfggCase("hapt", "EMNIST", (("step", 128),), model_options=_HIDDEN, rounds=(60, 8)),
+    "shakespeare (for StackOverflow)": FfggCase(
         "shakespeare",
         "StackOverflow",
         (("clients", 12), ("cap", 2000), ("length", 20)),
@@ -355,7 +324,7 @@ STAND_INS = {
         sample=6,
         **_WORDS,
     ),
-    "chitchat (for StackOverflow)": Case(
+    "chitchat (for StackOverflow)": FfggCase(
         "chitchat",
         "StackOverflow",
         (("clients", 12), ("cap", 2000), ("vocabulary", 100)),
@@ -365,15 +334,15 @@ STAND_INS = {
     ),
 }
 PUBLISHED = {  # as in appendix E.5, from standard files
-    "FEMNIST": Case("femnist", "EMNIST", (("minimum", 125),), "resnet18", adapter="conv"),
-    "GLDv2": Case(
+    "FEMNIST": FfggCase("femnist", "EMNIST", (("minimum", 125),), "resnet18", adapter="conv"),
+    "GLDv2": FfggCase(
         "gldv2",
         "GLDv2",
         (("minimum", 50), ("size", 224), ("test", 0.5)),
         "resnet18",
         adapter="conv",
     ),
-    "StackOverflow": Case(
+    "StackOverflow": FfggCase(
         "stackoverflow",
         "StackOverflow",
         (("users", 1000),),
@@ -392,17 +361,17 @@ QUICK: dict[str, dict[str, Any]] = {  # of the published sets
     },
 }
 SIZES = {
-    "quick": Size(
+    "quick": FfggTable2Size(
         "quick: 3 seeds, 60 or 120 rounds of step 1 and 6 or 8 of step 2, step sizes chosen on "
         "validation data with another seed",
         first=(0.3, 1.0),
         rates=(0.03, 0.3),
     ),
-    "full": Size("full: 3 seeds, rounds and settings of Table 3", stored=True),
+    "full": FfggTable2Size("full: 3 seeds, rounds and settings of Table 3", stored=True),
 }
 
 
-def cases(scale: str, folder: Path) -> dict[str, Case]:
+def cases(scale: str, folder: Path) -> dict[str, FfggCase]:
     """The stand-ins, and the published sets whose files are there."""
     found = {}
     for title, case in PUBLISHED.items():
@@ -423,12 +392,12 @@ def write(folder: Path, scale: str) -> list[Path]:
     return tabled(cases(scale, where()), SIZES[scale], folder).write(folder)
 
 
-def tabled(chosen: Mapping[str, Case], size: Size, folder: Path) -> Page:
+def tabled(chosen: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path) -> Page:
     """The page of these data sets, measured."""
     return page(measure(chosen, size, folder), size)
 
 
-def page(results: Mapping[str, Results], size: Size) -> Page:
+def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
     """The page of these results."""
     ours = {title: rows_of(found) for title, found in results.items()}
     cells = [
@@ -465,7 +434,9 @@ def page(results: Mapping[str, Results], size: Size) -> Page:
     )
 
 
-def measure(chosen: Mapping[str, Case], size: Size, folder: Path) -> dict[str, Results]:
+def measure(
+    chosen: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path
+) -> dict[str, Results]:
     """Search step sizes with a seed of its own where there are several; then the final runs."""
     directory = str(folder / ".runs" / NAME) if size.stored else ""
     first = {t: size.first or TABLE3[c.column]["lr"][:1] for t, c in chosen.items()}
