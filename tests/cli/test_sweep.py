@@ -59,7 +59,7 @@ def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
     assert "a run in it has no 'accuracy'" in capsys.readouterr().err
     runs.write_text('["key", "job", "result"]\n{"key": 3, "job": 3, "result": 3}\n')
     assert main(["show", str(tmp_path / "a")]) == 2
-    assert "has ended yet; go on with it: idiolect resume" in capsys.readouterr().err
+    assert "has finished yet; resume it: idiolect resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

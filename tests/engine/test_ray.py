@@ -542,7 +542,7 @@ def test_a_sweep_runs_there_too(address):
     for mine, its in zip(there.rows(), here.rows(), strict=True):
         for name in ("lam", "seed", "accuracy", "bytes_up", "gradients_per_client"):
             assert mine[name] == its[name], name
-    with pytest.raises(SettingError, match="jobs: 2 is not accepted with hosts on Ray"):
+    with pytest.raises(SettingError, match="jobs must be 1 with hosts on Ray"):
         plan = Plan("ditto", **options, settings={**given, "address": ""})
         sweep_plans([plan], ["lam=0.1,1"], jobs=2)
 

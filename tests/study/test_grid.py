@@ -135,7 +135,7 @@ def test_ctrl_c_lets_the_job_at_work_end(tmp_path, trained, capsys):
     path = tmp_path / "runs.jsonl"
     jobs = [Square(n, seconds=0.2) for n in range(5)]
     press_ctrl_c_when(lambda: len(trained) == 2)
-    with pytest.raises(Interrupted, match="the finished jobs are stored"):
+    with pytest.raises(Interrupted, match="finished jobs are stored"):
         finish(jobs, path)
     assert trained == [0, 1] and set(stored(path)) == {"square 0", "square 1"}
     assert "finishing the jobs at work" in capsys.readouterr().err

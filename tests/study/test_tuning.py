@@ -93,7 +93,7 @@ def test_a_run_without_test_data_trains_the_same():
 
 
 def test_a_target_on_test_data_stops_no_search():
-    found = search_settings(points(0.1, target_accuracy=0.01, rounds=3), stock(), [0], jobs=1)
+    found = search_settings(points(0.1, target_value=0.01, rounds=3), stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] == 3
     assert found.best().run["target_value"] == 0.01  # as it was given
 
@@ -390,7 +390,7 @@ BAD = {
     "a key that no method has": ({"grid": {"lamda": [1]}}, "did you mean 'lam'"),
     "an empty grid": ({"grid": {}}, "grid: it is empty"),
     "no values": ({"grid": {"lr": []}}, "lr has no values"),
-    "a grid and trials": ({"grid": {"lr": [1]}, "trials": 3}, "not accepted beside"),
+    "a grid and trials": ({"grid": {"lr": [1]}, "trials": 3}, "not accepted together"),
     "two kinds of grid": ({"grid": ["paper", "lr=1"]}, "either the grid of a paper"),
     "data": ({"grid": {"data.clients": [3]}}, "one federation and one model"),
     "no trials": ({"trials": 0}, "trials: 0 is not accepted"),

@@ -140,7 +140,7 @@ def test_a_saved_result_predicts_without_the_training_data(model, tmp_path):
             result.predict(rows, client="hospital-2").probabilities,
         )
     else:
-        with pytest.raises(il.SettingError, match="anew for each seed; give that, not a module"):
+        with pytest.raises(il.SettingError, match="once per seed; give that, not a module"):
             il.load(tmp_path / "saved", task=Net())
 
 

@@ -1,6 +1,6 @@
 """Several methods on the same data, fair by construction.
 
-Local at equal compute stands beside them, and each client's majority class.
+Every comparison includes Local at equal compute and each client's majority class.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class Row:
     name: str = ""  # of its folder
 
     @classmethod
-    def of(cls, given: AnyMethod | Plan | Row) -> Row:
+    def of(cls, spec: AnyMethod | Plan | Row) -> Row:
         """A row from a method, its class, a plan or a text such as "lp-proj:p=1,sample=5"."""
-        if isinstance(given, Row):
-            return given
-        if isinstance(given, Method | type):
-            method = read_method(given)
+        if isinstance(spec, Row):
+            return spec
+        if isinstance(spec, Method | type):
+            method = read_method(spec)
             return cls(method, name=label_of(method).split(" ")[0])
-        if isinstance(given, Plan):
-            own = dict(given.own)
-            method = given.make_method()
-            return cls(method, own, _own_text(own), given.as_dict(), given.method)
-        if not isinstance(given, str):
+        if isinstance(spec, Plan):
+            own = dict(spec.own)
+            method = spec.make_method()
+            return cls(method, own, _own_text(own), spec.as_dict(), spec.method)
+        if not isinstance(spec, str):
             raise SettingError(
-                f"methods: {given!r} is not accepted; "
+                f"methods: {spec!r} is not accepted; "
                 "a Method, a Plan or a text like 'fedavg:lr=0.1'"
             )
-        name, fields, own = row_spec(given)
+        name, fields, own = row_spec(spec)
         return cls(make_method(name, **fields), own, _own_text(own), name=name)
 
 
@@ -93,7 +93,7 @@ def compare(
     on_end: Callback | None = None,
     **settings: Unpack[RunSettings],
 ) -> Comparison:
-    """Run several methods on the same data; Local with as many gradients stands beside them.
+    """Run several methods on the same data; Local with as many gradients is included.
 
     A method is a `Method`, its class, a text ("lp-proj:p=1,lam=0.1", with run settings of its row
     alone, such as channel=...), or a `Plan`; model, progress and callbacks are as in `run`. A
@@ -102,7 +102,7 @@ def compare(
     The settings `bytes` and `target_value` stop no run here: every summary says in
     `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
-    of the two the table shows). With a directory, every run has a folder there, beside curves.csv
+    of the two the table shows). With a directory, every run has a folder there, next to curves.csv
     and, with matplotlib, curves.png.
 
     >>> import idiolect as il
@@ -115,14 +115,14 @@ def compare(
     if isinstance(methods, str | Method | Plan | type):
         raise SettingError(f"methods: {methods!r} is not accepted; a list of one or more methods")
     whole, note = read_task(task, federation)
-    given = dict(settings)
-    rows, chosen, goals, skipped = _checked(methods, whole, federation, count, given)
+    common = dict(settings)
+    rows, row_settings, goals, skipped = _checked(methods, whole, federation, count, common)
     path = None if directory is None else Path(directory)
     saved: dict[str, Any] = {
         "baselines": baselines,
         "count": count,
         "folders": [],
-        "rounds": [s.rounds for s in chosen],
+        "rounds": [s.rounds for s in row_settings],
     }
     if path is not None:
         if all(row.origin for row in rows):
@@ -132,9 +132,11 @@ def compare(
         else:
             begin_folder(path, COMPARE, saved)
     goal_names = ("bytes", "target_value")
-    shared = {k: v for k, v in given.items() if k not in goal_names}
+    shared = {k: v for k, v in common.items() if k not in goal_names}
     title = _title(federation, whole)
-    trivial = baseline_row(federation, whole.criterion, chosen[0].metrics, chosen[0].metric)
+    trivial = baseline_row(
+        federation, whole.criterion, row_settings[0].metrics, row_settings[0].metric
+    )
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     watch = {
         "progress": progress,
@@ -149,7 +151,7 @@ def compare(
         if baselines:
             if interrupted():
                 raise interrupted.stop("stopped before Local at equal compute")
-            local = _equal_local(rows, chosen, comparison.results)
+            local = _equal_local(rows, row_settings, comparison.results)
             if local is not None:
                 saved["folders"].append(work(local))
     if path is not None:
@@ -172,23 +174,23 @@ def _checked(
     rows = [Row.of(m) for m in methods]
     if not rows:
         raise SettingError("methods: none were given; at least one is needed")
-    chosen = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-    goals = goals_of(chosen, count, "accuracy" if federation.classes else "loss")
+    row_settings = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+    goals = goals_of(row_settings, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
-    kept: list[tuple[Row, Settings]] = []
-    for row, s in zip(rows, chosen, strict=True):
+    able: list[tuple[Row, Settings]] = []
+    for row, s in zip(rows, row_settings, strict=True):
         check_stops(s, federation)
         try:
             check(row.method, task, federation, s)
-            kept.append((row, s))
+            able.append((row, s))
         except SettingError as error:
             refused[label_of(row.method) + row.note] = error
-    if not kept:
+    if not able:
         raise next(iter(refused.values()))
     skipped = {label: str(error) for label, error in refused.items()}
     for label, reason in skipped.items():
         warn(f"{label} is left out of the comparison: {reason}")
-    return [row for row, _ in kept], [s for _, s in kept], goals, skipped
+    return [row for row, _ in able], [s for _, s in able], goals, skipped
 
 
 def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "accuracy") -> Goals:
@@ -261,8 +263,8 @@ class _Work:
     def __call__(self, row: Row) -> str:
         """Run a row and keep its result; the name of its folder."""
         number = len(self.comparison.results)
-        given = {**self.settings, **row.own}
-        s = build(Settings, given, "run")
+        settings = {**self.settings, **row.own}
+        s = build(Settings, settings, "run")
         name = self._folder(f"{number}-{row.name.replace(':', '.')}", row, s.rounds)
         folder = None if self.path is None else self.path / name
         watch = dict(self.watch)
@@ -277,7 +279,7 @@ class _Work:
             origin=row.origin,
             resume=self.resume if begun else False,
             **watch,
-            **given,
+            **settings,
         )
         self.comparison.results.append(result)
         self.comparison.labels.append(result.label + row.note)
@@ -302,9 +304,9 @@ def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result
     None where such a row stands there already. It has the settings that all rows share. Where all
     have as many malicious clients it has the same ones, so that the same clients are counted.
     """
-    spent = [(r.method, r.summary()["gradients_per_client"]) for r in results]
-    most = max(gradients for _, gradients in spent)
-    if not most or any(m == "local" and gradients >= 0.99 * most for m, gradients in spent):
+    costs = [(r.method, r.summary()["gradients_per_client"]) for r in results]
+    most = max(gradients for _, gradients in costs)
+    if not most or any(m == "local" and gradients >= 0.99 * most for m, gradients in costs):
         return None
     alike = len({s.malicious for s in settings}) == 1
     first = settings[0]

@@ -71,8 +71,8 @@ class Comparison:
         rows = self.rows()
         if self.majority is None:
             return plain(rows)
-        asked = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
-        return plain([self.majority | asked, *rows])
+        goal_keys = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
+        return plain([self.majority | goal_keys, *rows])
 
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per method, seed and evaluated round."""
@@ -91,7 +91,7 @@ class Comparison:
         return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
 
     def save(self, directory: str | Path) -> Path:
-        """Every result in a folder of its own, and what compares them."""
+        """Every result in its own folder, and the comparison."""
         path = Path(directory)
         refuse_taken(path)
         private_folder(path)
@@ -103,7 +103,7 @@ class Comparison:
         return path
 
     def write(self, path: Path, saved: dict[str, Any]) -> None:
-        """compare.json and the curves, beside the folders of the results."""
+        """compare.json and the curves, next to the folders of the results."""
         content = {
             **saved,
             "labels": self.labels,

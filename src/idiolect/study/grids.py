@@ -61,23 +61,23 @@ class PaperGrid:
     settings: list[dict[str, Any]] = field(default_factory=list)  # or a list, where it is no grid
 
     def points(
-        self, d: int, rounds: int = 200, given: Mapping[str, Any] | None = None
+        self, d: int, rounds: int = 200, fixed_fields: Mapping[str, Any] | None = None
     ) -> list[GridPoint]:
-        """All candidates for a model of d numbers; fields that are `given` are not varied."""
-        found = []
-        fixed = dict(given or {})
+        """All candidates for a model of d numbers; `fixed_fields` are not varied."""
+        candidates = []
+        fixed = dict(fixed_fields or {})
         axes = {name: values for name, values in self.grid.items() if name not in fixed}
         columns = self.settings or [{}]
         for column, values in itertools.product(columns, itertools.product(*axes.values())):
-            chosen = dict(zip(axes, values, strict=True))
-            chosen = {name: _size(value, d, rounds) for name, value in chosen.items()}
-            every = {k: v for k, v in column.items() if k != "of"} | chosen
+            choice = dict(zip(axes, values, strict=True))
+            choice = {name: _size(value, d, rounds) for name, value in choice.items()}
+            every = {k: v for k, v in column.items() if k != "of"} | choice
             runs = {n: v for n, v in {**self.run, **every}.items() if n in _RUN}
             own = {n: v for n, v in every.items() if n not in _RUN and n not in _used(self.run)}
             filled = {n: _filled(v, every, d, rounds) for n, v in runs.items()}
-            varied = ({"settings of": column["of"]} if column else {}) | chosen
-            found.append(GridPoint({**self.fields, **own, **fixed}, filled, varied))
-        return found
+            varied = ({"settings of": column["of"]} if column else {}) | choice
+            candidates.append(GridPoint({**self.fields, **own, **fixed}, filled, varied))
+        return candidates
 
 
 _RUN = {f.name for f in fields(Settings)}
@@ -120,15 +120,15 @@ def grid_of(paper: str, name: str) -> PaperGrid:
         if name in _read(one):
             return _read(one)[name]
     which = "no paper has" if paper == ANY else f"the grid of {paper} has not"
-    known = "; ".join(f"{one}: {', '.join(_read(one))}" for one in _packages())
+    listing = "; ".join(f"{one}: {', '.join(_read(one))}" for one in _packages())
     raise SettingError(
         f"grid: {paper!r} is not accepted for {name}, which {which}; the grids of papers are "
-        f"{known}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
+        f"{listing}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
     )
 
 
 def is_compressor(name: str) -> bool:
-    """Whether a paper's grid has it under a name of its own: FedAvg through a channel."""
+    """Whether a paper's grid has it under another name: FedAvg through a channel."""
     return any(name in grids and grids[name].method != name for grids in papers().values())
 
 
@@ -188,14 +188,14 @@ def _used(run: Mapping[str, Any]) -> set[str]:
     return {name for v in run.values() if isinstance(v, str) for name in re.findall(r"{(\w+)}", v)}
 
 
-def _filled(value: Any, chosen: Mapping[str, Any], d: int, rounds: int) -> Any:
+def _filled(value: Any, values: Mapping[str, Any], d: int, rounds: int) -> Any:
     """A text with what stands in its braces: a chosen value, or a part of d or T."""
     if not isinstance(value, str):
         return value
 
-    def fill(found: re.Match[str]) -> str:
-        inside = found[1]
-        return str(chosen[inside] if inside in chosen else _size(inside, d, rounds))
+    def fill(match: re.Match[str]) -> str:
+        inside = match[1]
+        return str(values[inside] if inside in values else _size(inside, d, rounds))
 
     return re.sub(r"{([^}]+)}", fill, value)
 
@@ -226,7 +226,7 @@ class Contender:
 
     def setting(self, point: GridPoint) -> Setting:
         """A candidate as a setting that can be run."""
-        made = Setting(
+        setting = Setting(
             self.make(point.fields),
             {**self.shared, **self.own, **point.run},
             "",
@@ -234,8 +234,8 @@ class Contender:
             self.name,
             point.varied,
         )
-        self.points[made] = point
-        return made
+        self.points[setting] = point
+        return setting
 
     def of_paper(self, paper: str, d: int) -> list[Setting]:
         """The candidates of a paper's grid."""
@@ -245,18 +245,18 @@ class Contender:
 
     def of_axes(self, axes: Sequence[Axis]) -> list[Setting]:
         """Every combination of the axes that this method has."""
-        found = []
-        for chosen in combinations(axes, self.kind):
-            named = {axis.name: value for axis, value in chosen.items()}
-            found.append(self.setting(self.point(named)))
-        return found
+        settings = []
+        for choice in combinations(axes, self.kind):
+            named = {axis.name: value for axis, value in choice.items()}
+            settings.append(self.setting(self.point(named)))
+        return settings
 
-    def point(self, chosen: Mapping[str, Any]) -> GridPoint:
+    def point(self, values: Mapping[str, Any]) -> GridPoint:
         """A candidate from values by name: of fields of the method, or of settings of the run."""
-        places = {name: Axis(name, ()) for name in chosen}
-        fields = {a.key: chosen[n] for n, a in places.items() if a.place(self.kind) == "method"}
-        run = {a.key: chosen[n] for n, a in places.items() if a.place(self.kind) == "run"}
-        return GridPoint({**self.given, **fields}, run, dict(chosen))
+        places = {name: Axis(name, ()) for name in values}
+        fields = {a.key: values[n] for n, a in places.items() if a.place(self.kind) == "method"}
+        run = {a.key: values[n] for n, a in places.items() if a.place(self.kind) == "run"}
+        return GridPoint({**self.given, **fields}, run, dict(values))
 
     def final_row(self, setting: Setting, settings: Mapping[str, Any]) -> Row:
         """What the final run runs; `settings` are those that all methods share."""
@@ -277,24 +277,29 @@ class Contender:
         ).as_dict()
 
 
-def read_contender(given: AnyMethod | Plan, settings: Mapping[str, Any]) -> Contender:
+def read_contender(spec: AnyMethod | Plan, settings: Mapping[str, Any]) -> Contender:
     """From a method, its class, a text such as "lp-proj:p=1", or a plan."""
-    if isinstance(given, str):
-        name, fields, own = _spec(given)
+    if isinstance(spec, str):
+        name, fields, own = _spec(spec)
         return _named(name, fields, settings, own)
-    if isinstance(given, Plan):
-        found = _named(given.method, given.method_fields, settings, given.own)
-        method = grid_of("paper", given.method).method if is_compressor(given.method) else None
-        plan = dataclasses.replace(given, method=method) if method else given
-        return dataclasses.replace(found, plan=plan)
-    made = read_method(given)
+    if isinstance(spec, Plan):
+        contender = _named(spec.method, spec.method_fields, settings, spec.own)
+        method = grid_of("paper", spec.method).method if is_compressor(spec.method) else None
+        plan = dataclasses.replace(spec, method=method) if method else spec
+        return dataclasses.replace(contender, plan=plan)
+    method_object = read_method(spec)
     changed = {
-        f.name: made.as_dict()[f.name]
-        for f in dataclasses.fields(made)
-        if f.metadata and getattr(made, f.name) != f.default
+        f.name: method_object.as_dict()[f.name]
+        for f in dataclasses.fields(method_object)
+        if f.metadata and getattr(method_object, f.name) != f.default
     }
     return Contender(
-        label_of(made), name_of(made), name_of(made), changed, dict(settings), base=made
+        label_of(method_object),
+        name_of(method_object),
+        name_of(method_object),
+        changed,
+        dict(settings),
+        base=method_object,
     )
 
 
@@ -316,14 +321,14 @@ def _named(
 
 
 def read_contenders(
-    given: Sequence[AnyMethod | Plan], settings: Mapping[str, Any]
+    specs: Sequence[AnyMethod | Plan], settings: Mapping[str, Any]
 ) -> list[Contender]:
     """All of them, each once."""
-    found = [read_contender(one, settings) for one in given]
-    if not found:
+    contenders = [read_contender(one, settings) for one in specs]
+    if not contenders:
         raise SettingError("methods: none were given; at least one is needed")
-    names = [contender.name for contender in found]
+    names = [contender.name for contender in contenders]
     for name in names:
         if names.count(name) > 1:
             raise SettingError(f"methods: {name} is given twice")
-    return found
+    return contenders

@@ -41,7 +41,7 @@ def load(
     Figures and tables need nothing else. Models are read from the run's checkpoint when they are
     first asked for; for a run of the command line data and model are made again by name, for any
     other give its `task`: the model, as it was given to `run`. Its `federation` is needed only by
-    methods that train on a client's data before they predict, and to go on. A directory may name
+    methods that train on a client's data before they predict, and to resume. A directory may name
     code that is neither idiolect's nor an installed package's (`module:Name`); it is imported only
     if you `trust` the directory.
     """
@@ -64,27 +64,31 @@ def load(
     return Result(record, models, identity, federation)
 
 
-def _task(given: AnyModel, identity: dict[str, Any]) -> Task:
+def _task(model_or_task: AnyModel, identity: dict[str, Any]) -> Task:
     """A task from a task or a model; a bare model has the loss that the run had.
 
     A run that was given a module started from its weights, which its checkpoints keep: any module
     of the class will do, and so will what makes one.
     """
-    model = given.model if isinstance(given, Task) else given
-    loss = given.criterion if isinstance(given, Task) else identity["model"].get("loss")
-    if not isinstance(given, Task) and loss not in LOSSES:
+    model = model_or_task.model if isinstance(model_or_task, Task) else model_or_task
+    loss = (
+        model_or_task.criterion
+        if isinstance(model_or_task, Task)
+        else identity["model"].get("loss")
+    )
+    if not isinstance(model_or_task, Task) and loss not in LOSSES:
         raise SettingError(
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
             "give idiolect.Task(model, loss)"
         )
-    anew = identity["model"].get("weights") == MADE_ANEW
-    if isinstance(model, nn.Module) and anew:
+    per_seed = identity["model"].get("weights") == MADE_ANEW
+    if isinstance(model, nn.Module) and per_seed:
         raise SettingError(
-            "task: the run made its model by a class or function, anew for each seed; "
+            "task: the run made its model by a class or function, once per seed; "
             "give that, not a module"
         )
-    if isinstance(model, nn.Module) or anew:
-        return given if isinstance(given, Task) else Task(model, loss)
+    if isinstance(model, nn.Module) or per_seed:
+        return model_or_task if isinstance(model_or_task, Task) else Task(model, loss)
     return Task(model(), loss)
 
 
@@ -147,8 +151,8 @@ class _Models:
         without = self.federation is None
         data = self.federation or absent(self.record)
         if self.task is None:
-            known = in_form(data, self.record.data) if without else data
-            self.task = self._plan().make_task(known)
+            form = in_form(data, self.record.data) if without else data
+            self.task = self._plan().make_task(form)
         fields = {k: v for k, v in identity["method"].items() if k != "name"}
         method = make_method(identity["method"]["name"], **fields)
         settings = build(Settings, identity["run"], "run")

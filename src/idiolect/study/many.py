@@ -87,23 +87,23 @@ def finish(
 
     `report(results, job)` is called with all results so far: once at the start with job None, and
     after every job with the one that has just finished. With one worker the jobs run in this
-    process. On Ctrl-C, SIGTERM or SIGHUP the jobs at work are finished and stored, then
+    process. On Ctrl-C, SIGTERM or SIGHUP running jobs are finished and stored, then
     `Interrupted` is raised; a second signal stops at once. Workers end with this process, however
     it ends. What a full disk does not take is tried again with the next job.
 
-    A worker that is killed is replaced, and its job is run again. What fails ends the grid; with
-    `failed` it is told there, has no result, and the others go on. `share` is what every job finds
-    in `common()`; workers get it once.
+    A worker that is killed is replaced, and its job is run again. A job that raises ends the grid;
+    with `failed`, the error goes there instead and the other jobs continue. Every job finds `share`
+    in `common()`; workers receive it once.
     """
     before = stored(path)
     keys = {job: job.key() for job in jobs}
     results = {job: before[key] for job, key in keys.items() if key in before}
-    left = [job for job in keys if job not in results]
+    remaining = [job for job in keys if job not in results]
     path.parent.mkdir(parents=True, exist_ok=True)
     if report:
         report(results, None)
     waiting: list[str] = []  # lines that are not stored yet
-    with closing(_each(left, workers, share)) as finished:
+    with closing(_each(remaining, workers, share)) as finished:
         for job, result in finished:
             if isinstance(result, Exception):
                 if failed is None:
@@ -130,9 +130,9 @@ def store(path: Path, lines: list[str]) -> None:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
             whole = file.read(1) in (b"", b"\n")
-            left = memoryview(f"{'' if whole else chr(10)}{lines[0]}\n".encode())
-            while left:
-                left = left[file.write(left) :]
+            unwritten = memoryview(f"{'' if whole else chr(10)}{lines[0]}\n".encode())
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
         del lines[0]
 
 
@@ -165,9 +165,7 @@ def _each(jobs: Sequence[J], workers: int, share: Any) -> Generator[Ended[J], No
         else:
             yield from _in_workers(jobs, workers, share, interrupted)
         if interrupted():
-            raise interrupted.stop(
-                "the finished jobs are stored; the same command goes on from there"
-            )
+            raise interrupted.stop("finished jobs are stored; the same command resumes from there")
 
 
 def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[Ended[J]]:
@@ -184,8 +182,8 @@ def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[E
 def _in_workers(
     jobs: Sequence[J], workers: int, share: Any, interrupted: Interruption
 ) -> Iterator[Ended[J]]:
-    """Jobs in a pool. Where a worker is lost, nobody knows in which of the jobs at work: they are
-    run again, and those that were at work twice one by one."""
+    """Jobs in a pool. When a worker dies, all running jobs are suspects and run again; those that
+    were running twice when one died are run one by one."""
     queue = deque(jobs)
     suspects: deque[J] = deque()
     lost: Counter[J] = Counter()
@@ -212,7 +210,9 @@ def _in_pool(
     with _pool(workers, share) as pool:
         try:
             while (queue and not broken) or running:
-                while queue and not broken and len(running) <= workers:  # one ahead: nobody waits
+                while (
+                    queue and not broken and len(running) <= workers
+                ):  # one ahead: no worker idles
                     job = queue.popleft()
                     try:
                         running[pool.submit(_train_in_thread, job)] = job
@@ -244,7 +244,7 @@ def _pool(workers: int, share: Any) -> ProcessPoolExecutor:
 
 
 def _prepare_worker(share: Any) -> None:
-    """One thread per worker; signals are the parent's business, and its end is the worker's."""
+    """One thread per worker; ignore signals; exit with the parent."""
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     global _shared
@@ -273,7 +273,7 @@ def _train_in_thread(job: Job) -> Outcome:
     return result.result()
 
 
-# -- A worker whose parent was killed ends too, where it would wait for its next job for ever --
+# -- exit worker processes when their parent dies --------------------------------------------------
 
 POLL = 0.5  # seconds
 
@@ -281,7 +281,7 @@ POLL = 0.5  # seconds
 def end_with_parent(pid: int | None = None) -> None:
     """Watch the parent of this process in a thread: a process of multiprocessing knows it.
 
-    Any other is told its `pid`, and asks again and again (where the system tells, as Unix does).
+    Any other process is given the parent's `pid`, and polls (on Unix).
     """
     threading.Thread(target=_watch, args=(pid,), daemon=True).start()
 

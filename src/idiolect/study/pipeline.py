@@ -1,6 +1,6 @@
 """Stages as one run: pre-train a shared model, personalise it, fine-tune the private part.
 
-The recipe of the FFGG paper for real data. Each stage is a run of its own in a folder of its own,
+The recipe of the FFGG paper for real data. Each stage is a separate run in its own folder,
 started from the stage before: the shared model always, the private rows where the two methods
 keep the same ones. So an interrupted pipeline resumes exactly where it was.
 """
@@ -55,17 +55,17 @@ def pipeline(
     >>> [r.method for r in pipeline(stages, il.Task(model), federation)]
     ['fedavg', 'ffgg', 'fedalt']
     """
-    made = [(read_method(method), rounds) for method, rounds in stages]
+    methods = [(read_method(method), rounds) for method, rounds in stages]
     whole, _ = read_task(task, federation)
     watch: dict[str, Any] = vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end))
-    given = cast(dict[str, Any], settings)
+    common = cast(dict[str, Any], settings)
     path = None if directory is None else Path(directory)
     if path is not None:
-        _begin(path, made, origins, resume)
+        _begin(path, methods, origins, resume)
     results: list[Result] = []
     start: dict[int, Start] = {}
     with finish_on_interrupt("finishing this stage, then stopping") as interrupted:
-        for number, (method, rounds) in enumerate(made):
+        for number, (method, rounds) in enumerate(methods):
             if interrupted():
                 raise interrupted.stop(f"stopped before stage {number}")
             if number:
@@ -73,7 +73,7 @@ def pipeline(
                 start = {s.seed: _handover(before, s.seed, number - 1) for s in before.seeds}
             folder = None if path is None else path / f"stage-{number}"
             begun = resume and folder is not None and (folder / "settings.json").exists()
-            first = int(given.get("seed", 0))
+            first = int(common.get("seed", 0))
             result = run(
                 method,
                 whole,
@@ -84,7 +84,7 @@ def pipeline(
                 start=start,
                 origin=origins[number] if origins else None,
                 **watch,
-                **{**given, "rounds": rounds},
+                **{**common, "rounds": rounds},
             )
             results.append(result)
     return results

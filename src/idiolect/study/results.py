@@ -44,13 +44,13 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """A line per run, in the order of the grid. Times are left out: they differ each time."""
         names = list(dict.fromkeys(n for t in self.summaries for n in t.setting.varied))
-        found = []
+        rows = []
         for trial, summary in self.summaries.items():
             row: dict[str, Any] = {"method": trial.setting.name}
             row |= {name: trial.setting.varied.get(name) for name in names}
             row |= {"seed": trial.seed, **_figures(summary)}
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def frame(self) -> pd.DataFrame:
         """`rows` as a table of pandas."""
@@ -89,14 +89,16 @@ class Sweep:
         return [directory / TABLE, directory / PARQUET]
 
     def _by_setting(self) -> dict[Setting, list[dict[str, Any]]]:
-        found: dict[Setting, list[dict[str, Any]]] = {}
+        groups: dict[Setting, list[dict[str, Any]]] = {}
         for trial, summary in self.summaries.items():
-            found.setdefault(trial.setting, []).append(summary)
-        return found
+            groups.setdefault(trial.setting, []).append(summary)
+        return groups
 
 
 def best(
-    found: Mapping[K, Sequence[Mapping[str, Any]]], measure: str = "accuracy", split: str = "valid"
+    summaries: Mapping[K, Sequence[Mapping[str, Any]]],
+    measure: str = "accuracy",
+    split: str = "valid",
 ) -> K:
     """Of several settings with the summaries of their seeds, the one with the best mean.
 
@@ -109,10 +111,10 @@ def best(
     sign = -1 if measure == "loss" else 1
 
     def mean(key: K) -> float:
-        figures = [s[split][measure]["mean"] for s in found[key]]
+        figures = [s[split][measure]["mean"] for s in summaries[key]]
         return sign * sum(figures) / len(figures) if None not in figures else float("-inf")
 
-    return max(found, key=mean)
+    return max(summaries, key=mean)
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
         row[f"valid_{name}"] = summary["valid"][name]["mean"]
     if "global_model" in summary:
         row["global_accuracy"] = summary["global_model"]["accuracy"]["mean"]
-    row |= {f"bytes_{way}": sent for way, sent in summary["bytes"].items()}
+    row |= {f"bytes_{way}": total for way, total in summary["bytes"].items()}
     row |= {name: summary[name] for name in ("gradients_per_client", "rejected", "missing")}
     row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0]}
     return row
@@ -144,16 +146,16 @@ def read_sweep(directory: Path) -> list[dict[str, Any]]:
     """A summary per setting, means over the seeds that are done, in the order of their ends."""
     by_setting: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records(directory / RUNS):
-        digest, _, *kept = record["key"].split("-")
+        digest, _, *extras = record["key"].split("-")
         label = str(record["job"]).rpartition(" seed=")[0]
-        by_setting.setdefault((label, digest, *kept), []).append(record["result"])
+        by_setting.setdefault((label, digest, *extras), []).append(record["result"])
     if not by_setting:
         raise SettingError(
-            f"directory: no run of the sweep in {directory} has ended yet; "
-            f"go on with it: {resume_command(directory)}"
+            f"directory: no run of the sweep in {directory} has finished yet; "
+            f"resume it: {resume_command(directory)}"
         )
     try:
-        return [mean_over_seeds(label, found) for (label, *_), found in by_setting.items()]
+        return [mean_over_seeds(label, summaries) for (label, *_), summaries in by_setting.items()]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise SettingError(
             f"directory: cannot use {directory / RUNS}: a run in it has no {error}"

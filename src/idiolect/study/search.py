@@ -56,17 +56,17 @@ class Criterion:
         (a_i - q) / k for those in it. The figure's variance over draws of clients is about
         N / (N - 1) times the sum of squares of these.
         """
-        known = ~np.isnan(each) & (samples > 0)
-        a = np.where(known, each, 0.0)
+        present = ~np.isnan(each) & (samples > 0)
+        a = np.where(present, each, 0.0)
         if self.kind == "worst10":
             sign = 1.0 if self.higher else -1.0
-            order = np.argsort(np.where(known, sign * each, np.inf), kind="stable")
-            k = math.ceil(0.1 * known.sum())
+            order = np.argsort(np.where(present, sign * each, np.inf), kind="stable")
+            k = math.ceil(0.1 * present.sum())
             worst = np.zeros(len(each), dtype=bool)
             worst[order[:k]] = True
             boundary = a[order[k - 1]] if k else 0.0
             return np.where(worst, (a - boundary) / max(k, 1), 0.0)
-        weights = np.where(known, samples if self.kind == "pooled" else 1.0, 0.0)
+        weights = np.where(present, samples if self.kind == "pooled" else 1.0, 0.0)
         weights = weights / max(weights.sum(), 1.0)
         return weights * (a - (weights * a).sum())
 
@@ -93,7 +93,7 @@ def error_over_seeds(one: Sequence[float], other: Sequence[float]) -> float:
     return float(z.std(ddof=1) / math.sqrt(len(z))) if len(z) > 1 else math.nan
 
 
-def read_criterion(given: str, settings: Settings, federation: Federation) -> Criterion:
+def read_criterion(name: str, settings: Settings, federation: Federation) -> Criterion:
     """A criterion by name. Test data are none.
 
     >>> import idiolect as il
@@ -101,16 +101,16 @@ def read_criterion(given: str, settings: Settings, federation: Federation) -> Cr
     >>> str(read_criterion("worst10", il.Settings(), federation))
     'worst tenth of validation accuracy'
     """
-    if "test" in str(given).lower().replace("-", "_").split("_"):
+    if "test" in str(name).lower().replace("-", "_").split("_"):
         raise SettingError(
-            f"criterion: {given!r} is not accepted; settings are chosen on validation data alone, "
+            f"criterion: {name!r} is not accepted; settings are chosen on validation data alone, "
             f"by one of {', '.join(CRITERIA)}. Test data are for the final run: chosen by them, "
             "its figures would flatter"
         )
-    if given not in CRITERIA:
-        raise nearest(str(given), CRITERIA, "criterion")
+    if name not in CRITERIA:
+        raise nearest(str(name), CRITERIA, "criterion")
     measure = settings.metric or ("accuracy" if federation.classes else "loss")
-    return Criterion(given, measure, direction(measure, settings.metrics))
+    return Criterion(name, measure, direction(measure, settings.metrics))
 
 
 # -- A federation without its test data: a search cannot look at what it does not have --
@@ -161,8 +161,8 @@ def cost_of(sweep: Sweep, clients: Mapping[str, int], seconds: float) -> Cost:
         summary["gradients_per_client"] * clients[trial.setting.data]
         for trial, summary in sweep.summaries.items()
     )
-    spent = sum(summary["cpu_seconds"] for summary in sweep.summaries.values())
-    return Cost(len(sweep.summaries), round(gradients), spent, seconds)
+    cpu_seconds = sum(summary["cpu_seconds"] for summary in sweep.summaries.values())
+    return Cost(len(sweep.summaries), round(gradients), cpu_seconds, seconds)
 
 
 # -- How much each field of a grid matters --
@@ -182,7 +182,7 @@ def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) 
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     mean = sum(figures) / len(figures) if figures else 0.0
     total = sum((y - mean) ** 2 for y in figures)
-    found = {}
+    shares = {}
     for name in names:
         groups: dict[str, list[float]] = {}
         for setting, y in zip(settings, figures, strict=True):
@@ -190,8 +190,8 @@ def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) 
         if len(groups) < 2:
             continue
         between = sum(len(g) * (sum(g) / len(g) - mean) ** 2 for g in groups.values())
-        found[name] = between / total if total else 0.0
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        shares[name] = between / total if total else 0.0
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 # -- Many settings under the seeds of a search, and what validation data say of them --
@@ -201,7 +201,7 @@ KEEP = ("valid_by_client",)
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """A setting beside the best one."""
+    """A setting compared with the best one."""
 
     setting: Setting
     figure: float | None  # the mean over the seeds of the search
@@ -234,7 +234,7 @@ class Standing:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A finished search. Settings are in groups by their name, each with a best of its own."""
+    """A finished search. Settings are grouped by name, and each group has its own best."""
 
     sweep: Sweep  # every run
     criterion: Criterion
@@ -261,8 +261,8 @@ class Search:
         """The share of the variance over settings that each field explains by itself."""
         if self.shares is not None:
             return self.shares
-        found = [s for s in self.standings(name) if s.figure is not None]
-        return main_effects([s.setting.varied for s in found], [s.figure for s in found])
+        finite = [s for s in self.standings(name) if s.figure is not None]
+        return main_effects([s.setting.varied for s in finite], [s.figure for s in finite])
 
     def standings(self, name: str = "") -> list[Standing]:
         """All settings of a group, the best first."""
@@ -290,15 +290,15 @@ class Search:
                 f"{best.name}: no setting has a finite validation {self.criterion.measure}; "
                 "settings that do not diverge are needed to choose among, such as smaller lr"
             )
-        found = []
+        standings = []
         for setting in order:
             runs = group[setting]
             gap = self.criterion.better(figures[best]) - self.criterion.better(figures[setting])
             error = self._error(best, group[best], setting, runs) if math.isfinite(gap) else 0.0
             by_seed = tuple(self.criterion.figure(r) for r in runs)
             point = self.points[setting]
-            found.append(Standing(point, figures[setting], by_seed, gap, error, tuple(runs)))
-        return found
+            standings.append(Standing(point, figures[setting], by_seed, gap, error, tuple(runs)))
+        return standings
 
     def _error(
         self,
@@ -341,53 +341,53 @@ def search_settings(
     jobs: int = 0,
     directory: Path | None = None,
     watch: Watch | None = None,
-    told: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
 ) -> Search:
     """Run every setting with every seed on training and validation data alone, and rank them.
 
     Test data are taken away before the first run. Points that have the same `name` are candidates
-    for the same place: `Search.best(name)`. With a directory, what was stopped goes on as a sweep
-    does, and what is done is not done again.
+    for the same place: `Search.best(name)`. With a directory, an interrupted search is
+    resumed, and no run is repeated.
     """
     began = time.monotonic()
     if not points:
         raise SettingError("grid: it is empty; at least one setting is needed")
-    chosen, hidden = prepared(points, stock, criterion)
+    target, hidden = prepared(points, stock, criterion)
     twins = {searched(point): point for point in points}
-    done = sweep_settings(
+    results = sweep_settings(
         list(twins),
         hidden,
         seeds,
         jobs=jobs,
         directory=directory,
         watch=watch,
-        told=told,
+        manifest=manifest,
         keep=KEEP,
     )
-    if done.failed:
-        trial, why = next(iter(done.failed.items()))
+    if results.failed:
+        trial, reason = next(iter(results.failed.items()))
         raise SettingError(
-            f"tune: {len(done.failed)} runs failed, the first of them {trial.describe()}: {why}; "
-            "those that are done are stored, and the same command tries the others again"
+            f"tune: {len(results.failed)} runs failed, the first of them {trial.describe()}: "
+            f"{reason}; finished runs are stored, and the same command tries the others again"
         )
     samples = {name: hidden.federation(name).sizes("valid").numpy() for name in hidden.data}
     clients = {name: hidden.federation(name).clients for name in hidden.data}
-    cost = cost_of(done, clients, time.monotonic() - began)
-    return Search(done, chosen, twins, samples, cost)
+    cost = cost_of(results, clients, time.monotonic() - began)
+    return Search(results, target, twins, samples, cost)
 
 
 def prepared(points: Sequence[Setting], stock: Stock, criterion: str) -> tuple[Criterion, Stock]:
     """What to choose by, and data without their test part."""
-    chosen = []
+    criteria = []
     names = dict.fromkeys(point.data for point in points)
     for point in points:
         settings = build(Settings, point.settings(0), "run")
-        chosen.append(read_criterion(criterion, settings, stock.federation(point.data)))
-    if len(set(chosen)) > 1:
+        criteria.append(read_criterion(criterion, settings, stock.federation(point.data)))
+    if len(set(criteria)) > 1:
         raise SettingError("metric: a search has one for all its settings")
     for name in names:
         check_validation_data(stock.federation(name))
-    return chosen[0], Stock(
+    return criteria[0], Stock(
         {name: stock.federation(name).without("test") for name in names}, stock.tasks
     )
 
@@ -408,5 +408,5 @@ def searched(point: Setting) -> Setting:
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
-    known = [f for f in figures if f is not None]
-    return sum(known) / len(known) if known and len(known) == len(figures) else None
+    finite = [f for f in figures if f is not None]
+    return sum(finite) / len(finite) if finite and len(finite) == len(figures) else None

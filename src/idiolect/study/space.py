@@ -96,8 +96,10 @@ def check_axes(axes: Sequence[Axis], kinds: Sequence[type[Method]]) -> None:
             raise SettingError(f"grid: {name} is given twice")
     for axis in axes:
         if not any(axis.place(kind) for kind in kinds):
-            known = {name for kind in kinds for name in _fields(kind)} | _settings()
-            raise nearest(axis.key, known, "field of these methods, or run setting, in the grid")
+            names_of_all = {name for kind in kinds for name in _fields(kind)} | _settings()
+            raise nearest(
+                axis.key, names_of_all, "field of these methods, or run setting, in the grid"
+            )
 
 
 def combinations(axes: Sequence[Axis], kind: type[Method]) -> Iterator[dict[Axis, Any]]:
@@ -138,14 +140,14 @@ class Range:
 Space = dict[str, Range | tuple[Any, ...]]  # name of a field or setting -> what it may be
 
 
-def read_space(given: Mapping[str, Any] | str | Path, kinds: list[type[Method]]) -> Space:
+def read_space(source: Mapping[str, Any] | str | Path, kinds: list[type[Method]]) -> Space:
     """A space from a mapping, or from a TOML file of the same form.
 
     >>> from ...methods import Ditto
     >>> read_space({"lam": {"low": 0.01, "high": 1, "log": True}, "steps": [5, 20]}, [Ditto])
     {'lam': Range(low=0.01, high=1.0, log=True, whole=False), 'steps': (5, 20)}
     """
-    content = dict(given) if isinstance(given, Mapping) else read_file(Path(given))
+    content = dict(source) if isinstance(source, Mapping) else read_file(Path(source))
     if not content:
         raise SettingError(
             "space: it is empty; lines such as lr = {low = 0.001, high = 1, log = true} or "
@@ -208,9 +210,9 @@ def _place(name: str, kinds: list[type[Method]]) -> bool:
         place = axis.place(kind)
         if place:
             return kinds_of(kind if place == "method" else Settings).get(axis.key) is int
-    known = {f.name for kind in kinds for f in dataclasses.fields(kind) if f.metadata}
-    known |= {f.name for f in dataclasses.fields(Settings)} - {"seed", "seeds"}
-    raise nearest(axis.key, known, "space: field of these methods, or run setting,")
+    names = {f.name for kind in kinds for f in dataclasses.fields(kind) if f.metadata}
+    names |= {f.name for f in dataclasses.fields(Settings)} - {"seed", "seeds"}
+    raise nearest(axis.key, names, "space: field of these methods, or run setting,")
 
 
 # -- by a rule -----------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ WEIGHTS = ("lam", "mu", "rho")  # from a hundredth to a hundred times it
 COUNTS = ("steps", "personal_steps", "private_steps", "local_steps", "alternations")  # 1 to twice
 
 
-def derived_space(kind: type[Method], given: Mapping[str, Any]) -> Space:
+def derived_space(kind: type[Method], fixed: Mapping[str, Any]) -> Space:
     """A space from a method's own fields, but for those that are given.
 
     Step sizes and weights of penalties go by orders of magnitude around their default, within what
@@ -230,24 +232,24 @@ def derived_space(kind: type[Method], given: Mapping[str, Any]) -> Space:
     >>> derived_space(FedAvg, {"steps": 5})
     {'lr': Range(low=0.03, high=3.0, log=True, whole=False)}
     """
-    found: Space = {}
+    space: Space = {}
     for f in dataclasses.fields(kind):
-        if f.name in given or not f.metadata or not f.default:
+        if f.name in fixed or not f.metadata or not f.default:
             continue
         if f.name in RATES + WEIGHTS:
             default: Any = f.default
             factor = 10 if f.name in RATES else 100
             low = default / factor
             high = min(default * factor, f.metadata.get("high", math.inf))
-            found[f.name] = Range(float(f"{low:.6g}"), float(f"{high:.6g}"), True)
+            space[f.name] = Range(float(f"{low:.6g}"), float(f"{high:.6g}"), True)
         elif f.name in COUNTS and isinstance(f.default, int):
-            found[f.name] = Range(1, 2 * f.default, True, True)
-    if not found:
+            space[f.name] = Range(1, 2 * f.default, True, True)
+    if not space:
         raise SettingError(
             f"trials: {kind.__name__} has no step size, weight or number of steps left to vary; "
             "give a space of your own"
         )
-    return found
+    return space
 
 
 def written_space(space: Space) -> dict[str, Any]:

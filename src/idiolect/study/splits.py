@@ -67,8 +67,8 @@ class Splits:
 
     def summary(self) -> dict[str, Any]:
         """Everything as plain data."""
-        found = {"choice": self.choice, "reasons": self.reasons, "candidates": self.rows}
-        return cast(dict[str, Any], plain({**self.facts, **found}))
+        facts = {"choice": self.choice, "reasons": self.reasons, "candidates": self.rows}
+        return cast(dict[str, Any], plain({**self.facts, **facts}))
 
     def __str__(self) -> str:
         return render(self.table())
@@ -96,7 +96,7 @@ def splits(
     `parts` names candidates, separated by semicolons ("input;head;adapter,norms"); without it there
     is one for each block or layer, for norms, for biases, and for adapters of inner width `rank`
     (0: none) of kind `adapter`. `start` is the method whose shared model they start from; with
-    `private_start="random"` the private part starts anew, as that of FFGG does by default. Settings
+    `private_start="random"` it starts at random, as that of FFGG does by default. Settings
     are those of `run`: `rounds` of the start (50 without word, none with `weights`), `seeds`,
     `batch`, `sample`, ...; `finetune_steps` and `finetune_lr` are those of the private part (50
     steps, and the best of 0.03, 0.1, 0.3 and 1 on validation data). `report` and `tell` are for the
@@ -110,8 +110,8 @@ def splits(
     ['none', 'layer:1', 'layer:2', 'biases', 'adapter', 'all']
     """
     whole, _ = read_task(task, federation)
-    given = _given(settings, whole)
-    chosen = build(Settings, given, "run")
+    start_settings = _given(settings, whole)
+    run_settings = build(Settings, start_settings, "run")
     if not bool(federation.sizes("valid").any()):
         raise SettingError(
             "data: no client has validation data, which decide between splits; "
@@ -122,23 +122,23 @@ def splits(
             f"private_start: {private_start!r} is not accepted; 'common' or 'random'"
         )
     method = read_method(start)
-    bound = whole.under(chosen.numerics(chosen.seed))
-    found = [
+    bound = whole.under(run_settings.numerics(run_settings.seed))
+    parts_to_try = [
         SplitCandidate(NOTHING),
         *candidates(bound, parts, rank, adapter),
         SplitCandidate(EVERYTHING),
     ]
-    steps = chosen.finetune_steps or STEPS
-    rates = [chosen.finetune_lr] if "finetune_lr" in settings else RATES
+    steps = run_settings.finetune_steps or STEPS
+    rates = [run_settings.finetune_lr] if "finetune_lr" in settings else RATES
     unseen = federation.without("test")
-    told = tell or (_line if style_of(progress) == "bar" else _silent)
-    for_run = {n: v for n, v in given.items() if not n.startswith("finetune_")}
+    report_line = tell or (_line if style_of(progress) == "bar" else _silent)
+    for_run = {n: v for n, v in start_settings.items() if not n.startswith("finetune_")}
     if report is not None:
-        progress = report(label_of(method), chosen.seed, chosen.rounds)
+        progress = report(label_of(method), run_settings.seed, run_settings.rounds)
     result = run(method, whole, unseen, progress=progress, **for_run, eval_every=0)
     measured: list[list[Measured]] = []
-    with torch_threads(chosen.threads):
-        for seed in range(chosen.seed, chosen.seed + chosen.seeds):
+    with torch_threads(run_settings.threads):
+        for seed in range(run_settings.seed, run_settings.seed + run_settings.seeds):
             session = result.session(seed)
             x0 = session.server.handover()
             if x0 is None:
@@ -149,19 +149,27 @@ def splits(
             people = session.people.evaluated
             people = people[federation.sizes("train")[people] > 0]
             keys = streams.name_keys(federation.names)[people.numpy()]
-            data = unseen.to(chosen.device, DTYPES[chosen.dtype])
+            data = unseen.to(run_settings.device, DTYPES[run_settings.dtype])
             random = private_start == "random"
-            measure = Measure(data, people, keys, chosen, seed, steps, random)
+            measure = Measure(data, people, keys, run_settings, seed, steps, random)
             one = [
-                _one(measure, session.contract.task, x0, c, rates, told, f"{i + 1} of {len(found)}")
-                for i, c in enumerate(found)
+                _one(
+                    measure,
+                    session.contract.task,
+                    x0,
+                    c,
+                    rates,
+                    report_line,
+                    f"{i + 1} of {len(parts_to_try)}",
+                )
+                for i, c in enumerate(parts_to_try)
             ]
             measured.append(one)
     sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
-    heard = chosen.sampled(len(people), method.traits.hears_all)
+    heard = run_settings.sampled(len(people), method.traits.hears_all)
     rows = [
         _row(c, whole, bound, [seed[i] for seed in measured], sizes, heard, federation.classes)
-        for i, c in enumerate(found)
+        for i, c in enumerate(parts_to_try)
     ]
     _against_best(rows, measured, sizes["valid"])
     choice, reasons = choose(rows, len(people))
@@ -169,15 +177,15 @@ def splits(
         "data": federation.name,
         "clients": len(people),
         "d": whole.d,
-        "start": {"method": label_of(method), "rounds": chosen.rounds},
+        "start": {"method": label_of(method), "rounds": run_settings.rounds},
         "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
-        "seeds": list(range(chosen.seed, chosen.seed + chosen.seeds)),
+        "seeds": list(range(run_settings.seed, run_settings.seed + run_settings.seeds)),
         "heard": heard,
     }
     title = (
-        f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; {chosen.rounds:,} rounds of "
-        f"{label_of(method)}, then {steps} steps on the private part"
-        + (", from a random start" if private_start == "random" else "")
+        f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; "
+        f"{run_settings.rounds:,} rounds of {label_of(method)}, then {steps} steps "
+        "on the private part" + (", from a random start" if private_start == "random" else "")
     )
     return Splits(rows, choice, reasons, title, facts)
 
@@ -209,10 +217,10 @@ def _one(
     place: str,
 ) -> Measured:
     on, split, x0 = candidate.on(task, start)
-    found = measure(on, split, x0, rates if len(split.w) else rates[:1])
-    loss = float(found.loss["valid"].sum() / measure.data.sizes("valid")[measure.clients].sum())
+    outcome = measure(on, split, x0, rates if len(split.w) else rates[:1])
+    loss = float(outcome.loss["valid"].sum() / measure.data.sizes("valid")[measure.clients].sum())
     tell(f"seed {measure.seed}: {candidate.name} ({place}), validation loss {loss:.4f}")
-    return found
+    return outcome
 
 
 def _row(
@@ -298,7 +306,7 @@ def choose(rows: list[dict[str, Any]], clients: int) -> tuple[str, list[str]]:
         reasons.append(_of_gradient(row, clients))
     if whole["gap"] < -whole["gap_error"]:
         reasons.append(
-            f"a whole model of its own for each client does better still ({whole['valid_loss']:.4f}"
+            f"a separate model for each client does better still ({whole['valid_loss']:.4f}"
             "): see finetune, ditto and local too"
         )
     return row["part"], reasons
@@ -324,17 +332,17 @@ def _against(row: dict[str, Any], none: dict[str, Any], whole: dict[str, Any]) -
 
 def _of_gradient(row: dict[str, Any], clients: int) -> str:
     """What the gradient that is left says (FFGG, section 4.3)."""
-    before, left, together = (
+    before, after, together = (
         row[k] for k in ("gradient_before", "gradient_left", "gradient_left_of_mean")
     )
-    share = left / before if before else 0.0
+    share = after / before if before else 0.0
     text = (
-        f"fine-tuning it takes the shared part's gradient from {before:.3g} to {left:.3g} per "
+        f"fine-tuning it takes the shared part's gradient from {before:.3g} to {after:.3g} per "
         f"client ({share:.0%}), {together:.3g} in the mean over clients"
     )
     if share < 0.05:
         return f"{text}: close to 0, so that the shared part will hardly move; less may do"
-    if together > 2 * left / math.sqrt(clients):
+    if together > 2 * after / math.sqrt(clients):
         return f"{text}: there is more for the shared part to learn from all of them"
     return f"{text}: what is left differs from client to client, a mean learns little of it"
 
@@ -375,7 +383,7 @@ class SplitCandidate:
         return adapted, split, torch.cat([x0, start[task.d :]])
 
 
-def candidates(task: Task, given: str, rank: int, kind: str) -> list[SplitCandidate]:
+def candidates(task: Task, text_list: str, rank: int, kind: str) -> list[SplitCandidate]:
     """Those that the user names, separated by semicolons, or all that the structure shows.
 
     >>> task = Task(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
@@ -386,29 +394,29 @@ def candidates(task: Task, given: str, rank: int, kind: str) -> list[SplitCandid
         raise SettingError(f"adapter: {kind!r} is not accepted; one of {', '.join(KINDS)}")
     rank = check("rank", rank, knob(4, "the inner width of added adapters; 0 = none", low=0), int)
     parts = task.layout.parts
-    texts = [text.strip() for text in given.split(";") if text.strip()] or _all(parts)
-    found: dict[bytes, SplitCandidate] = {}
+    texts = [text.strip() for text in text_list.split(";") if text.strip()] or _all(parts)
+    by_parameters: dict[bytes, SplitCandidate] = {}
     for text in texts:
         if "adapter" in text.split(",") and not parts.adapter:
             continue
         split = task.split(text)
-        if given and not len(split.theta):
+        if text_list and not len(split.theta):
             raise SettingError(
                 f"parts: {text!r} is not accepted; it is all of the model: nothing would be shared"
             )
         if not len(split.theta) or not len(split.w):
             continue
         key = split.w.cpu().numpy().tobytes()
-        first = found.get(key)
-        found[key] = SplitCandidate(text) if first is None else _also(first, text)
+        first = by_parameters.get(key)
+        by_parameters[key] = SplitCandidate(text) if first is None else _also(first, text)
     if rank and not parts.adapter:
-        found[b"adapter"] = SplitCandidate("adapter", (), rank, kind)
-    if not found:
+        by_parameters[b"adapter"] = SplitCandidate("adapter", (), rank, kind)
+    if not by_parameters:
         raise SettingError(
             "parts: this model has one layer alone, and no part of it could be shared while "
             "another is private; give it adapters (rank), or a model with several layers"
         )
-    return list(found.values())
+    return list(by_parameters.values())
 
 
 def _also(first: SplitCandidate, text: str) -> SplitCandidate:
@@ -458,7 +466,7 @@ class Measure:
     settings: Settings
     seed: int
     steps: int
-    random: bool = False  # whether the private part starts anew at random, as FFGG's does
+    random: bool = False  # whether the private part starts at random, as FFGG's does
 
     def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> Measured:
         """The rate with the least validation loss; what the gradient is at its end."""
@@ -471,15 +479,15 @@ class Measure:
             if loss < best or rate == rates[0]:
                 best, lr, x, valid = loss, rate, models, sums
         train = self._scores(task, Evaluator(task, self.data, "train"), x)
-        before, left, total = self._gradients(task, split, start, x)
-        chosen = self.clients
+        before, after, total = self._gradients(task, split, start, x)
+        clients = self.clients
         return Measured(
             lr,
-            {"train": train.loss[chosen], "valid": valid.loss[chosen]},
-            {"train": train.hits[chosen], "valid": valid.hits[chosen]},
+            {"train": train.loss[clients], "valid": valid.loss[clients]},
+            {"train": train.hits[clients], "valid": valid.hits[clients]},
             before,
-            left,
-            float((total / len(chosen)).norm()),
+            after,
+            float((total / len(clients)).norm()),
         )
 
     def _finetune(self, task: Task, split: Split, start: Tensor, lr: float) -> Tensor:
@@ -513,16 +521,16 @@ class Measure:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """||∇_θ f_m|| before and after, on all training data; and the sum of the F_m."""
         task = task.under(clip=0.0) if task.numerics.clip else task
-        before, left = [], []
+        before, after = [], []
         total = start.new_zeros(len(split.theta), dtype=torch.float64)
         longest = int(self.data.sizes("train")[self.clients].max())
         for at in torch.arange(len(self.clients)).split(self._at_once(task, longest)):
             there = start.expand(len(at), -1)
             before.append(self._shared(task, split, there, at).norm(dim=1).double())
             F = self._shared(task, split, models[at], at)
-            left.append(F.norm(dim=1).double())
+            after.append(F.norm(dim=1).double())
             total += F.double().sum(0)
-        return torch.cat(before).cpu(), torch.cat(left).cpu(), total
+        return torch.cat(before).cpu(), torch.cat(after).cpu(), total
 
     def _shared(self, task: Task, split: Split, x: Tensor, at: Tensor) -> Tensor:
         """∇_θ f_m(x_m) of these clients, on all their training data."""

@@ -47,9 +47,9 @@ FORMAT = 1  # of stored results: a change in what they mean makes the old ones v
 
 def _valid_by_client(result: Result) -> list[float]:
     """The figure that settings are chosen by, on every client's validation data."""
-    chosen = result.record.settings.get("metric")
+    metric = result.record.settings.get("metric")
     unknown = math.isnan(result.record.seeds[0].final["valid"]["accuracy"])
-    measure = chosen or ("loss" if unknown else "accuracy")
+    measure = metric or ("loss" if unknown else "accuracy")
     return [row[f"valid_{measure}"] for row in result.clients_table()]
 
 
@@ -72,8 +72,10 @@ class Stock:
     def federation(self, name: str) -> Federation:
         """Data by name; opened once per process."""
         if name not in self.opened:
-            found = self.data[name]
-            self.opened[name] = found.open() if isinstance(found, SharedData) else found
+            federation = self.data[name]
+            self.opened[name] = (
+                federation.open() if isinstance(federation, SharedData) else federation
+            )
         return self.opened[name]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +107,7 @@ class Setting:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def settings(self, seed: int) -> dict[str, Any]:
-        """Of the run with a seed. One thread by default: a result depends on no number of jobs."""
+        """Of one seed. One thread by default, so that results do not depend on `jobs`."""
         return {"threads": 1, **self.run, "seed": seed, "seeds": 1}
 
 
@@ -135,17 +137,17 @@ class Trial:
         """The run itself; `on_evaluate` as in `run`."""
         stock = common()
         assert isinstance(stock, Stock)
-        given = self.setting.settings(self.seed)
+        settings = self.setting.settings(self.seed)
         began = time.process_time()
         federation = stock.federation(self.setting.data)
         task = stock.tasks[self.setting.task]
         watched = GlobalRounds(task, federation) if GLOBAL in self.keep else None
         watch: dict[str, Any] = {"progress": False, "on_evaluate": watched or on_evaluate}
-        result = run(self.setting.method, task, federation, **watch, **given)
-        kept = {name: KEPT[name](result) for name in self.keep if name != GLOBAL}
+        result = run(self.setting.method, task, federation, **watch, **settings)
+        extras = {name: KEPT[name](result) for name in self.keep if name != GLOBAL}
         if watched:
-            kept[GLOBAL] = watched.rows
-        return {**result.summary(), **kept, "cpu_seconds": time.process_time() - began}
+            extras[GLOBAL] = watched.rows
+        return {**result.summary(), **extras, "cpu_seconds": time.process_time() - began}
 
 
 def _text(value: Any) -> str:
@@ -169,7 +171,7 @@ def sweep(
     watch: Watch | None = None,
     **settings: Unpack[RunSettings],
 ) -> Sweep:
-    """Every combination of a grid with every seed, as one job that can be stopped and gone on with.
+    """Every combination of a grid with every seed, as one resumable job.
 
     `grid` has names with values: fields of the methods (`lr`) or run settings (`sample`); a method
     that has no such field is run once for it. Methods are as in `compare`. Runs are spread over
@@ -186,8 +188,8 @@ def sweep(
     [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
     """
     whole, _ = read_task(task, federation)
-    given = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
-    rows = [Row.of(one) for one in given]
+    specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
+    rows = [Row.of(one) for one in specs]
     axes = read_axes(grid)
     for axis in axes:
         if axis.part in ("data", "model"):
@@ -201,9 +203,9 @@ def sweep(
     first = build(Settings, dict(settings), "run")
     common = {k: v for k, v in settings.items() if k not in ("seed", "seeds")}
     points = [
-        _setting(row.method, {**common, **row.own}, row.name or name_of(row.method), chosen)
+        _setting(row.method, {**common, **row.own}, row.name or name_of(row.method), choice)
         for row in rows
-        for chosen in combinations(axes, type(row.method))
+        for choice in combinations(axes, type(row.method))
     ]
     stock = Stock({"": federation}, {"": whole})
     title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
@@ -211,7 +213,14 @@ def sweep(
     manifest = {"grid": {axis.name: list(axis.values) for axis in axes}}
     seeds = range(first.seed, first.seed + first.seeds)
     return sweep_settings(
-        points, stock, seeds, jobs=jobs, directory=where, watch=watch, title=title, told=manifest
+        points,
+        stock,
+        seeds,
+        jobs=jobs,
+        directory=where,
+        watch=watch,
+        title=title,
+        manifest=manifest,
     )
 
 
@@ -232,18 +241,22 @@ def sweep_plans(
     tasks: dict[str, Task] = {}
     points = []
     for plan, kind in zip(plans, kinds, strict=True):
-        for chosen in combinations(axes, kind):
-            made = _changed(plan, chosen, kind)
-            data_name = repr((made.data, sorted(made.data_options.items())))
+        for choice in combinations(axes, kind):
+            varied_plan = _changed(plan, choice, kind)
+            data_name = repr((varied_plan.data, sorted(varied_plan.data_options.items())))
             if data_name not in data:
-                data[data_name] = made.make_data()
-            task_name = repr((data_name, made.model, made.model_options, made.loss))
+                data[data_name] = varied_plan.make_data()
+            task_name = repr(
+                (data_name, varied_plan.model, varied_plan.model_options, varied_plan.loss)
+            )
             if task_name not in tasks:
-                tasks[task_name] = made.make_task(data[data_name])
-            varied = {axis.name: value for axis, value in chosen.items()}
-            rest = {k: v for k, v in made.run_settings.items() if k not in ("seed", "seeds")}
+                tasks[task_name] = varied_plan.make_task(data[data_name])
+            varied = {axis.name: value for axis, value in choice.items()}
+            rest = {k: v for k, v in varied_plan.run_settings.items() if k not in ("seed", "seeds")}
             named = _named(plan)
-            points.append(Setting(made.make_method(), rest, data_name, task_name, named, varied))
+            points.append(
+                Setting(varied_plan.make_method(), rest, data_name, task_name, named, varied)
+            )
     stock = Stock(dict(data), tasks)
     one = next(iter(data.values()))
     title = f"{one.name}: {one.clients} clients" if len(data) == 1 else f"{len(data)} data sets"
@@ -260,25 +273,25 @@ def sweep_plans(
         directory=directory,
         watch=watch,
         title=title,
-        told=manifest,
+        manifest=manifest,
     )
 
 
 # -- settings ------------------------------------------------------------------------------------
 def _setting(
-    method: Method, run: Mapping[str, Any], name: str, chosen: Mapping[Axis, Any]
+    method: Method, run: Mapping[str, Any], name: str, choice: Mapping[Axis, Any]
 ) -> Setting:
-    fields = {a.key: v for a, v in chosen.items() if a.place(type(method)) == "method"}
-    more = {a.key: v for a, v in chosen.items() if a.place(type(method)) == "run"}
+    fields = {a.key: v for a, v in choice.items() if a.place(type(method)) == "method"}
+    more = {a.key: v for a, v in choice.items() if a.place(type(method)) == "run"}
     if fields:
         method = build(type(method), {**method.as_dict(), **fields}, name)
-    varied = {axis.name: value for axis, value in chosen.items()}
+    varied = {axis.name: value for axis, value in choice.items()}
     return Setting(method, {**run, **more}, "", "", name, varied)
 
 
-def _changed(plan: Plan, chosen: Mapping[Axis, Any], kind: type[Method]) -> Plan:
+def _changed(plan: Plan, choice: Mapping[Axis, Any], kind: type[Method]) -> Plan:
     parts: dict[str, dict[str, Any]] = {}
-    for axis, value in chosen.items():
+    for axis, value in choice.items():
         parts.setdefault(axis.place(kind), {})[axis.key] = value
     return dataclasses.replace(
         plan,
@@ -291,8 +304,8 @@ def _changed(plan: Plan, chosen: Mapping[Axis, Any], kind: type[Method]) -> Plan
 
 def _named(plan: Plan) -> str:
     """The method with the fields that were given for it."""
-    given = {**plan.method_fields, **plan.own}
-    return " ".join([plan.method, *(f"{name}={value}" for name, value in given.items())])
+    fields = {**plan.method_fields, **plan.own}
+    return " ".join([plan.method, *(f"{name}={value}" for name, value in fields.items())])
 
 
 # -- running -------------------------------------------------------------------------------------
@@ -305,37 +318,37 @@ def sweep_settings(
     directory: Path | None = None,
     watch: Watch | None = None,
     title: str = "",
-    told: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
     keep: Sequence[str] = (),
 ) -> Sweep:
     """The same for settings that are made already, each with every seed.
 
-    `told` is what the directory says of the sweep. With `keep`, the summary of every run has its
+    `manifest` describes the sweep in its directory. With `keep`, the summary of every run has its
     evaluated rounds ("by_round"), its clients ("by_client") or the global model in its evaluated
-    rounds ("global_by_round") beside its figures.
+    rounds ("global_by_round") besides its figures.
     """
     if not len(seeds):
         raise SettingError("seeds: 0 is not accepted; at least one")
     workers = _workers(points, jobs)
     trials = _trials(points, stock, seeds, tuple(keep))
-    done = Sweep({}, title=title)
+    results = Sweep({}, title=title)
     with (
-        folder_for(directory, told or {}) as path,
+        folder_for(directory, manifest or {}) as path,
         shared_by(stock, workers, trials) as share,
         watch(trials) if watch else nullcontext() as bar,
     ):
 
         def failed(trial: Trial, error: Exception) -> None:
-            done.failed[trial] = f"{type(error).__name__}: {error}"
+            results.failed[trial] = f"{type(error).__name__}: {error}"
             if bar:
-                bar.failed(trial, done.failed[trial])
+                bar.failed(trial, results.failed[trial])
 
         report = bar.report if bar else None
-        done.summaries = finish(trials, path, workers, report, share, failed)
+        results.summaries = finish(trials, path, workers, report, share, failed)
     if directory is not None:
         with on_disk("the table"):
-            done.write(directory)
-    return done
+            results.write(directory)
+    return results
 
 
 def _workers(points: Sequence[Setting], jobs: int) -> int:
@@ -345,8 +358,8 @@ def _workers(points: Sequence[Setting], jobs: int) -> int:
         return jobs or os.cpu_count() or 1
     if jobs > 1 and not all(s.address for s in settings):
         raise SettingError(
-            f"jobs: {jobs} is not accepted with hosts on Ray that each run would start anew; 1, or "
-            "the address of a cluster"
+            f"jobs must be 1 with hosts on Ray that each run would start itself, got {jobs}; or "
+            "give the address of a cluster"
         )
     return jobs or 1
 
@@ -354,8 +367,8 @@ def _workers(points: Sequence[Setting], jobs: int) -> int:
 def _trials(
     points: Sequence[Setting], stock: Stock, seeds: Sequence[int], keep: tuple[str, ...]
 ) -> list[Trial]:
-    """Every setting with every seed, each once; all that is wrong is said before the first run."""
-    found: dict[str, Trial] = {}
+    """Every setting with every seed, each once; errors are raised before the first run."""
+    trials: dict[str, Trial] = {}
     with warnings_once():
         for point in points:
             federation, task = stock.federation(point.data), stock.tasks[point.task]
@@ -366,8 +379,8 @@ def _trials(
             digest = point.digest(task, federation)
             for seed in seeds:
                 trial = Trial(point, seed, digest, keep)
-                found.setdefault(trial.key(), trial)
-    return list(found.values())
+                trials.setdefault(trial.key(), trial)
+    return list(trials.values())
 
 
 @contextmanager

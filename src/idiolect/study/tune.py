@@ -39,7 +39,7 @@ from .sweep import Stock, Watch
 from .tpe import need_optuna, study_search
 from .tuning import Tuned
 
-TRIALS = 50  # in a space, unless told
+TRIALS = 50  # in a space, by default
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class How:
         if self.space is None:
             return {c.name: derived_space(c.kind, c.given) for c in contenders}
         whole = read_space(self.space, [c.kind for c in contenders])
-        found = {}
+        spaces = {}
         for c in contenders:
             mine = {name: e for name, e in whole.items() if Axis(name, ()).place(c.kind)}
             if not mine:
                 raise SettingError(f"space: nothing in it is a field of {c.name}")
-            found[c.name] = mine
-        return found
+            spaces[c.name] = mine
+        return spaces
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for the directory of a tuning; the inverse is `How.read`."""
@@ -99,13 +99,13 @@ class How:
             "criterion": str,
             "search_seeds": int,
         }
-        given = {name: saved.get(name) for name in hints}
+        fields = {name: saved.get(name) for name in hints}
         try:
-            expect_fields(given, hints)
+            expect_fields(fields, hints)
         except ValueError as error:
             raise SettingError(f"{where}: {error}") from None
-        given |= {"grid": None} if given["trials"] else {"trials": None}
-        return read_how(**given)  # type: ignore[arg-type]
+        fields |= {"grid": None} if fields["trials"] else {"trials": None}
+        return read_how(**fields)  # type: ignore[arg-type]
 
 
 def read_how(
@@ -128,13 +128,13 @@ def read_how(
             raise SettingError(f"{name}: {number!r} is not accepted; a whole number >= 1")
     if grid is not None and (space is not None or trials):
         raise SettingError(
-            "grid: it is not accepted beside a space or trials; a grid is tried out as a whole"
+            "grid: not accepted together with a space or trials; a grid is tried as a whole"
         )
     texts = [grid] if isinstance(grid, str) else grid
     if space is not None or trials:
-        given = None if space is None else _plain_space(space)
+        entries = None if space is None else _plain_space(space)
         return How(
-            space=given,
+            space=entries,
             trials=trials or TRIALS,
             criterion=criterion,
             search_seeds=search_seeds,
@@ -148,8 +148,8 @@ def read_how(
             return How(str(named[0]), criterion=criterion, search_seeds=search_seeds)
         if named:
             raise SettingError(
-                f"grid: {named[0]!r} is not accepted beside another one; either the grid of a "
-                f"paper ({', '.join((ANY, *papers()))}) or your own, NAME=VALUE,VALUE,..."
+                f"grid: {named[0]!r} is not accepted together with another one; either the grid "
+                f"of a paper ({', '.join((ANY, *papers()))}) or your own, NAME=VALUE,VALUE,..."
             )
     axes = tuple(read_axes(texts))
     if not axes:
@@ -164,7 +164,7 @@ def read_how(
 
 
 def _plain_space(space: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """The space by value: a file may change before a tuning goes on."""
+    """The space by value: a file may change before a tuning is resumed."""
     return dict(space) if isinstance(space, Mapping) else read_file(Path(space))
 
 
@@ -201,10 +201,11 @@ def tune(
     Settings are chosen by the validation data of `search_seeds` seeds from `seed` on, by
     `criterion`: the chosen metric (accuracy, or the loss of a regression) "pooled" over all
     samples, as a mean over "clients", or over the worst tenth of them, "worst10". The search has no
-    test data. The final run has the `seeds` that come after, with Local at equal gradients beside.
+    test data. The final run has the `seeds` that come after, and includes Local at equal
+    gradients.
 
     The grid is spread over `jobs` processes (0: as many as cores); trials come one after the
-    other unless jobs are given. With a directory, a tuning that was stopped goes on where it was.
+    other unless jobs are given. With a directory, an interrupted tuning is resumed.
 
     >>> import torch
     >>> import idiolect as il
@@ -216,13 +217,13 @@ def tune(
     (0.3, 1, [0.3, 0.001])
     """
     whole, _ = read_task(task, federation)
-    given = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
+    specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
     how = read_how(grid, space, trials, criterion, search_seeds)
-    contenders = read_contenders(given, dict(settings))
-    told = [c.name if c.base is None else label_of(c.base) for c in contenders]
+    contenders = read_contenders(specs, dict(settings))
+    names = [c.name if c.base is None else label_of(c.base) for c in contenders]
     where = None if directory is None else Path(directory)
-    chosen = repr(build(Settings, dict(settings), "run"))
-    manifest = {"methods": told, "settings": chosen, "data": federation.fingerprint()}
+    run_settings = repr(build(Settings, dict(settings), "run"))
+    manifest = {"methods": names, "settings": run_settings, "data": federation.fingerprint()}
     work = Work(contenders, whole, federation, how, dict(settings), jobs, where, watch, follow)
     return work.run(manifest)
 
@@ -278,8 +279,8 @@ class Work:
                 for i, c in enumerate(self.contenders)
             }
         else:
-            found = self._grid(seeds["search"])
-            searches = dict.fromkeys((c.name for c in self.contenders), found)
+            search_result = self._grid(seeds["search"])
+            searches = dict.fromkeys((c.name for c in self.contenders), search_result)
         fresh = {"seed": seeds["final"][0], "seeds": first.seeds}
         settings = {"threads": 1, **self.settings, **fresh}  # computed as in the search
         tuned = Tuned(self.contenders, searches, seeds, settings, Comparison([], []))
@@ -348,7 +349,7 @@ class Work:
             )
 
     def _begin(self, manifest: Mapping[str, Any]) -> None:
-        """The directory says what is tuned; it goes on with the same tuning only."""
+        """Describe the tuning in its directory; only the same tuning is resumed there."""
         if self.directory is None:
             return
         path = self.directory / TUNING

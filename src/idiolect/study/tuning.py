@@ -1,4 +1,4 @@
-"""What a tuning found."""
+"""The result of a tuning: its tables, files and plain data."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Tuned:
     @property
     def chosen(self) -> dict[str, tuple[Method, dict[str, Any]]]:
         """The best settings of every method: the method, and the settings of its run."""
-        found = {}
+        choices = {}
         for contender in self.contenders:
             best = self.searches[contender.name].best(contender.name)
             own = {**contender.own, **contender.points[best].run}
-            found[contender.name] = (best.method, {**self.settings, **own})
-        return found
+            choices[contender.name] = (best.method, {**self.settings, **own})
+        return choices
 
     @property
     def winner(self) -> str:
@@ -84,7 +84,7 @@ class Tuned:
 
     @property
     def importance(self) -> dict[str, dict[str, float]]:
-        """How much each field matters, for every method; {} where it cannot be told."""
+        """How much each field matters, for every method; {} where it cannot be estimated."""
         return {name: self.searches[name].importance(name) for name in self.names}
 
     @property
@@ -95,13 +95,13 @@ class Tuned:
     @property
     def cost(self) -> Cost:
         """Of the search; the final run says its own."""
-        found = list(dict.fromkeys(self.searches[name] for name in self.names))
-        return sum((search.cost for search in found[1:]), found[0].cost)
+        searches = list(dict.fromkeys(self.searches[name] for name in self.names))
+        return sum((search.cost for search in searches[1:]), searches[0].cost)
 
     def rows(self) -> list[dict[str, Any]]:
         """A line per setting that was tried, the best of each method first."""
-        found = dict.fromkeys(self.searches[name] for name in self.names)
-        return [row for search in found for row in search.rows()]
+        searches = dict.fromkeys(self.searches[name] for name in self.names)
+        return [row for search in searches for row in search.rows()]
 
     def table(self, width: int = 80) -> Table:
         """The best settings of every method and those that are as good, at most ten of each."""
@@ -204,8 +204,8 @@ class Tuned:
             )
             shares = search.importance(name)
             if shares:
-                told = ", ".join(f"{field} {100 * s:.0f} %" for field, s in shares.items())
-                lines.append(f"  what matters: {told} of the variance over settings")
+                listing = ", ".join(f"{field} {100 * s:.0f} %" for field, s in shares.items())
+                lines.append(f"  what matters: {listing} of the variance over settings")
         lines.append(f"cost of the search: {self.cost}")
         return lines
 
@@ -221,10 +221,10 @@ if TYPE_CHECKING:
 
 def heading(criterion: Criterion, seeds: Mapping[str, Sequence[int]]) -> str:
     """What was done, in a line."""
-    told = {what: ", ".join(map(str, some)) for what, some in seeds.items()}
+    seed_lists = {what: ", ".join(map(str, some)) for what, some in seeds.items()}
     return (
-        f"chosen by {criterion} of seed {told['search']}; "
-        f"final run on test data with seed {told['final']}"
+        f"chosen by {criterion} of seed {seed_lists['search']}; "
+        f"final run on test data with seed {seed_lists['final']}"
     )
 
 
@@ -283,14 +283,14 @@ def settings_text(
     run: Mapping[str, Any],
     plan: Plan | None,
     why: str,
-    told: Collection[str] = (),
+    shown_fields: Collection[str] = (),
 ) -> str:
     """[method] and [run]; [data], [model] and [task] too where they have names.
 
-    `told`: fields of the method that stand there even where they have their default.
+    `shown_fields`: fields of the method that are written even at their default.
     """
     sections = {
-        "method": {"name": name, **_changed(name, method, told)},
+        "method": {"name": name, **_changed(name, method, shown_fields)},
         "run": _typed_run(run),
     }
     if plan is not None:
@@ -307,14 +307,14 @@ def settings_text(
     return comment + toml_sections(sections)
 
 
-def _changed(name: str, method: Method, told: Collection[str]) -> dict[str, Any]:
-    """The fields that are told, and those that differ from what the name alone gives."""
+def _changed(name: str, method: Method, shown_fields: Collection[str]) -> dict[str, Any]:
+    """The fields to show, and those that differ from what the name alone gives."""
     fixed = METHODS.find(name)[1] if name in METHODS.known() else {}
     values = method.as_dict()
     return {
         f.name: values[f.name]
         for f in dataclasses.fields(method)
-        if f.name in told
+        if f.name in shown_fields
         or (f.metadata and getattr(method, f.name) != fixed.get(f.name, f.default))
     }
 
@@ -322,17 +322,17 @@ def _changed(name: str, method: Method, told: Collection[str]) -> dict[str, Any]
 def _typed_run(run: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as given, in their types; but for targets, which would stop the run."""
     values = build(Settings, dict(run), "run").as_dict()
-    told = [name for name in run if name not in ("target_value",)]
-    return {name: values[name] for name in told if values[name] is not None}
+    names = [name for name in run if name not in ("target_value",)]
+    return {name: values[name] for name in names if values[name] is not None}
 
 
-def _typed(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in the types of their fields: the command line has them as text."""
-    known = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-    kinds = kinds_of(cls) if known else {}
+    fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    kinds = kinds_of(cls) if fields else {}
     return {
-        name: written(known[name], check(name, value, known[name], kinds[name]))
-        if name in known and known[name].metadata
+        name: written(fields[name], check(name, value, fields[name], kinds[name]))
+        if name in fields and fields[name].metadata
         else value
-        for name, value in given.items()
+        for name, value in options.items()
     }

@@ -216,13 +216,13 @@ def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line
     """Each client's one constant answer, on the same held-out samples; None without a meaning."""
     total, samples = 0.0, 0
     for seed in range(1 if holdout.kind == GIVEN else seeds):
-        federation, held = holdout.under(seed)
+        federation, held_out = holdout.under(seed)
         scores = trivial(federation, loss, split="valid")
         value = math.nan if scores is None else summarise(scores)[metric]
         if math.isnan(value):
             return None
-        total += value * len(held)
-        samples += len(held)
+        total += value * len(held_out)
+        samples += len(held_out)
     blank = dict.fromkeys(("gain", "low", "high", "bytes"))
     return {
         "label": "majority class" if holdout.data.classes else "training mean",

@@ -75,17 +75,17 @@ def advise(
         )
     whole, note = read_task(task, read_federation(federation))
     options = AdviceOptions(quick, gradients, tie, validation)
-    given = dict(settings)
-    refuse(given)
-    chosen = build(Settings, {"seeds": options.seeds, **given}, "run")
+    user_settings = dict(settings)
+    refuse(user_settings)
+    run_settings = build(Settings, {"seeds": options.seeds, **user_settings}, "run")
     if directory is not None:
         refuse_advice(Path(directory))
     rows = _rows(methods or options.personal)
-    metric = chosen.metric or ("accuracy" if federation.classes else "loss")
-    holdout = Holdout.of(federation, options.validation, chosen.seed)
-    with _reporting(progress) as report, torch_threads(chosen.threads), warnings_once():
-        steps = TrainingCounter(report, len(rows), chosen.seeds, options.splits)
-        work = Work(federation, whole, options, chosen, given, holdout, metric, steps)
+    metric = run_settings.metric or ("accuracy" if federation.classes else "loss")
+    holdout = Holdout.of(federation, options.validation, run_settings.seed)
+    with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
+        steps = TrainingCounter(report, len(rows), run_settings.seeds, options.splits)
+        work = Work(federation, whole, options, run_settings, user_settings, holdout, metric, steps)
         advice = work.advice(rows, [note] if note else [])
     if directory is not None:
         advice.save(directory)
@@ -142,8 +142,8 @@ class Work:
             del values[label]
             self.notes.append(f"{label} is left out: its models diverge under some seed")
         if LOCAL not in values:
-            said = "Cannot tell: Local's own models diverge at every step size that was tried."
-            return self._advice(Decision(UNDECIDED, 1.0), said)
+            reason = "Cannot tell: Local's own models diverge at every step size that was tried."
+            return self._advice(Decision(UNDECIDED, 1.0), reason)
         return self._judged([c for c in candidates if c.label in values], values)
 
     # -- trainings -------------------------------------------------------------------------------
@@ -196,16 +196,16 @@ class Work:
     def _judged(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
         alone = values[LOCAL]
         repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
-        held = Held(self.holdout.owner, self.federation.clients, repeated, counted)
+        samples = Held(self.holdout.owner, self.federation.clients, repeated, counted)
         federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
-        level = held.joint_level([values[label] - alone for label in federated])
-        gains = {label: held.gain(values[label] - alone, level) for label in federated}
+        level = samples.joint_level([values[label] - alone for label in federated])
+        gains = {label: samples.gain(values[label] - alone, level) for label in federated}
         tie = self.options.tie
         if self.metric == "loss":
             tie *= abs(float(np.nanmean(alone)))
 
         def worse(one: str, other: str) -> bool:
-            return held.gain(values[one] - values[other]).high < 0
+            return samples.gain(values[one] - values[other]).high < 0
 
         compared = [
             Compared(c.label, gains[c.label], c.bytes, c.personal) for c in federated.values()
@@ -218,25 +218,25 @@ class Work:
         by = decision.choice
         if by not in federated:
             by = max(gains, key=lambda label: gains[label].mean)
-        said = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
+        lines = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
         trained = int((self.holdout.data.sizes("train") > 0).sum())
         heard = self.chosen.sample or trained
-        chosen = federated[by]
-        said.append(words.cost(by, chosen.bytes_up, chosen.bytes_down, heard, trained))
-        found = ""
+        candidate = federated[by]
+        lines.append(words.cost(by, candidate.bytes_up, candidate.bytes_down, heard, trained))
+        winner = ""
         if "fedavg" in federated:
-            fedavg = held.gain(values["fedavg"] - alone)
-            found = alternative(fedavg)
-            said.append(words.alternative(found, fedavg, self.metric))
+            fedavg = samples.gain(values["fedavg"] - alone)
+            winner = alternative(fedavg)
+            lines.append(words.alternative(winner, fedavg, self.metric))
         spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
         if spread is not None:
-            said.append(words.threshold(spread, found))
-        clients = client_gains(values[by] - alone, held, self.federation.ids)
-        said.append(words.clients(clients, by))
+            lines.append(words.threshold(spread, winner))
+        clients = client_gains(values[by] - alone, samples, self.federation.ids)
+        lines.append(words.clients(clients, by))
         return self._advice(
             decision,
-            *said,
-            alternative=found,
+            *lines,
+            alternative=winner,
             tie=tie,
             table=table,
             clients=clients,
@@ -289,12 +289,12 @@ class Work:
             rows = result.session().hosts[0].all_rows()["x"]
             trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
             self.steps.add("halves for R²")
-        found = heterogeneity(trained, bound, s.seed)
-        if found is None:
+        estimate = heterogeneity(trained, bound, s.seed)
+        if estimate is None:
             self.notes.append(
                 "R² is not estimated: it takes two clients with four training samples or more"
             )
-        return found
+        return estimate
 
     def _advice(self, decision: Decision, *said: str, **more: Any) -> Advice:
         f = self.federation

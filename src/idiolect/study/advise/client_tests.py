@@ -46,30 +46,30 @@ class ClientGain:
         }
 
 
-def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[ClientGain]:
+def client_gains(d: np.ndarray, samples: Held, ids: tuple[ClientId, ...]) -> list[ClientGain]:
     """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
     from scipy.special import bdtr, stdtr, stdtrit
     from scipy.stats import false_discovery_control
 
-    seen = ~np.isnan(d).all(axis=0)
-    owner = held.owner[seen]
-    each = np.nanmean(d[:, seen], axis=0) if seen.any() else np.zeros(0)
-    count, mean, variance = by_client(each, owner, held.clients)
-    seeds = np.maximum(_seeds(d, held), 1)
-    trainings = held.training_variance(d) / seeds
+    ever_held_out = ~np.isnan(d).all(axis=0)
+    owner = samples.owner[ever_held_out]
+    each = np.nanmean(d[:, ever_held_out], axis=0) if ever_held_out.any() else np.zeros(0)
+    count, mean, variance = by_client(each, owner, samples.clients)
+    seeds = np.maximum(_seeds(d, samples), 1)
+    trainings = samples.training_variance(d) / seeds
     enough = count >= CLIENT_SAMPLES
     freedom = np.maximum(count - 1, 1)
     error = np.sqrt(variance / np.maximum(count, 1) + trainings)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stdtr(freedom, -np.abs(mean) / error)
     p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
-    if held.counted:
-        better = np.bincount(owner[each > 0], minlength=held.clients)
-        worse = np.bincount(owner[each < 0], minlength=held.clients)
+    if samples.counted:
+        better = np.bincount(owner[each > 0], minlength=samples.clients)
+        worse = np.bincount(owner[each < 0], minlength=samples.clients)
         differ = better + worse
         sign_test = np.minimum(1.0, 2 * bdtr(np.minimum(better, worse), differ, 0.5))
         p = np.where(differ > 0, np.maximum(p, sign_test), 1.0)
-    called = np.zeros(held.clients, dtype=bool)
+    called = np.zeros(samples.clients, dtype=bool)
     if enough.any():
         called[enough] = false_discovery_control(p[enough]) <= LEVEL
     half = np.where(enough, stdtrit(freedom, 1 - LEVEL / 2) * error, math.inf)
@@ -81,13 +81,13 @@ def client_gains(d: np.ndarray, held: Held, ids: tuple[ClientId, ...]) -> list[C
             float(half[k]),
             (GAINS if mean[k] > 0 else LOSES) if called[k] else INCONCLUSIVE,
         )
-        for k in range(held.clients)
+        for k in range(samples.clients)
     ]
 
 
-def _seeds(d: np.ndarray, held: Held) -> np.ndarray:
+def _seeds(d: np.ndarray, samples: Held) -> np.ndarray:
     """Under how many seeds each client had a sample held out."""
     return sum(
-        (np.bincount(held.owner[~np.isnan(row)], minlength=held.clients) > 0 for row in d),
-        start=np.zeros(held.clients, dtype=np.int64),
+        (np.bincount(samples.owner[~np.isnan(row)], minlength=samples.clients) > 0 for row in d),
+        start=np.zeros(samples.clients, dtype=np.int64),
     )

@@ -61,16 +61,16 @@ def decide(
     able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
     if able:
         most = max(c.gain.mean for c in able)
-        chosen = min(
+        choice = min(
             (c for c in able if c.gain.mean >= most - tie),
             key=lambda c: (c.bytes, -c.gain.low),
         )
-        if not chosen.personal:
-            own = [c for c in able if c.personal and c.bytes <= chosen.bytes]
-            own = [c for c in own if not worse(c.label, chosen.label)]
-            chosen = max(own, key=lambda c: c.gain.low, default=chosen)
-        together = LEVEL / chosen.gain.level  # the equivalent number of independent comparisons
-        return Decision(chosen.label, min(1.0, 2 * together * chosen.gain.above(0.0)))
+        if not choice.personal:
+            own = [c for c in able if c.personal and c.bytes <= choice.bytes]
+            own = [c for c in own if not worse(c.label, choice.label)]
+            choice = max(own, key=lambda c: c.gain.low, default=choice)
+        together = LEVEL / choice.gain.level  # the equivalent number of independent comparisons
+        return Decision(choice.label, min(1.0, 2 * together * choice.gain.above(0.0)))
     hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
     if hopes:
         return Decision(UNDECIDED, 1.0, hopes)

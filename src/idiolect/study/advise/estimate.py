@@ -78,9 +78,9 @@ class Held:
 
     def gain(self, d: np.ndarray, level: float = LEVEL) -> Gain:  # d[seeds, n]
         """The mean of paired differences; NaN where a sample was not held out."""
-        seen = ~np.isnan(d).all(axis=0)
-        owner = self.owner[seen]
-        each = _mean(d[:, seen])  # over seeds
+        ever_held_out = ~np.isnan(d).all(axis=0)
+        owner = self.owner[ever_held_out]
+        each = _mean(d[:, ever_held_out])  # over seeds
         mean = float(each.mean()) if len(each) else math.nan
         if len(each) < HELD_OUT_SAMPLES:
             return Gain(mean, math.nan, 0, level)
@@ -110,13 +110,13 @@ class Held:
         """
         if len(differences) < 2:
             return LEVEL
-        seen = ~np.any([np.isnan(d).all(axis=0) for d in differences], axis=0)
-        each = np.array([_mean(d[:, seen]) for d in differences])  # [candidates, n]
-        count, _, _ = by_client(each[0], self.owner[seen], self.clients)
+        ever_held_out = ~np.any([np.isnan(d).all(axis=0) for d in differences], axis=0)
+        each = np.array([_mean(d[:, ever_held_out]) for d in differences])  # [candidates, n]
+        count, _, _ = by_client(each[0], self.owner[ever_held_out], self.clients)
         m = int((count > 0).sum())
         freedom = m - 1
         if m >= MANY:
-            means = [by_client(row, self.owner[seen], self.clients)[1] for row in each]
+            means = [by_client(row, self.owner[ever_held_out], self.clients)[1] for row in each]
             each = np.array(means)[:, count > 0]
         else:
             freedom = int(count.sum()) - m
@@ -128,11 +128,11 @@ class Held:
         """The variance of the gain from training to training, and its degrees of freedom."""
         means, samples = [], []
         for row in d:
-            seen = ~np.isnan(row)
-            if not seen.any():
+            held_out = ~np.isnan(row)
+            if not held_out.any():
                 continue
-            count, _, spread = by_client(row[seen], self.owner[seen], self.clients)
-            means.append(row[seen].mean())
+            count, _, spread = by_client(row[held_out], self.owner[held_out], self.clients)
+            means.append(row[held_out].mean())
             within = pooled(count, spread)
             share = count / count.sum()
             samples.append(float((share**2 * within / np.maximum(count, 1)).sum()))
@@ -151,8 +151,8 @@ class Held:
         means = np.full((len(d), self.clients), math.nan)
         samples = np.full((len(d), self.clients), math.nan)
         for s, row in enumerate(d):
-            seen = ~np.isnan(row)
-            count, of_client, spread = by_client(row[seen], self.owner[seen], self.clients)
+            held_out = ~np.isnan(row)
+            count, of_client, spread = by_client(row[held_out], self.owner[held_out], self.clients)
             means[s] = np.where(count > 0, of_client, math.nan)
             samples[s] = np.where(count > 0, pooled(count, spread) / np.maximum(count, 1), math.nan)
         several = (~np.isnan(means)).sum(0) > 1
@@ -185,18 +185,18 @@ def pooled(count: np.ndarray, variance: np.ndarray) -> np.ndarray:
 def satterthwaite(*parts: tuple[float, int]) -> float:
     """Degrees of freedom of a sum of variances that have some each."""
     total = sum(variance for variance, _ in parts)
-    known = [(variance, freedom) for variance, freedom in parts if freedom > 0]
-    if not known or any(variance > 0 and freedom <= 0 for variance, freedom in parts):
+    estimated = [(variance, freedom) for variance, freedom in parts if freedom > 0]
+    if not estimated or any(variance > 0 and freedom <= 0 for variance, freedom in parts):
         return 0.0
     if not total:
-        return float(known[0][1])
-    return float(total**2 / sum(variance**2 / freedom for variance, freedom in known))
+        return float(estimated[0][1])
+    return float(total**2 / sum(variance**2 / freedom for variance, freedom in estimated))
 
 
 def _mean(d: np.ndarray) -> np.ndarray:
     """The mean over seeds, of those under which a sample was held out."""
-    held = ~np.isnan(d)
-    return np.where(held, d, 0).sum(0) / held.sum(0)
+    held_out = ~np.isnan(d)
+    return np.where(held_out, d, 0).sum(0) / held_out.sum(0)
 
 
 def _joint_level(correlation: np.ndarray, freedom: int, draws: int = 200_000) -> float:

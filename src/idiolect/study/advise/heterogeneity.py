@@ -77,32 +77,32 @@ def heterogeneity(
     """
     sizes = trained[0][1].sizes("train").view(-1, 2).sum(1)
     sound = [torch.isfinite(x).all(1).view(-1, 2).all(1) for x, _ in trained]
-    chosen = ((sizes >= LEAST) & torch.stack(sound).all(0)).nonzero().flatten()
-    if len(chosen) < 2:
+    clients = ((sizes >= LEAST) & torch.stack(sound).all(0)).nonzero().flatten()
+    if len(clients) < 2:
         return None
-    p = (sizes[chosen] / sizes[chosen].sum()).double()
-    found = [_one_split(x, halves, chosen, p, task, seed) for x, halves in trained]
-    plain = torch.stack([one for one, _ in found]).mean(0)
-    by_risk = [risk for _, risk in found if risk is not None]
-    norm = "risk" if len(by_risk) == len(found) else "plain"
+    p = (sizes[clients] / sizes[clients].sum()).double()
+    splits = [_one_split(x, halves, clients, p, task, seed) for x, halves in trained]
+    plain = torch.stack([one for one, _ in splits]).mean(0)
+    by_risk = [risk for _, risk in splits if risk is not None]
+    norm = "risk" if len(by_risk) == len(splits) else "plain"
     weighed = torch.stack(by_risk).mean(0) if norm == "risk" else plain
     alone = 1 - float((p**2).sum())
     r2, noise = (float((p * v).sum()) for v in plain)
     ratio, low, high = _ratio(weighed[0], alone * weighed[1], p, seed)
-    constant = alone * noise * float(sizes[chosen].sum()) / len(chosen)
-    return Heterogeneity(r2, alone * noise, constant, ratio, low, high, norm, len(chosen))
+    constant = alone * noise * float(sizes[clients].sum()) / len(clients)
+    return Heterogeneity(r2, alone * noise, constant, ratio, low, high, norm, len(clients))
 
 
 def _one_split(
-    x: Tensor, halves: Federation, chosen: Tensor, p: Tensor, task: Task, seed: int
+    x: Tensor, halves: Federation, clients: Tensor, p: Tensor, task: Task, seed: int
 ) -> tuple[Tensor, Tensor | None]:
     """Each client's part of R^2 and V: [2, m], in the plain norm and, where there is one, H's."""
-    pairs = x.double().view(-1, 2, x.shape[-1])[chosen]
+    pairs = x.double().view(-1, 2, x.shape[-1])[clients]
     mean = (p.view(-1, 1, 1) * pairs).sum(0)  # a_avg, b_avg
     away = pairs - mean
     apart = pairs[:, 0] - pairs[:, 1]
     plain = torch.stack([_products(away[:, 0], away[:, 1]), _products(apart, apart) / 4])
-    return plain, _by_risk(task, halves, chosen, mean.mean(0), away, apart, seed)
+    return plain, _by_risk(task, halves, clients, mean.mean(0), away, apart, seed)
 
 
 def _products(u: Tensor, v: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def _products(u: Tensor, v: Tensor) -> Tensor:
 def _by_risk(
     task: Task,
     halves: Federation,
-    chosen: Tensor,
+    clients: Tensor,
     at: Tensor,  # [d]: the mean of all models
     away: Tensor,  # [m, 2, d]
     apart: Tensor,  # [m, d]
@@ -124,12 +124,12 @@ def _by_risk(
     rows = max(1, AT_ONCE // (task.d + longest * values))
     parts = []
     try:
-        for at_once in torch.arange(len(chosen)).split(rows):
+        for at_once in torch.arange(len(clients)).split(rows):
             both = [
                 _hessians(
                     task,
                     halves,
-                    2 * chosen[at_once] + half,
+                    2 * clients[at_once] + half,
                     at,
                     away[at_once],
                     apart[at_once],
@@ -140,8 +140,8 @@ def _by_risk(
             parts.append(torch.stack(both).mean(0))  # H_i is that of both halves
     except (SettingError, RuntimeError, NotImplementedError):
         return None  # dropout, running statistics, or a layer without second derivatives
-    found = torch.cat(parts, dim=1)
-    return found if bool(torch.isfinite(found).all()) else None
+    products = torch.cat(parts, dim=1)
+    return products if bool(torch.isfinite(products).all()) else None
 
 
 def _hessians(
@@ -178,9 +178,9 @@ def _ratio(between: Tensor, noise: Tensor, p: Tensor, seed: int) -> tuple[float,
     words = streams.bits(streams.keys(seed, "advise bootstrap"), 0, RESAMPLES * len(a))
     drawn = streams.below(words, np.array(len(a))).reshape(RESAMPLES, len(a))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = a[drawn].sum(1) / b[drawn].sum(1)
-    found = found[np.isfinite(found)]
-    if b.sum() <= 0 or len(found) < RESAMPLES / 2:
+        ratios = a[drawn].sum(1) / b[drawn].sum(1)
+    ratios = ratios[np.isfinite(ratios)]
+    if b.sum() <= 0 or len(ratios) < RESAMPLES / 2:
         return math.nan, -math.inf, math.inf
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(ratios, [0.025, 0.975])
     return float(a.sum() / b.sum()), float(low), float(high)

@@ -94,10 +94,10 @@ class Holdout:
 
     def mask(self, seeds: int) -> np.ndarray:  # -> bool[seeds, n]
         """Which samples are held out under each of some seeds."""
-        held = np.zeros((seeds, self.samples), dtype=bool)
+        mask = np.zeros((seeds, self.samples), dtype=bool)
         for seed in range(seeds):
-            held[seed, self.held(seed)] = True
-        return held
+            mask[seed, self.held(seed)] = True
+        return mask
 
     def under(self, seed: int) -> tuple[Federation, np.ndarray]:
         """The federation whose validation samples are held out under a seed, counted from 0.
@@ -106,18 +106,18 @@ class Holdout:
         """
         if self.kind == GIVEN:
             return self.data, np.arange(self.samples)
-        held = self.mask(seed + 1)[seed]
-        at = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])
-        kept = _rows(self.data, torch.from_numpy(self._order[at]))
+        held_out = self.mask(seed + 1)[seed]
+        at = np.concatenate([np.flatnonzero(~held_out), np.flatnonzero(held_out)])
+        subset = _rows(self.data, torch.from_numpy(self._order[at]))
         offsets = {}
         start = 0
-        for split, mask in (("train", ~held), ("valid", held)):
+        for split, mask in (("train", ~held_out), ("valid", held_out)):
             sizes = np.bincount(self.owner[mask], minlength=self.data.clients)
             ends = start + np.concatenate([[0], sizes.cumsum()])
             offsets[split] = torch.from_numpy(ends)
             start = int(ends[-1])
         offsets["test"] = torch.full((self.data.clients + 1,), start)
-        return replace(kept, offsets=offsets), np.flatnonzero(held)
+        return replace(subset, offsets=offsets), np.flatnonzero(held_out)
 
     def halves(self, seed: int) -> Federation:
         """Twice as many clients: each one's training samples in two random halves.
@@ -130,11 +130,11 @@ class Holdout:
         rank = _ranks(data, owner, sizes, seed, "halves")
         new = 2 * owner + rank % 2
         order = np.argsort(new, kind="stable")
-        kept = _rows(data, torch.from_numpy(order))
+        subset = _rows(data, torch.from_numpy(order))
         ends = np.concatenate([[0], np.bincount(new, minlength=2 * data.clients).cumsum()])
         none = torch.full((len(ends),), int(ends[-1]))
         offsets = {"train": torch.from_numpy(ends), "valid": none, "test": none}
-        return replace(kept, offsets=offsets, ids=tuple(range(2 * data.clients)), name="halves")
+        return replace(subset, offsets=offsets, ids=tuple(range(2 * data.clients)), name="halves")
 
 
 def _ranks(

@@ -123,12 +123,12 @@ class Trainer:
         if (power, seed) in candidate.found:
             return
         result = self._run(candidate, candidate.method(power), seed, candidate.rounds)
-        _, held = self.split(seed)
+        _, held_out = self.split(seed)
         scores = np.full((2, self.holdout.samples), math.nan, dtype=np.float32)
         session = result.session()
         message = session.server.message(session.server.version)
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
-        scores[:, held] = np.stack([hits.numpy(), loss.numpy()])
+        scores[:, held_out] = np.stack([hits.numpy(), loss.numpy()])
         candidate.found[power, seed] = scores
         summary = result.summary()
         candidate.gradients = summary["gradients_per_client"]
@@ -138,7 +138,7 @@ class Trainer:
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
         federation, _ = self.split(seed)
-        given = {
+        settings = {
             "sample": int((federation.sizes("train") > 0).sum()),
             **self.settings,
             **candidate.row.own,
@@ -147,7 +147,7 @@ class Trainer:
             "seeds": 1,
             "eval_every": 0,
         }
-        return run(method, self.task, federation, progress=False, **given)
+        return run(method, self.task, federation, progress=False, **settings)
 
     # -- step sizes ------------------------------------------------------------------------------
     def search_steps(
@@ -155,7 +155,7 @@ class Trainer:
     ) -> None:
         """The step sizes that are worth training under every seed, by the first one.
 
-        The grid goes on beyond its edge while its best lies there. What is then clearly worse than
+        The grid grows beyond its edge while its best lies there. What is then clearly worse than
         the best, by more than two standard errors of the paired difference, is dropped. `proceed`
         is called before every training, and may raise.
         """
@@ -174,12 +174,12 @@ class Trainer:
                 self.train(candidate, high + 1, 0)
             else:
                 break
-        _, held = self.split(0)
-        mine = self._values(candidate.found[best, 0][:, held])
+        _, held_out = self.split(0)
+        mine = self._values(candidate.found[best, 0][:, held_out])
         behind = {}
         for power in candidate.tried:
             with np.errstate(invalid="ignore"):  # models that diverged
-                d = mine - self._values(candidate.found[power, 0][:, held])
+                d = mine - self._values(candidate.found[power, 0][:, held_out])
             if np.isfinite(d).all() and d.mean() <= 2 * d.std() / math.sqrt(len(d)):
                 behind[power] = float(d.mean())
         candidate.kept = sorted(sorted(behind, key=lambda power: behind[power])[:KEPT]) or [best]
@@ -206,11 +206,11 @@ class Trainer:
         mask = self.holdout.mask(seeds) & (True if samples is None else samples)
 
         def key(power: int) -> tuple[float, float, int]:
-            found = np.stack([candidate.found[power, s] for s in range(seeds)], axis=1)[:, mask]
-            if not mask.any() or not np.isfinite(found[1]).all():
+            scores = np.stack([candidate.found[power, s] for s in range(seeds)], axis=1)[:, mask]
+            if not mask.any() or not np.isfinite(scores[1]).all():
                 return -math.inf, -math.inf, -abs(power)
-            loss = found[1].astype(np.float64).mean()
-            return float(self._values(found).mean()), -float(loss), -abs(power)
+            loss = scores[1].astype(np.float64).mean()
+            return float(self._values(scores).mean()), -float(loss), -abs(power)
 
         return max(powers, key=key)
 
