@@ -5,7 +5,7 @@ import pytest
 
 import idiolect as il
 from engine.stand_in import Wires
-from idiolect.data.prepare.federated import bytes_told, combine, first_sums, means, second_sums
+from idiolect.data.prepare.federated import bytes_of_sums, combine, first_sums, means, second_sums
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.agreement import Builder
@@ -91,11 +91,11 @@ def test_nothing_is_booked_where_nothing_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("features", [FEATURES, FEATURES[:2], FEATURES[2:]])
-def test_bytes_told_are_those_of_a_federation(features):
+def test_bytes_of_sums_are_those_of_a_federation(features):
     first = [first_sums(table, features) for table in tables().values()]
     told = means(first)
     second = [second_sums(table, told) for table in tables().values()]
-    up, down = bytes_told(first, combine(features, first, second, "mean"))
+    up, down = bytes_of_sums(first, combine(features, first, second, "mean"))
     frame = pd.concat([table.assign(site=name) for name, table in tables().items()])
     made = il.Federation.from_frame(
         frame, client="site", target="outcome", features=features, missing="mean", valid=0, test=0

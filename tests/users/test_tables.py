@@ -493,12 +493,10 @@ def test_new_clients_are_read_as_the_old_ones_were():
         new.preparation.apply(fresh, fresh.site), old.preparation.apply(WARDS, WARDS.site)
     )
     assert "class_names: give those" in refused(WARDS, preparation=old.preparation, split="part")
-    assert "kind: 'values' is not accepted" in refused(fresh, kind="values", **known)
+    assert "with these class_names, got 'values'" in refused(fresh, kind="values", **known)
     dose = fresh.assign(ill=AGE)
     assert read(dose, split="part", preparation=old.preparation).classes == 0
-    assert "missing: it is not accepted with a preparation" in refused(
-        fresh, missing="mean", **known
-    )
+    assert "missing: not accepted with a preparation" in refused(fresh, missing="mean", **known)
     other = fresh.assign(ill="perhaps")
     assert "trained for the classes 'no', 'yes'" in refused(other, split="part", **known)
 

@@ -73,8 +73,8 @@ def make(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
     if getattr(entry, "takes_any_option", False):
         known = {f.name for f in dataclasses.fields(entry)}
         extra = {key: value for key, value in options.items() if key not in known}
-    given = {key: value for key, value in options.items() if key not in extra}
-    federation = build(entry, given, f"data set {name}").load(**extra)
+    settings = {key: value for key, value in options.items() if key not in extra}
+    federation = build(entry, settings, f"data set {name}").load(**extra)
     if not isinstance(federation, Federation):
         raise SettingError(
             f"data set {name} must return a Federation, got a {type(federation).__name__}"
@@ -99,15 +99,15 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[Knobs]:
     kinds = _kinds(function, named)
 
     def load(self: Any, **extra: Any) -> Any:
-        given = {
+        arguments = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
             if getattr(self, f.name) is not f.default  # the function has its own defaults
         }
-        return function(**given, **extra)
+        return function(**arguments, **extra)
 
     spelt = getattr(function, "__name__", name)
-    made = dataclasses.make_dataclass(
+    entry = dataclasses.make_dataclass(
         spelt,
         [(p.name, kinds[p.name], _field(p, kinds[p.name], name)) for p in named],
         bases=(Knobs,),
@@ -119,9 +119,9 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[Knobs]:
         frozen=True,
         kw_only=True,
     )
-    made.__module__ = getattr(function, "__module__", None) or made.__module__
-    made.__qualname__ = getattr(function, "__qualname__", spelt)
-    return made
+    entry.__module__ = getattr(function, "__module__", None) or entry.__module__
+    entry.__qualname__ = getattr(function, "__qualname__", spelt)
+    return entry
 
 
 def _kinds(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, type]:

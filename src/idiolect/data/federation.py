@@ -125,18 +125,18 @@ the nearest is 13
         >>> f.of([3, 1]).ids, f.of([3, 1]).targets.tolist()
         (('d', 'b'), [1, 1])
         """
-        chosen = self._check_positions(positions)
-        if chosen.tolist() == list(range(self.clients)):
+        index = self._check_positions(positions)
+        if index.tolist() == list(range(self.clients)):
             return self
         rows, sizes = {}, {}
         for split in SPLITS:
-            lows = self.offsets[split][:-1][chosen]
-            sizes[split] = self.sizes(split)[chosen]
+            lows = self.offsets[split][:-1][index]
+            sizes[split] = self.sizes(split)[index]
             ends = sizes[split].cumsum(0)
             # sample j of the split is sample j - (ends - sizes)[k] of its client k
             shift = lows - (ends - sizes[split])
             rows[split] = torch.arange(int(ends[-1])) + shift.repeat_interleave(sizes[split])
-        ids = tuple(self.ids[k] for k in chosen.tolist())
+        ids = tuple(self.ids[k] for k in index.tolist())
         return self._select(rows, sizes, ids)
 
     def without(self, split: str) -> Federation:
@@ -433,15 +433,15 @@ class Census(Federation):
 
     def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Self:
         """The census of the clients at some positions, in that order."""
-        chosen = self._check_positions(positions)
-        offsets = _offsets({split: self.sizes(split)[chosen] for split in SPLITS})
+        index = self._check_positions(positions)
+        offsets = _offsets({split: self.sizes(split)[index] for split in SPLITS})
         total = int(offsets[SPLITS[-1]][-1])
         return replace(
             self,
             inputs=map_tree(lambda t: blank(t, total), self.inputs),
             targets=map_tree(lambda t: blank(t, total), self.targets),
             offsets=offsets,
-            ids=tuple(self.ids[k] for k in chosen.tolist()),
+            ids=tuple(self.ids[k] for k in index.tolist()),
         )
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Self:

@@ -39,9 +39,9 @@ def by_classes(
             f"the data hold {len(have)} classes"
         )
     rng = np.random.default_rng(seed)
-    wanted = clients * classes_per_client
-    shards = np.full(len(have), wanted // len(have))
-    shards[rng.permutation(len(have))[: wanted % len(have)]] += 1
+    shard_count = clients * classes_per_client
+    shards = np.full(len(have), shard_count // len(have))
+    shards[rng.permutation(len(have))[: shard_count % len(have)]] += 1
     if (have < shards).any():
         c = int(np.argmax(shards - have))
         raise SettingError(
@@ -130,14 +130,14 @@ def mirror(
     many = int(clients.max()) + 1
     top = int(max(labels.max(), others.max())) + 1
     used = clients >= 0
-    held = np.bincount(labels[used] * many + clients[used], minlength=top * many)
-    held = held.reshape(top, many)
+    counts_held = np.bincount(labels[used] * many + clients[used], minlength=top * many)
+    counts_held = counts_held.reshape(top, many)
     have = np.bincount(others, minlength=top)
     rng = np.random.default_rng(seed)
-    counts = np.zeros_like(held)
-    for c in np.flatnonzero(held.any(1)):
+    counts = np.zeros_like(counts_held)
+    for c in np.flatnonzero(counts_held.any(1)):
         order = rng.permutation(many)  # so that remainders do not always go to the first clients
-        counts[c, order] = allot(int(have[c]), held[c, order])
+        counts[c, order] = allot(int(have[c]), counts_held[c, order])
     return _deal(others, counts, rng)
 
 
@@ -199,9 +199,6 @@ def _deal(number: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> n
         who = np.repeat(np.arange(len(row)), row)
         client[rng.permutation(np.flatnonzero(number == c))[: len(who)]] = who
     return client
-
-
-# -- The settings shared by data sets that must be dealt to clients --
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ def table(federation: Federation, rows: int = 20, width: int = 140) -> Table:
     columns += [_sizes(federation, split) for split in SPLITS]
     places = _shown(federation.clients, rows)
     if counts is not None:
-        held = (counts > 0).sum(1)
-        columns.append(Column("classes", 2, _cell(lambda k: f"{int(held[k]):,}")))
+        class_count = (counts > 0).sum(1)
+        columns.append(Column("classes", 2, _cell(lambda k: f"{int(class_count[k]):,}")))
         by_class = [*columns, *(_class_column(federation, counts, c) for c in _few(federation))]
         _, without_room = fitting(by_class, places, width)
         most = Column("most frequent classes", 0, _cell(_frequent(federation, counts)), True)
@@ -74,9 +74,9 @@ def _frequent(federation: Federation, counts: Tensor) -> Callable[[int], str]:
     names = _class_labels(federation)
 
     def cell(k: int) -> str:
-        held = counts[k]
-        most = [c for c in held.argsort(descending=True)[:5].tolist() if held[c]]
-        return ", ".join(f"{names[c]} ({int(held[c]):,})" for c in most)
+        own_counts = counts[k]
+        most = [c for c in own_counts.argsort(descending=True)[:5].tolist() if own_counts[c]]
+        return ", ".join(f"{names[c]} ({int(own_counts[c]):,})" for c in most)
 
     return cell
 
@@ -143,8 +143,8 @@ def _caption(federation: Federation) -> str:
         f"median {median:,}"
     )
     if federation.classes:
-        held = (federation.class_counts("train") > 0).sum(1)
-        text += f"; classes per client: {int(held.min())} to {int(held.max())}"
+        class_count = (federation.class_counts("train") > 0).sum(1)
+        text += f"; classes per client: {int(class_count.min())} to {int(class_count.max())}"
         if tests := int(federation.class_counts("test").sum()):
             share = int(federation.majority_hits("test").sum()) / tests
             text += (

@@ -1,4 +1,4 @@
-"""Data that several processes of this machine read at the same time, held in memory once.
+"""Data that several processes of this machine read at the same time, in memory once.
 
 The samples lie in a file that every process maps: the pages are the same for all of them.
 """
@@ -78,13 +78,13 @@ def shared(federations: dict[str, Federation]) -> Iterator[dict[str, SharedData]
 def _write(data: Federation, path: Path) -> SharedData:
     with path.open("wb") as file:
 
-        def put(t: Tensor) -> Place:
+        def store(t: Tensor) -> Place:
             offset = -(-file.tell() // ALIGNED) * ALIGNED
             file.seek(offset)
             t.cpu().contiguous().numpy().tofile(file)
             return Place(path, offset, t.dtype, tuple(t.shape))
 
-        inputs, targets = map_tree(put, data.inputs), map_tree(put, data.targets)
+        inputs, targets = map_tree(store, data.inputs), map_tree(store, data.targets)
     nothing = {
         "inputs": map_tree(lambda t: blank(t, len(t)), data.inputs),
         "targets": map_tree(lambda t: blank(t, len(t)), data.targets),

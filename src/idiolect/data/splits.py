@@ -76,8 +76,8 @@ def complete_split(
     }
     part = part.copy()
     if shares:
-        drawn = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
-        note(f"split: there is no {' or '.join(shares)} part; of the training samples {drawn}")
+        words = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
+        note(f"split: there is no {' or '.join(shares)} part; of the training samples {words}")
         train = np.flatnonzero(part == 0)
         _, who = np.unique(client[train], return_inverse=True)
         part[train] = draw_split(who, shares.get("valid", 0.0), shares.get("test", 0.0), seed)

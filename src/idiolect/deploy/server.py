@@ -21,7 +21,7 @@ from ..core.documents import expect
 from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
 from ..data.federation import Census
-from ..data.prepare.federated import bytes_told, combine, means
+from ..data.prepare.federated import bytes_of_sums, combine, means
 from ..engine.retry import PATIENCE
 from ..host.metrics import form_of
 from ..host.remote_host import HostLike
@@ -159,7 +159,7 @@ def _prepare(assembly: Assembly, deployment: Deployment) -> Sums:
     greeted, assembly.told = assembly.told, {}
     for name, (node, _) in greeted.items():
         assembly.propose(node, name)
-    up, down = bytes_told(list(first.values()), made)
+    up, down = bytes_of_sums(list(first.values()), made)
     return {name: [sent, down] for name, sent in zip(first, up, strict=True)}
 
 

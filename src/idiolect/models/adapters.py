@@ -1,4 +1,22 @@
-"""A layer with an adapter, whatever the adapter is."""
+"""Adapters: small modules at the layers of any model, for the part that each client keeps.
+
+Low-rank: a linear layer or a convolution becomes y = layer(x) + B A x (LoRA, Hu et al. 2022). After
+a transformer layer comes the bottleneck y + B gelu(A y) of Houlsby et al. 2019, because attention
+reads the weights of its linear layers without calling them. A is random and B zero, so that an
+adapted model starts as the same function. What was `head.weight` is then `head.layer.weight`, next
+to `head.adapter.down` (A) and `head.adapter.up` (B); `Task.split("adapter")` selects A and B.
+
+"bottleneck" and "conv" are the adapters of Pillutla et al. (ICML 2022), as in their public code.
+Bottleneck: after each sublayer of a transformer block, attention and the linear layers at every
+position, y becomes y + U relu(D y + a) + b (Houlsby et al. 2019), weights of standard deviation
+0.01. Conv: after each 3x3 convolution of a residual block, y becomes y + C norm(y), a 1x1
+convolution behind a group norm (Rebuffi et al. 2017), weights of standard deviation 1e-4. So an
+adapted model starts near the same function, not at it. The norms of the model itself go with the
+adapters where a method has part="adapter,norms", as in their experiments.
+
+Sublayers are found in the blocks (core/parts.py): attention by its class or its name, whose last
+linear layer leads back to the width of the model, as the last one of the other linear layers does.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +66,6 @@ class Adapted(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("layer"), name)
-
-
-# -- Adapters: small modules at the layers of any model, for the part that each client keeps --
 
 
 class LowRank(Adapter):
@@ -170,7 +185,7 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-
     module = copy.deepcopy(module)
     places = PLACES.get(kind, _adaptable)
     make = MAKE.get(kind, _low_rank)
-    chosen = _chosen(places(module), layers, kind)
+    layers_by_name = _matching(places(module), layers, kind)
     for name, _ in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
         if fnmatchcase(name, ADAPTER) and not isinstance(owner, Adapter):
@@ -178,39 +193,40 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-
                 f"module: the name {name!r} is not accepted; "
                 "names with 'adapter.' are for what adapt adds"
             )
-    made: dict[nn.Module, Adapted] = {}
-    for name, layer in chosen.items():
+    adapted: dict[nn.Module, Adapted] = {}
+    for name, layer in layers_by_name.items():
         if isinstance(next(layer.parameters()), nn.parameter.UninitializedParameter):
             raise SettingError(
                 f"module: layer {name!r} is lazy; run the module once so that its sizes are known"
             )
-        made[layer] = made.get(layer) or Adapted(layer, make(layer, rank))
+        adapted[layer] = adapted.get(layer) or Adapted(layer, make(layer, rank))
         if not name:
-            return made[layer]
+            return adapted[layer]
         parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, made[layer])
+        setattr(module.get_submodule(parent), child, adapted[layer])
     if kind == "bottleneck":
         call_every_layer(module)
     return module
 
 
-def _chosen(found: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn.Module]:
+def _matching(layers_by_name: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn.Module]:
     """Those of the layers that the patterns name."""
     patterns = [p.strip() for p in layers.split(",")]
-    chosen = {
-        name: layer for name, layer in found.items() if any(fnmatchcase(name, p) for p in patterns)
+    matches = {
+        name: layer
+        for name, layer in layers_by_name.items()
+        if any(fnmatchcase(name, p) for p in patterns)
     }
-    if not chosen:
-        known = ", ".join(name or "* (the module is one layer)" for name in found)
+    if not matches:
+        names = ", ".join(name or "* (the module is one layer)" for name in layers_by_name)
         raise SettingError(
             f"layers: {layers!r} matches no layer that can have an adapter of kind {kind!r}; "
-            f"names or patterns of: {known or f'none ({_FITS[kind]})'}"
+            f"names or patterns of: {names or f'none ({_FITS[kind]})'}"
         )
-    return chosen
+    return matches
 
 
-# -- The adapters of Pillutla et al. (ICML 2022), as their public code has them --
-
+# -- adapters of Pillutla et al. -------------------------------------------------------------------
 BOTTLENECK_STD = 0.01
 CONV_STD = 1e-4
 GROUPS = (32, 16, 8, 4, 2, 1)

@@ -94,21 +94,21 @@ def call(
     return module
 
 
-def _check_names(builder: Builder, given: dict[str, Any]) -> None:
+def _check_names(builder: Builder, values: dict[str, Any]) -> None:
     """Refuse an option that the callable does not have, and the lack of one that it needs."""
     signature = _signature(builder)
     what = f"{title(builder)} setting"
     options = {p.name: p for p in _options(signature)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for name in given:
+    for name in values:
         if name not in options and not takes_any:
             if not options:
                 raise SettingError(f"{what}: {name!r} is unknown; {title(builder)} has no options")
             raise nearest(name, options, what)
     for name, p in options.items():
-        if p.default is p.empty and name not in given:
-            known = ", ".join(sorted(options))
-            raise SettingError(f"{what}: {name!r} must be given; known: {known}")
+        if p.default is p.empty and name not in values:
+            names = ", ".join(sorted(options))
+            raise SettingError(f"{what}: {name!r} must be given; known: {names}")
 
 
 def _signature(builder: Callable[..., Any]) -> Signature:

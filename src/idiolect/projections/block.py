@@ -66,9 +66,9 @@ class Blocks:
         return [cut @ cut.T for cut in cuts]
 
     def memory(self) -> int:
-        kept = [self.stacked] if self.stacked is not None else self.blocks
+        tensors = [self.stacked] if self.stacked is not None else self.blocks
         return sum(
-            {b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in kept}.values()
+            {b.untyped_storage().data_ptr(): b.untyped_storage().nbytes() for b in tensors}.values()
         )
 
 

@@ -1,6 +1,7 @@
-"""Dense blocks of Gaussian rows, and products with them.
+"""The dense Gaussian projection, the lp-proj paper's default, for small d; and its blocks of rows.
 
-What `gaussian`, `orthogonal`, `block` and `layers` are made of.
+"orthogonal" is the same with orthonormal rows (Appendix C.7.4); `block` and `layers` are made of
+the same rows.
 """
 
 from __future__ import annotations
@@ -81,8 +82,6 @@ def add_up(g: Tensor, block: Tensor, u: Tensor) -> Tensor:  # g[K, n]
     return g
 
 
-# -- The dense Gaussian projection, the lp-proj paper's default, for small d --
-
 LIMIT = 2 << 30  # bytes of a dense P; beyond it another kind costs a thousandth of that
 
 
@@ -109,8 +108,8 @@ class Gaussian:
                 f"{size / 2**30:.1f} GiB, more than {LIMIT / 2**30:g}; use 'sparse', "
                 "'contiguous', 'block' or 'layers', which cost a few passes over the model"
             )
-        made = rows(spec.dim, d, seed, "projection", dtype)
-        self.rows = (orthonormal(made) if spec.kind == "orthogonal" else made).to(device)
+        rows_of_p = rows(spec.dim, d, seed, "projection", dtype)
+        self.rows = (orthonormal(rows_of_p) if spec.kind == "orthogonal" else rows_of_p).to(device)
 
     def down(self, x: Tensor) -> Tensor:
         return down(self.rows, x)

@@ -1,7 +1,9 @@
-"""Rows of P that are disjoint slices of the model, with one entry per column.
+"""Projections with few entries per column: a few passes over the model whatever dim is.
 
-One pass over the vector down, one pass up, and P Pᵀ = I exactly. What `contiguous` is, and `block`
-and `layers` with one row per block.
+Slices: rows of P that are disjoint slices of the model, with one entry per column (`contiguous`,
+and `block` and `layers` with one row per block). Sparse: signs and places only. With one entry per
+column the rows are disjoint, so P Pᵀ = I exactly: the assumption of the theory holds, with all
+singular values 1. Identity: nothing is projected: lp-proj is regularised in the whole space.
 """
 
 from __future__ import annotations
@@ -66,9 +68,6 @@ class Slices:
 
     def memory(self) -> int:
         return self.value.numel() * self.value.element_size()
-
-
-# -- Sparse projections: signs and places only, a few passes over the model whatever dim is --
 
 
 def _signs(key: np.ndarray, count: int, dtype: torch.dtype) -> Tensor:
@@ -182,9 +181,6 @@ class Contiguous(Slices):
         super().__init__(
             widths, (sign / lengths.sqrt().repeat_interleave(torch.tensor(widths))).to(device)
         )
-
-
-# -- P = I: nothing is projected, so that lp-proj is regularised in the whole space --
 
 
 class Identity:

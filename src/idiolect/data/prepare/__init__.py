@@ -1,8 +1,8 @@
 """How raw rows of a table become inputs: which columns, in which form, on which scale.
 
-kinds (what a column holds) · outcome (the column to predict) · choose (which are features) · encode
-(categories) · scale (means and variances) · fit (from training rows) · prepared (`Preparation`) ·
-check (what is read back) · remarks (what is said)
+columns (what a column holds, which are features) · target (the column to predict) · fit (means,
+variances and categories of training rows) · preparation (the result, as plain data) · federated
+(the same from sums of several sites)
 """
 
 from .preparation import Column, Preparation

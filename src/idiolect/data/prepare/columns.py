@@ -1,4 +1,4 @@
-"""What the columns of a data frame hold: numbers, categories or dates.
+"""What the columns of a data frame hold (numbers, categories or dates), and which are features.
 
 A frame of pandas, polars or pyarrow is read as a pandas frame whose column names are text.
 """
@@ -30,23 +30,23 @@ _OTHER_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(\d{2}|\d{4})( .*)?")
 _WITH_COMMA = re.compile(r"\s*[+-]?[\d.]*\d(,\d+)?\s*")
 
 
-def read_frame(given: Any) -> pd.DataFrame:
+def read_frame(table: Any) -> pd.DataFrame:
     """A frame of any of the three libraries as a pandas frame with column names of text."""
     import pandas as pd
 
-    library = type(given).__module__.partition(".")[0]
-    if isinstance(given, pd.DataFrame):
-        frame = given
-    elif library == "polars" and hasattr(given, "iter_columns"):
-        frame = pd.DataFrame({column.name: _from_polars(column) for column in given.iter_columns()})
-    elif library == "polars" and hasattr(given, "collect"):
+    library = type(table).__module__.partition(".")[0]
+    if isinstance(table, pd.DataFrame):
+        frame = table
+    elif library == "polars" and hasattr(table, "iter_columns"):
+        frame = pd.DataFrame({column.name: _from_polars(column) for column in table.iter_columns()})
+    elif library == "polars" and hasattr(table, "collect"):
         raise SettingError("frame: a lazy frame is not accepted; give frame.collect()")
-    elif library == "pyarrow" and hasattr(given, "column_names"):
-        refuse_twice(given.column_names)
-        frame = pd.DataFrame({name: _from_arrow(given[name]) for name in given.column_names})
+    elif library == "pyarrow" and hasattr(table, "column_names"):
+        refuse_twice(table.column_names)
+        frame = pd.DataFrame({name: _from_arrow(table[name]) for name in table.column_names})
     else:
         raise SettingError(
-            f"frame: a {type(given).__name__} is not accepted; "
+            f"frame: a {type(table).__name__} is not accepted; "
             "a pandas or polars DataFrame, or a pyarrow Table"
         )
     names = [str(name) for name in frame.columns]
@@ -110,9 +110,9 @@ def kind_of(column: pd.Series, name: str) -> str:
     if inferred in ("date", "datetime", "datetime64"):
         return DATE
     if inferred.startswith("mixed"):
-        found = sorted({type(value).__name__ for value in column.dropna()})
-        several = f"values of several kinds ({', '.join(found)})"
-        inferred = several if len(found) > 1 else f"objects ({found[0]})"
+        types_present = sorted({type(value).__name__ for value in column.dropna()})
+        several = f"values of several kinds ({', '.join(types_present)})"
+        inferred = several if len(types_present) > 1 else f"objects ({types_present[0]})"
     if inferred == "unknown-array":
         inferred = str(dtype)
     raise SettingError(
@@ -209,10 +209,7 @@ def in_order(values: list[Any], column: pd.Series) -> list[Any]:
     return sorted(values)
 
 
-# -- Which columns are features: those that the user names, or all that carry something to learn --
-
-if TYPE_CHECKING:
-    import pandas as pd
+# -- features: the columns that the user names, or all that carry something to learn -------------
 
 ROW_NUMBERS = (
     *("", "unnamed: 0", "index", "level_0", "__index_level_0__"),
@@ -222,20 +219,20 @@ ID_WORDS = ("id", "ids", "uuid", "guid")
 FEW_ROWS = 10  # in fewer rows, numbers that count from 1 may well be measurements
 
 
-def read_names(given: Any) -> tuple[str, ...]:
+def read_names(names: Any) -> tuple[str, ...]:
     """Column names from a list, or from text with commas (a name with a comma in quotes).
 
     >>> read_names("age, bp"), read_names([0, "bp"]), read_names('"a, b",c')
     (('age', 'bp'), ('0', 'bp'), ('a, b', 'c'))
     """
-    if isinstance(given, str):
-        rows = list(csv.reader([given], skipinitialspace=True)) if given.strip() else [[]]
+    if isinstance(names, str):
+        rows = list(csv.reader([names], skipinitialspace=True)) if names.strip() else [[]]
         return tuple(name.strip() for name in rows[0] if name.strip())
-    if isinstance(given, (list, tuple)):
-        return tuple(str(name) for name in given)
-    if given is None:
+    if isinstance(names, (list, tuple)):
+        return tuple(str(name) for name in names)
+    if names is None:
         return ()
-    raise SettingError(f"columns: {given!r} is not accepted; a list of names, or text with commas")
+    raise SettingError(f"columns: {names!r} is not accepted; a list of names, or text with commas")
 
 
 def write_names(names: Sequence[str]) -> str:
@@ -264,23 +261,25 @@ def candidates(
     columns: Collection[str], roles: dict[str, str], features: Sequence[str], drop: Sequence[str]
 ) -> list[str]:
     """The columns that may be features; `roles`: what the other columns are ("target" -> name)."""
-    taken = {name: role for role, name in roles.items()}
+    role_of = {name: role for role, name in roles.items()}
     for role, names in (("features", features), ("drop", drop)):
         for name in names:
             find(name, role, columns)
-            if name in taken:
+            if name in role_of:
                 raise SettingError(
-                    f"{role}: {name!r} is the column of the {taken[name]}; name others"
+                    f"{role}: {name!r} is the column of the {role_of[name]}; name others"
                 )
     for name in features:
         if name in drop:
             raise SettingError(f"drop: {name!r} is named in features too; name it once")
-    left = [name for name in (features or columns) if name not in taken and name not in drop]
-    left = list(dict.fromkeys(left))
-    if not left:
-        beside = ", ".join(repr(name) for name in taken)
+    feature_columns = [
+        name for name in (features or columns) if name not in role_of and name not in drop
+    ]
+    feature_columns = list(dict.fromkeys(feature_columns))
+    if not feature_columns:
+        beside = ", ".join(repr(name) for name in role_of)
         raise SettingError(f"the table has no feature columns beside {beside}")
-    return left
+    return feature_columns
 
 
 def choose(

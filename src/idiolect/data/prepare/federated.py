@@ -1,15 +1,15 @@
-"""A preparation of rows that are at several places, by their counts and sums alone.
+"""A preparation of rows at several sites, from their counts and sums alone.
 
-Every place tells the count and the sum of each column of numbers, and the names of its categories;
-it is told the means, and tells the squared deviations from them. No value of a single row is told.
+Every site sends the count and the sum of each column of numbers, and the names of its categories;
+it receives the means, and sends the squared deviations from them. No single row leaves a site.
 
 >>> import pandas as pd
 >>> here, there = pd.DataFrame({"age": [40.0, 50.0]}), pd.DataFrame({"age": [60.0, 70.0]})
 >>> first = [first_sums(rows, ["age"]) for rows in (here, there)]
->>> told = means(first)
->>> second = [second_sums(rows, told) for rows in (here, there)]
->>> made = combine(["age"], first, second)
->>> made.columns[0].centre, round(made.columns[0].spread[0], 3)
+>>> centres = means(first)
+>>> second = [second_sums(rows, centres) for rows in (here, there)]
+>>> preparation = combine(["age"], first, second)
+>>> preparation.columns[0].centre, round(preparation.columns[0].spread[0], 3)
 ((55.0,), 11.18)
 """
 
@@ -30,14 +30,14 @@ from .preparation import Column, Preparation, length_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Told = Mapping[str, Mapping[str, Any]]  # column -> what a place tells of it
+ColumnSums = Mapping[str, Mapping[str, Any]]  # column -> what a site sends about it
 MISSING = ("refuse", "drop", "mean", "zero", "mean+flag", "zero+flag")  # of all values, or filled
 MOST_CATEGORIES = 50
 
 
 def first_sums(rows: pd.DataFrame, features: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What a place tells first: counts and sums, or names of categories."""
-    found: dict[str, dict[str, Any]] = {}
+    """What a site sends first: counts and sums, or names of categories."""
+    columns: dict[str, dict[str, Any]] = {}
     for name in features:
         column = rows[name]
         kind = kind_of(column, name)
@@ -51,58 +51,61 @@ def first_sums(rows: pd.DataFrame, features: Sequence[str]) -> dict[str, dict[st
                     f"{MOST_CATEGORIES} are taken as categories"
                 )
             categories = in_order(present, column)
-            found[name] = {"kind": CATEGORY, "categories": categories, "missing": missing}
+            columns[name] = {"kind": CATEGORY, "categories": categories, "missing": missing}
         elif kind == NUMBER:
             values = numbers(column, name)
-            there = values[~np.isnan(values)]
-            found[name] = {
+            present_values = values[~np.isnan(values)]
+            columns[name] = {
                 "kind": NUMBER,
-                "count": len(there),
-                "sum": float(there.sum()),
+                "count": len(present_values),
+                "sum": float(present_values.sum()),
                 "missing": missing,
             }
         else:
             raise SettingError(f"column {name!r} holds dates; leave it out of the features")
-    return found
+    return columns
 
 
-def second_sums(rows: pd.DataFrame, told: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """What a place tells then: squared deviations from the means."""
-    found = {}
-    for name, mean in told.items():
+def second_sums(rows: pd.DataFrame, centres: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """What a site sends next: squared deviations from the means."""
+    columns = {}
+    for name, mean in centres.items():
         if name not in rows.columns:
             raise SettingError(f"means: column {name!r} is none of the features")
         values = numbers(rows[name], name)
-        there = values[~np.isnan(values)]
-        found[name] = {"squares": float(((there - mean) ** 2).sum())}
-    return found
+        present = values[~np.isnan(values)]
+        columns[name] = {"squares": float(((present - mean) ** 2).sum())}
+    return columns
 
 
-def means(first: Sequence[Told]) -> dict[str, float]:
-    """The means of the columns of numbers; SettingError where places do not fit each other."""
-    found = {}
-    for name, told in first[0].items():
-        every = [_checked(place.get(name), name) for place in first]
+def means(first: Sequence[ColumnSums]) -> dict[str, float]:
+    """The means of the columns of numbers; SettingError where sites disagree about a column."""
+    centres = {}
+    for name, sums in first[0].items():
+        every = [_check_sums(place.get(name), name) for place in first]
         kinds = {one["kind"] for one in every}
         if len(kinds) > 1:
             raise SettingError(f"column {name!r} holds {' at one place and '.join(sorted(kinds))}")
-        if told["kind"] == NUMBER:
+        if sums["kind"] == NUMBER:
             count = sum(one["count"] for one in every)
-            found[name] = sum(one["sum"] for one in every) / max(count, 1)
-            if not math.isfinite(found[name]):
+            centres[name] = sum(one["sum"] for one in every) / max(count, 1)
+            if not math.isfinite(centres[name]):
                 raise SettingError(f"column {name!r}: its sums are no finite numbers")
-    return found
+    return centres
 
 
 def combine(
-    features: Sequence[str], first: Sequence[Told], second: Sequence[Told], missing: str = "refuse"
+    features: Sequence[str],
+    first: Sequence[ColumnSums],
+    second: Sequence[ColumnSums],
+    missing: str = "refuse",
 ) -> Preparation:
-    """The preparation that all places use."""
+    """The preparation that all sites use."""
     centre = means(first)
     fill, _, flagged = missing.partition("+")
     columns = []
     for name in features:
-        every = [_checked(place.get(name), name) for place in first]
+        every = [_check_sums(place.get(name), name) for place in first]
         flag = bool(flagged) and any(one["missing"] for one in every)
         if name not in centre:
             distinct = {c for one in every for c in one["categories"]}
@@ -118,48 +121,48 @@ def combine(
         eps = np.finfo(np.float64).eps  # what rounding alone makes of a constant counts as none
         rounding = count * eps * variance + (count * centre[name] * eps) ** 2
         spread = 1.0 if variance <= rounding else math.sqrt(variance)
-        filled = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
-        columns.append(Column(name, NUMBER, (), flag, filled, (centre[name],), (spread,)))
+        fills = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
+        columns.append(Column(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
     return Preparation(tuple(columns), "federated", missing)
 
 
-def bytes_told(first: Sequence[Told], made: Preparation) -> tuple[list[int], int]:
-    """(up of each place, down to each), counted as for clients of one process."""
-    fill, _, flagged = made.missing.partition("+")
-    texts = {c.name: list(c.categories) for c in made.columns if c.kind == CATEGORY}
-    numbers = len(made.columns) - len(texts)
-    up, down = bytes_of_statistics(numbers, made.scale, fill, bool(flagged))
+def bytes_of_sums(first: Sequence[ColumnSums], preparation: Preparation) -> tuple[list[int], int]:
+    """(bytes up from each site, bytes down to each), counted as for clients of one process."""
+    fill, _, flagged = preparation.missing.partition("+")
+    texts = {c.name: list(c.categories) for c in preparation.columns if c.kind == CATEGORY}
+    numbers = len(preparation.columns) - len(texts)
+    up, down = bytes_of_statistics(numbers, preparation.scale, fill, bool(flagged))
     if not texts:
         return [up] * len(first), down
     own = [{name: list(place[name]["categories"]) for name in texts} for place in first]
     return [up + length_of(one) for one in own], down + length_of(texts)
 
 
-def _checked(told: Any, name: str) -> Mapping[str, Any]:
-    """What a place has told first of a column; it may be anyone."""
+def _check_sums(sums: Any, name: str) -> Mapping[str, Any]:
+    """What a site sent first about a column; it is not trusted."""
     try:
-        kind = told.get("kind") if isinstance(told, Mapping) else None
+        kind = sums.get("kind") if isinstance(sums, Mapping) else None
         if kind == NUMBER:
-            expect_fields(told, {"kind": str, "count": int, "sum": float, "missing": bool})
-            if told["count"] < 0:
+            expect_fields(sums, {"kind": str, "count": int, "sum": float, "missing": bool})
+            if sums["count"] < 0:
                 raise ValueError("count: a whole number >= 0 is expected")
         elif kind == CATEGORY:
             hint = list[bool | int | float | str]
-            expect_fields(told, {"kind": str, "categories": hint, "missing": bool})
-            if len(told["categories"]) > MOST_CATEGORIES:
+            expect_fields(sums, {"kind": str, "categories": hint, "missing": bool})
+            if len(sums["categories"]) > MOST_CATEGORIES:
                 raise ValueError(f"at most {MOST_CATEGORIES} categories are accepted")
         else:
             raise ValueError("a column of numbers or of categories is expected")
     except ValueError as error:
         raise SettingError(f"sums: column {name!r}: {error}") from None
-    return told
+    return sums
 
 
-def _squares(told: Any, name: str) -> float:
+def _squares(sums: Any, name: str) -> float:
     try:
-        expect_fields(told, {"squares": float})
-        if not 0 <= told["squares"] < math.inf:
+        expect_fields(sums, {"squares": float})
+        if not 0 <= sums["squares"] < math.inf:
             raise ValueError("squares: a number >= 0 is expected")
     except ValueError as error:
         raise SettingError(f"sums: column {name!r}: {error}") from None
-    return float(told["squares"])
+    return float(sums["squares"])

@@ -1,9 +1,10 @@
-"""Means, variances and medians of training rows: of every client by itself, or of all together.
+"""A preparation from the training rows of a table: means, variances, medians and categories.
 
-Of all together means by sums: each client sends the count and the sum of every column and is sent
-the mean; it sends the sum of squared deviations from it and is sent the standard deviation. No
-value of a single row leaves a client. The median of all is found by bisection over the 64 bits of a
-number, once for each of the two middle ones: a threshold down, the count below it up.
+Statistics are of every client by itself, or of all together. Of all together means by sums: each
+client sends the count and the sum of every column and is sent the mean; it sends the sum of squared
+deviations from it and is sent the standard deviation. No value of a single row leaves a client. The
+median of all is found by bisection over the 64 bits of a number, once for each of the two middle
+ones: a threshold down, the count below it up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from ...core.text import listed, note
 from ..read.ids import ClientId
 from .columns import CATEGORY
 from .preparation import Column, Preparation, bytes_of_categories, categories_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NUMBER = 8  # bytes of a count or of a float64
 MEDIAN_STEPS = 2 * 64
@@ -92,12 +96,6 @@ def bytes_of_statistics(columns: int, scale: str, fill: str, flags: bool) -> tup
         up, down = up + MEDIAN_STEPS, down + MEDIAN_STEPS
     agreed = 1 if flags else 0  # a byte: whether the column has missing values
     return columns * (NUMBER * up + agreed), columns * (NUMBER * down + agreed)
-
-
-# -- A preparation from the training rows of a table, and for clients that come later --
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def fit(
@@ -186,7 +184,7 @@ def _with(column: Column, statistics: dict[str, tuple[float, ...]]) -> Column:
 
 
 def extend(
-    made: Preparation,
+    preparation: Preparation,
     frame: pd.DataFrame,
     ids: Sequence[ClientId],
     client: np.ndarray,
@@ -196,34 +194,32 @@ def extend(
 
     With scale "client", those that it does not know get statistics of their own training rows.
     """
-    if made.scale != "client":
-        return made
-    known = {str(id) for id in made.clients}
+    if preparation.scale != "client":
+        return preparation
+    known = {str(id) for id in preparation.clients}
     new = [k for k, id in enumerate(ids) if str(id) not in known]
     if not new:
-        return made
-    chosen = train & np.isin(client, new)
-    rows = Rows(np.searchsorted(new, client[chosen]), len(new), own=True)
+        return preparation
+    rows_used = train & np.isin(client, new)
+    rows = Rows(np.searchsorted(new, client[rows_used]), len(new), own=True)
     added = [ids[k] for k in new]
-    fill = made.missing.partition("+")[0]
+    fill = preparation.missing.partition("+")[0]
     columns = []
-    for column in made.columns:
+    for column in preparation.columns:
         if column.kind != CATEGORY:
-            values = column.read(frame[column.name])[chosen]
-            more = _statistics(values, column.name, rows, added, made.scale, fill)
+            values = column.read(frame[column.name])[rows_used]
+            more = _statistics(values, column.name, rows, added, preparation.scale, fill)
             column = _with(column, {name: getattr(column, name) + more[name] for name in more})
         columns.append(column)
     return replace(
-        made,
+        preparation,
         columns=tuple(columns),
-        clients=(*made.clients, *added),
-        bytes_up=(*made.bytes_up, *[0] * len(added)),
+        clients=(*preparation.clients, *added),
+        bytes_up=(*preparation.bytes_up, *[0] * len(added)),
     )
 
 
-# -- What is said on stderr about a table that was read --
-
-
+# -- notes on stderr about a table ----------------------------------------------------------------
 def some(words: Iterable[str], most: int = 8) -> str:
     """The first of many words, and how many there are beyond them."""
     every = list(words)
@@ -231,17 +227,17 @@ def some(words: Iterable[str], most: int = 8) -> str:
     return "; ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def say_preparation(made: Preparation) -> None:
+def say_preparation(preparation: Preparation) -> None:
     """What was done to the columns, and which option overrules it."""
-    guessed = {name: why for name, why in made.dropped.items() if why != "as asked"}
-    if guessed:
-        words = some(f"{name!r} ({why})" for name, why in guessed.items())
+    reasons = {name: why for name, why in preparation.dropped.items() if why != "as asked"}
+    if reasons:
+        words = some(f"{name!r} ({why})" for name, why in reasons.items())
         note(f"columns dropped: {words}. Columns named in --features are kept")
-    coded = [column for column in made.columns if column.kind == CATEGORY]
+    coded = [column for column in preparation.columns if column.kind == CATEGORY]
     if coded:
         words = some(f"{column.name!r} ({len(column.categories)})" for column in coded)
         note(f"categories become a feature of 0 or 1 each: {words}")
-    numbers = sum(column.kind != CATEGORY for column in made.columns)
+    numbers = sum(column.kind != CATEGORY for column in preparation.columns)
     if not numbers:
         return
     scales = {
@@ -251,7 +247,7 @@ def say_preparation(made: Preparation) -> None:
         "none": "not scaled",
     }
     plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
-    note(f"{numbers:,} {plural} {scales[made.scale]}")
+    note(f"{numbers:,} {plural} {scales[preparation.scale]}")
 
 
 def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> None:

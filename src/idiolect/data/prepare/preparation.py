@@ -1,4 +1,4 @@
-"""What a preparation that is read back must be like."""
+"""Preparation: what was done to the columns of a table, as plain data that does it again."""
 
 from __future__ import annotations
 
@@ -28,54 +28,12 @@ from .columns import (
     read_frame,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SCALES = ("federated", "client", "none")
 FILLS = ("mean", "median", "zero")
 MISSING = ("refuse", "drop", *FILLS, *(f"{fill}+flag" for fill in FILLS))
-
-
-def check(made: Preparation) -> None:
-    """ValueError where the parts do not fit each other."""
-    if made.scale not in SCALES or made.missing not in MISSING:
-        raise ValueError(f"scale {made.scale!r} or missing {made.missing!r} is unknown")
-    names = [column.name for column in made.columns]
-    if not names or len(set(names)) < len(names):
-        raise ValueError("columns: one or more, each with a name of its own")
-    if len({str(id) for id in made.clients}) < len(made.clients):
-        raise ValueError("clients: an id is there twice")
-    if len(made.bytes_up) != len(made.clients) or min(made.bytes_up, default=0) < 0:
-        raise ValueError("bytes_up: a number >= 0 for each client")
-    if made.bytes_down < 0:
-        raise ValueError("bytes_down: a number >= 0")
-    for column in made.columns:
-        _check_column(column, made)
-
-
-def _check_column(column: Column, made: Preparation) -> None:
-    place = f"column {column.name[:80]!r}"
-    if column.kind == CATEGORY:
-        texts = {isinstance(c, str) for c in column.categories}
-        if len(set(column.categories)) < len(column.categories) or len(texts) != 1:
-            raise ValueError(f"{place}: its categories are one or more, all different")
-        if column.fill or column.centre or column.spread:
-            raise ValueError(f"{place}: a category has no statistics")
-        return
-    if column.kind not in (NUMBER, DATE) or column.categories:
-        raise ValueError(f"{place}: a number, category or date, with categories if it is one")
-    one = len(made.clients) if made.scale == "client" else 1
-    filled = made.missing not in ("refuse", "drop")
-    lengths = {"fill": one if filled else 0, "centre": one, "spread": one}
-    for name, length in lengths.items():
-        values = getattr(column, name)
-        if len(values) != length or not all(map(math.isfinite, values)):
-            raise ValueError(f"{place}: {name} is {length} finite numbers")
-    if min(column.spread, default=1.0) <= 0:
-        raise ValueError(f"{place}: spread is > 0")
-
-
-# -- Preparation: what was done to the columns of a table, as plain data that does it again --
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -188,14 +146,14 @@ class Preparation:
 
     def _features(self, column: Column, values: pd.Series, row: np.ndarray | int) -> np.ndarray:
         if column.kind == CATEGORY:
-            chosen, unknown = which(values, column.name, column.categories)
+            codes, unknown = which(values, column.name, column.categories)
             if unknown:
                 note(
                     f"column {column.name!r}: {sum(unknown.values()):,} rows hold a category that "
                     f"training did not have ({listed(unknown)}); all its columns are zero there"
                 )
-            lacks = chosen == -1
-            made = one_hot(chosen, len(column.categories))
+            lacks = codes == -1
+            features = one_hot(codes, len(column.categories))
         else:
             numbers = column.read(values)
             lacks = np.isnan(numbers)
@@ -203,18 +161,18 @@ class Preparation:
                 numbers = np.where(lacks, _at(column.fill, row), numbers)
             with np.errstate(over="ignore"):
                 scaled = (numbers - _at(column.centre, row)) / _at(column.spread, row)
-                made = scaled.astype(np.float32)[:, None]
-            self._refuse_overflow(column, numbers, made)
+                features = scaled.astype(np.float32)[:, None]
+            self._refuse_overflow(column, numbers, features)
         if self.missing in ("refuse", "drop") and lacks.any():
             raise SettingError(
                 f"column {column.name!r} is empty in row {int(np.argmax(lacks))} (counted from 0; "
                 f"{int(lacks.sum()):,} in all), and in training every sample had a value; "
                 "a model trained with --missing mean fills them in"
             )
-        return np.hstack([made, lacks[:, None]]) if column.flag else made
+        return np.hstack([features, lacks[:, None]]) if column.flag else features
 
-    def _refuse_overflow(self, column: Column, numbers: np.ndarray, made: np.ndarray) -> None:
-        too_large = np.isinf(made[:, 0])
+    def _refuse_overflow(self, column: Column, numbers: np.ndarray, features: np.ndarray) -> None:
+        too_large = np.isinf(features[:, 0])
         if too_large.any():
             row = int(np.argmax(too_large))
             raise SettingError(
@@ -237,11 +195,13 @@ class Preparation:
             for number, column in enumerate(saved["columns"]):
                 expect_fields(column, _COLUMN, place=f"columns[{number}]")
                 columns.append(Column(**{k: _frozen(v) for k, v in column.items()}))
-            made = cls(**{k: _frozen(v) for k, v in saved.items()} | {"columns": tuple(columns)})
-            check(made)
+            preparation = cls(
+                **{k: _frozen(v) for k, v in saved.items()} | {"columns": tuple(columns)}
+            )
+            check(preparation)
         except (ValueError, OverflowError) as error:
             raise SettingError(f"preparation: it cannot be used: {error}") from None
-        return made
+        return preparation
 
 
 def _at(statistic: tuple[float, ...], row: np.ndarray | int) -> Any:
@@ -274,12 +234,52 @@ _PREPARATION = {
 }
 
 
-# -- Categories as columns of zeros and ones --
+# -- what is read back must fit together -----------------------------------------------------------
+def check(preparation: Preparation) -> None:
+    """ValueError where the parts do not fit each other."""
+    if preparation.scale not in SCALES or preparation.missing not in MISSING:
+        raise ValueError(
+            f"scale {preparation.scale!r} or missing {preparation.missing!r} is unknown"
+        )
+    names = [column.name for column in preparation.columns]
+    if not names or len(set(names)) < len(names):
+        raise ValueError("columns: one or more, each with a name of its own")
+    if len({str(id) for id in preparation.clients}) < len(preparation.clients):
+        raise ValueError("clients: an id is there twice")
+    if (
+        len(preparation.bytes_up) != len(preparation.clients)
+        or min(preparation.bytes_up, default=0) < 0
+    ):
+        raise ValueError("bytes_up: a number >= 0 for each client")
+    if preparation.bytes_down < 0:
+        raise ValueError("bytes_down: a number >= 0")
+    for column in preparation.columns:
+        _check_column(column, preparation)
 
-if TYPE_CHECKING:
-    import pandas as pd
+
+def _check_column(column: Column, preparation: Preparation) -> None:
+    place = f"column {column.name[:80]!r}"
+    if column.kind == CATEGORY:
+        texts = {isinstance(c, str) for c in column.categories}
+        if len(set(column.categories)) < len(column.categories) or len(texts) != 1:
+            raise ValueError(f"{place}: its categories are one or more, all different")
+        if column.fill or column.centre or column.spread:
+            raise ValueError(f"{place}: a category has no statistics")
+        return
+    if column.kind not in (NUMBER, DATE) or column.categories:
+        raise ValueError(f"{place}: a number, category or date, with categories if it is one")
+    one = len(preparation.clients) if preparation.scale == "client" else 1
+    filled = preparation.missing not in ("refuse", "drop")
+    lengths = {"fill": one if filled else 0, "centre": one, "spread": one}
+    for name, length in lengths.items():
+        values = getattr(column, name)
+        if len(values) != length or not all(map(math.isfinite, values)):
+            raise ValueError(f"{place}: {name} is {length} finite numbers")
+    if min(column.spread, default=1.0) <= 0:
+        raise ValueError(f"{place}: spread is > 0")
 
 
+# -- categories as columns of zeros and ones -------------------------------------------------------
 def categories_of(
     column: pd.Series, name: str, train: np.ndarray, most: int
 ) -> tuple[tuple[Any, ...], np.ndarray]:
@@ -313,9 +313,9 @@ def which(column: pd.Series, name: str, categories: tuple[Any, ...]) -> tuple[np
     """Which category each row has, int64[n]: -1 = missing, -2 = unknown; and the unknown ones."""
     codes, values = coded(column)
     if values and isinstance(values[0], str) != isinstance(categories[0], str):
-        found = "text" if isinstance(values[0], str) else type(values[0]).__name__
+        kind = "text" if isinstance(values[0], str) else type(values[0]).__name__
         raise SettingError(
-            f"column {name!r} holds {found} such as {values[0]!r}; "
+            f"column {name!r} holds {kind} such as {values[0]!r}; "
             f"in training it held categories such as {categories[0]!r}"
         )
     numbers = _renumber(codes, values, list(categories))
@@ -339,21 +339,21 @@ def one_hot(numbers: np.ndarray, categories: int) -> np.ndarray:  # -> float32[n
 
 
 def bytes_of_categories(
-    found: dict[str, tuple[tuple[Any, ...], np.ndarray]], client: np.ndarray, clients: int
+    columns: dict[str, tuple[tuple[Any, ...], np.ndarray]], client: np.ndarray, clients: int
 ) -> tuple[list[int], int]:
     """What agreeing on the categories costs: (bytes up per client, bytes down to each).
 
     A client sends the categories that its training rows hold, as JSON in UTF-8, and is sent those
     of all. `found`: column -> its categories, and which each training row has.
     """
-    if not found:
+    if not columns:
         return [0] * clients, 0
-    own: list[dict[str, list[Any]]] = [{name: [] for name in found} for _ in range(clients)]
-    for name, (categories, codes) in found.items():
+    own: list[dict[str, list[Any]]] = [{name: [] for name in columns} for _ in range(clients)]
+    for name, (categories, codes) in columns.items():
         pairs = np.unique(client[codes >= 0] * len(categories) + codes[codes >= 0])
         for k, c in zip(*(part.tolist() for part in divmod(pairs, len(categories))), strict=True):
             own[k][name].append(categories[c])
-    everyone = {name: list(categories) for name, (categories, _) in found.items()}
+    everyone = {name: list(categories) for name, (categories, _) in columns.items()}
     return [length_of(message) for message in own], length_of(everyone)
 
 

@@ -26,7 +26,7 @@ class Outcome:
 
 
 def read_outcome(
-    column: pd.Series, name: str, kind: str = "auto", known: tuple[Any, ...] | None = None
+    column: pd.Series, name: str, kind: str = "auto", class_names: tuple[Any, ...] | None = None
 ) -> Outcome:
     """The outcome in a column.
 
@@ -56,8 +56,8 @@ def read_outcome(
         )
     if holds == NUMBER:
         numbers(column, name)  # refuses infinity
-    if known is not None:
-        kind = "classes" if known else "values"
+    if class_names is not None:
+        kind = "classes" if class_names else "values"
     if kind == "values":
         return Outcome(_values(column, name, holds), ())
     codes, distinct = coded(column)
@@ -69,9 +69,9 @@ def read_outcome(
         kind, reason = _decide(classes, len(column), name, holds)
     if kind == "values":
         return Outcome(_values(column, name, holds), (), reason)
-    if known:
-        _refuse_unknown(column, name, distinct, codes, known)
-        classes = list(known)
+    if class_names:
+        _refuse_unknown(column, name, distinct, codes, class_names)
+        classes = list(class_names)
     if len(classes) < 2:
         raise SettingError(
             f"target: column {name!r} holds one class only ({classes[0]!r}); there is nothing "
@@ -122,12 +122,16 @@ def _values(column: pd.Series, name: str, holds: str) -> np.ndarray:
 
 
 def _refuse_unknown(
-    column: pd.Series, name: str, distinct: list[Any], codes: np.ndarray, known: tuple[Any, ...]
+    column: pd.Series,
+    name: str,
+    distinct: list[Any],
+    codes: np.ndarray,
+    class_names: tuple[Any, ...],
 ) -> None:
     for number, value in enumerate(distinct):
-        if value not in known:
+        if value not in class_names:
             row = int(np.argmax(codes == number))
             raise SettingError(
                 f"target: row {row} of column {name!r} holds {value!r}; the model was trained for "
-                f"the classes {listed(known, 10)}"
+                f"the classes {listed(class_names, 10)}"
             )

@@ -1,4 +1,7 @@
-"""One data set per client as arrays: torch data sets, lists of samples, Hugging Face, Flower."""
+"""One data set per client as arrays: torch data sets, lists of samples, Hugging Face, Flower.
+
+Neither `datasets` nor flwr-datasets is imported here: whoever has such an object has loaded it.
+"""
 
 from __future__ import annotations
 
@@ -199,8 +202,7 @@ def _division(
     return options | {"split": split}
 
 
-# -- Hugging Face `datasets` column by column, partitions of flwr-datasets --
-
+# -- Hugging Face data sets column by column, partitions of flwr-datasets --------------------------
 SORTS = {
     "ClassLabel": "number",
     "Image": "array",

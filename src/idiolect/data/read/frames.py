@@ -1,4 +1,4 @@
-"""How a table is read: one declaration for `from_frame`, flags and files."""
+"""A federation from a data frame: one row per sample, one column of client ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import SettingError, knob
 from ...core.text import note
 from ..federation import Federation
 from ..prepare import Preparation
@@ -16,8 +16,11 @@ from ..prepare.columns import candidates, choose, find, read_frame, read_names, 
 from ..prepare.fit import extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
 from ..prepare.target import read_outcome
-from ..splits import SPLITS, draw_split, read_split
+from ..splits import SPLITS, Shares, draw_split, read_split
 from .ids import ClientId, read_ids
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def missing_knob(default: str) -> Any:
@@ -41,7 +44,7 @@ def scale_knob() -> Any:
 
 
 @dataclass(frozen=True)
-class TableOptions(Knobs):
+class TableOptions(Shares):
     """How a table is read: what its columns are, and what is done to them."""
 
     client: str = knob("client", "column of client ids")
@@ -70,19 +73,10 @@ class TableOptions(Knobs):
         "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
         choices=("refuse", "drop", "days"),
     )
-    valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
-    test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
-    seed: int = knob(0, "seed of the split", low=0)
-
-
-# -- A federation from a data frame: one row per sample, one column of client ids --
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
-class _Samples:
+class TableSamples:
     """Rows of a table with the client and the split of each."""
 
     frame: pd.DataFrame
@@ -94,29 +88,29 @@ class _Samples:
     def train(self) -> np.ndarray:
         return self.part == 0
 
-    def only(self, kept: np.ndarray) -> _Samples:
-        present, client = np.unique(self.client[kept], return_inverse=True)
+    def only(self, rows: np.ndarray) -> TableSamples:
+        present, client = np.unique(self.client[rows], return_inverse=True)
         ids = tuple(self.ids[k] for k in present)
-        return _Samples(self.frame[kept], ids, client, self.part[kept])
+        return TableSamples(self.frame[rows], ids, client, self.part[rows])
 
 
 def read_table(
-    given: Any,
-    how: TableOptions,
+    table: Any,
+    options: TableOptions,
     name: str,
     preparation: Preparation | None = None,
     class_names: tuple[Any, ...] | None = None,
 ) -> Federation:
     """The federation in a frame; see `Federation.from_frame`."""
-    _check_known(how, preparation, class_names)
-    frame = read_frame(given)
-    roles = _check_roles(frame, how)
-    samples = _split(frame, how)
+    _check_known(options, preparation, class_names)
+    frame = read_frame(table)
+    roles = _check_roles(frame, options)
+    samples = _split(frame, options)
     if preparation is None:
-        samples, prepared = _prepare(samples, how, roles)
+        samples, prepared = _prepare(samples, options, roles)
     else:
         samples, prepared = _prepare_alike(samples, preparation)
-    outcome = read_outcome(samples.frame[how.target], how.target, how.kind, class_names)
+    outcome = read_outcome(samples.frame[options.target], options.target, options.kind, class_names)
     if outcome.class_names and preparation is not None and class_names is None:
         raise SettingError(
             "class_names: give those of the federation that the preparation is of (() for a "
@@ -124,7 +118,7 @@ def read_table(
         )
     if outcome.reason:
         note(outcome.reason)
-    say_clients(samples.ids, samples.client, how.client)
+    say_clients(samples.ids, samples.client, options.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
         prepared.apply(samples.frame, clients),
@@ -139,56 +133,60 @@ def read_table(
 
 
 def _prepare(
-    samples: _Samples, how: TableOptions, roles: dict[str, str]
-) -> tuple[_Samples, Preparation]:
+    samples: TableSamples, options: TableOptions, roles: dict[str, str]
+) -> tuple[TableSamples, Preparation]:
     """The samples that are kept, and a new preparation from their training rows."""
-    kinds, dropped = _choose(samples, how, roles)
-    kept = _without_missing(samples, list(kinds), how.missing)
+    kinds, dropped = _choose(samples, options, roles)
+    complete = _without_missing(samples, list(kinds), options.missing)
     prepared = fit(
-        kept.frame,
+        complete.frame,
         kinds,
-        kept.ids,
-        kept.client,
-        kept.train,
-        scale=how.scale,
-        missing=how.missing,
-        max_categories=how.max_categories,
+        complete.ids,
+        complete.client,
+        complete.train,
+        scale=options.scale,
+        missing=options.missing,
+        max_categories=options.max_categories,
         dropped=dropped,
     )
     say_preparation(prepared)
-    return kept, prepared
+    return complete, prepared
 
 
-def _prepare_alike(samples: _Samples, preparation: Preparation) -> tuple[_Samples, Preparation]:
+def _prepare_alike(
+    samples: TableSamples, preparation: Preparation
+) -> tuple[TableSamples, Preparation]:
     """The same by an earlier preparation, which learns of clients that it does not know."""
     names = [column.name for column in preparation.columns]
     for name in names:
         find(name, "frame", samples.frame.columns)
-    kept = _without_missing(samples, names, preparation.missing)
-    return kept, extend(preparation, kept.frame, kept.ids, kept.client, kept.train)
+    complete = _without_missing(samples, names, preparation.missing)
+    return complete, extend(
+        preparation, complete.frame, complete.ids, complete.client, complete.train
+    )
 
 
 def _check_known(
-    how: TableOptions, preparation: Preparation | None, class_names: tuple[Any, ...] | None
+    options: TableOptions, preparation: Preparation | None, class_names: tuple[Any, ...] | None
 ) -> None:
     """Data that are read as earlier ones were leave nothing else to choose."""
     if class_names is not None:
         decided = "classes" if class_names else "values"
-        if how.kind not in ("auto", decided):
+        if options.kind not in ("auto", decided):
             raise SettingError(
-                f"kind: {how.kind!r} is not accepted with these class_names, which say {decided!r}"
+                f"kind must be 'auto' or {decided!r} with these class_names, got {options.kind!r}"
             )
     if preparation is None:
         return
     for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
-        if getattr(how, name) != getattr(TableOptions(), name):
-            raise SettingError(f"{name}: it is not accepted with a preparation, which decides it")
+        if getattr(options, name) != getattr(TableOptions(), name):
+            raise SettingError(f"{name}: not accepted with a preparation, which decides it")
 
 
-def _check_roles(frame: pd.DataFrame, how: TableOptions) -> dict[str, str]:
+def _check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
     """The columns that are no features, by what they are."""
     columns = frame.columns
-    roles = {"client": how.client, "target": how.target, "split": how.split}
+    roles = {"client": options.client, "target": options.target, "split": options.split}
     roles = {role: name for role, name in roles.items() if name}
     for role, name in roles.items():
         if name not in columns and name in map(str, frame.index.names):
@@ -205,40 +203,40 @@ def _check_roles(frame: pd.DataFrame, how: TableOptions) -> dict[str, str]:
     return roles
 
 
-def _split(frame: pd.DataFrame, how: TableOptions) -> _Samples:
+def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
     import pandas as pd
 
-    column = frame[how.client]
+    column = frame[options.client]
     missing = column.isna().to_numpy()
     if missing.any():
         raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
     whole = pd.api.types.is_integer_dtype(column.dtype)
     ids, client = read_ids(column.to_numpy(dtype=np.int64) if whole else column.to_numpy())
-    if how.split:
-        part = read_split(frame[how.split].to_numpy(), len(frame))
+    if options.split:
+        part = read_split(frame[options.split].to_numpy(), len(frame))
         if not (part == 0).any():
-            raise SettingError(f"split: column {how.split!r} has no row for 'train'")
+            raise SettingError(f"split: column {options.split!r} has no row for 'train'")
     else:
-        part = draw_split(client, how.valid, how.test, how.seed)
-    return _Samples(frame, ids, client, part)
+        part = draw_split(client, **options.shares())
+    return TableSamples(frame, ids, client, part)
 
 
 def _choose(
-    samples: _Samples, how: TableOptions, roles: dict[str, str]
+    samples: TableSamples, options: TableOptions, roles: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    names = candidates(samples.frame.columns, roles, how.features, how.drop)
+    names = candidates(samples.frame.columns, roles, options.features, options.drop)
     kinds, dropped = choose(
         samples.frame,
         names,
         samples.train,
-        keep=bool(how.features),
-        dates=how.dates,
-        most=how.max_categories,
+        keep=bool(options.features),
+        dates=options.dates,
+        most=options.max_categories,
     )
-    return kinds, dropped | dict.fromkeys(how.drop, "as asked")
+    return kinds, dropped | dict.fromkeys(options.drop, "as asked")
 
 
-def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samples:
+def _without_missing(samples: TableSamples, names: list[str], missing: str) -> TableSamples:
     """All samples, or with `missing` "drop" those that have a value in every column.
 
     Missing values are refused here, or counted in a line.
@@ -261,20 +259,20 @@ def _without_missing(samples: _Samples, names: list[str], missing: str) -> _Samp
     if missing != "drop":
         note(f"missing values are filled in with the {missing}: {where}")
         return samples
-    kept = samples.only(~rows)
-    lost = len(samples.ids) - len(kept.ids)
+    complete = samples.only(~rows)
+    lost = len(samples.ids) - len(complete.ids)
     gone = f", and with them all samples of {lost:,} clients" if lost else ""
     note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){gone}")
-    if not kept.train.any():
+    if not complete.train.any():
         raise SettingError("missing: no training sample has a value in every column")
-    return kept
+    return complete
 
 
 def training_rows(
-    given: Any, how: TableOptions, features: Sequence[str], missing: str
+    table: Any, options: TableOptions, features: Sequence[str], missing: str
 ) -> pd.DataFrame:
     """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
-    frame = read_frame(given)
-    _check_roles(frame, how)
-    kept = _without_missing(_split(frame, how), list(features), missing)
-    return kept.frame[kept.train]
+    frame = read_frame(table)
+    _check_roles(frame, options)
+    complete = _without_missing(_split(frame, options), list(features), missing)
+    return complete.frame[complete.train]

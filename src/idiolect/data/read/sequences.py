@@ -41,15 +41,17 @@ def sequences_of(tree: Any, padded: Any, targets: Any) -> Sequences | None:
     None where nothing was padded, and where targets go with the padded length.
     """
     parts = _parts(tree)
-    found = {key: _lengths(part) for key, part in parts.items() if isinstance(part, Ragged)}
-    if not found:
+    lengths_by_key = {
+        key: _lengths(part) for key, part in parts.items() if isinstance(part, Ragged)
+    }
+    if not lengths_by_key:
         return None
-    lengths = torch.stack(list(found.values())).amax(0)
+    lengths = torch.stack(list(lengths_by_key.values())).amax(0)
     longest = int(lengths.max())
     flags: list[bool] = []
     for key, part in _parts(padded).items():
         is_mask = key not in parts and isinstance(part, Tensor) and part.dim() == 2
-        flags += [key in found or is_mask] * len(leaves(part))
+        flags += [key in lengths_by_key or is_mask] * len(leaves(part))
     sequences = [t for t, flag in zip(leaves(padded), flags, strict=True) if flag]
     if any(t.shape[1] != longest for t in sequences) or not _go_with(targets, lengths):
         return None
@@ -85,28 +87,30 @@ def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:
     parts: list[tuple[Any, Any]] = []
     if isinstance(tree, (dict, tuple)):
         parts = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
-    found = {key: _lengths(part) for key, part in parts if isinstance(part, Ragged)}
-    if not found:
+    lengths_by_key = {key: _lengths(part) for key, part in parts if isinstance(part, Ragged)}
+    if not lengths_by_key:
         return tree
-    padded = {key: pad(part, padding) if key in found else part for key, part in parts}
+    padded = {key: pad(part, padding) if key in lengths_by_key else part for key, part in parts}
     if isinstance(tree, dict) and any("mask" in key for key in tree):
-        _say(name, next(iter(found.values())), "the dict has a mask of its own", way)
+        _say(name, next(iter(lengths_by_key.values())), "the dict has a mask of its own", way)
         return padded
-    extra = _name_each(found, way)
+    extra = _name_each(lengths_by_key, way)
     if isinstance(tree, tuple):
         added = [_beside(lengths, way) for lengths in extra.values()]
-        _say(name, next(iter(found.values())), f"the {way} comes last", way)
+        _say(name, next(iter(lengths_by_key.values())), f"the {way} comes last", way)
         return (*padded.values(), *added)
-    _say(name, next(iter(found.values())), f"the model gets {', '.join(extra)} as well", way)
+    _say(
+        name, next(iter(lengths_by_key.values())), f"the model gets {', '.join(extra)} as well", way
+    )
     return padded | {key: _beside(lengths, way) for key, lengths in extra.items()}
 
 
-def _name_each(found: dict[Any, Tensor], way: str) -> dict[str, Tensor]:
+def _name_each(lengths_by_key: dict[Any, Tensor], way: str) -> dict[str, Tensor]:
     """One mask for sequences of the same lengths, otherwise one for each."""
-    first = next(iter(found.values()))
-    if all(torch.equal(first, lengths) for lengths in found.values()):
+    first = next(iter(lengths_by_key.values()))
+    if all(torch.equal(first, lengths) for lengths in lengths_by_key.values()):
         return {way: first}
-    return {f"{key}_{way}": lengths for key, lengths in found.items()}
+    return {f"{key}_{way}": lengths for key, lengths in lengths_by_key.items()}
 
 
 def _lengths(ragged: Ragged) -> Tensor:

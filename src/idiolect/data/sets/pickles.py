@@ -43,7 +43,7 @@ LIMIT = 1 << 28  # bytes of a pickle; the largest we know has 100 MB
 Table = dict[str, Any]  # column -> array of numbers, or list of text and None
 
 
-class Made:
+class Call:
     """A call that was not made: the name is that of the class, here are its arguments and state."""
 
     __slots__ = ("args", "state")
@@ -51,11 +51,11 @@ class Made:
     args: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> Made:
-        made = super().__new__(cls)
-        made.args = args
-        made.state = None
-        return made
+    def __new__(cls, *args: Any) -> Call:
+        call = super().__new__(cls)
+        call.args = args
+        call.state = None
+        return call
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -64,14 +64,14 @@ class Made:
 class _Reader(pickle._Unpickler):  # the one in Python: its memory grows with the file alone
     def __init__(self, stream: io.BytesIO):
         super().__init__(stream)
-        self._known: dict[str, type[Made]] = {}
+        self._known: dict[str, type[Call]] = {}
 
-    def find_class(self, module: str, name: str) -> type[Made]:
+    def find_class(self, module: str, name: str) -> type[Call]:
         full = f"{MODULES.get(module, module)}.{name}"
         if full not in NAMES:
             raise SettingError(f"the pickle names {full[:100]!r}, which no table of numbers needs")
         if full not in self._known:
-            self._known[full] = type("Made", (Made,), {"name": full, "__slots__": ()})
+            self._known[full] = type("Made", (Call,), {"name": full, "__slots__": ()})
         return self._known[full]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -98,19 +98,19 @@ def read(raw: bytes) -> Any:
         raise SettingError(f"the pickle is damaged ({type(e).__name__}: {e})") from None
 
 
-def table(made: Any) -> Table:
+def table(frame: Any) -> Table:
     """The columns of a pickled frame."""
     try:
-        axes, blocks = _manager(made)
+        axes, blocks = _manager(frame)
         names = _index(axes[0])
         rows = _index(axes[1])
         columns: list[Any] = [None] * len(names)
         for values, where in blocks:
             places = _places(where, len(names))
-            found = _values(values)
-            if len(found) != len(places):
-                raise SettingError(f"{len(found)} columns for {len(places)} names")
-            for place, column in zip(places, found, strict=True):
+            values_of = _values(values)
+            if len(values_of) != len(places):
+                raise SettingError(f"{len(values_of)} columns for {len(places)} names")
+            for place, column in zip(places, values_of, strict=True):
                 if len(column) != len(rows):
                     raise SettingError(f"a column of {len(column)} values for {len(rows)} rows")
                 columns[place] = column
@@ -126,24 +126,24 @@ def table(made: Any) -> Table:
 
 
 # -- records of pandas and NumPy -------------------------------------------------------------------
-def _is(made: Any, name: str) -> bool:
+def _is(call: Any, name: str) -> bool:
     """A record of this call, or of an object of this class made by Python 2's way."""
-    if not isinstance(made, Made):
+    if not isinstance(call, Call):
         return False
-    if made.name == "copyreg._reconstructor":
-        return bool(made.args) and getattr(made.args[0], "name", "").endswith("." + name)
-    return made.name.endswith("." + name)
+    if call.name == "copyreg._reconstructor":
+        return bool(call.args) and getattr(call.args[0], "name", "").endswith("." + name)
+    return call.name.endswith("." + name)
 
 
-def _expect(made: Any, name: str) -> Made:
-    if not _is(made, name):
-        raise SettingError(f"{name} is expected, not {getattr(made, 'name', type(made).__name__)}")
-    return made
+def _expect(call: Any, name: str) -> Call:
+    if not _is(call, name):
+        raise SettingError(f"{name} is expected, not {getattr(call, 'name', type(call).__name__)}")
+    return call
 
 
-def _manager(made: Any) -> tuple[Sequence[Any], list[tuple[Any, Any]]]:
+def _manager(call: Any) -> tuple[Sequence[Any], list[tuple[Any, Any]]]:
     """(axes, blocks) of a frame; a block is its values and where they belong."""
-    state = _expect(made, "DataFrame").state
+    state = _expect(call, "DataFrame").state
     if "_mgr" in state:
         blocks, axes = _expect(state["_mgr"], "BlockManager").args
         return axes, [_expect(block, "_unpickle_block").args[:2] for block in blocks]
@@ -151,29 +151,29 @@ def _manager(made: Any) -> tuple[Sequence[Any], list[tuple[Any, Any]]]:
     return facts["axes"], [(block["values"], block["mgr_locs"]) for block in facts["blocks"]]
 
 
-def _index(made: Any) -> Sequence[Any]:
+def _index(call: Any) -> Sequence[Any]:
     """Names, or a range of row numbers."""
-    kind, facts = _expect(made, "_new_Index").args
+    kind, facts = _expect(call, "_new_Index").args
     if kind.name.endswith(".RangeIndex"):
         return range(facts["start"], facts["stop"], facts["step"])
     (names,) = _values(facts["data"])
     return names
 
 
-def _places(made: Any, many: int) -> Sequence[int]:
-    if _is(made, "slice"):
-        return range(many)[slice(*made.args)]
-    (places,) = _values(made)
+def _places(call: Any, many: int) -> Sequence[int]:
+    if _is(call, "slice"):
+        return range(many)[slice(*call.args)]
+    (places,) = _values(call)
     return [range(many)[k] for k in places.tolist()]
 
 
-def _values(made: Any) -> Sequence[Any]:
+def _values(call: Any) -> Sequence[Any]:
     """The rows of an array: arrays of numbers, or lists of text."""
-    if _is(made, "_frombuffer"):
-        data, kind, shape, order = made.args
+    if _is(call, "_frombuffer"):
+        data, kind, shape, order = call.args
         fortran = order == "F"
     else:
-        _, shape, kind, fortran, data = _expect(made, "_reconstruct").state
+        _, shape, kind, fortran, data = _expect(call, "_reconstruct").state
     dtype = _expect(kind, "dtype")
     if not 1 <= len(shape) <= 2 or any(type(n) is not int or n < 0 for n in shape):
         raise SettingError(f"an array of shape {shape}")

@@ -1,4 +1,9 @@
-"""The speeches of a play in a Gutenberg text, by role."""
+"""Shakespeare by role: which character comes next?
+
+LEAF's recipe: a client is a role of a play, and 80 characters are the context of the next one. Here
+as in the other texts (text.py): windows of 80 characters, of which each predicts the next; a role's
+speeches in the order of the play are one stream, of which the end tests. Letters keep their case.
+"""
 
 from __future__ import annotations
 
@@ -32,31 +37,31 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
     >>> list(speeches(play))
     [('HAM', 'To be,\\nor not.'), ('HAM', 'No.')]
     """
-    found = list(_all(text))
-    often = Counter(role for role, _ in found)
-    return ((role, said) for role, said in found if often[role] > 1)
+    every_speech = list(_all(text))
+    often = Counter(role for role, _ in every_speech)
+    return ((role, speech) for role, speech in every_speech if often[role] > 1)
 
 
 def _all(text: str) -> Iterator[tuple[str, str]]:
     text = DIRECTION.sub("", text.replace("\r\n", "\n"))
     role = ""
-    said: list[str] = []
+    lines: list[str] = []
     begun = False
     before = ""
     for line in (raw.strip() for raw in text.split("\n")):
         is_break = not before and BREAK.match(line) is not None
         name = _role(line) if begun and not before and not is_break else ""
         if is_break or name:
-            if role and said:
-                yield role, "\n".join(said)
-            said = []
+            if role and lines:
+                yield role, "\n".join(lines)
+            lines = []
             role = name
             begun = begun or is_break
         elif role and line:
-            said.append(line)
+            lines.append(line)
         before = line
-    if role and said:
-        yield role, "\n".join(said)
+    if role and lines:
+        yield role, "\n".join(lines)
 
 
 def _role(line: str) -> str:
@@ -66,9 +71,6 @@ def _role(line: str) -> str:
         return ""
     name = (match[1] or match[2]).strip().upper()
     return "" if NO_ROLE.match(name) else name
-
-
-# -- Shakespeare by role: which character comes next? --
 
 
 @register("shakespeare")

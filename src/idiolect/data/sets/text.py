@@ -1,11 +1,10 @@
 """Next-word prediction on text whose authors are known.
 
-State of the Union addresses by president, chats by user. Text is put in lower case and cut into
-words and single punctuation marks (`tokens`). Each client's tokens form one stream in order of
-time: the last share of it is for testing, the last share of the rest for validation. Every part is
-cut into windows of `length` tokens, one after the other; the targets are the same tokens one
-further on, so no window reaches into another part. What does not fill a window at the end of a part
-is left out: there is no padding, and every target counts.
+Text is put in lower case and cut into words and single punctuation marks (`tokens`). Each client's
+tokens form one stream in order of time: the last share of it is for testing, the last share of the
+rest for validation. Every part is cut into windows of `length` tokens, one after the other; the
+targets are the same tokens one further on, so no window reaches into another part. What does not
+fill a window at the end of a part is left out: there is no padding, and every target counts.
 
 The vocabulary holds the most frequent words of all clients' training parts, a statistic that real
 clients would have to share; every other word is `<unk>`, class 0, the one special token.
@@ -82,12 +81,12 @@ class Text(Knobs):
         starts = (parts.ravel().cumsum() - parts.ravel()).reshape(parts.shape)
         training = np.repeat(np.tile([True, False, False], len(parts)), parts.ravel())
         frequency = np.bincount(stream[training], minlength=len(number))
-        kept = np.argsort(-frequency, kind="stable")  # ties: the earlier word
-        kept = kept[: min(self.vocabulary, np.count_nonzero(frequency))]
+        frequent = np.argsort(-frequency, kind="stable")  # ties: the earlier word
+        frequent = frequent[: min(self.vocabulary, np.count_nonzero(frequency))]
         code = np.zeros(len(number), dtype=np.int64)
-        code[kept] = np.arange(1, len(kept) + 1)
+        code[frequent] = np.arange(1, len(frequent) + 1)
         spelt = list(number)
-        words = (UNKNOWN, *(spelt[i] for i in kept))
+        words = (UNKNOWN, *(spelt[i] for i in frequent))
 
         # a window needs one token more, for its last target
         windows = np.maximum(parts - 1, 0) // self.length
