@@ -20,7 +20,9 @@ import idiolect
 from idiolect.cli.main import COMMANDS, main
 from idiolect.data.federation import Federation
 from idiolect.methods import METHODS
+from idiolect.projections import PROJECTIONS
 from idiolect.run.plan import Plan
+from idiolect.task.kernels import KERNELS
 
 SMALL = split(
     "--clients 5 --samples 40 --features 6 --classes 3 --rounds 3 --sample 2 --batch 8 --quiet"
@@ -192,7 +194,7 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
         ("compare fedavg:lr --quiet", "lr: '' is not accepted"),
         ("resume nosuch", "directory: nosuch holds no run"),
         ("resume", "the following arguments are required: run"),
-        ("methods --jsn", "did you mean --json?"),
+        ("list methods --jsn", "did you mean --json?"),
         ("data lst", "data command: 'lst' is unknown; did you mean 'list'?"),
         ("data get", "data: name a data set"),
         ("data get nosuch", "nosuch"),
@@ -393,14 +395,14 @@ def test_a_mistake_in_a_file_is_one_clear_message(text, says, capsys, tmp_path):
 
 # -- methods, data, help ---------------------------------------------------------------------------
 def test_methods_lists_every_method_with_its_fields(capsys):
-    rows = json_of(capsys, "methods", "--json")
+    rows = json_of(capsys, "list", "methods", "--json")
     assert [r["name"] for r in rows] == list(METHODS)
     for r in rows:
         assert r["summary"] and r["trains"] in ("sampled", "everyone")
         assert all({"name", "type", "default", "help", "accepts"} <= f.keys() for f in r["fields"])
     by_name = {r["name"]: {f["name"]: f["default"] for f in r["fields"]} for r in rows}
     assert by_name["lp-proj-2"]["p"] == 2.0 and by_name["lp-proj-1"]["p"] == 1.0
-    assert main(["methods"]) == 0 and "lp-proj" in capsys.readouterr().out
+    assert main(["list", "methods"]) == 0 and "lp-proj" in capsys.readouterr().out
 
 
 def test_data_list_and_show(capsys):
@@ -592,10 +594,22 @@ def test_tokens_get_a_model_that_reads_tokens():
 # -- lists of parts, and what a comparison adds ----------------------------------------------------
 @pytest.mark.parametrize("command", ["channels", "attacks", "rules"])
 def test_the_parts_of_a_run_are_listed_for_people_and_programs(command, capsys):
-    rows = json_of(capsys, command, "--json")
+    rows = json_of(capsys, "list", command, "--json")
     assert all(r["name"] and r["summary"] for r in rows)
-    assert main([command]) == 0 and all(r["name"] in capsys.readouterr().out for r in rows[:1])
-    assert "did you mean --json?" in error_of(capsys, command, "--jsn")
+    assert main(["list", command]) == 0 and all(
+        r["name"] in capsys.readouterr().out for r in rows[:1]
+    )
+    assert "did you mean --json?" in error_of(capsys, "list", command, "--jsn")
+    assert f"did you mean: idiolect list {command}" in error_of(capsys, command)
+
+
+@pytest.mark.parametrize("kind", ["kernels", "projections"])
+def test_what_can_be_measured_is_listed_without_training_anything(kind, capsys):
+    rows = json_of(capsys, "list", kind, "--json")
+    names = {"kernels": KERNELS[1:], "projections": PROJECTIONS}[kind]
+    assert [r[kind[:-1]] for r in rows] == list(names) and all(r["summary"] for r in rows)
+    assert f"idiolect list {kind} --measure --dim 3" in error_of(capsys, kind, "--dim", "3")
+    assert "did you mean 'kernels'?" in error_of(capsys, "list", "kernel")
 
 
 def test_compare_takes_rows_from_a_file_with_settings_of_their_own(capsys, tmp_path):

@@ -9,15 +9,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import idiolect as il
+from idiolect.cli import output
 from idiolect.cli.commands import data as data_commands
 from idiolect.cli.commands import list as lists
-from idiolect.cli.commands import list as measures
 from idiolect.cli.commands import show, train
 from idiolect.cli.main import main
 from idiolect.data import Federation
 
 WIDTHS = (60, 80, 100)
-MODULES = (data_commands, lists, measures, show, train)
+MODULES = (data_commands, lists, output, show, train)
 
 
 @pytest.fixture(params=WIDTHS)
@@ -49,7 +49,7 @@ def whole_or_named(text, figures):
 
 @pytest.mark.parametrize("command", ["methods", "channels", "attacks", "rules"])
 def test_lists_fit(narrow, command):
-    text = " ".join(narrow(command).split())
+    text = " ".join(narrow("list", command).split())
     if command == "channels":
         assert "318,064" in text
 
@@ -72,8 +72,8 @@ def test_a_table_of_data_with_large_counts_fits(narrow, monkeypatch):
 def test_kernels_with_large_times_fit(narrow, monkeypatch):
     row = {"kernel": "compiled", "chosen": True, "clients": 10_000_000, "d": 10**12, "error": ""}
     rows = [row | {"milliseconds": 1234567.891}]
-    monkeypatch.setattr(measures, "measure", lambda *_: rows)
-    text = narrow("kernels", "--clients", "4", "--samples", "20")
+    monkeypatch.setattr(lists, "measure", lambda *_: rows)
+    text = narrow("list", "kernels", "--measure", "--clients", "4", "--samples", "20")
     whole_or_named(text, {"ms per gradient of the cohort": "1,234,567.89"})
     assert "10,000,000 of 4 clients" in text and "1,000,000,000,000" in text
 
@@ -89,8 +89,8 @@ def test_projections_with_large_sizes_fit(narrow, monkeypatch):
         "bytes_per_round": 98_765.4e9,
     }
     refused = {"projection": "orthogonal", "refused": "too large: 8,000 GB"}
-    monkeypatch.setattr(measures, "all_kinds", lambda *_: [row, refused])
-    text = narrow("projections", "--clients", "4", "--samples", "20")
+    monkeypatch.setattr(lists, "all_kinds", lambda *_: [row, refused])
+    text = narrow("list", "projections", "--measure", "--clients", "4", "--samples", "20")
     figures = {
         "s_min": "0.8159",
         "s_max": "12345.6789",

@@ -80,7 +80,7 @@ def test_what_makes_no_sense_is_said(tmp_path, capsys, words, message):
 
 def test_jobs(tmp_path, capsys):
     assert main(["sweep", "fedavg", "--jobs", "-1"]) == 2
-    assert "jobs: -1 is not accepted" in capsys.readouterr().err
+    assert "jobs must be a whole number >= 0, got -1" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_is_named_and_tried_again(tmp_path, capsys, monkeypatch):

@@ -135,7 +135,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
         (["fedavg", "--trials", "2", "--grid", "lr=1"], "not accepted beside"),
         (["fedavg", "--grid", "lr=1", "--valid", "0"], "has validation data"),
         (["qsgd", "--trials", "2"], "FedAvg through a channel"),
-        (["fedavg", "--jobs", "-1"], "jobs: -1 is not accepted"),
+        (["fedavg", "--jobs", "-1"], "jobs must be a whole number >= 0, got -1"),
     ],
 )
 def test_what_makes_no_sense_is_said(tmp_path, capsys, words, message, monkeypatch):

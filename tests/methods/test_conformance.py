@@ -195,7 +195,7 @@ def test_a_method_that_is_never_trained_is_caught():
 
 
 def test_every_method_of_the_table_says_who_trains(capsys):
-    assert main(["methods", "--json"]) in (None, 0)
+    assert main(["list", "methods", "--json"]) in (None, 0)
     trains = {row["name"]: row["trains"] for row in json.loads(capsys.readouterr().out)}
     assert set(trains.values()) == {"sampled", "everyone"} and trains["ditto"] == "everyone"
 

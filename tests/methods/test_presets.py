@@ -87,7 +87,7 @@ def test_a_settings_file_takes_it(tmp_path, capsys):
 
 
 def test_the_list_of_methods_tells_it(capsys):
-    main(["methods", "--json"])
+    main(["list", "methods", "--json"])
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["pfedme"]["presets"]["paper"]["lam"] == 15.0
     assert rows["local"]["presets"] == {}

@@ -241,7 +241,23 @@ def test_lp_proj_learns_with_every_kind(kind, p):
 
 
 def test_the_command_tells_what_each_kind_costs(capsys):
-    assert main(["projections", "--dim", "20", "--clients", "10", "--sample", "2", "--json"]) == 0
+    assert (
+        main(
+            [
+                "list",
+                "projections",
+                "--measure",
+                "--dim",
+                "20",
+                "--clients",
+                "10",
+                "--sample",
+                "2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     rows = {r["projection"]: r for r in json.loads(capsys.readouterr().out)}
     assert set(rows) == set(PROJECTIONS) - {"identity"}
     assert all(
@@ -252,7 +268,7 @@ def test_the_command_tells_what_each_kind_costs(capsys):
 
 
 def test_a_dimension_too_large_for_the_theory_is_warned_of(capsys):
-    assert main(["projections", "--dim", "600", "--clients", "2"]) == 0
+    assert main(["list", "projections", "--measure", "--dim", "600", "--clients", "2"]) == 0
     assert "warning: singular values are far from 1" in " ".join(capsys.readouterr().out.split())
 
 

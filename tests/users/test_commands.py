@@ -86,6 +86,7 @@ def test_a_data_set_may_stand_behind_its_flags(capsys):
         ("mnist", "did you mean: idiolect data show mnist?"),
         ("visits.csv", "did you mean: idiolect init visits.csv?"),
         ("train fedavg", "did you mean 'run'?"),
+        ("methods", "did you mean: idiolect list methods?"),
         ("run fedavg ditto", "did you mean: idiolect compare fedavg ditto?"),
         ("run digits", "'digits' is a data set: idiolect run METHOD --data digits"),
         ("run visits.csv", "'visits.csv' is a table: idiolect init visits.csv"),

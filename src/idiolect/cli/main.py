@@ -5,22 +5,22 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points, version
 from typing import NamedTuple
 
-from ..core import allocator
+from ..core.allocator import keep_memory
 from ..core.knobs import SettingError
 from ..core.text import shown
-from ..data.download import FetchError
-from ..report.console import fit_pipe, lines, print_anything
-from ..run.checkpoint import CheckpointError
-from ..run.interrupts import exit_code
-from .suggest import unknown_command
+from ..report.console import OUT, fit_pipe, lines, literal, print_anything
+
+GROUP = "idiolect.commands"  # entry points of other packages: NAME = "module:function"
 
 
 class Command(NamedTuple):
     """A command of the command line."""
 
-    function: str  # module:function, of this folder
+    function: str  # module:function, of the folder `commands`
     usage: str
     text: str
 
@@ -35,11 +35,11 @@ COMMANDS = {
         "",
         "several methods compared on 100 clients, in under a minute, without a download",
     ),
-    "run": Command("train:run", "METHOD", "train one method"),
+    "run": Command("train:run", "METHOD", "train one method, or stages METHOD@ROUNDS as one run"),
     "compare": Command(
         "train:compare",
         "METHODS…",
-        "train several methods on the same data, with Local at equal compute beside them",
+        "train several methods on the same data, with Local at equal compute",
     ),
     "sweep": Command(
         "sweep:sweep",
@@ -59,19 +59,22 @@ COMMANDS = {
     "pipeline": Command(
         "train:pipeline", "STAGES…", "stages as one run: pre-train, personalise, fine-tune"
     ),
-    "init": Command(
-        "init:init", "TABLE", "look at your own table and write a settings file for it"
+    "splits": Command(
+        "splits:splits",
+        "",
+        "which part of your model should be personal: each measured, one recommended",
     ),
+    "init": Command("init:init", "TABLE", "write a settings file for your own table"),
     "resume": Command("resume:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("show:show", "RUNS…", "the table of finished runs again"),
     "export": Command(
-        "models:export", "RUN", "every client's own model as safetensors; one as ONNX, ..."
+        "models:export", "RUN", "every client's personal model as safetensors; one as ONNX or pt2"
     ),
     "predict": Command(
-        "models:predict", "RUN --data FILE", "what clients' own models say of the rows of a table"
+        "models:predict", "RUN --data FILE", "predictions of personal models for rows of a table"
     ),
     "personalise": Command(
-        "models:personalise", "RUN --data FILE", "models for clients that come after training"
+        "models:personalise", "RUN --data FILE", "personal models for clients that join later"
     ),
     "host": Command(
         "host:host",
@@ -83,92 +86,86 @@ COMMANDS = {
         "init | server | site | run | stop DIR",
         "a federation of real sites that keep their data, carried by Flower",
     ),
-    "methods": Command("list:methods", "", "what there is, when to use it, what it costs"),
-    "channels": Command(
-        "list:channels",
-        "",
-        "how to send less: what each channel does and the bytes of a message",
-    ),
-    "attacks": Command("list:attacks", "", "what malicious clients can do"),
-    "rules": Command(
-        "list:rules",
-        "",
-        "how the server combines messages, and how many malicious clients it withstands",
-    ),
-    "projections": Command(
-        "list:projections",
-        "",
-        "what each kind of P costs for your model: singular values, memory, time, bytes",
-    ),
-    "splits": Command(
-        "splits:splits",
-        "",
-        "which part of your model should be personal: each measured, one recommended",
-    ),
-    "kernels": Command(
-        "list:kernels",
-        "",
-        "how fast each way to compute the cohort gradient is on your data and model",
+    "list": Command(
+        "list:list_kind",
+        "methods | channels | attacks | rules | kernels | projections",
+        "what there is, when to use it, what it costs; --measure: on your data and model",
     ),
     "data": Command(
         "data:data",
         "list | get NAME | show NAME",
         "data sets: what there is, get one, see who has what",
     ),
-    "reproduce": Command("list:reproduce", "NAME", "a stored table again, by name"),
+    "reproduce": Command("reproduce:reproduce", "NAME", "a stored table again, by name"),
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a command and say how it went.
+@cache
+def installed_commands() -> dict[str, EntryPoint]:
+    """Commands of other packages, by name."""
+    return {p.name: p for p in entry_points(group=GROUP) if p.name not in COMMANDS}
 
-    0 when it worked, 1 where the system refused (a full disk), 2 for a setting that is not
-    accepted, 130 after Ctrl-C, 143 after SIGTERM.
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    0 on success, 1 if the system refused (a full disk), 2 for a setting that is not accepted, 130
+    after Ctrl-C, 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if argv is None else argv
     print_anything()
     fit_pipe()
     try:
-        if not arguments or arguments in (["help"], ["-h"], ["--help"]):
-            _help()
-            return 0
-        if arguments[0] in ("-V", "--version"):
-            from importlib.metadata import version
-
-            print(version("idiolect"))
-            return 0
-        if arguments[0] == "help" and arguments[1:]:
-            arguments = [arguments[1], "--help", *arguments[2:]]
-        if arguments[0] not in COMMANDS:
-            raise unknown_command(arguments, COMMANDS)
-        allocator.keep_memory()
-        COMMANDS[arguments[0]].load()(arguments[1:])
+        _run(arguments)
         return 0
-    except (FetchError, CheckpointError) as error:  # in lines of their own
-        print(f"error: {lines(error)}", file=sys.stderr)
-        return 2
-    except SettingError as error:
-        print(f"error: {shown(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt as stop:
         print(f"interrupted: {shown(stop)}" if str(stop) else "interrupted", file=sys.stderr)
-        return exit_code(stop)
+        return 128 + getattr(stop, "number", 2)
     except BrokenPipeError:
         return 0
     except OSError as error:  # of the disk, a folder, a file: their names say what to do
         print(f"error: {shown(error)}", file=sys.stderr)
         return 1
+    except Exception as error:
+        several_lines = getattr(error, "several_lines", False)
+        if not isinstance(error, SettingError) and not several_lines:
+            raise
+        print(f"error: {lines(error) if several_lines else shown(error)}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments in (["help"], ["-h"], ["--help"]):
+        _help()
+        return
+    if arguments[0] in ("-V", "--version"):
+        print(version("idiolect"))
+        return
+    if arguments[0] == "help":
+        arguments = [arguments[1], "--help", *arguments[2:]]
+    name, *rest = arguments
+    if name in COMMANDS:
+        keep_memory()
+        COMMANDS[name].load()(rest)
+    elif name in installed_commands():
+        keep_memory()
+        installed_commands()[name].load()(rest)
+    else:
+        from .suggest import unknown_command
+
+        raise unknown_command(arguments, [*COMMANDS, *installed_commands()])
 
 
 def _help() -> None:
     from rich.table import Table
 
-    from ..report.console import OUT, literal
-
     title = "idiolect: personalised federated learning"
     table = Table(title=title, title_justify="left", show_header=False, box=None)
     for name, command in COMMANDS.items():
         table.add_row(literal(f"idiolect {name} {command.usage}"), literal(command.text))
+    for name, point in installed_commands().items():
+        package = point.module.partition(".")[0]
+        table.add_row(literal(f"idiolect {name}"), literal(f"from the package {package}"))
     OUT.print(table)
     OUT.print(
         "Each command has --help (idiolect help run); those that show figures or lists have --json."

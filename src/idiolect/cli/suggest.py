@@ -14,6 +14,7 @@ from ..data import DATASETS
 from ..methods import METHODS
 from ..models import MODELS, options_of
 
+LISTS = ("methods", "channels", "attacks", "rules", "kernels", "projections")
 TABLES = (".csv", ".tsv", ".parquet")
 COMMAND_WORDS = {  # what other programs call it
     "train": "run",
@@ -27,8 +28,6 @@ COMMAND_WORDS = {  # what other programs call it
     "models": "export",
     "new": "init",
     "setup": "init",
-    "list": "methods",
-    "algorithms": "methods",
     "datasets": "data",
     "infer": "predict",
     "personalize": "personalise",
@@ -92,6 +91,11 @@ def _command_for(argv: list[str]) -> str:
         return join(["run", *argv]) if len(methods) == 1 else ""
     if is_method(given):
         return join(["compare" if len(methods) > 1 else "run", *argv])
+    if given in LISTS:  # commands of their own before
+        measure = ["--measure"] if given in ("kernels", "projections") else []
+        return join(["list", given, *measure, *argv[1:]])
+    if given == "algorithms":
+        return "list methods"
     if given in DATASETS.built_in:
         return f"data show {given}"
     if given.endswith(TABLES):

@@ -34,6 +34,8 @@ CHUNK = 1 << 20
 class FetchError(SettingError):
     """A data set could not be obtained; the message lists every source and why it failed."""
 
+    several_lines = True  # of its message, each shown as text
+
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...

@@ -51,6 +51,8 @@ _MOST_JSON = 1 << 30  # bytes of checkpoint.json: it holds a line per evaluated 
 class CheckpointError(RuntimeError):
     """No checkpoint can be used; the message says which were tried and why."""
 
+    several_lines = True  # of its message, each shown as text
+
 
 @dataclass(frozen=True)
 class Bound:

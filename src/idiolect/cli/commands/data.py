@@ -15,7 +15,7 @@ from ...data import DATASETS, get, load, picture, table
 from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
 from ...report.console import OUT, literal, say
-from ..options import Flags, Parser, words_among
+from ..options import Parser
 
 
 def data(argv: list[str]) -> None:
@@ -27,15 +27,14 @@ def data(argv: list[str]) -> None:
     parser.add_argument(
         "--picture", help="show: also draw who has what into this file (.png, .svg, .pdf)"
     )
-    flags = Flags(parser)
-    words = [argv[i] for i in words_among(argv, parser)]
+    words = [argv[i] for i in parser.words(argv, DATASETS.known().values())]
     if len(words) > 1 and words[0] == "show":
-        flags.add("data", DATASETS.find(words[1]), f"data {words[1]}")
-    parsed = flags.parse(argv)
+        parser.add_fields("data", DATASETS.find(words[1]), f"data {words[1]}")
+    parsed = parser.parse(argv)
     actions = {"list": _list, "get": _get, "show": _show}
     if parsed.action not in actions:
         raise nearest(parsed.action, actions, "data command")
-    actions[parsed.action](parsed, flags.values(parsed, "data"))
+    actions[parsed.action](parsed, parser.values(parsed, "data"))
 
 
 def _named(name: str | None) -> str:

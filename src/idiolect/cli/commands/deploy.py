@@ -21,7 +21,7 @@ from ...data.prepare.columns import coded
 from ...data.read.table_files import TableFile
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import Layout, certify, create
-from ...methods import METHODS, Preset, has_preset
+from ...methods import METHODS
 from ...models import MODELS, options_of
 from ...report.console import OUT, say
 from ...report.tables import results_table
@@ -31,7 +31,7 @@ from ...run.settings import SECTIONS
 from ...study.load import load
 from ...task.initial import Initial
 from ...task.losses import LOSSES
-from ..options import Flags, Parser, peek, words_among
+from ..options import Parser, peek
 from ..output import directory_for
 
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
@@ -42,11 +42,11 @@ INIT_EXAMPLES = """For example:
 
 def deploy(argv: list[str]) -> None:
     """Init, server, site, run, stop or certificates."""
-    words = [argv[i] for i in words_among(argv, Parser("deploy", ""))]
+    words = [argv[i] for i in Parser("deploy", "").words(argv)]
     if not words:
         parser = Parser("deploy", "A federation of real sites, carried by Flower.")
         parser.add_argument("action", help=", ".join(ACTIONS))
-        Flags(parser).parse(argv)
+        parser.parse(argv)
     if words[0] not in ACTIONS:
         raise nearest(words[0], ACTIONS, "deploy command")
     rest = list(argv)
@@ -74,32 +74,28 @@ def _init(argv: list[str]) -> None:
     )
     parser.add_argument("--data", help=f"in place of a table: {', '.join(DATASETS)}")
     name, named_fields, own = row_spec(peek(argv, "--method") or "fedavg")
-    flags = Flags(parser, name)
-    cls, fixed = METHODS.find(name)
-    flags.add("method", cls, f"method {name}", fixed)
-    if has_preset(cls):
-        flags.add("method", Preset, f"fields of {name} that belong together")
-    flags.add("deployment", Terms, "how the server deals with its sites")
-    ours = dict.fromkeys(kinds_of(Terms))  # address and deadline are those of the deployment
+    parser.add_method(name)
+    parser.add_fields("deployment", Terms, "how the server deals with its sites")
+    ours = set(kinds_of(Terms))  # address and deadline are those of the deployment
     for section in SECTIONS:
-        flags.add("run", section, f"run: {section.__name__.lower()}", ours)
-    flags.add("task", Initial, "how the model starts")
+        parser.add_fields("run", section, f"run: {section.__name__.lower()}", ours)
+    parser.add_fields("task", Initial, "how the model starts")
     if model := peek(argv, "--model"):
-        flags.add("model", options_of(MODELS.find(model)), f"model {model}")
-    parsed = flags.parse(argv)
+        parser.add_fields("model", options_of(MODELS.find(model)), f"model {model}")
+    parsed = parser.parse(argv)
     plan = Plan(
         name,
-        {**named_fields, **flags.values(parsed, "method")},
+        {**named_fields, **parser.values(parsed, "method")},
         "",
         {},
         parsed.model or "",
-        flags.values(parsed, "model") if parsed.model else {},
+        parser.values(parsed, "model") if parsed.model else {},
         parsed.loss or "",
-        {**own, **flags.values(parsed, "run")},
-        flags.values(parsed, "task"),
+        {**own, **parser.values(parsed, "run")},
+        parser.values(parsed, "task"),
     )
     plan = _plain(plan)
-    terms = build(Terms, flags.values(parsed, "deployment"), "deployment")
+    terms = build(Terms, parser.values(parsed, "deployment"), "deployment")
     layout = create(given_folder(parsed.folder, "folder"), Deployment(plan, _form(parsed), terms))
     _warn_if_insecure(terms)
     say(f"written: {layout.folder}; README.md there has the commands for the server and the sites")
@@ -288,7 +284,7 @@ def _folder_parser(command: str, text: str) -> Parser:
 
 
 def _opened(parser: Parser, argv: list[str]) -> tuple[Layout, Deployment, Any]:
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     folder = given_path(parsed.folder, "folder").absolute()
     return Layout(folder), Deployment.read(folder), parsed
 

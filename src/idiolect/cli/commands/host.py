@@ -23,7 +23,7 @@ from ...deploy.site.state import Folder
 from ...deploy.site.status import in_words, status
 from ...report.console import say
 from ...run.predict import predict
-from ..options import Flags, Parser, peek, read_toml, words_among
+from ..options import Parser, SettingsFile, peek
 from ..portable import FORMATS, write_one
 from .models import prediction_csv, prediction_json
 
@@ -46,11 +46,11 @@ class Place(Knobs):
 
 def host(argv: list[str]) -> None:
     """Start, status, export or predict."""
-    words = [argv[i] for i in words_among(argv, Parser("host", ""))]
+    words = [argv[i] for i in Parser("host", "").words(argv)]
     if not words:
         parser = Parser("host", "The data owner's side of a deployed federation.")
         parser.add_argument("action", help=", ".join(ACTIONS))
-        Flags(parser).parse(argv)
+        parser.parse(argv)
     if words[0] not in ACTIONS:
         raise nearest(words[0], ACTIONS, "host command")
     rest = list(argv)
@@ -65,26 +65,25 @@ def _start(argv: list[str]) -> None:
     )
     parser.epilog = START_EXAMPLES
     config = peek(argv, "--config")
-    file = read_toml(config, SECTIONS)
-    named = peek(argv, "--data") or file["data"].get("name", "")
+    file = SettingsFile.read(config, SECTIONS, methods=False)
+    named = peek(argv, "--data") or file.name("data")
     path = named if named.lower().endswith(SUFFIXES) else ""
     parser.add_argument("--config", help="[site], [data], [rules], [machine] in TOML; flags win")
     parser.add_argument(
         "--data", help=f"your table (.csv, .tsv, .parquet), or a data set: {', '.join(DATASETS)}"
     )
-    flags = Flags(parser)
-    flags.add("site", Place, "this site")
-    flags.add("rules", Rules, "what may leave")
-    flags.add("machine", Machine, "what it computes with")
+    parser.add_fields("site", Place, "this site")
+    parser.add_fields("rules", Rules, "what may leave")
+    parser.add_fields("machine", Machine, "what it computes with")
     data = "table" if path or not named else named
-    flags.add("data", DATASETS.find(data), f"data {data}")
-    parsed = flags.parse(argv)
+    parser.add_fields("data", DATASETS.find(data), f"data {data}")
+    parsed = parser.parse(argv)
     if config is not None:
-        flags.check_file(file, config)
+        file.check(parser)
 
     def given(section: str) -> dict[str, Any]:
-        from_file = {k: v for k, v in file[section].items() if k != "name" or section == "site"}
-        return from_file | flags.values(parsed, section)
+        fields = file.sections["site"] if section == "site" else file.fields(section)
+        return fields | parser.values(parsed, section)
 
     if not named:
         raise SettingError("data: name your table: --data FILE, or a data set")
@@ -126,7 +125,7 @@ def _reader(command: str, description: str) -> Parser:
 
 def _status(argv: list[str]) -> None:
     """What has left so far, in plain words."""
-    parsed = Flags(_reader("status", "What has left your site so far, in plain words.")).parse(argv)
+    parsed = (_reader("status", "What has left your site so far, in plain words.")).parse(argv)
     found = status(given_path(parsed.state, "state"))
     if parsed.json:
         print(json.dumps(found))
@@ -158,7 +157,7 @@ def _export(argv: list[str]) -> None:
         help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
     )
     parser.add_argument("--client", help="the client whose model, for the other formats")
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     if parsed.format not in ("safetensors", *FORMATS):
         raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
     if parsed.format == "safetensors" and parsed.client is not None:
@@ -189,7 +188,7 @@ def _predict(argv: list[str]) -> None:
     parser.add_argument("--client", help="whose model predicts all rows, if you have several")
     parser.add_argument("--run", help="an earlier run (default: the last)")
     parser.add_argument("-o", "--output", help="the CSV file to write (default: on stdout)")
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     output = None if parsed.output is None else given_path(parsed.output, "output")
     if output is not None and output.exists() and output.samefile(given_path(parsed.table, "data")):
         raise SettingError("output: it is the file of the rows; choose another")

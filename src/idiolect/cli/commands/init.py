@@ -19,7 +19,7 @@ from ...data import load
 from ...data.federation import SPLITS, Federation
 from ...data.read.table_files import TableFile
 from ...report.console import OUT, literal, say
-from ..options import Flags, Parser
+from ..options import Parser
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,14 +42,12 @@ def init(argv: list[str]) -> None:
         "For example:\n  idiolect init visits.csv --client hospital --target outcome\n"
         "  idiolect compare --config idiolect.toml --clients-table"
     )
-    flags = Flags(parser)
-    flags.add("data", TableFile, "how the table is read", {"path": None})
-    parsed = flags.parse(argv)
+    parser.add_fields("data", TableFile, "how the table is read", {"path"})
+    parsed = parser.parse(argv)
     target = given_path(parsed.output, "output")
     if target.exists() and not parsed.force:
         raise SettingError(f"output: {parsed.output!r} is there already; -o FILE, or --force")
-    given = flags.values(parsed, "data")
-    options = {**given, "path": parsed.table}
+    options = {**parser.values(parsed, "data"), "path": parsed.table}
     notes = _complete(options)
     for note in notes:
         say(note)
@@ -160,7 +158,7 @@ def document(
         "# Flags win over this file: --rounds 200. All settings: idiolect run ditto --help",
         "",
         "# What is compared: training alone, one shared model, and a model of its own per client.",
-        '# What else there is: idiolect methods. Fields: "ditto:lam=0.5"',
+        '# What else there is: idiolect list methods. Fields: "ditto:lam=0.5"',
         f"methods = {toml_text(list(METHODS))}",
         "",
         "[data]",

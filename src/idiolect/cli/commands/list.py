@@ -1,10 +1,9 @@
-"""Commands that tell what there is: methods, channels, attacks, rules."""
+"""`idiolect list KIND`: what there is, when to use it, what it costs; --measure on your model."""
 
 from __future__ import annotations
 
-import json
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ...attacks import ATTACKS
 from ...channels import CHANNELS, Channel, Form, Stage
 from ...core import streams
 from ...core.columns import Column, fitted_table, words
-from ...core.knobs import SettingError, describe
+from ...core.knobs import SettingError, describe, nearest
 from ...core.text import shown
 from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
@@ -26,18 +25,61 @@ from ...server.rules import RULES, Wrapper
 from ...server.rules.rule import Resilient
 from ...task.task import Task
 from ...wire.messages import HEADER
-from ..options import Flags, Parser, plan_of, training_flags
+from ..options import Parser, TrainingParser
+from ..output import emit
+
+Row = dict[str, Any]
+KERNELS = {
+    "stacked": "batched matrix products with a hand-written backward pass; chains of linear layers",
+    "vmap": "torch.func.vmap over the gradient of the module; any module",
+    "rows": "one model after the other; fastest for convolutions on a CPU",
+    "compiled": "vmap through torch.compile; long runs only, never chosen automatically",
+}
+PROJECTIONS = {
+    "gaussian": "dense rows of i.i.d. N(0, 1) entries, scaled to unit length; small models",
+    "orthogonal": "dense orthonormal rows; small models",
+    "block": "block-diagonal: groups of coordinates to groups of rows",
+    "layers": "block-diagonal: a block per layer",
+    "sparse": "a few signed entries per coordinate; large models",
+    "contiguous": "sums of neighbouring coordinates under random signs; large models",
+    "identity": "the whole model is shared",
+}
 
 
-def methods(argv: list[str]) -> None:
-    """What there is, when to use it, what it costs."""
-    parser = Parser("methods", "What there is, when to use it, what it costs.")
+def list_kind(argv: list[str]) -> None:
+    """List the things of one kind."""
+    places = Parser("list", "").words(argv)
+    if not places:
+        parser = Parser("list", "What there is, when to use it, what it costs.")
+        parser.add_argument("kind", help=", ".join(KINDS))
+        parser.add_json()
+        parser.parse(argv)
+    kind = argv[places[0]]
+    if kind not in KINDS:
+        raise nearest(kind, KINDS, "kind")
+    KINDS[kind]([*argv[: places[0]], *argv[places[0] + 1 :]])
+
+
+def _show(as_json: bool, rows: list[Row], columns: Sequence[Column], note: str) -> None:
+    sections = any("options" in row for row in rows)
+    table = fitted_table(columns, rows, OUT.width, sections=sections)
+    emit(as_json, rows, table, *([literal(note)] if note else []))
+
+
+def _with_options(heading: str, *more: Column) -> list[Column]:
+    """Columns of things by name: what they do, what they cost, their options."""
+    options = Column("options, their defaults and what they accept", 3, _options, words=True)
+    return [words(heading, "name"), words("what it does", "summary"), *more, options]
+
+
+def _parsed(kind: str, description: str, argv: list[str]) -> Any:
+    parser = Parser(f"list {kind}", description)
     parser.add_json()
-    parsed = Flags(parser).parse(argv)
-    rows = [_method_row(name) for name in METHODS]
-    if parsed.json:
-        print(json.dumps(rows))
-        return
+    return parser.parse(argv)
+
+
+def _methods(argv: list[str]) -> None:
+    parsed = _parsed("methods", "Methods: when to use each and what it costs.", argv)
     columns = [
         words("method", "name"),
         words("what it is and when to choose it", "summary"),
@@ -46,12 +88,12 @@ def methods(argv: list[str]) -> None:
         Column("keeps", 1, lambda r: "a state" if r["keeps_state"] else "nothing", words=True),
         Column("preset", 3, lambda r: ", ".join(r["presets"]) or "–", words=True),
     ]
-    OUT.print(fitted_table(columns, rows, OUT.width))
-    OUT.print(
+    note = (
         "sends: numbers per message, up and down; keeps: at the clients between rounds; preset: "
         "METHOD:preset=paper, the fields of its paper where they are not the defaults. "
         "Fields: idiolect run METHOD --help"
     )
+    _show(parsed.json, [_method_row(name) for name in METHODS], columns, note)
 
 
 def _method_row(name: str) -> dict[str, Any]:
@@ -59,8 +101,8 @@ def _method_row(name: str) -> dict[str, Any]:
     method = make_method(name)
     probe = Task(lambda: models.make("mlp", (30,), 2, hidden="4"))
     try:
-        kept = method.private(probe, streams.name_keys(["a"]))
-        keeps = any(t.numel() for t in kept.values())
+        state = method.private(probe, streams.name_keys(["a"]))
+        keeps = any(t.numel() for t in state.values())
     except Exception:  # a user's method that only fits other models
         keeps = True
     fields = describe(cls)
@@ -79,9 +121,8 @@ def _method_row(name: str) -> dict[str, Any]:
     }
 
 
-def channels(argv: list[str]) -> None:
-    """How to send less."""
-    parser = Parser("channels", "How to send less: what each channel does and what it costs.")
+def _channels(argv: list[str]) -> None:
+    parser = Parser("list channels", "How to send less: what each channel does and what it costs.")
     parser.add_argument(
         "--d",
         type=int,
@@ -89,30 +130,23 @@ def channels(argv: list[str]) -> None:
         help="numbers of a message, a model's parameters for most methods (default 79510)",
     )
     parser.add_json()
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     if parsed.d < 1:
-        raise SettingError(f"d: {parsed.d} is not accepted; a whole number >= 1")
+        raise SettingError(f"d must be a whole number >= 1, got {parsed.d}")
     plain = {"name": "none", "summary": "Numbers as they are.", "options": []}
-    rows: list[dict[str, Any]] = [plain | {"bytes": message_bytes((), parsed.d)}]
+    rows: list[Row] = [plain | {"bytes": message_bytes((), parsed.d)}]
     for name in CHANNELS:
         cls = CHANNELS.find(name)
-        rows.append(
-            {
-                "name": name,
-                "summary": _stage_summary(cls),
-                "bytes": message_bytes((cls(),), parsed.d),
-                "options": describe(cls),
-            }
-        )
-    if parsed.json:
-        print(json.dumps(rows))
-        return
-    _list("channel", rows, Column(f"bytes, d = {parsed.d:,}", 0, _bytes))
-    OUT.print(
+        costs = message_bytes((cls(),), parsed.d)
+        summary = _stage_summary(cls)
+        rows.append({"name": name, "summary": summary, "bytes": costs, "options": describe(cls)})
+    note = (
         "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where "
         "two stand there, the first and the same again. Stages are joined by +: "
         "--channel 'feedback + topk(share=0.01) + half'. Messages down are sent as they are."
     )
+    columns = _with_options("channel", Column(f"bytes, d = {parsed.d:,}", 0, _bytes))
+    _show(parsed.json, rows, columns, note)
 
 
 def _stage_summary(cls: type) -> str:
@@ -141,64 +175,53 @@ def message_bytes(stages: tuple[Stage, ...], d: int) -> dict[str, int]:
     }
 
 
-def attacks(argv: list[str]) -> None:
-    """What malicious clients can do."""
-    parser = Parser("attacks", "What malicious clients can do.")
-    parser.add_json()
-    parsed = Flags(parser).parse(argv)
-    changed = {"random": "drawn at random", "flip": "reversed"}
-    rows: list[dict[str, Any]] = []
-    for name in ATTACKS:
-        cls = ATTACKS.find(name)
-        rows.append(
-            {
-                "name": name,
-                "summary": _summary(cls),
-                "knows": "the round's honest messages" if cls.colludes else "its own message",
-                "labels": changed.get(cls.poisons, "left alone"),
-                "options": describe(cls),
-            }
-        )
-    if parsed.json:
-        print(json.dumps(rows))
-        return
-    labels = words("training labels", "labels", 1)
-    _list("attack", rows, words("a malicious client knows", "knows", 2), labels)
-    OUT.print(
+def _attacks(argv: list[str]) -> None:
+    parsed = _parsed("attacks", "What malicious clients can do.", argv)
+    poisons = {"random": "drawn at random", "flip": "reversed"}
+    rows = [
+        {
+            "name": name,
+            "summary": _summary(cls),
+            "knows": "the round's honest messages" if cls.colludes else "its own message",
+            "labels": poisons.get(cls.poisons, "left alone"),
+            "options": describe(cls),
+        }
+        for name, cls in ((name, ATTACKS.find(name)) for name in ATTACKS)
+    ]
+    knows = words("a malicious client knows", "knows", 2)
+    note = (
         "Use: --attack 'sign-flip(std=10)' --malicious 0.2, a share of the clients or, "
         "from 1 on, their number; joined by +."
     )
+    labels = words("training labels", "labels", 1)
+    _show(parsed.json, rows, _with_options("attack", knows, labels), note)
 
 
-def rules(argv: list[str]) -> None:
-    """How the server combines messages."""
-    parser = Parser(
-        "rules", "How the server combines messages, and how many malicious clients it withstands."
-    )
-    parser.add_json()
-    parsed = Flags(parser).parse(argv)
-    rows: list[dict[str, Any]] = []
-    for name in RULES:
-        cls = RULES.find(name)
-        rows.append(
-            {
-                "name": name,
-                "kind": "wrapper" if issubclass(cls, Wrapper) else "rule",
-                "summary": _summary(cls),
-                "needs": _needs(cls),
-                "options": describe(cls),
-            }
-        )
-    if parsed.json:
-        print(json.dumps(rows))
-        return
-    named = [r | {"name": f"{r['name']} +"} if r["kind"] == "wrapper" else r for r in rows]
-    _list("rule", named, words("clients n for f malicious", "needs"))
-    OUT.print(
+def _rules(argv: list[str]) -> None:
+    text = "How the server combines messages, and how many malicious clients it withstands."
+    parsed = _parsed("rules", text, argv)
+    rows = [
+        {
+            "name": name,
+            "kind": "wrapper" if issubclass(cls, Wrapper) else "rule",
+            "summary": _summary(cls),
+            "needs": _needs(cls),
+            "options": describe(cls),
+        }
+        for name, cls in ((name, RULES.find(name)) for name in RULES)
+    ]
+    note = (
         "n: clients heard in a round. Those with a + stand before a rule: "
         "--rule 'nnm(f=2) + trimmed-mean(f=2)'. "
         "docs/rules.md has measured how far malicious clients can move each."
     )
+    columns = _with_options("rule", words("clients n for f malicious", "needs"))
+    columns[0] = Column("rule", 0, _rule_name, words=True)
+    _show(parsed.json, rows, columns, note)
+
+
+def _rule_name(row: Row) -> str:
+    return shown(row["name"]) + (" +" if row["kind"] == "wrapper" else "")
 
 
 def _needs(cls: type) -> str:
@@ -215,13 +238,6 @@ def _summary(cls: type) -> str:
     return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
 
 
-def _list(what: str, rows: list[dict[str, Any]], *more: Column) -> None:
-    """A table of things by name: what they do, what they cost, their options."""
-    options = Column("options, their defaults and what they accept", 3, _options, words=True)
-    columns = [words(what, "name"), words("what it does", "summary"), *more, options]
-    OUT.print(fitted_table(columns, rows, OUT.width, sections=True))
-
-
 def _options(row: dict[str, Any]) -> str:
     return "\n".join(
         shown(f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})") for o in row["options"]
@@ -233,32 +249,30 @@ def _bytes(row: dict[str, Any]) -> str:
     return f"{first:,}" if first == again else f"{first:,}, then {again:,}"
 
 
-def reproduce(argv: list[str]) -> None:
-    """Run a stored experiment again and write its page: a command of idiolect_papers."""
-    for entry in entry_points(group="idiolect.commands", name="reproduce"):
-        return entry.load()(argv)
-    try:
-        from idiolect_papers.reproduce import main
-    except ModuleNotFoundError:
-        raise SettingError(
-            "reproduce: the package idiolect_papers is not installed; it comes with idiolect's "
-            "source: pip install . in a checkout"
-        ) from None
-    return main(argv)
+# -- kernels and projections: by name, or measured on the user's data and model --------------------
+def _measured(kind: str, text: str) -> TrainingParser:
+    parser = TrainingParser(f"list {kind}", text)
+    parser.add_argument(
+        "--measure", action="store_true", help="measure each on your data and model"
+    )
+    return parser
 
 
-def kernels(argv: list[str]) -> None:
-    """Measure every kernel on this data and model; `run` never does."""
-    parser = Parser("kernels", "Measure every kernel on this data and model; `run` never does.")
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plan = plan_of(flags, parsed, file, "fedavg", {})
+def _kernels(argv: list[str]) -> None:
+    parser = _measured(
+        "kernels", "Ways to compute the gradient of a cohort; `run` has a fixed rule."
+    )
+    request = parser.request(argv)
+    as_json = request.flags.json
+    if not request.flags.measure:
+        rows: list[Row] = [{"kernel": name, "summary": text} for name, text in KERNELS.items()]
+        note = "How fast each is on your data and model: idiolect list kernels --measure"
+        _show(as_json, rows, [words("kernel", "kernel"), words("what it does", "summary")], note)
+        return
+    plan = request.plan("fedavg", {})
     settings = plan.make_settings()
     federation = plan.make_data()
     rows = measure(plan.make_task(federation), federation, settings)
-    if parsed.json:
-        print(json.dumps(rows))
-        return
     title = (
         f"{rows[0]['clients']:,} of {federation.clients:,} clients (those heard per round), "
         f"batch {settings.batch:,}, d = {rows[0]['d']:,}"
@@ -268,47 +282,63 @@ def kernels(argv: list[str]) -> None:
         Column("ms per gradient of the cohort", 0, _milliseconds),
         Column("", 1, lambda r: "chosen by the rule" if r["chosen"] else r["error"], words=True),
     ]
-    OUT.print(fitted_table(columns, rows, OUT.width, title))
+    emit(as_json, rows, fitted_table(columns, rows, OUT.width, title))
 
 
-def _milliseconds(row: dict[str, Any]) -> str:
+def _milliseconds(row: Row) -> str:
     return f"{row['milliseconds']:,.2f}" if row["milliseconds"] else "–"
 
 
-def projections(argv: list[str]) -> None:
-    """What each kind of P costs for this data and model."""
-    parser = Parser("projections", "What each kind of P costs for this data and model.")
+def _projections(argv: list[str]) -> None:
+    parser = _measured("projections", "Kinds of P, the projection onto the shared subspace.")
     parser.add_argument(
         "--dim", type=int, default=21, help="dimension of the shared subspace (default 21)"
     )
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plan = plan_of(flags, parsed, file, "lp-proj", {})
+    request = parser.request(argv)
+    as_json, dim = request.flags.json, request.flags.dim
+    if not request.flags.measure:
+        rows: list[Row] = [{"projection": n, "summary": text} for n, text in PROJECTIONS.items()]
+        columns = [words("projection", "projection"), words("what it is", "summary")]
+        note = "What each costs for your model: idiolect list projections --measure"
+        _show(as_json, rows, columns, note)
+        return
+    plan = request.plan("lp-proj", {})
     federation = plan.make_data()
     task = plan.make_task(federation)
     heard = plan.make_settings().sampled(federation.clients)
-    rows = all_kinds(parsed.dim, task.layout.starts, federation.clients, heard)
-    if parsed.json:
-        print(json.dumps(rows))
-        return
+    rows = all_kinds(dim, task.layout.starts, federation.clients, heard)
     title = (
-        f"d = {task.d:,}, dim = {parsed.dim:,}, "
+        f"d = {task.d:,}, dim = {dim:,}, "
         f"{heard:,} of {federation.clients:,} clients heard per round"
     )
+
+    def cost(key: str, text: Callable[[float], str]) -> Callable[[Row], str]:
+        return lambda row: text(row[key]) if "memory" in row else "–"
+
     columns = [
         words("projection", "projection"),
         Column("s_min", 2, lambda r: number(r.get("s_min"))),
         Column("s_max", 2, lambda r: number(r.get("s_max"))),
-        Column("memory", 0, lambda r: size(r["memory"]) if "memory" in r else "–"),
-        Column("ms to make", 3, lambda r: f"{r['build_ms']:,.1f}" if "memory" in r else "–"),
-        Column(
-            "ms for P x and Pᵀ u", 1, lambda r: f"{r['pass_ms']:,.3f}" if "memory" in r else "–"
-        ),
-        Column(
-            "bytes per round", 0, lambda r: size(r["bytes_per_round"]) if "memory" in r else "–"
-        ),
+        Column("memory", 0, cost("memory", size)),
+        Column("ms to make", 3, cost("build_ms", lambda ms: f"{ms:,.1f}")),
+        Column("ms for P x and Pᵀ u", 1, cost("pass_ms", lambda ms: f"{ms:,.3f}")),
+        Column("bytes per round", 0, cost("bytes_per_round", size)),
     ]
     refused = [shown(f"{r['projection']}: {r['refused']}") for r in rows if "refused" in r]
-    OUT.print(fitted_table(columns, rows, OUT.width, title, "\n".join(refused)))
-    for text in {r["warning"] for r in rows if r.get("warning")}:
-        OUT.print(literal(f"warning: {text}"))
+    warnings = {r["warning"] for r in rows if r.get("warning")}
+    emit(
+        as_json,
+        rows,
+        fitted_table(columns, rows, OUT.width, title, "\n".join(refused)),
+        *(literal(f"warning: {text}") for text in warnings),
+    )
+
+
+KINDS: dict[str, Callable[[list[str]], None]] = {
+    "methods": _methods,
+    "channels": _channels,
+    "attacks": _attacks,
+    "rules": _rules,
+    "kernels": _kernels,
+    "projections": _projections,
+}

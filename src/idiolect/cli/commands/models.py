@@ -20,7 +20,7 @@ from ...run.predict import Prediction, labels_of
 from ...run.result import Result
 from ...study.comparison import Comparison
 from ...study.load import load
-from ..options import Flags, Parser
+from ..options import Parser
 from ..portable import FORMATS, export_one
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def predict(argv: list[str]) -> None:
     parser.epilog = (
         "For example:\n  idiolect predict runs/mine --client hospital-3 --data rows.csv -o out.csv"
     )
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     if parsed.client is not None and parsed.client_column:
         raise SettingError("client: name one client or a column of clients, not both")
     output = None if parsed.output is None else given_path(parsed.output, "output")
@@ -184,7 +184,7 @@ def personalise(argv: list[str]) -> None:
         help="clients of the training may be among them; they begin anew",
     )
     parser.add_argument("-o", "--output", help="folder for their models (default RUN/personalised)")
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     result = _result(parsed, "personalise")
     options = _table_options(result)
     if result.preparation is None or not options:
@@ -246,7 +246,7 @@ def export(argv: list[str]) -> None:
         help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
     )
     parser.add_argument("--client", help="the client whose model, for the other formats")
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     if parsed.format not in ("safetensors", *FORMATS):
         raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
     one = parsed.format != "safetensors"

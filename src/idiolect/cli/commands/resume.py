@@ -1,4 +1,4 @@
-"""`idiolect resume`: what a directory holds goes on, whatever it is."""
+"""`idiolect resume`: continue a run, a comparison, a pipeline, a sweep or a search."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...core.registry import names_in
 from ...run.identity import read_identity
 from ...run.plan import Plan
 from ...study.manifest import read_comparison, read_pipeline
-from ..options import Flags, Parser
-from ..output import add_clients_table
+from ..options import Parser
+from ..output import Output, add_clients_table
 from . import sweep, tune
-from .train import Output, compare_plans, pipeline_plans, run_plan
+from .train import BASELINES, compare_plans, pipeline_plans, run_plan
 
 
 def resume(argv: list[str]) -> None:
@@ -40,18 +40,18 @@ def resume(argv: list[str]) -> None:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="go on to this many rounds, more than before; as before if left out",
+        help="train up to this many rounds, more than before (default: as before)",
     )
-    parser.add_argument("--threads", type=int, help="CPU threads; as many as before unless given")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: as before)")
     parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     path = given_path(parsed.run, "run")
     with names_in(path, parsed.trust):
         _resume(path, parsed)
 
 
 def _resume(path: Path, parsed: Any) -> None:
-    """Whatever the directory holds: a run, a comparison, a pipeline, a sweep or a tuning."""
+    """Continue whatever the directory has."""
     how: bool | str = "force" if parsed.force else True
     if (path / sweep.SWEEP).exists():
         _refuse_changes(
@@ -59,17 +59,17 @@ def _resume(path: Path, parsed: Any) -> None:
             f"{path} is a sweep, whose runs stay as they are: another `idiolect sweep` with this "
             "--directory adds to it",
         )
-        sweep.resume(path, parsed.json, parsed.quiet)
+        sweep.resume(path, Output.of(parsed))
         return
     if (path / tune.TUNING).exists():
         _refuse_changes(parsed, f"{path} is a tuning, whose runs stay as they are")
-        tune.resume(path, parsed.json, parsed.quiet)
+        tune.resume(path, Output.of(parsed))
         return
     if (path / "compare.json").exists():
         saved = read_comparison(path)
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
-        saved = {"baselines": True, "count": "bytes", **saved}
+        saved = {**BASELINES, **saved}
         plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
         compare_plans(plans, saved, path, Output.of(parsed), how)
         return
@@ -94,7 +94,7 @@ def _resume(path: Path, parsed: Any) -> None:
     if not plan.data:
         raise SettingError(
             f"resume: the data of {path} are with its sites; "
-            "go on with them: idiolect deploy run FOLDER --resume"
+            "continue it with: idiolect deploy run FOLDER --resume"
         )
     run_plan(_changed(plan, parsed), path, Output.of(parsed), how)
 
@@ -102,15 +102,15 @@ def _resume(path: Path, parsed: Any) -> None:
 def _refuse_changes(parsed: Any, reason: str) -> None:
     """Settings of a single run mean nothing for many of them."""
     for name in ("rounds", "threads", "memory", "force", "clients_table"):
-        given = getattr(parsed, name)
-        if given not in (None, False):
-            raise SettingError(f"{name}: {given!r} is not accepted; {reason}")
+        value = getattr(parsed, name)
+        if value not in (None, False):
+            raise SettingError(f"{name}: {value!r} is not accepted; {reason}")
 
 
 def _changed(plan: Plan, parsed: Any) -> Plan:
-    """The plan with the settings that are given anew."""
-    given = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
-    new = {name: value for name, value in given.items() if value is not None}
+    """The plan with the settings that the user changes."""
+    flags = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
+    new = {name: value for name, value in flags.items() if value is not None}
     return dataclasses.replace(plan, settings={**plan.settings, **new})
 
 

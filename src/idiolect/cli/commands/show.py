@@ -20,7 +20,7 @@ from ...study.load import load
 from ...study.manifest import COMPARE
 from ...study.results import SWEEP, read_sweep
 from ...study.tune import FINAL, TUNING
-from ..options import Flags, Parser
+from ..options import Parser
 from ..output import add_against, add_also, add_clients_table, panels
 
 
@@ -34,7 +34,7 @@ def show(argv: list[str]) -> None:
     add_clients_table(parser)
     add_also(parser)
     parser.add_json()
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     against = panels(parsed.against)
     also = read_also(parsed.also)
     if against and not parsed.picture:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from ...models.adapters import KINDS
 from ...report.console import OUT, say
 from ...study.splits import ROUNDS, Splits
 from ...study.splits import splits as measure_splits
-from ..options import Parser, plan_of, training_flags
-from ..output import meter
+from ..options import TrainingParser
+from ..output import Output, emit
 
 EXAMPLES = f"""The start is {ROUNDS} rounds of FedAvg (--rounds, --start), or --weights FILE. Then
 the private part of every client is fine-tuned (--finetune-steps 50; --finetune-lr, else the best
@@ -21,8 +19,10 @@ For example:
 
 def splits(argv: list[str]) -> None:
     """Measure every part of a model that could be personal."""
-    parser = Parser(
-        "splits", "Which part of the model should be personal: each measured, one recommended."
+    parser = TrainingParser(
+        "splits",
+        "Which part of the model should be personal: each measured, one recommended.",
+        EXAMPLES,
     )
     parser.add_argument(
         "--parts",
@@ -54,16 +54,16 @@ def splits(argv: list[str]) -> None:
         help="where the private part starts: common (as the start has it), or random, as in ffgg "
         "unless it has start=common (default common)",
     )
-    parser.epilog = EXAMPLES
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plan = plan_of(flags, parsed, file, "fedavg", {})
+    request = parser.request(argv)
+    parsed = request.flags
+    output = Output.of(parsed)
+    plan = request.plan("fedavg", {})
     federation = plan.make_data()
     task = plan.make_task(federation)
     settings = plan.make_settings()
     rounds = settings.rounds if "rounds" in plan.settings else ROUNDS
-    with meter(settings.seeds * rounds, parsed.quiet) as bar:
-        found: Splits = measure_splits(
+    with output.meter(settings.seeds * rounds) as meter:
+        candidates: Splits = measure_splits(
             task,
             federation,
             parts=parsed.parts,
@@ -71,12 +71,9 @@ def splits(argv: list[str]) -> None:
             adapter=parsed.adapters,
             start=parsed.start,
             private_start=parsed.private_start,
-            report=bar,
+            report=meter,
             tell=None if parsed.quiet else say,
             progress=False,
             **plan.settings,
         )
-    if parsed.json:
-        print(json.dumps(found.summary()))
-    else:
-        OUT.print(found.table(OUT.width))
+    emit(output.json, candidates.summary(), candidates.table(OUT.width))

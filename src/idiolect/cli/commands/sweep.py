@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,21 @@ from ...run.plan import Plan
 from ...study.progress import job_progress
 from ...study.results import SWEEP
 from ...study.sweep import sweep_plans
-from ..options import Parser, plans_of, training_flags
-from ..output import directory_for, resumable
+from ..options import TrainingParser
+from ..output import Output, directory_for, emit, resumable
 
 EXAMPLES = """For example:
   idiolect sweep ditto --grid lam=0.01,0.1,1 --grid lr=0.05,0.1 --data digits --seeds 3
   idiolect sweep fedavg ditto --grid data.classes_per_client=2,5,10 --data digits --clients 20
   idiolect sweep fedavg:lr=0.1 fedavg:lr=0.5,steps=1 --jobs 4 --directory sweeps/lr
-A sweep that was stopped goes on with the same command, or with: idiolect resume DIRECTORY"""
+Resume an interrupted sweep with the same command, or with: idiolect resume DIRECTORY"""
 
 
 def sweep(argv: list[str]) -> None:
     """Run every combination of a grid and show one table."""
-    parser = Parser("sweep", "Every combination of a grid with every seed, as one job.")
-    parser.epilog = EXAMPLES
+    parser = TrainingParser(
+        "sweep", "Every combination of a grid with every seed, as one job.", EXAMPLES
+    )
     parser.add_argument(
         "methods", nargs="*", help="methods, with fields and run settings: lp-proj:p=1,sample=5"
     )
@@ -43,13 +43,18 @@ def sweep(argv: list[str]) -> None:
     parser.add_argument(
         "--jobs", type=int, default=0, help="worker processes (default 0: as many as cores)"
     )
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plans = plans_of(flags, parsed, file, "sweep")
-    if parsed.jobs < 0:
-        raise SettingError(f"jobs: {parsed.jobs} is not accepted; a whole number >= 0")
-    directory = directory_for(parsed.directory, "sweep")
-    run(plans, parsed.grid, parsed.jobs, directory, parsed.json, parsed.quiet)
+    request = parser.request(argv)
+    flags = request.flags
+    plans = request.plans("sweep")
+    check_jobs(flags.jobs)
+    directory = directory_for(flags.directory, "sweep")
+    run(plans, flags.grid, flags.jobs, directory, Output.of(flags))
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a negative number of worker processes."""
+    if jobs < 0:
+        raise SettingError(f"jobs must be a whole number >= 0, got {jobs}")
 
 
 def run(
@@ -57,37 +62,33 @@ def run(
     grid: Sequence[str] | Mapping[str, Any],
     jobs: int,
     directory: Path,
-    as_json: bool,
-    quiet: bool,
+    output: Output,
 ) -> None:
-    """Sweep, show the table, and say what failed."""
-    watch = None if quiet else job_progress
+    """Sweep, and show the table and the failures."""
+    watch = None if output.quiet else job_progress
     with resumable(directory):
-        found = sweep_plans(plans, grid, jobs=jobs, directory=directory, watch=watch)
-    if as_json:
-        print(json.dumps(found.rows()))
-    elif found.summaries:
-        OUT.print(found.table(OUT.width))
-    for trial, why in found.failed.items():
+        outcome = sweep_plans(plans, grid, jobs=jobs, directory=directory, watch=watch)
+    emit(output.json, outcome.rows(), *([outcome.table(OUT.width)] if outcome.summaries else []))
+    for trial, why in outcome.failed.items():
         say(f"failed: {shown(trial.describe())}: {shown(why)}")
     say(f"directory: {directory}")
-    if found.failed:
-        many = len(found.failed) + len(found.summaries)
+    if outcome.failed:
+        many = len(outcome.failed) + len(outcome.summaries)
         raise SettingError(
-            f"sweep: {len(found.failed)} of {many} runs failed; the same command tries them again"
+            f"sweep: {len(outcome.failed)} of {many} runs failed; the same command tries them again"
         )
 
 
-def resume(directory: Path, as_json: bool, quiet: bool) -> None:
-    """Go on with a sweep that was stopped."""
+def resume(directory: Path, output: Output) -> None:
+    """Continue an interrupted sweep."""
     saved = read_json(directory / SWEEP)
     if not isinstance(saved, dict) or "plans" not in saved:
         raise SettingError(
-            f"resume: {directory} holds a sweep that was started in Python; the same call of "
-            "idiolect.sweep with this directory goes on with it"
+            f"resume: {directory} is a sweep started in Python; the same call of "
+            "idiolect.sweep with this directory continues it"
         )
     grid = saved.get("grid")
     if not isinstance(saved["plans"], list) or not isinstance(grid, dict):
         raise SettingError(f"resume: cannot use {directory / SWEEP}: no sweep is described")
     plans = [Plan.read(plan, SWEEP) for plan in saved["plans"]]
-    run(plans, grid, 0, directory, as_json, quiet)
+    run(plans, grid, 0, directory, output)

@@ -1,23 +1,22 @@
-"""`idiolect run`, `compare`, `pipeline`, `demo` and `resume`."""
+"""`idiolect run`, `compare`, `pipeline` and `demo`."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.documents import plain
 from ...core.knobs import SettingError
+from ...data import DATASETS
 from ...data.federation import Federation
 from ...methods import METHODS
+from ...models import MODELS, options_of
 from ...report.captions import projection_line
-from ...report.clients import clients_view
 from ...report.console import ERR, OUT, say
 from ...report.plots import write_curves
-from ...report.tables import baseline_row, read_also, results_table
+from ...report.tables import baseline_row, results_table
 from ...report.targets import COUNTS, Goals, curve
 from ...run.plan import Plan, method_spec, refuse_without_sites, row_spec
 from ...run.result import Result
@@ -25,93 +24,74 @@ from ...run.run import run as run_method
 from ...run.settings import Settings
 from ...run.survey import data_of
 from ...study.compare import compare as run_compare
-from ...study.comparison import Comparison
 from ...study.pipeline import pipeline as run_pipeline
 from ...task.task import Task
-from ..options import Flags, Parser, peek, plan_of, plans_of, read_toml, training_flags, words_among
+from ..options import Parser, SettingsFile, TrainingParser, peek
 from ..output import (
+    Output,
     add_against,
     add_also,
     add_clients_table,
     directory_for,
-    meter,
-    panels,
+    emit,
     resumable,
 )
 from ..suggest import is_method, unknown_method
 
-ENOUGH = 5  # evaluated rounds from which on `run` draws their curve
+ENOUGH = 5  # evaluated rounds before `run` draws their curve
 RUN_EXAMPLES = """For example:
   idiolect run ditto --data digits --clients 20 --rounds 50 --seeds 3
   idiolect run fedavg --data table --path visits.csv --client hospital --target outcome
   idiolect run --config idiolect.toml"""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a command that trains shows, and how."""
-
-    json: bool
-    quiet: bool
-    against: tuple[str, ...] = ()  # the panels of curves.png; () = all
-    clients_table: bool = False
-    also: tuple[str, ...] = ()  # further columns of the table
-
-    @classmethod
-    def of(cls, parsed: Any) -> Output:
-        against = panels(getattr(parsed, "against", None))
-        clients = getattr(parsed, "clients_table", False)
-        also = read_also(getattr(parsed, "also", None))
-        return cls(parsed.json, parsed.quiet, against, clients, also)
-
-    def clients(self, result: Result | Comparison) -> None:
-        """The clients by name, where they were asked for; stdout is JSON's alone."""
-        if self.clients_table:
-            (ERR if self.json else OUT).print(clients_view(result))
+BASELINES = {"baselines": True, "count": "bytes"}  # what a comparison has unless flags say
 
 
 def run(argv: list[str]) -> None:
-    """Train one method and show what came out."""
-    spec, rest = _method_among(argv)
-    parser = Parser(f"run {spec or 'METHOD'}", "Train one method and show what came out.")
-    parser.epilog = RUN_EXAMPLES
+    """Train one method, or stages METHOD@ROUNDS, and show the results."""
+    if any("@" in word and is_method(word.partition("@")[0]) for word in argv):
+        pipeline(argv)
+        return
+    parser = TrainingParser("run", "Train one method and show its results.", RUN_EXAMPLES)
     add_against(parser)
     add_clients_table(parser)
-    if spec is None:
+    file = SettingsFile.read(peek(argv, "--config"))
+    spec, rest = _find_method(argv, parser, file)
+    parser.prog = f"idiolect run {spec or 'METHOD'}"
+    if not spec:
         if {"-h", "--help"} & set(rest):
-            training_flags(parser, rest, None)[0].parse(rest)
+            parser.request(rest, file=file)
         raise SettingError(f"run: name a method: {', '.join(METHODS)}")
-    method, named_fields, named_settings = row_spec(spec)
-    flags, file = training_flags(parser, rest, method)
-    parsed = flags.parse(rest)
-    if file["method"].get("name", method) != method:
-        say(f"[method] of {parsed.config} is about {file['method']['name']}: it is left out")
-        file["method"] = {}
-    from_file = {k: v for k, v in file["method"].items() if k != "name"}
-    fields = from_file | named_fields | flags.values(parsed, "method")
-    plan = plan_of(flags, parsed, file, method, fields)
-    plan = dataclasses.replace(plan, settings={**named_settings, **plan.settings})
-    run_plan(plan, directory_for(parsed.directory, method), Output.of(parsed))
+    method, fields, settings = row_spec(spec)
+    request = parser.request(rest, method, file)
+    if file.name("method", method) != method:
+        say(f"[method] of {file.path} is about {file.name('method')}: not used")
+        file.sections["method"].clear()
+    fields = file.fields("method") | fields | parser.values(request.flags, "method")
+    plan = request.plan(method, fields)
+    plan = dataclasses.replace(plan, settings={**settings, **plan.settings})
+    directory = directory_for(request.flags.directory, method)
+    run_plan(plan, directory, Output.of(request.flags))
 
 
-def _method_among(argv: list[str]) -> tuple[str | None, list[str]]:
+def _find_method(
+    argv: list[str], parser: Parser, file: SettingsFile
+) -> tuple[str | None, list[str]]:
     """The method, wherever it stands among the arguments or in the settings file; the others."""
-    scratch = Parser("run", "")
-    add_against(scratch)
-    add_clients_table(scratch)
-    training_flags(scratch, argv, None)
-    places = words_among(argv, scratch)
-    known = [i for i in places if is_method(argv[i])]
-    if len(known) > 1:
-        named = " ".join(argv[i] for i in known)
-        raise SettingError(f"run: one method at a time; did you mean: idiolect compare {named}?")
-    asked = [i for i in places if i and argv[i - 1] in ("-h", "--help")]
-    chosen = known or [i for i in places if i not in asked]
-    if not chosen:
-        return read_toml(peek(argv, "--config"))["method"].get("name"), argv
-    place = chosen[0]
+    classes: list[type] = [cls for cls, _ in METHODS.known().values()]
+    classes += DATASETS.known().values()
+    classes += map(options_of, MODELS.known().values())
+    places = parser.words(argv, classes)
+    methods = [i for i in places if is_method(argv[i])]
+    if len(methods) > 1:
+        names = " ".join(argv[i] for i in methods)
+        raise SettingError(f"run: one method at a time; did you mean: idiolect compare {names}?")
+    topics = [i for i in places if i and argv[i - 1] in ("-h", "--help")]
+    candidates = methods or [i for i in places if i not in topics]
+    if not candidates:
+        return file.name("method") or None, argv
+    place = candidates[0]
     word = argv[place]
-    if not known and (hint := unknown_method(word)):
+    if not methods and (hint := unknown_method(word)):
         raise SettingError(f"method: {hint}")
     return word, [*argv[:place], *argv[place + 1 :]]
 
@@ -122,14 +102,14 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     refuse_without_sites(method, settings, plan)
     federation = data_of([plan])
     task = plan.make_task(federation)
-    with meter(settings.seeds * settings.rounds, output.quiet) as bar, resumable(directory):
+    with output.meter(settings.seeds * settings.rounds) as meter, resumable(directory):
         result = run_method(
             method,
             task,
             federation,
             directory=directory,
             origin=plan.as_dict(),
-            progress=bar(plan.method, settings.seed, settings.rounds),
+            progress=meter(plan.method, settings.seed, settings.rounds),
             resume=resume,
             **plan.run_settings,
         )
@@ -137,16 +117,16 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     if "projection" in result.record.notes:
         say(projection_line(result.record.notes["projection"]))
     if output.json:
-        print(json.dumps(result.summary()))
+        emit(True, result.summary())
     else:
-        baseline = _baseline(federation, task, settings)
-        _table([*baseline, result.summary()], _title(plan, federation, task.d))
-    output.clients(result)
+        rows = [*_baseline(federation, task, settings), result.summary()]
+        emit(False, None, _table(rows, plan, federation, task))
+    output.show_clients(result)
     say(f"run directory: {directory}")
 
 
 def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
-    """curves.csv and curves.png, where there are enough evaluated rounds to see anything."""
+    """curves.csv and curves.png, if enough rounds were evaluated or panels are named."""
     rows = result.record.timed_rounds()
     if len(rows) < ENOUGH and not against:
         return
@@ -156,23 +136,25 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
         say(f"warning: the curves could not be written ({error.strerror})")
 
 
-def _title(plan: Plan, federation: Federation, d: int) -> str:
-    name = federation.name if plan.data == "table" else plan.data
-    return f"{name}: {federation.clients} clients, d = {d}"
-
-
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
     row = baseline_row(federation, task.criterion, s.metrics, s.metric)
     return [] if row is None else [row]
 
 
-def _table(rows: list[dict[str, Any]], title: str) -> None:
-    OUT.print(results_table(rows, title, OUT.width))
+def _table(rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task) -> Any:
+    name = federation.name if plan.data == "table" else plan.data
+    title = f"{name}: {federation.clients} clients, d = {task.d}"
+    return results_table(rows, title, OUT.width)
 
 
 def compare(argv: list[str]) -> None:
     """Train several methods on the same data and show them in one table."""
-    parser = Parser("compare", "Train several methods on the same data and show them in one table.")
+    parser = TrainingParser(
+        "compare",
+        "Train several methods on the same data and show them in one table.",
+        "Here --bytes and --target-value stop no run: they add columns, accuracy at the budget "
+        "and the cost of the target.",
+    )
     parser.add_argument(
         "methods",
         nargs="*",
@@ -192,17 +174,12 @@ def compare(argv: list[str]) -> None:
         help="what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
         "counts (default bytes)",
     )
-    parser.epilog = (
-        "Here --bytes and --target-value stop no run: they add columns, accuracy at the budget "
-        "and the cost of the target."
-    )
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plans = plans_of(flags, parsed, file, "compare")
-    output = Output.of(parsed)  # refuses what it does not know before anything is trained
-    directory = directory_for(parsed.directory, "compare")
-    saved = {"baselines": not parsed.no_baselines, "count": parsed.count}
-    compare_plans(plans, saved, directory, output)
+    request = parser.request(argv)
+    flags = request.flags
+    plans = request.plans("compare")
+    output = Output.of(flags)
+    saved = {"baselines": not flags.no_baselines, "count": flags.count}
+    compare_plans(plans, saved, directory_for(flags.directory, "compare"), output)
 
 
 def compare_plans(
@@ -217,8 +194,8 @@ def compare_plans(
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
-    with meter(total, output.quiet) as bar, resumable(directory):
-        found = run_compare(
+    with output.meter(total) as meter, resumable(directory):
+        comparison = run_compare(
             plans,
             task,
             federation,
@@ -226,70 +203,59 @@ def compare_plans(
             baselines=saved["baselines"],
             count=saved["count"],
             resume=resume,
-            report=bar,
+            report=meter,
             **plans[0].settings,
         )
     if output.against:
-        write_curves(found.curves, found.goals, directory, output.against)
-    if output.json:
-        print(json.dumps(found.summary()))
-    else:
-        OUT.print(found.table(OUT.width, output.also))
-    output.clients(found)
+        write_curves(comparison.curves, comparison.goals, directory, output.against)
+    emit(output.json, comparison.summary(), comparison.table(OUT.width, output.also))
+    output.show_clients(comparison)
     say(f"run directory: {directory}")
 
 
+DEMO = """Synthetic(0, 0): 100 clients, 10 heard per round, 100 rounds, 3 seeds; every client is \
+tested on its own data"""
+DEMO_READING = """Reading it: one class already answers most of a client's questions here \
+(majority). Personal models beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per \
+message instead of 610: it ties 3 % of the model, and in the rest a client has its own data alone. \
+What it gains by others grows with dim / d (docs/choose.md). Against Local, look at the row with \
+as many gradients: on these data the gain of lp-proj over training alone is compute, not \
+collaboration."""
+
+
 def demo(argv: list[str]) -> None:
-    """Several methods on Synthetic(0, 0)."""
+    """Compare several methods on Synthetic(0, 0)."""
     parser = Parser("demo", "Several methods on Synthetic(0, 0), 100 clients, 3 seeds.")
     parser.add_output()
-    parsed = Flags(parser).parse(argv)
+    parsed = parser.parse(argv)
     settings = {"rounds": 100, "sample": 10, "seeds": 3, "eval_every": 5, "threads": 1}
     specs = ("local:steps=1", "local:steps=20", "fedavg", "fedprox", "lp-proj-1", "lp-proj-2")
-    options = {"alpha": 0.0, "beta": 0.0}
-    plans = [
-        Plan(*method_spec(s), data="synthetic", data_options=options, settings=settings)
-        for s in specs
-    ]
-    ERR.print(
-        "Synthetic(0, 0): 100 clients, 10 heard per round, 100 rounds, 3 seeds; every client is "
-        "tested on its own data",
-        highlight=False,
-    )
-    directory = directory_for(parsed.directory, "demo")
-    saved = {"baselines": True, "count": "bytes"}
-    compare_plans(plans, saved, directory, Output.of(parsed))
-    ERR.print(
-        "TableOptions it: one class already answers most of a client's questions here (majority). "
-        "Models of one's own beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per "
-        "message instead of 610: it ties 3 % of the model, and in the rest a client has its own "
-        "data alone. What it gains by others grows with dim / d (docs/choose.md). Against Local, "
-        "look at the row with as many gradients: on these data the gain of lp-proj over training "
-        "alone is compute, not collaboration.",
-        highlight=False,
-    )
+    data: dict[str, Any] = {"data": "synthetic", "data_options": {"alpha": 0.0, "beta": 0.0}}
+    plans = [Plan(*method_spec(spec), **data, settings=settings) for spec in specs]
+    ERR.print(DEMO, highlight=False)
+    compare_plans(plans, BASELINES, directory_for(parsed.directory, "demo"), Output.of(parsed))
+    ERR.print(DEMO_READING, highlight=False)
 
 
 def pipeline(argv: list[str]) -> None:
-    """Stages as one run."""
-    parser = Parser("pipeline", "Stages as one run, each started from the one before.")
+    """Train several stages as one run."""
+    parser = TrainingParser("pipeline", "Stages as one run, each started from the one before.")
     parser.add_argument(
         "stages",
         nargs="+",
         help="METHOD:field=value,...@ROUNDS, in order: fedavg@50 ffgg:part=output@50",
     )
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
+    request = parser.request(argv)
     plans = []
-    for stage in parsed.stages:
+    for stage in request.flags.stages:
         spec, at, rounds = stage.rpartition("@")
         if not at or not rounds.isdigit():
-            raise SettingError(f"stages: {stage!r} is not accepted; METHOD:field=value,...@ROUNDS")
-        plan = plan_of(flags, parsed, file, *method_spec(spec))
+            raise SettingError(f"stages must be METHOD:field=value,...@ROUNDS, got {stage!r}")
+        plan = request.plan(*method_spec(spec))
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
-    directory = directory_for(parsed.directory, "pipeline")
-    pipeline_plans(plans, directory, Output.of(parsed))
+    directory = directory_for(request.flags.directory, "pipeline")
+    pipeline_plans(plans, directory, Output.of(request.flags))
 
 
 def pipeline_plans(
@@ -302,21 +268,18 @@ def pipeline_plans(
     for method, _ in stages:
         method.check(task)
     total = sum(s.seeds * s.rounds for s in settings)
-    with meter(total, output.quiet) as bar, resumable(directory):
+    with output.meter(total) as meter, resumable(directory):
         results = run_pipeline(
             stages,
             task,
             federation,
             directory=directory,
             resume=resume,
-            report=bar,
+            report=meter,
             origins=[p.as_dict() for p in plans],
             **plans[0].settings,
         )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
     rows = [*_baseline(federation, task, settings[0]), *rows]
-    if output.json:
-        print(json.dumps(plain(rows)))
-    else:
-        _table(rows, _title(plans[0], federation, task.d))
+    emit(output.json, plain(rows), _table(rows, plans[0], federation, task))
     say(f"run directory: {directory}")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 from ...core.files import read_json
 from ...core.knobs import SettingError
-from ...methods import METHODS
 from ...report.console import OUT, say
 from ...run.plan import Plan
 from ...study.grids import grid_of, is_compressor
 from ...study.progress import job_progress
 from ...study.tune import TUNING, How, read_how, tune_plans
 from ...study.tuning import Tuned, heading
-from ..options import Parser, plans_of, training_flags
-from ..output import directory_for, meter, resumable
+from ..options import Request, TrainingParser
+from ..output import Output, directory_for, emit, resumable
+from .sweep import check_jobs
 
 EXAMPLES = """For example:
   idiolect tune ditto --data digits --grid lam=0.01,0.1,1 --grid lr=0.05,0.1
@@ -25,13 +23,14 @@ EXAMPLES = """For example:
   idiolect tune ditto --trials 30 --data digits
   idiolect tune fedavg --space space.toml --trials 30 --criterion worst10
 The best settings are in DIRECTORY/best.toml: idiolect run --config DIRECTORY/best.toml
-A tuning that was stopped goes on with: idiolect resume DIRECTORY"""
+Continue an interrupted search with: idiolect resume DIRECTORY"""
 
 
 def tune(argv: list[str]) -> None:
     """Choose settings on validation data, then train with them and test."""
-    parser = Parser("tune", "Choose settings on validation data, then train with them and test.")
-    parser.epilog = EXAMPLES
+    parser = TrainingParser(
+        "tune", "Choose settings on validation data, then train with them and test.", EXAMPLES
+    )
     parser.add_argument(
         "methods",
         nargs="*",
@@ -75,38 +74,31 @@ def tune(argv: list[str]) -> None:
         default=0,
         help="worker processes (default 0: for a grid as many as cores, for trials one)",
     )
-    flags, file = training_flags(parser, argv, None)
-    parsed = flags.parse(argv)
-    plans = _plans(flags, parsed, file)
-    if parsed.jobs < 0:
-        raise SettingError(f"jobs: {parsed.jobs} is not accepted; a whole number >= 0")
+    request = parser.request(argv)
+    parsed = request.flags
+    plans = _plans(request)
+    check_jobs(parsed.jobs)
     how = read_how(parsed.grid, parsed.space, parsed.trials, parsed.criterion, parsed.search_seeds)
     directory = directory_for(parsed.directory, "tune")
-    run(plans, how, parsed.jobs, directory, parsed.json, parsed.quiet)
+    run(plans, how, parsed.jobs, directory, Output.of(parsed))
 
 
-def _plans(flags: Any, parsed: Any, file: dict[str, Any]) -> list[Plan]:
+def _plans(request: Request) -> list[Plan]:
     """The plans of the methods; a compressor of a paper's grid is FedAvg under another name."""
-    specs = parsed.methods or file["methods"]
-    if not specs:
-        raise SettingError(f"tune: name methods: {', '.join(METHODS)}")
     plans = []
-    for spec in specs:
+    for spec in request.flags.methods or request.file.methods or [""]:
         name, colon, rest = spec.partition(":")
-        if not is_compressor(name):
-            parsed.methods = [spec]
-            plans += plans_of(flags, parsed, file, "tune")
-            continue
-        parsed.methods = [f"{grid_of('paper', name).method}{colon}{rest}"]
-        (plan,) = plans_of(flags, parsed, file, "tune")
-        plans.append(dataclasses.replace(plan, method=name))
+        if is_compressor(name):
+            method = f"{grid_of('paper', name).method}{colon}{rest}"
+            (plan,) = request.plans("tune", [method])
+            plans.append(dataclasses.replace(plan, method=name))
+        else:
+            plans += request.plans("tune", [spec] if spec else None)
     return plans
 
 
-def run(
-    plans: list[Plan], how: How, jobs: int, directory: Path, as_json: bool, quiet: bool
-) -> None:
-    """Tune, and show what was found."""
+def run(plans: list[Plan], how: How, jobs: int, directory: Path, output: Output) -> None:
+    """Tune, and show the search and the final runs."""
     with resumable(directory):
         tuned = tune_plans(
             plans,
@@ -114,18 +106,18 @@ def run(
             plans[0].make_data(),
             jobs=jobs,
             directory=directory,
-            watch=None if quiet else job_progress,
-            follow=lambda total: meter(total, quiet),
+            watch=None if output.quiet else job_progress,
+            follow=output.meter,
         )
-    if as_json:
-        print(json.dumps(tuned.as_dict()))
+    if output.json:
+        emit(True, tuned.as_dict())
     else:
         show(tuned, directory)
     say(f"directory: {directory}")
 
 
 def show(tuned: Tuned, directory: Path) -> None:
-    """The search, what it says, and the final table."""
+    """The search, its notes, and the table of the final runs."""
     first = tuned.searches[tuned.names[0]]
     OUT.print(heading(first.criterion, tuned.seeds), highlight=False)
     OUT.print(tuned.table(OUT.width))
@@ -136,17 +128,17 @@ def show(tuned: Tuned, directory: Path) -> None:
         OUT.print(f"settings: {directory / file}", highlight=False, markup=False, soft_wrap=True)
 
 
-def resume(directory: Path, as_json: bool, quiet: bool) -> None:
-    """Go on with a tuning that was stopped."""
+def resume(directory: Path, output: Output) -> None:
+    """Continue an interrupted search."""
     saved = read_json(directory / TUNING)
     if not isinstance(saved, dict) or "plans" not in saved:
         raise SettingError(
-            f"resume: {directory} holds a tuning that was started in Python; the same call of "
-            "idiolect.tune with this directory goes on with it"
+            f"resume: {directory} is a search started in Python; the same call of "
+            "idiolect.tune with this directory continues it"
         )
     if not isinstance(saved["plans"], list) or not saved["plans"]:
         raise SettingError(f"resume: cannot use {directory / TUNING}: no tuning is described")
     plans = [Plan.read(plan, TUNING) for plan in saved["plans"]]
     how = How.read(saved, TUNING)
     jobs = saved.get("jobs", 0)
-    run(plans, how, jobs if isinstance(jobs, int) else 0, directory, as_json, quiet)
+    run(plans, how, jobs if isinstance(jobs, int) else 0, directory, output)
