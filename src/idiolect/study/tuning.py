@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.columns import Column, fitted_table
 from ..core.documents import plain
-from ..core.files import write_atomic, write_json
+from ..core.files import write_atomic, write_csv, write_json
 from ..core.knobs import build, check, kinds_of, written
 from ..core.text import shown
 from ..core.toml import toml_sections
@@ -135,13 +133,9 @@ class Tuned:
     def write_choice(self, directory: Path) -> None:
         """The settings files and the table of all settings; before the final run."""
         rows = self.rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        text = io.StringIO()
-        lines = csv.DictWriter(text, names, lineterminator="\n")
-        lines.writeheader()
-        lines.writerows(rows)
+        columns = list(dict.fromkeys(name for row in rows for name in row))
         with on_disk(TABLE):
-            write_atomic(directory / TABLE, text.getvalue().encode())
+            write_csv(directory / TABLE, rows, columns)
         for name, file in self.file_names().items():
             with on_disk(file):
                 write_atomic(directory / file, self.toml(name).encode())
