@@ -9,6 +9,7 @@ from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
 from .data.federation import Federation
 from .deploy.models import load_exported
+from .engine.delays import parse_delays
 from .host.scores import interval, paired_difference
 from .method import Combine, Method, Traits
 from .methods import (
@@ -122,6 +123,7 @@ __all__ = [
     "methods",
     "models",
     "paired_difference",
+    "parse_delays",
     "pipeline",
     "projections",
     "report",

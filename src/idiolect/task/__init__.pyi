@@ -1,8 +1,20 @@
 """The public names of tasks and the modules that define them."""
 
 from .batches import Batch
+from .kernels import Stacked
+from .kernels.graph import Layer
 from .layout import Layout
 from .losses import Loss, logits, shaped_as
 from .task import Numerics, Task
 
-__all__ = ["Batch", "Layout", "Loss", "Numerics", "Task", "logits", "shaped_as"]
+__all__ = [
+    "Batch",
+    "Layer",
+    "Layout",
+    "Loss",
+    "Numerics",
+    "Stacked",
+    "Task",
+    "logits",
+    "shaped_as",
+]

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idiolect.core import streams
+from idiolect import streams
 
 
 @dataclass(frozen=True)

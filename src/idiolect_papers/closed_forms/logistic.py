@@ -25,10 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.core.knobs import SettingError
-from idiolect.data.federation import Federation
+from idiolect import Federation, SettingError, Task
 from idiolect.data.sets.regression import Logistic
-from idiolect.task.task import Task
 
 MOST_POINTS = 2**16  # of {-c, c}^d that are enumerated
 MOST_STEPS = 100  # of Newton's method

@@ -16,18 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idiolect import projections
-from idiolect.core.knobs import Knobs, knob
-from idiolect.core.types import Tree
-from idiolect.data.federation import Federation
-from idiolect.task.batches import Batch
-from idiolect.task.losses import Loss, logits, shaped_as
-from idiolect.task.task import Task
+from idiolect import Federation, Knobs, Task, knob, projections
+from idiolect.task import Batch, Loss, logits, shaped_as
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ class GemanMcClure(Loss):
 
     name = "geman_mcclure"
 
-    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+    def each(self, outputs: Any, targets: Any) -> Tensor:
         square = (shaped_as(logits(outputs), targets) - targets) ** 2
         return 0.5 * square / (1 + square)
 

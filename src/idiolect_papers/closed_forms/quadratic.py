@@ -35,16 +35,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.core import streams
-from idiolect.core.knobs import Knobs, knob
-from idiolect.data.federation import Federation
-from idiolect.data.splits import SPLITS
-from idiolect.task.batches import Batch
-from idiolect.task.kernels import Stacked
-from idiolect.task.kernels.graph import Layer
-from idiolect.task.layout import Layout
-from idiolect.task.losses import Loss
-from idiolect.task.task import Numerics, Task
+from idiolect import Federation, Knobs, Task, knob, streams
+from idiolect.task import Batch, Layer, Layout, Loss, Numerics, Stacked
 
 
 # -- the task: linear in its parameters, with exact and fast derivatives --------------------------
@@ -172,7 +164,7 @@ class Problem:
         return Federation(
             inputs=r**0.5 * torch.cat([self.T, self.W], dim=-1).flatten(0, 1),
             targets=r**0.5 * self.t.flatten(),
-            offsets=dict.fromkeys(SPLITS, bounds),
+            offsets=dict.fromkeys(("train", "valid", "test"), bounds),
             ids=tuple(range(M)),
             classes=0,
             name="quadratic",

@@ -19,16 +19,12 @@ import torch
 from torch import Tensor, nn
 
 import idiolect as il
-from idiolect.core.types import Tree
-from idiolect.data.federation import Federation
-from idiolect.methods import FedAvg
-from idiolect.run.run import torch_threads
-from idiolect.task.losses import Loss, logits, shaped_as
-from idiolect.task.task import Task
+from idiolect import FedAvg, Federation, Task
+from idiolect.task import Loss, logits, shaped_as
 
 from ..closed_forms.problems import Means
 from ..panels import Line, Panel
-from ..runs import Work
+from ..runs import Work, one_thread
 from ..theory import theory_page, train
 
 NAME = "feddeper-figure1"
@@ -52,7 +48,7 @@ class SquaredHinge(Loss):
 
     name = "squared_hinge"
 
-    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+    def each(self, outputs: Any, targets: Any) -> Tensor:
         scores = shaped_as(logits(outputs), targets)
         return 0.5 * (1 - (2 * targets - 1) * scores).clamp(min=0) ** 2
 
@@ -109,7 +105,7 @@ class MachineRun(Work):
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         task = Task(model, SquaredHinge())
-        with torch_threads(1):
+        with one_thread():
             rounds = il.iterate(
                 FedAvg(lr=self.lr, steps=self.tau),
                 task,
@@ -152,7 +148,7 @@ class QuadraticRun(Work):
 
     def train(self) -> dict[str, Any]:
         problem = self.problem
-        with torch_threads(1):
+        with one_thread():
             rounds = il.iterate(
                 FedAvg(lr=self.lr, steps=self.tau),
                 problem.task(),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from idiolect.methods import FedDeper
-from idiolect.study.sweep import Setting
+from idiolect import FedDeper
+from idiolect.study import Setting
 
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel

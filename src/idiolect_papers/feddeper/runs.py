@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import models
+from idiolect import (
+    FedAvg,
+    FedDeper,
+    Federation,
+    FedProx,
+    Local,
+    Method,
+    Scaffold,
+    Task,
+    models,
+)
 from idiolect.data import load
-from idiolect.data.federation import Federation
-from idiolect.method import Method
-from idiolect.methods import FedAvg, FedDeper, FedProx, Local, Scaffold
-from idiolect.study.sweep import Setting, Stock
-from idiolect.task.task import Task
+from idiolect.study import Setting, Stock
 
 from ..marks import Figure
 from ..page import Claim

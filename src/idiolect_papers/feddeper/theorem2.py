@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 import idiolect as il
-from idiolect.methods import FedDeper
-from idiolect.run.run import torch_threads
+from idiolect import FedDeper
 
 from ..closed_forms.convergence import Theorem2
 from ..closed_forms.problems import Means
 from ..page import Row
 from ..panels import Line, Panel
-from ..runs import Work
+from ..runs import Work, one_thread
 from ..theory import Slope, spaced, theory_page, train
 
 NAME = "feddeper-theorem2"
@@ -79,7 +78,7 @@ class BallRun(Work):
         shrunk = (1 - lr * problem.curvatures[:, None]) ** torch.arange(self.steps)  # [n, τ]
         c = problem.centres.unsqueeze(1)
         balls, slopes = [], []
-        with torch_threads(1):
+        with one_thread():
             rounds = il.iterate(
                 method,
                 problem.task(),

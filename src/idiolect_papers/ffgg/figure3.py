@@ -18,12 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import streams
-from idiolect.core.text import shown
-from idiolect.engine.delays import parse_delays
-from idiolect.methods import Ffgg
-from idiolect.run.callbacks import Moment
-from idiolect.run.run import run
+from idiolect import Ffgg, Moment, parse_delays, run, streams
 
 from ..closed_forms.quadratic import Problem, Quadratic
 from ..page import Claim, Page, Row
@@ -414,5 +409,5 @@ Left open, and chosen here: which theoretical value the asynchronous γ_θ start
 update in both variants, and sums the 40 of a synchronous round, which is 1/(M L) per arrival: both
 are shown. L is that of Example 1. The vectors have one common θ* (b_1 = y_1), so that Assumption 2
 holds but for the noise ι = {d.noise:g}. Delays are not those of the authors' machine but drawn:
-{shown(size.delays)} for every piece of work, all clients always at work.{measured}
+{size.delays} for every piece of work, all clients always at work.{measured}
 Updates: {rounds}; the paper does not say how many."""

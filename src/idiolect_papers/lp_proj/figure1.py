@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from idiolect.data.federation import Federation
+from idiolect import Federation
 from idiolect.data.sets.regression import Linear
 
 from ..closed_forms import linear_regression as linear

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import idiolect as il
-from idiolect import projections
-from idiolect.methods import LpProj
+from idiolect import LpProj, projections
 
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled, StronglyConvex

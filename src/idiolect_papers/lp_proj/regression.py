@@ -22,15 +22,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from idiolect import projections
-from idiolect.data.federation import Federation
+from idiolect import (
+    Ditto,
+    FedAvg,
+    Federation,
+    Local,
+    LpProj,
+    Method,
+    PFedMe,
+    Result,
+    Task,
+    interval,
+    projections,
+    run,
+)
 from idiolect.data.sets.regression import Linear
-from idiolect.host.scores import interval
-from idiolect.method import Method
-from idiolect.methods import Ditto, FedAvg, Local, LpProj, PFedMe
-from idiolect.run.result import Result
-from idiolect.run.run import run
-from idiolect.task.task import Task
 
 SOLVED = 1e-13  # lp-proj's inner problem: what is left of the distance to its solution
 

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 import idiolect as il
-from idiolect.methods import LpProj
-from idiolect.run.run import torch_threads
+from idiolect import LpProj
 
 from ..closed_forms.convergence import Scheduled, Smooth, draw_rounds, step_weights
 from ..closed_forms.problems import Robust
 from ..page import Row
 from ..panels import Line, Panel
-from ..runs import Work
+from ..runs import Work, one_thread
 from ..theory import Curve, guide, log_slope, spaced, theory_page, train
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
@@ -78,7 +77,7 @@ class Nonconvex:
         )
         run: dict[str, Any] = {"rounds": rounds, "sample": self.heard, "dtype": "float64"}
         federation = problem.federation(repetition)
-        with torch_threads(1):
+        with one_thread():
             steps = il.iterate(method, problem.task(), federation, **run, **plan.run)
             w = torch.stack([now.server["w"] for now in steps])[:-1]
             parts = [problem.gradients(part, self.lam) for part in w.split(256)]

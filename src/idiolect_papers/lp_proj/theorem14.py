@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from idiolect.run.run import torch_threads
-
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled
 from ..page import Row
 from ..panels import Line, Panel
-from ..runs import Work
+from ..runs import Work, one_thread
 from ..theory import Curve, Slope, guide, spaced, theory_page, train
 from .quadratic import Quadratic
 
@@ -82,7 +80,7 @@ class DistanceRun(Work):
         points = set(self.at())
         w, x = [], []
         since: list[float] = []
-        with torch_threads(1):
+        with one_thread():
             for now in self.case.follow(self.plan(), self.rounds, self.repetition):
                 since.append(float((now.server["w"] - solution.w).square().sum()))
                 if now.round in points:
@@ -107,7 +105,7 @@ class InnerErrorRun(Work):
         problem, P = case.problem, case.P
         plan = Scheduled(lr=1e-12, nu=self.nu, batch=self.batch)  # w stays at 0
         errors = []
-        with torch_threads(1):
+        with one_thread():
             for now in case.follow(plan, self.rounds, 0):
                 if now.round:
                     w = now.server["w"]

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.data.federation import Federation
+from idiolect import Federation, Method
 from idiolect.data.sets.regression import Linear
-from idiolect.method import Method
 
 from ..closed_forms import linear_regression as linear
 from ..panels import Line, Panel

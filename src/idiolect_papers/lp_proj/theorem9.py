@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect.run.run import torch_threads
-
 from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
 from ..page import Row
 from ..panels import Line, Panel
-from ..runs import Work
+from ..runs import Work, one_thread
 from ..theory import Curve, Slope, guide, log_slope, theory_page, train
 from .quadratic import Quadratic
 
@@ -71,7 +69,7 @@ class AveragedRun(Work):
         step = self.step()
         plan = Scheduled(theory.local(step), self.nu, self.batch)
         rows = []
-        with torch_threads(1):
+        with one_thread():
             for now in self.case.follow(plan, self.rounds, self.repetition):
                 rows.append(now.server["w"])
             tied = now.private()["x"] @ self.case.P.T  # P x_k^T
