@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 from idiolect.data.prepare import Column, Preparation
-from idiolect.data.prepare.fit import MEDIAN_STEPS, Rows
+from idiolect.data.prepare.fit import MEDIAN_STEPS, TrainingRows
 
 ROWS = 24
 CELLS = {
@@ -109,7 +109,7 @@ def test_the_federated_median_can_be_found_by_counts_alone():
 
     n = len(values)
     found = (smallest((n - 1) // 2) + smallest(n // 2)) / 2
-    rows = Rows(np.zeros(n, dtype=np.int64), 1, own=False)
+    rows = TrainingRows(np.zeros(n, dtype=np.int64), 1, own=False)
     assert found == rows.median(values)[0] and steps <= MEDIAN_STEPS
 
 
@@ -119,7 +119,7 @@ def test_medians_of_clients_are_those_of_pandas():
     client[client == 4] = 5  # client 4 has no row
     values = np.where(rng.random(100) < 0.2, np.nan, rng.normal(size=100))
     expected = pd.Series(values).groupby(client).median().reindex(range(6)).fillna(0)
-    got = Rows(client, 6, own=True).median(values)
+    got = TrainingRows(client, 6, own=True).median(values)
     np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 

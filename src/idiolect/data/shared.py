@@ -24,7 +24,7 @@ FILE = "samples"
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where in a file a tensor lies."""
 
     path: Path
@@ -78,11 +78,11 @@ def shared(federations: dict[str, Federation]) -> Iterator[dict[str, SharedData]
 def _write(data: Federation, path: Path) -> SharedData:
     with path.open("wb") as file:
 
-        def store(t: Tensor) -> Place:
+        def store(t: Tensor) -> TensorPlace:
             offset = -(-file.tell() // ALIGNED) * ALIGNED
             file.seek(offset)
             t.cpu().contiguous().numpy().tofile(file)
-            return Place(path, offset, t.dtype, tuple(t.shape))
+            return TensorPlace(path, offset, t.dtype, tuple(t.shape))
 
         inputs, targets = map_tree(store, data.inputs), map_tree(store, data.targets)
     nothing = {

@@ -29,7 +29,7 @@ MEDIAN_STEPS = 2 * 64
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainingRows:
     """The training rows of a table: whose each one is."""
 
     client: np.ndarray  # int64[n], positions of clients
@@ -116,7 +116,7 @@ def fit(
     enter a statistic, bool[n].
     """
     fill, _, flagged = missing.partition("+")
-    rows = Rows(client[train], len(ids), own=scale == "client")
+    rows = TrainingRows(client[train], len(ids), own=scale == "client")
     columns = []
     found: dict[str, tuple[tuple[Any, ...], np.ndarray]] = {}
     for name, kind in kinds.items():
@@ -149,7 +149,12 @@ def fit(
 
 
 def _statistics(
-    values: np.ndarray, name: str, rows: Rows, ids: Sequence[ClientId], scale: str, fill: str
+    values: np.ndarray,
+    name: str,
+    rows: TrainingRows,
+    ids: Sequence[ClientId],
+    scale: str,
+    fill: str,
 ) -> dict[str, tuple[float, ...]]:
     """Fill, centre and spread of a column of numbers, by its values in the training rows."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -201,7 +206,7 @@ def extend(
     if not new:
         return preparation
     rows_used = train & np.isin(client, new)
-    rows = Rows(np.searchsorted(new, client[rows_used]), len(new), own=True)
+    rows = TrainingRows(np.searchsorted(new, client[rows_used]), len(new), own=True)
     added = [ids[k] for k in new]
     fill = preparation.missing.partition("+")[0]
     columns = []

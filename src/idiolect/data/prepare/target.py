@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TargetColumn:
     """Targets, the user's labels of the classes, and why they are classes or values."""
 
     targets: np.ndarray  # [n]: class numbers (int64) or real values (float32)
@@ -27,7 +27,7 @@ class Outcome:
 
 def read_outcome(
     column: pd.Series, name: str, kind: str = "auto", class_names: tuple[Any, ...] | None = None
-) -> Outcome:
+) -> TargetColumn:
     """The outcome in a column.
 
     With `kind` "auto", text, booleans and categories are classes, and so are numbers of two
@@ -59,7 +59,7 @@ def read_outcome(
     if class_names is not None:
         kind = "classes" if class_names else "values"
     if kind == "values":
-        return Outcome(_values(column, name, holds), ())
+        return TargetColumn(_values(column, name, holds), ())
     codes, distinct = coded(column)
     if holds == NUMBER and any(type(value) is str for value in distinct):  # decimal numbers
         codes, distinct = coded(column.astype(float))
@@ -68,7 +68,7 @@ def read_outcome(
     if kind == "auto":
         kind, reason = _decide(classes, len(column), name, holds)
     if kind == "values":
-        return Outcome(_values(column, name, holds), (), reason)
+        return TargetColumn(_values(column, name, holds), (), reason)
     if class_names:
         _refuse_unknown(column, name, distinct, codes, class_names)
         classes = list(class_names)
@@ -78,7 +78,7 @@ def read_outcome(
             "to learn from it"
         )
     number = {value: i for i, value in enumerate(classes)}
-    return Outcome(np.array([number[v] for v in distinct])[codes], tuple(classes), reason)
+    return TargetColumn(np.array([number[v] for v in distinct])[codes], tuple(classes), reason)
 
 
 def _decide(classes: list[Any], n: int, name: str, holds: str) -> tuple[str, str]:

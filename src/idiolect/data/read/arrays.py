@@ -14,7 +14,7 @@ from ...core.text import note
 from ...core.types import leaves
 from ..splits import SPLITS, draw_split, read_split
 from .convert import (
-    Ragged,
+    RaggedSamples,
     check_memory,
     each_leaf,
     in_units,
@@ -164,7 +164,7 @@ def _row_count(values: Any) -> int | None:
 
 def _check_lengths(tree: Any, name: str, n: int) -> None:
     def check(leaf: Any, at: str) -> None:
-        if isinstance(leaf, Ragged):
+        if isinstance(leaf, RaggedSamples):
             raise SettingError(f"{at}: sequences of different lengths so deep are not accepted")
         if rows_of(leaf) != n:
             raise SettingError(f"{at}: {rows_of(leaf)} samples, but {n} client ids")

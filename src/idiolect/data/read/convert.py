@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedSamples:
     """Samples that differ in their first axis: sequences of different lengths."""
 
     samples: list[Tensor]  # each [T_i, ...]
@@ -76,11 +76,11 @@ def rows_of(values: Any) -> int:
     return len(values)
 
 
-def read_array(values: Any, name: str) -> Any:  # -> Tensor | ndarray | csr_array | Ragged
+def read_array(values: Any, name: str) -> Any:  # -> Tensor | ndarray | csr_array | RaggedSamples
     """One array of numbers, samples first."""
     if isinstance(values, type):
         raise SettingError(f"{name}: the class {values.__name__} is given; give an object of it")
-    if isinstance(values, Ragged):
+    if isinstance(values, RaggedSamples):
         return values
     if isinstance(values, Tensor):
         out: Any = values.detach()
@@ -98,7 +98,7 @@ def read_array(values: Any, name: str) -> Any:  # -> Tensor | ndarray | csr_arra
         out = _check_numbers(out, name)
     elif isinstance(out, Tensor) and out.is_complex():
         raise SettingError(f"{name}: {out.dtype} values are not accepted; give real numbers")
-    if not isinstance(out, Ragged) and out.ndim == 0:
+    if not isinstance(out, RaggedSamples) and out.ndim == 0:
         raise SettingError(f"{name}: one number is not accepted; an array, samples first")
     return out
 
@@ -116,7 +116,7 @@ def _from_list(samples: list, name: str) -> Any:
         )
 
 
-def _ragged(samples: list[Tensor], name: str) -> Ragged:
+def _ragged(samples: list[Tensor], name: str) -> RaggedSamples:
     """Sequences; refused where samples differ in more than their length."""
     first = samples[0]
     for i, v in enumerate(samples):
@@ -127,7 +127,7 @@ def _ragged(samples: list[Tensor], name: str) -> Ragged:
             )
         if not len(v):
             raise SettingError(f"{name}: sample {i} is empty; a sequence has at least one entry")
-    return Ragged([v.detach() for v in samples])
+    return RaggedSamples([v.detach() for v in samples])
 
 
 # -- libraries -------------------------------------------------------------------------------------

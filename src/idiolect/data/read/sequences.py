@@ -14,17 +14,17 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import Sequences, leaves
-from .convert import Ragged
+from .convert import RaggedSamples
 
 WAYS = ("mask", "lengths")
 IGNORED = -100  # the class number that torch's losses pass over
 
 
-def pad(ragged: Ragged, value: float) -> Tensor:  # -> [n, longest, ...]
+def pad(ragged: RaggedSamples, value: float) -> Tensor:  # -> [n, longest, ...]
     return torch.nn.utils.rnn.pad_sequence(ragged.samples, batch_first=True, padding_value=value)
 
 
-def pad_targets(ragged: Ragged, name: str) -> Tensor:
+def pad_targets(ragged: RaggedSamples, name: str) -> Tensor:
     """Class numbers of different lengths; positions beyond the end are ignored by the losses."""
     if ragged.samples[0].is_floating_point():
         raise SettingError(
@@ -42,7 +42,7 @@ def sequences_of(tree: Any, padded: Any, targets: Any) -> Sequences | None:
     """
     parts = _parts(tree)
     lengths_by_key = {
-        key: _lengths(part) for key, part in parts.items() if isinstance(part, Ragged)
+        key: _lengths(part) for key, part in parts.items() if isinstance(part, RaggedSamples)
     }
     if not lengths_by_key:
         return None
@@ -80,14 +80,14 @@ def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:
     """The tree with padded tensors for sequences, and their masks or lengths."""
     if way not in WAYS:
         raise SettingError(f"ragged: {way!r} is not accepted; one of 'mask', 'lengths'")
-    if isinstance(tree, Ragged):
+    if isinstance(tree, RaggedSamples):
         lengths = _lengths(tree)
         _say(name, lengths, f"the model gets (padded, {way})", way)
         return pad(tree, padding), _beside(lengths, way)
     parts: list[tuple[Any, Any]] = []
     if isinstance(tree, (dict, tuple)):
         parts = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
-    lengths_by_key = {key: _lengths(part) for key, part in parts if isinstance(part, Ragged)}
+    lengths_by_key = {key: _lengths(part) for key, part in parts if isinstance(part, RaggedSamples)}
     if not lengths_by_key:
         return tree
     padded = {key: pad(part, padding) if key in lengths_by_key else part for key, part in parts}
@@ -113,7 +113,7 @@ def _name_each(lengths_by_key: dict[Any, Tensor], way: str) -> dict[str, Tensor]
     return {f"{key}_{way}": lengths for key, lengths in lengths_by_key.items()}
 
 
-def _lengths(ragged: Ragged) -> Tensor:
+def _lengths(ragged: RaggedSamples) -> Tensor:
     return torch.tensor([len(v) for v in ragged.samples])
 
 

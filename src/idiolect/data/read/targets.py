@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ...core.knobs import SettingError
 from ...core.text import note, shown
-from .convert import Ragged, as_numbers, each_leaf, is_sparse, read_array, read_tree, rows_of
+from .convert import RaggedSamples, as_numbers, each_leaf, is_sparse, read_array, read_tree, rows_of
 from .ids import is_missing
 from .memory_maps import chunks
 from .sequences import IGNORED, pad_targets
@@ -389,8 +389,10 @@ def _listed(labels: Any) -> str:
 def _mark_ignored(leaf: Any, ignored: int) -> Any:
     """Class numbers with `ignored` as the number that every loss ignores."""
     values = read_array(leaf, "targets")
-    if isinstance(values, Ragged):
-        return Ragged([torch.as_tensor(v).where(v != ignored, IGNORED) for v in values.samples])
+    if isinstance(values, RaggedSamples):
+        return RaggedSamples(
+            [torch.as_tensor(v).where(v != ignored, IGNORED) for v in values.samples]
+        )
     if _is_floating(values):
         return values
     if isinstance(values, Tensor):
@@ -403,7 +405,7 @@ def _several_per_sample(leaf: Any, name: str, kind: str) -> Any:
     if is_sparse(leaf):
         raise SettingError(f"{name}: a sparse matrix is not accepted; give `matrix.toarray()`")
     values = read_array(leaf, name)
-    if isinstance(values, Ragged):
+    if isinstance(values, RaggedSamples):
         values = pad_targets(values, name)
     if kind == "auto":
         _refuse_one_hot(values, name)

@@ -43,7 +43,7 @@ LIMIT = 1 << 28  # bytes of a pickle; the largest we know has 100 MB
 Table = dict[str, Any]  # column -> array of numbers, or list of text and None
 
 
-class Call:
+class PickledCall:
     """A call that was not made: the name is that of the class, here are its arguments and state."""
 
     __slots__ = ("args", "state")
@@ -51,7 +51,7 @@ class Call:
     args: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any) -> Call:
+    def __new__(cls, *args: Any) -> PickledCall:
         call = super().__new__(cls)
         call.args = args
         call.state = None
@@ -61,17 +61,17 @@ class Call:
         self.state = state
 
 
-class _Reader(pickle._Unpickler):  # the one in Python: its memory grows with the file alone
+class _InertUnpickler(pickle._Unpickler):  # the one in Python: its memory grows with the file alone
     def __init__(self, stream: io.BytesIO):
         super().__init__(stream)
-        self._known: dict[str, type[Call]] = {}
+        self._known: dict[str, type[PickledCall]] = {}
 
-    def find_class(self, module: str, name: str) -> type[Call]:
+    def find_class(self, module: str, name: str) -> type[PickledCall]:
         full = f"{MODULES.get(module, module)}.{name}"
         if full not in NAMES:
             raise SettingError(f"the pickle names {full[:100]!r}, which no table of numbers needs")
         if full not in self._known:
-            self._known[full] = type("Made", (Call,), {"name": full, "__slots__": ()})
+            self._known[full] = type("Made", (PickledCall,), {"name": full, "__slots__": ()})
         return self._known[full]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -91,7 +91,7 @@ def read(raw: bytes) -> Any:
     if len(raw) > LIMIT:
         raise SettingError(f"the pickle has {len(raw)} bytes; at most {LIMIT} are accepted")
     try:
-        return _Reader(io.BytesIO(raw)).load()
+        return _InertUnpickler(io.BytesIO(raw)).load()
     except SettingError:
         raise
     except Exception as e:  # whatever a damaged pickle leads to
@@ -128,14 +128,14 @@ def table(frame: Any) -> Table:
 # -- records of pandas and NumPy -------------------------------------------------------------------
 def _is(call: Any, name: str) -> bool:
     """A record of this call, or of an object of this class made by Python 2's way."""
-    if not isinstance(call, Call):
+    if not isinstance(call, PickledCall):
         return False
     if call.name == "copyreg._reconstructor":
         return bool(call.args) and getattr(call.args[0], "name", "").endswith("." + name)
     return call.name.endswith("." + name)
 
 
-def _expect(call: Any, name: str) -> Call:
+def _expect(call: Any, name: str) -> PickledCall:
     if not _is(call, name):
         raise SettingError(f"{name} is expected, not {getattr(call, 'name', type(call).__name__)}")
     return call
