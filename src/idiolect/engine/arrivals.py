@@ -21,7 +21,6 @@ from ..server.asynchronous import AsyncServer
 from ..server.selection import select
 from ..server.server import Server
 from ..server.state import check_arrivals, load_arrivals, most_arrivals_bytes, save_arrivals
-from ..wire.messages import HEADER
 from .carriers.local import LocalHosts
 from .clocks import Delivery, RealClock, SimulatedClock
 from .delays import ConstantDelay, Delays
@@ -139,9 +138,7 @@ class Arrivals(Engine):
 
     def round_bytes(self) -> int:
         contract = self.server.contract
-        down, up = contract.down.length, contract.up.length
-        if contract.link.codes:
-            up = HEADER.itemsize + contract.link.limit(self.server.version)
+        down, up = contract.down.length, contract.most_up_bytes(self.server.version)
         first = self.concurrency * down if self.free is None else 0
         waiting = len(self.free or ()) * down
         return first + waiting + self.server.sample * (down + up)

@@ -25,7 +25,6 @@ from ..host.calls import FAILED, Call
 from ..host.host import Host
 from ..server.protocol import RoundConclusion, RoundRequest
 from ..server.server import Server
-from ..wire.messages import HEADER
 from .delays import Delays
 from .remote_hosts import RemoteHosts
 from .retry import failure
@@ -230,10 +229,8 @@ class SimulatedClock:
     def widest(self) -> int:
         """The most bytes of a message."""
         contract = self.server.contract
-        if not contract.link.codes:
-            return contract.up.length
         versions = {0, self.server.version, *(f.version for f in self.under_way.values())}
-        return HEADER.itemsize + max(contract.link.limit(v) for v in versions)
+        return max(contract.most_up_bytes(v) for v in versions)
 
     def most_bytes(self, most: int) -> int:
         """The most that the tensors of `save` take."""

@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import streams
 from ..core.knobs import whole
 from ..core.store import Store
 from ..core.types import State
 from ..server.protocol import ExchangeId, HostUpdate, RoundConclusion, RoundRequest
-from ..wire import messages as wire
-from ..wire.ragged import Ragged, join
+from ..wire.ragged import Ragged
 
 if TYPE_CHECKING:
     from .host import Host
@@ -93,17 +91,12 @@ class AsyncWork:
         reference = contract.method.reference(contract.task, down)
         version = int(versions[0])  # all are of this one where an attack or a channel asks
         up = host.leaving(ExchangeId(version), rows, up, reference)
-        wire_ids = host.wire_ids[rows].numpy()
-        weights = host.samples[rows].numpy()
-        if not contract.link.codes:
-            packed = wire.pack(contract.up, contract.run, versions, wire_ids, weights, up)
-            return Ragged.even(packed), np.full(len(rows), float(contract.up.values))
-        keys = streams.keys(contract.task.seed, "channel", turns.numpy(), host.keys[rows.numpy()])
-        kept = host.coder.read(rows)
-        bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
-        self._keep(self.coder, rows, version, kept)
-        heads = wire.heads(contract.up, contract.run, versions, wire_ids, weights)
-        return join([Ragged.even(heads), bodies]).clean(), values
+        coded = host.pack_updates(
+            rows, versions, up, reference, turns.numpy(), lambda: host.coder.read(rows)
+        )
+        if coded.channel_rows is not None:
+            self._keep(self.coder, rows, version, coded.channel_rows)
+        return coded.messages, coded.values
 
     def _keep(self, store: Store, rows: Tensor, version: int, after: State) -> None:
         if after:

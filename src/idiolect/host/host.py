@@ -7,9 +7,9 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from .remote_host import HostLike
 
 _CPU = torch.device("cpu")
+
+
+class CodedUpdates(NamedTuple):
+    """Messages as they leave a host."""
+
+    messages: Ragged
+    values: np.ndarray  # float64[S]: 32-bit words of each, as the lp-proj paper counts
+    channel_rows: State | None  # what the channel keeps at their clients; None: nothing
 
 
 class Host:
@@ -145,17 +153,38 @@ class Host:
             waiting.clear()
         reference = contract.method.reference(contract.task, down)
         up = self.leaving(ExchangeId(version), rows, up, reference)
+        coded = self.pack_updates(
+            rows, version, up, reference, version, lambda: self.coder.read(rows, version)
+        )
+        if coded.channel_rows is not None:
+            self.coder.write(rows, version, coded.channel_rows)
+        return coded.messages, coded.values
+
+    def pack_updates(
+        self,
+        rows: Tensor,
+        versions: int | np.ndarray,
+        up: State,
+        reference: State,
+        turns: int | np.ndarray,
+        channel_rows: Callable[[], State],
+    ) -> CodedUpdates:
+        """Messages of these clients through the channel, each with a header.
+
+        `versions` stand in the headers, `turns` key the channel's random numbers.
+        """
+        contract = self.contract
         wire_ids = self.wire_ids[rows].numpy()
         weights = self.samples[rows].numpy()
-        if not contract.link.codes:
-            packed = wire.pack(contract.up, contract.run, version, wire_ids, weights, up)
-            return Ragged.even(packed), np.full(len(rows), float(contract.up.values))
-        keys = streams.keys(contract.task.seed, "channel", version, self.keys[rows.numpy()])
-        kept = self.coder.read(rows, version)
-        bodies, kept, values = contract.link.encode(up, reference, kept, keys, version)
-        self.coder.write(rows, version, kept)
-        heads = wire.heads(contract.up, contract.run, version, wire_ids, weights)
-        return join([Ragged.even(heads), bodies]).clean(), values
+        if not contract.link.codes:  # the identity: numbers are packed as they are
+            packed = wire.pack(contract.up, contract.run, versions, wire_ids, weights, up)
+            words = np.full(len(rows), float(contract.up.values))
+            return CodedUpdates(Ragged.even(packed), words, None)
+        keys = streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
+        version = versions if isinstance(versions, int) else int(versions[0])
+        bodies, after, words = contract.link.encode(up, reference, channel_rows(), keys, version)
+        heads = wire.heads(contract.up, contract.run, versions, wire_ids, weights)
+        return CodedUpdates(join([Ragged.even(heads), bodies]).clean(), words, after)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""

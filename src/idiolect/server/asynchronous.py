@@ -83,9 +83,7 @@ class AsyncServer:
         version = server.version
         message = server.message(version)
         order = RoundRequest(version, message, wire_ids, wire_ids, factors, self.turns[wire_ids])
-        link = contract.link
-        values = link.down_values(version) if link.codes else contract.down.values
-        server.ledger.sent_down(wire_ids, len(message), values)
+        server.ledger.sent_down(wire_ids, len(message), contract.down_values(version))
         base = StartingModel(version, self.steps, server.aggregation().reference(factors))
         self.busy |= dict.fromkeys(wire_ids.tolist(), base)
         self.turns[wire_ids] += 1
@@ -107,20 +105,9 @@ class AsyncServer:
             raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
         factors = factors or {}
         server = self.server
-        contract = server.contract
         base = self.busy.pop(wire_id)
         client = torch.tensor([wire_id])
-        link = contract.link
-        inbox = Inbox(
-            contract.up,
-            contract.run,
-            base.version,
-            client,
-            server.roster.most_samples(),
-            server.decoder(base.version, base.reference) if link.codes else None,
-            link.limit(base.version) if link.codes else 0,
-            enrolled=server.roster.weights,
-        )
+        inbox = server.inbox(base.version, client, lambda: base.reference)
         inbox.receive(messages, values)
         got = inbox.admitted()
         self._surplus.update(got.surplus)

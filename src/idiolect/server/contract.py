@@ -11,7 +11,7 @@ from ..channels.link import Link
 from ..method import Method
 from ..methods.wrapped import innermost
 from ..task.task import Task
-from ..wire.messages import Schema
+from ..wire.messages import HEADER, Schema
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Contract:
         """What a message down holds."""
         state = self.method.broadcast(self.task, self.method.server(self.task))
         return Schema.of(state, self.checksum)
+
+    def most_up_bytes(self, version: int = 0) -> int:
+        """Upper bound on the bytes of a message up."""
+        return HEADER.itemsize + self.link.limit(version) if self.up.parts else 0
+
+    def down_values(self, version: int = 0) -> float:
+        """32-bit words of a message down, as the lp-proj paper counts."""
+        return self.link.down_values(version) if self.link.codes else self.down.values
 
     def answer(self, part: str, query: bytes, numbers: int) -> Schema:
         """What an answer of a channel's second exchange holds.

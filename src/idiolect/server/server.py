@@ -9,7 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -106,24 +106,28 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard
         order = RoundRequest(version, self.message(version), train, heard, factors or {})
-        link = contract.link
-        values = link.down_values(version) if link.codes else contract.down.values
-        self.ledger.sent_down(train, len(order.down), values)
-        inbox = Inbox(
+        self.ledger.sent_down(train, len(order.down), contract.down_values(version))
+        inbox = self.inbox(version, heard, lambda: self._reference(order.factors))
+        clients = int(self.roster.eligible.sum())
+        round = Round(order, inbox, clients, self.roster.mean_samples())
+        if self.plan.streams and contract.link.aggregate_stage is None:
+            self._sum_on_arrival(round)
+        return round
+
+    def inbox(self, version: int, expected: Tensor, reference: Callable[[], State]) -> Inbox:
+        """Where messages of a version arrive; `reference` is what coded changes are changes of."""
+        contract = self.contract
+        codes = contract.link.codes  # otherwise numbers are read straight into their rows
+        return Inbox(
             contract.up,
             contract.run,
             version,
-            heard,
+            expected,
             self.roster.most_samples(),
-            self.decoder(version, self._reference(order.factors)) if link.codes else None,
-            link.limit(version) if link.codes else 0,
+            self.decoder(version, reference()) if codes else None,
+            contract.link.limit(version) if codes else 0,
             enrolled=self.roster.weights,
         )
-        clients = int(self.roster.eligible.sum())
-        round = Round(order, inbox, clients, self.roster.mean_samples())
-        if self.plan.streams and link.aggregate_stage is None:
-            self._sum_on_arrival(round)
-        return round
 
     def _sum_on_arrival(self, round: Round) -> None:
         """Messages of this round are added up instead of being held."""
@@ -354,9 +358,7 @@ class Server:
         """What the next round sends both ways, through a channel at most: known before it runs."""
         version = self.version if version is None else version
         contract = self.contract
-        up = contract.up.length
-        if contract.link.codes and contract.up.parts:
-            up = HEADER.itemsize + contract.link.limit(version)
+        up = contract.most_up_bytes(version)
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         return contract.down.length * trained + (up + self._second_exchange_bytes) * self.sample
