@@ -74,8 +74,8 @@ def test_another_number_of_threads_is_warned_of(tmp_path, capsys):
     stopped(tmp_path / "run", threads=1)
     run(tmp_path / "run", resume=True, threads=2)
     said = capsys.readouterr().err
-    assert "warning: threads: this run was at work on 1 threads and goes on on 2" in said
-    assert "in their last bits" in said
+    assert "warning: threads: resumed with 2 (was 1)" in said
+    assert "in the last bits" in said
 
 
 @pytest.mark.parametrize("change", [{"memory": 1.5}, {"chunk": 2}])
@@ -84,7 +84,7 @@ def test_another_grouping_of_sums_is_warned_of(change, tmp_path, capsys):
     run(tmp_path / "run", resume=True, **change)
     ((name, value),) = change.items()
     said = capsys.readouterr().err
-    assert f"warning: {name}: this run was begun with " in said and f"goes on with {value}" in said
+    assert f"warning: {name}: resumed with {value} (was " in said
 
 
 def test_the_record_has_the_environment_of_every_start(tmp_path):
@@ -114,7 +114,7 @@ def test_another_version_of_a_library_is_warned_of_by_both_names(name, tmp_path,
     file.write_text(json.dumps(saved))
     same(run(tmp_path / "run", resume=True), run(None))
     said = capsys.readouterr().err
-    assert f"{name}: this run was at work with version 1.2.3 and goes on with {now}" in said
+    assert f"{name}: resumed with version {now} (was 1.2.3)" in said
 
 
 def test_an_environment_that_cannot_be_is_refused(tmp_path):

@@ -39,7 +39,7 @@ def export_one(
     best: bool = False,
 ) -> list[Path]:
     """The file of a client's model, and the file that describes it."""
-    roster = result.session(seed, best).server.roster
+    roster = result.models(seed, best).roster
     wire_id = roster.wire_id(client)
     module = result.personal(client, seed, best=best)
     about = {"client": roster.ids[wire_id], "method": result.label}

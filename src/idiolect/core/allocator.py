@@ -21,7 +21,7 @@ _MMAP = -3
 def keep_memory() -> bool:
     """Tell glibc to keep up to 1 GiB at the top of the heap, and blocks of up to 32 MiB in it.
 
-    Returns whether it was told; with another C library nothing is done.
+    Returns whether it was set; with another C library nothing is done.
     """
     if not sys.platform.startswith("linux"):
         return False

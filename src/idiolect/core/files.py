@@ -99,12 +99,24 @@ def write_csv(
 
     Texts that a spreadsheet would take for a formula get an apostrophe.
     """
+    write_atomic(path, csv_text(rows, columns))
+
+
+def csv_text(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None, header: bool = True
+) -> bytes:
+    """Rows as CSV; see `write_csv`.
+
+    >>> csv_text([{"round": 1, "client": "=a"}])
+    b"round,client\\r\\n1,'=a\\r\\n"
+    """
     columns = columns or list(rows[0] if rows else ())
     text = io.StringIO()
     writer = csv.DictWriter(text, columns)
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows({name: csv_cell(row.get(name)) for name in columns} for row in rows)
-    write_atomic(path, text.getvalue().encode())
+    return text.getvalue().encode()
 
 
 def sync(path: Path) -> None:

@@ -223,7 +223,7 @@ _KINDS: dict[type, dict[str, type]] = {}
 def kinds_of(cls: type) -> dict[str, type]:
     """The plain type of every field of a dataclass.
 
-    Found once: reading annotations takes a millisecond, and a schedule makes a method anew in
+    Found once: reading annotations takes a millisecond, and a schedule makes a new method in
     every round.
     """
     if cls not in _KINDS:

@@ -143,11 +143,11 @@ class Store:
         return (self.version > round).nonzero().flatten()
 
     def put(self, ids: Tensor, rounds: Tensor, rows: State) -> None:
-        """Rows as rounds have left them, told by a file; ValueError for what is none of ours."""
+        """Restore rows read from a file; ValueError if they do not match."""
         like = shapes_of(self._like())
         check_shapes(shapes_of(rows), {n: ((len(ids), *s[1:]), d) for n, (s, d) in like.items()})
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.clients):
-            raise ValueError("ids: a row of a client that is none")
+            raise ValueError("ids: unknown client row")
         if rounds.shape != ids.shape or rounds.dtype != self.version.dtype:
             raise ValueError("rounds: one for each row is expected")
         if bool((rounds < 0).any()):
@@ -159,7 +159,7 @@ class Store:
         self.version[ids] = rounds
 
     def forget(self) -> None:
-        """As if nobody had ever been met."""
+        """Forget all clients."""
         self._drop(self._before)
         self.rows = {}
         self._files = None
@@ -198,7 +198,7 @@ class Store:
     def check(self, tensors: Shapes, clients: int | None = None) -> None:
         """Refuse what this store cannot have saved, before any of it is used.
 
-        A store that has met nobody has saved no rows.
+        A store that has met no client has saved no rows.
         """
         rows = any(n.startswith("rows.") for n in tensors)
         check_shapes(tensors, self.expected(clients, rows))
@@ -213,7 +213,7 @@ class Store:
         """As it was saved; rows on `device`.
 
         Names, shapes and dtypes are those that `fresh` declares, for `clients` clients (as many as
-        there are here unless told otherwise), and no row is newer than the `rounds` that are done,
+        there are here unless given), and no row is newer than the `rounds` that are done,
         given for all rows or for each; anything else is a ValueError.
         """
         self.check(shapes_of(tensors), clients)
@@ -389,7 +389,7 @@ class RowFiles:
             raise _no_room(error, self._place, self._size) from None
 
     def drop(self, rows: State) -> None:
-        """Remove the files of these rows; their space is free when nobody holds them any more."""
+        """Remove the files of these rows; their space is free once no tensor maps them."""
         for t in rows.values():
             path = self._paths.pop(t.data_ptr(), None)
             if path is not None:

@@ -143,25 +143,25 @@ def listed(items: Iterable[object], most: int = 5) -> str:
     return ", ".join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-_said: ContextVar[set[str] | None] = ContextVar("warnings that were said", default=None)
+_warned: ContextVar[set[str] | None] = ContextVar("texts of earlier warnings", default=None)
 
 
 @contextmanager
 def warnings_once() -> Iterator[None]:
     """Say each warning once, where many runs of one kind follow each other."""
-    before = _said.set(set())
+    token = _warned.set(set())
     try:
         yield
     finally:
-        _said.reset(before)
+        _warned.reset(token)
 
 
 def warn(text: str) -> None:
     """A warning for the user."""
-    said = _said.get()
-    if said is not None:
-        if text in said:
+    earlier = _warned.get()
+    if earlier is not None:
+        if text in earlier:
             return
-        said.add(text)
+        earlier.add(text)
     with suppress(OSError):  # a terminal that is gone must not cost a run
         print(f"warning: {shown(text)}", file=sys.stderr)

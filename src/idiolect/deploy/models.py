@@ -207,6 +207,7 @@ class OwnModels:
 
     @property
     def task(self) -> Task:
+        """Model and loss."""
         return self.host.contract.task
 
     @property

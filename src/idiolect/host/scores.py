@@ -12,6 +12,8 @@ from torch import Tensor
 from ..data.federation import Federation
 from .metrics import Form, Measured, Metric, Tally
 
+COLLAPSE_LOSS = 1e6  # models with a mean test loss above this, or not finite, have collapsed
+
 
 @dataclass(frozen=True)
 class Scores:

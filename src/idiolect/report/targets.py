@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from ..core.collapse import COLLAPSE_LOSS
 from ..core.knobs import SettingError
-from ..host.scores import interval
+from ..host.scores import COLLAPSE_LOSS, interval
 
 # One evaluated round of one seed: method, seed, round, accuracy, loss, bytes, values, gradients.
 Point = dict[str, Any]

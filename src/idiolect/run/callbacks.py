@@ -1,4 +1,4 @@
-"""Functions of the user's that are called as a run goes on."""
+"""Callbacks: the user's functions that a run calls, and what they are given."""
 
 from __future__ import annotations
 

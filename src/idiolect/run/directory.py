@@ -17,9 +17,7 @@ it is refused. Format 4 (`settings.json` has the number):
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import os
 import platform
 import re
@@ -43,10 +41,11 @@ from ..core.files import (
     read_json,
     resume_command,
     write_atomic,
+    write_csv,
     write_json,
 )
 from ..core.knobs import SettingError
-from ..core.text import csv_cell, warn
+from ..core.text import warn
 
 FORMAT = 4
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
@@ -109,7 +108,7 @@ class RunDirectory:
         return checkpoint_folder(self.path, seed, best)
 
     def remove(self, *names: str) -> None:
-        """Files that are no longer true."""
+        """Delete stale files."""
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
@@ -120,11 +119,7 @@ class RunDirectory:
         return read_json(self.path / name)
 
     def write_csv(self, name: str, rows: list[dict[str, Any]]) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
-        self.write(name, text.getvalue().encode())
+        write_csv(self.path / name, rows)
 
     def write(self, name: str, content: bytes) -> None:
         """A whole file, or none of it."""
@@ -153,7 +148,7 @@ def refuse_links(path: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What a figure may depend on beside the settings, as it is at this start."""
+    """Software and hardware versions of this start."""
     packages = {}
     for name in ("idiolect", "torch", "numpy", "scikit-learn", "safetensors"):
         try:
@@ -178,8 +173,8 @@ _FIELDS = {
     "threads": int,
     "packages": dict,
     "code": dict,
-    "from": dict,  # seed -> the round that it went on from
-    "rounds": int,  # that the run was to have
+    "from": dict,  # seed -> the round that it was resumed from
+    "rounds": int,  # planned
 }
 _MOST_THREADS = 4096
 
@@ -203,11 +198,11 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(starts: list[dict[str, Any]], now: dict[str, Any]) -> list[str]:
-    """What is other than at the last start and may show in the last bits of figures, in words.
+    """What differs from the last start and may change the last bits of figures, in words.
 
     >>> then = {"threads": 2, "processor": "x86_64", "packages": {"torch": "2.4.0"}}
-    >>> differences([then], {**then, "threads": 1})[0][:66]
-    'threads: this run was at work on 2 threads and goes on on 1: other'
+    >>> differences([then], {**then, "threads": 1})[0]
+    'threads: resumed with 1 (was 2): sums may differ in the last bits'
     """
     if not starts:
         return []
@@ -215,21 +210,20 @@ def differences(starts: list[dict[str, Any]], now: dict[str, Any]) -> list[str]:
     words = []
     if last["threads"] != now["threads"]:
         words.append(
-            f"threads: this run was at work on {last['threads']} threads and goes on on "
-            f"{now['threads']}: other sums are formed in parallel, so that figures may differ from "
-            "those of an uninterrupted run in their last bits"
+            f"threads: resumed with {now['threads']} (was {last['threads']}): sums may differ in "
+            "the last bits"
         )
     for name in ("torch", "numpy"):
         old, new = last["packages"].get(name), now["packages"].get(name)
         if old != new:
             words.append(
-                f"{name}: this run was at work with version {str(old)[:80]} and goes on with {new};"
-                " figures may differ from those of an uninterrupted run in their last bits"
+                f"{name}: resumed with version {new} (was {str(old)[:80]}): figures may differ in "
+                "the last bits"
             )
     if last["processor"] != now["processor"]:
         words.append(
-            f"processor: this run was at work on {last['processor'][:80]} and goes on on "
-            f"{now['processor']}; figures may differ in their last bits"
+            f"processor: resumed on {now['processor']} (was {last['processor'][:80]}): figures may "
+            "differ in the last bits"
         )
     return words
 
@@ -239,7 +233,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def on_disk(what: str, say: Callable[[str], None] = warn) -> Iterator[None]:
-    """Where the disk is full: say it, keep what was saved before, go on in memory."""
+    """Tolerate a full disk: warn, keep what was saved before, continue in memory."""
     try:
         yield
     except OSError as error:
@@ -247,5 +241,5 @@ def on_disk(what: str, say: Callable[[str], None] = warn) -> Iterator[None]:
             raise
         say(
             f"{what} could not be written ({error.strerror}); "
-            "earlier files are untouched and the run goes on"
+            "earlier files are untouched and the run continues"
         )

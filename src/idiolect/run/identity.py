@@ -29,7 +29,7 @@ from .predict import facts_of
 from .session import Start
 from .settings import Settings, fixed_on_resume
 
-MADE_ANEW = "made anew for each seed"  # the weights of a model that a function makes
+REINITIALISED = "re-initialised for each seed"  # the weights of a model that a function makes
 
 
 def identity_of(
@@ -46,7 +46,7 @@ def identity_of(
     """
     layout = task.layout
     parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-    given = MADE_ANEW
+    given = REINITIALISED
     if isinstance(task.model, nn.Module):
         given = hashlib.sha256(task.x0.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
     constants = constants_digest(task.module) if isinstance(task.model, nn.Module) else ""
@@ -91,7 +91,7 @@ def digest(identity: dict[str, Any]) -> str:
 
 
 def with_rounds(identity: dict[str, Any], rounds: int | None) -> dict[str, Any]:
-    """What settings.json says of the same run with so many rounds; None leaves them out."""
+    """What settings.json says of the same run with this number of rounds; None leaves it out."""
     origin = dict(identity["origin"])
     for part in ("settings", "own"):
         if isinstance(origin.get(part), dict):
@@ -123,7 +123,7 @@ def read_identity(path: Path) -> dict[str, Any]:
             f"resume: {path} has format {_short(saved.get('format'))}, "
             "made by another version of idiolect; "
             f"this version continues runs of format {FORMAT}. "
-            "Finish it with the version that began it (environment.json names it), or run it anew"
+            "Finish it with the version that began it (environment.json names it), or run it again"
         )
     try:
         check_object(saved, _FIELDS, {"start"})
@@ -145,7 +145,7 @@ def check_same(
 ) -> None:
     """Refuse to resume a run with anything that changes its result.
 
-    Changed code is refused too, as nobody can tell what it changes; with `warn` it is said only.
+    Changed code is refused too, as its effect is unknown; with `warn` it is a warning only.
     """
     for part in ("method", "run", "data", "model", "start"):
         old = saved.get(part) or {}
@@ -158,7 +158,7 @@ def check_same(
             raise SettingError(
                 f"rounds: {new['rounds']} is not accepted; {path} has {_short(old.get('rounds'))} "
                 f"rounds, and its schedule {new['schedule']!r} spreads the rates over them: with "
-                "more, those that are done would have had other rates. Run it anew"
+                "more, those that are done would have had other rates. Run it again"
             )
         if changed:
             what = ", ".join(
@@ -244,7 +244,7 @@ def package_source(without: tuple[str, ...] = ()) -> str:
 
 
 def class_source(cls: type) -> str:
-    """SHA-256 over the modules of a class and its bases, for it may use what stands beside it.
+    """SHA-256 over the modules of a class and its bases, as a class may use the rest of its module.
 
     Of a class in a script or a notebook, its own lines: the rest of a script says how to run it.
     """

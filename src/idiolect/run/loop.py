@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..core.collapse import COLLAPSE_LOSS
 from ..core.files import check_object
 from ..core.knobs import SettingError
 from ..core.text import warn
@@ -21,7 +20,7 @@ from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.lazy_federation import whole
 from ..host.metrics import Metric, described, direction, in_use
-from ..host.scores import ENDS, Scores, summarise
+from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..method import Method
 from ..methods import batchnorm, label_of, name_of
 from ..methods.reductions import equal_to
@@ -101,7 +100,7 @@ class Seed:
         return figure >= settings.target_value if higher else figure <= settings.target_value
 
     def note_collapse(self, figures: dict[str, float]) -> None:
-        """Mark the round from which on the models are of no use."""
+        """Record the round in which the models became useless."""
         loss = figures["loss"]
         untested = math.isnan(loss) and not self.session.tested
         if untested or loss <= COLLAPSE_LOSS:
@@ -161,7 +160,7 @@ class Seed:
             if longer and self.session.held_out_personalised:
                 raise ValueError(
                     "its held-out clients were personalised at the end of the shorter run, and "
-                    "cannot be again; run it anew with more rounds"
+                    "cannot be again; start a new run with more rounds"
                 )
         if longer:
             self._forget_last_round()
@@ -187,7 +186,7 @@ def checked_history(
 ) -> list[dict[str, float]]:
     """The figures of every evaluated round in a checkpoint; ValueError where they cannot be.
 
-    `more`: columns beside those that every run has.
+    `more`: columns that not every run has.
     """
     kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
     optional = {"times": list[float], "engine": dict}
@@ -196,8 +195,8 @@ def checked_history(
         raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
     if not 0 <= facts["seconds"] < math.inf:
         raise ValueError("seconds: a number >= 0 is expected")
-    nobody = Scores(*(torch.zeros(0),) * 5)
-    names = {"round", *summarise(nobody), *SENT, "gradients_per_client", *more}
+    no_clients = Scores(*(torch.zeros(0),) * 5)
+    names = {"round", *summarise(no_clients), *SENT, "gradients_per_client", *more}
     last = 0
     for figures in facts["history"]:
         check_object(figures, dict.fromkeys(names, float))
@@ -286,9 +285,8 @@ class Runner:
             before, given = identity["run"].get(name), getattr(self.settings, name)
             if before != given:
                 warn(
-                    f"{name}: this run was begun with {str(before)[:80]} and goes on with {given}: "
-                    "sums may be formed in other groups, so that figures may differ from those of "
-                    "an uninterrupted run in their last bits"
+                    f"{name}: resumed with {given} (was {str(before)[:80]}): "
+                    "sums may be formed in other groups and differ in the last bits"
                 )
         self.starts.append(now)
         begun = bool(self.starts[1:])
@@ -492,7 +490,7 @@ class Runner:
             raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
 
     def _checkpoint(self, one: Seed, folder: RunDirectory | None) -> None:
-        """Save, and tell who wants to know."""
+        """Save, and call the user's function."""
         path = one.save(folder, one.record.stopped)
         if path is not None:
             self._call(one, "checkpoint", path)
@@ -543,7 +541,7 @@ class Runner:
             record.stopped = BY_CALLBACK
 
     def _stop(self, one: Seed) -> str:
-        """Why the run ends here; "" while it goes on."""
+        """Why the run ends here; "" while it continues."""
         s = self.settings
         server = one.session.server
         history = one.record.history

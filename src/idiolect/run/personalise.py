@@ -1,4 +1,4 @@
-"""Clients that come after training: models of their own from the finished server."""
+"""Personalise new clients after training, from the finished server."""
 
 from __future__ import annotations
 
@@ -26,34 +26,23 @@ from .validate import check_model
 
 
 @dataclass(frozen=True)
-class FinishedServer:
-    """What is left to ask a server once training is over."""
+class PersonalisedModels:
+    """The models of clients that joined after training."""
 
-    roster: Roster  # of the new clients
-    version: int
-    down: bytes  # its last message
-
-    def message(self, version: int) -> bytes:
-        return self.down
-
-
-@dataclass(frozen=True)
-class Newcomers:
-    """The models of clients that came after training; asked as a `Session` is."""
-
-    seed: int
     contract: Contract
-    server: FinishedServer
+    roster: Roster  # of the new clients
+    rounds: int  # of the run that they joined
+    down: bytes  # the server's last message
     host: Host
 
     @property
     def task(self) -> Task:
+        """Model and loss."""
         return self.contract.task
 
     def personal(self, id: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""
-        wire_id = self.server.roster.wire_id(id)
-        return self.host.personal(self.server.version, self.server.down, wire_id)
+        return self.host.personal(self.rounds, self.down, self.roster.wire_id(id))
 
     def module(self, id: Id) -> nn.Module:
         """The same as a torch module."""
@@ -62,7 +51,7 @@ class Newcomers:
 
 def personalised(
     session: Session, record: Record, federation: Federation, rounds: int, returning: bool
-) -> tuple[Newcomers, Record]:
+) -> tuple[PersonalisedModels, Record]:
     """The new clients after `rounds` of training towards the finished server, and their figures."""
     read_federation(federation)
     if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
@@ -91,9 +80,9 @@ def personalised(
     down = session.server.message(first)
     scores = host.evaluate(first, down, wire_ids, SPLITS)
     host.release()
-    new = Newcomers(session.seed, contract, FinishedServer(roster, first, down), host)
-    seed = _figures(new, scores, gradients, contract.down.values)
-    told = {
+    new = PersonalisedModels(contract, roster, first, down, host)
+    seed = _figures(session.seed, new, scores, gradients)
+    note = {
         "rounds": rounds,
         "text": f"{len(roster)} clients after training: {rounds} rounds of their own towards the "
         f"server of round {first}; nothing was sent up, its message came down once",
@@ -103,7 +92,7 @@ def personalised(
         data=facts_of(federation),
         origin={},
         seeds=[seed],
-        notes={"personalised": told},
+        notes={"personalised": note},
         heard={},
         baseline=per_client(federation, contract.task.criterion, session.metrics, record.figure),
     )
@@ -115,7 +104,7 @@ def _check_ids(federation: Federation, roster: Roster, returning: bool) -> None:
     if old and not returning:
         raise SettingError(
             f"clients: {old[0]!r} took part in the run (as did {len(old) - 1} others); new clients "
-            "need ids of their own. If it is the same client, who begins anew: returning=True"
+            "need new ids. If it is the same client, starting from scratch: returning=True"
         )
 
 
@@ -162,10 +151,10 @@ def _statistics(preparation: dict[str, Any]) -> Any:
 
 
 def _figures(
-    new: Newcomers, scores: dict[str, Scores], gradients: Tensor, values: int
+    seed: int, new: PersonalisedModels, scores: dict[str, Scores], gradients: Tensor
 ) -> SeedRecord:
     """The record of the new clients."""
-    ids = new.server.roster.ids
+    ids = new.roster.ids
     spent = gradients + scores["test"].gradients
     columns: dict[str, list[Any]] = {
         "client": list(ids),
@@ -181,16 +170,16 @@ def _figures(
             columns[f"{split}_{name}"] = measured.each().tolist()
     sent = {
         "bytes_up": 0,
-        "bytes_down": len(new.server.down),
+        "bytes_down": len(new.down),
         "values_up": 0,
-        "values_down": values,
+        "values_down": new.contract.down.values,
     }
     columns |= {name: [number] * len(ids) for name, number in sent.items()}
     columns["gradients"] = gradients.tolist()
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return SeedRecord(
-        new.seed,
-        rounds=new.server.version,
+        seed,
+        rounds=new.rounds,
         stopped="personalised",
         final={split: summarise(found) for split, found in scores.items()},
         clients=rows,

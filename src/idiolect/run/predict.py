@@ -56,7 +56,7 @@ class Prediction:
 
 
 class Models(Protocol):
-    """Personal models of clients: of a run's session, at a site, or in exported files."""
+    """Models of clients: of a run, of new clients, of a site, of an exported folder."""
 
     @property
     def task(self) -> Task: ...
@@ -88,13 +88,13 @@ def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, An
 
 
 def _outputs(models: Models, id: Id, inputs: Tree) -> Tensor:
-    task = models.task
     module = models.module(id)
+    device = models.task.device
     pieces = []
     try:
         with torch.no_grad():
             for low in range(0, max(1, len(first(inputs))), AT_ONCE):
-                piece = map_tree(lambda t, at=low: t[at : at + AT_ONCE].to(task.device), inputs)
+                piece = map_tree(lambda t, at=low: t[at : at + AT_ONCE].to(device), inputs)
                 args, named = arguments(piece)
                 pieces.append(logits(module(*args, **named)).cpu())
     except SettingError:

@@ -1,4 +1,4 @@
-"""A seed's moving parts from its checkpoint, for a run that goes on and for models of the past."""
+"""Restore a seed from its checkpoint, with its data or without."""
 
 from __future__ import annotations
 
@@ -74,28 +74,28 @@ def absent(record: Record) -> Federation:
                 raise ValueError("clients: samples are whole numbers >= 0")
         sizes = {s: torch.tensor([row[f"{s}_samples"] for row in rows]) for s in SPLITS}
     except (KeyError, ValueError, RuntimeError, OverflowError) as error:
-        raise SettingError(f"record: it does not tell who took part: {error}") from None
+        raise SettingError(f"record: it has no usable client table: {error}") from None
     ids = [row["client"] for row in rows]
     classes = int(record.data.get("classes", 0))
     return Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
 
 
 def in_form(empty: Federation, data: dict[str, Any]) -> Federation:
-    """The same with inputs of the form that a record tells: for the making of a model by name."""
+    """The same with inputs of the recorded shape, to build a model by name."""
     kinds = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
     try:
         ((kind, shape),) = data["inputs"]
         expect(shape, list[int], "inputs")
         blank = torch.zeros((), dtype=kinds[kind]).expand(empty.samples, *shape)
     except (KeyError, TypeError, ValueError, RuntimeError):
-        raise SettingError("record: it does not tell what one sample of the run is") from None
+        raise SettingError("record: it does not describe the inputs of the run") from None
     return replace(empty, inputs=blank)
 
 
 class WithoutData(Session):
-    """A seed's moving parts for those who have its models and not its data.
+    """A session of a finished seed whose data are not here.
 
-    A sample has no features here: a model that is to be trained on one fails.
+    Samples are empty placeholders; training on them raises.
     """
 
     with_data: Callable[[], Session] | None = None  # for a run whose data can be made again

@@ -6,12 +6,12 @@ import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
@@ -21,11 +21,12 @@ from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..report.tables import render, results_table
+from ..server.roster import Roster
 from ..task.initial import constants
 from . import checkpoint
 from .directory import RunDirectory
-from .personalise import personalised
-from .predict import Prediction, is_several, labels_of, plain_list, predict, preparation_of
+from .personalise import PersonalisedModels, personalised
+from .predict import Models, Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord, float32_safetensors
 from .restore import bound_of
 from .round_log import Journal
@@ -43,6 +44,15 @@ _NO_MODELS = (
     "task and the data of the run. A result keeps its models by result.save(directory), not by "
     "pickle"
 )
+
+
+class RunModels(Models, Protocol):
+    """Models of a run, and whose they are."""
+
+    @property
+    def roster(self) -> Roster: ...
+
+    def personal(self, id: Id) -> Tensor: ...  # -> x[d]
 
 
 class Result:
@@ -115,8 +125,8 @@ class Result:
         clients, from 0. Of the first seed, or of the seed with this number. `best`: as it was in
         the best round by validation data (see the setting `keep_best`).
         """
-        session = self._session(seed, best)
-        return session.module(self._id(session, client, position))
+        models = self.models(seed, best)
+        return models.module(_id(models.roster, client, position))
 
     def predict(
         self,
@@ -133,31 +143,12 @@ class Result:
         inputs as the model takes them (arrays, tensors). `client` is one id for all rows, or one
         for each row. Classes come back by the labels of the training data.
         """
-        session = self._session(seed, best)
+        models = self.models(seed, best)
         if position is not None or not is_several(client):
-            owners: Any = self._id(session, client, position)
+            owners: Any = _id(models.roster, client, position)
         else:
-            owners = [self._id(session, one, None) for one in plain_list(client)]
-        return predict(session, rows, owners, self.record.data)
-
-    def _id(self, session: Session, client: Id | None, position: int | None) -> Id:
-        """Which client is meant; SettingError for one that is not there."""
-        ids = session.server.roster.ids
-        if (client is None) == (position is None):
-            raise SettingError("client: give its id, or its position= (from 0), and not both")
-        if position is not None:
-            whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
-            if not whole or not 0 <= position < len(ids):
-                raise SettingError(
-                    f"position: {position!r} is not accepted; "
-                    f"a whole number from 0 to {len(ids) - 1}"
-                )
-            return ids[int(position)]
-        found = plain_id(client)
-        try:
-            return ids[session.server.roster.wire_id(found)]
-        except SettingError:
-            raise unknown_client(found, ids) from None
+            owners = [_id(models.roster, one, None) for one in plain_list(client)]
+        return predict(models, rows, owners, self.record.data)
 
     def personalise(
         self,
@@ -173,14 +164,12 @@ class Result:
         They do what held-out clients do: `rounds` of the method's own training towards the
         finished server (as many as `held_out_rounds` says unless given), then they are evaluated.
         The result is one as `run` gives, of these clients. Clients that took part before are
-        refused, unless as `returning` ones, who begin anew.
+        refused, unless as `returning` ones, who start from scratch.
         """
         session = self._session(seed, best)
         chosen = self.record.settings["held_out_rounds"] if rounds is None else rounds
         new, record = personalised(session, self.record, federation, chosen, returning)
-        result = Personalised(record)
-        result.keep(session.seed, new)  # type: ignore[arg-type]
-        return result
+        return Personalised(record, new)
 
     @property
     def preparation(self) -> Preparation | None:
@@ -204,14 +193,14 @@ class Result:
         In one file a tensor is called `client/parameter`. The files; `clients.json` tells which is
         whose. `best`: as they were in the best round by validation data.
         """
-        session = self._session(seed, best)
-        task = session.contract.task
+        models = self.models(seed, best)
+        task = models.task
         target = private_folder(Path(folder))
         index: dict[str, str] = {}
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
-        for wire_id, id in enumerate(session.server.roster.ids):
-            weights = task.tensors_of(session.personal(id).cpu())
+        for wire_id, id in enumerate(models.roster.ids):
+            weights = task.tensors_of(models.personal(id).cpu())
             weights = {**constants(task.module), **weights}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
@@ -227,6 +216,10 @@ class Result:
             index = {paths[0].name: "all"}
         write_json(target / "clients.json", index)
         return [*paths, target / "clients.json"]
+
+    def models(self, seed: int | None = None, best: bool = False) -> RunModels:
+        """The models of a seed, by client."""
+        return self._session(seed, best)
 
     def session(self, seed: int | None = None, best: bool = False) -> Session:
         """The moving parts of a seed as they were at its end, or in its best round."""
@@ -278,7 +271,7 @@ class Result:
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Result:
-        """A record of its own; models, which do not change any more, are shared."""
+        """The record is copied; the models, which no longer change, are shared."""
         other = self.__copy__()
         other.record = copy.deepcopy(self.record, memo)
         return other
@@ -302,7 +295,7 @@ class Result:
         """What settings.json says of this run."""
         if self._identity is None:
             raise SettingError(
-                "save: this result was not made by a run, and none can be told of it"
+                "save: this result was not made by a run, so there are no settings to save"
             )
         return self._identity
 
@@ -364,13 +357,43 @@ class Result:
 
 
 class Personalised(Result):
-    """The result of clients that came after training."""
+    """The result of clients that joined after training."""
+
+    _models: PersonalisedModels | None = None  # None in a copy without models
+
+    def __init__(self, record: Record, models: PersonalisedModels | None = None):
+        super().__init__(record)
+        self._models = models
+
+    def models(self, seed: int | None = None, best: bool = False) -> RunModels:
+        if self._models is None or best or seed not in (None, self.record.seeds[0].seed):
+            return super().models(seed, best)
+        return self._models
 
     def save(self, directory: str | Path) -> Path:
         raise SettingError(
             "save: models of clients that came after training are written by "
             "result.export(folder); the run itself is saved by the result of its training"
         )
+
+
+def _id(roster: Roster, client: Id | None, position: int | None) -> Id:
+    """Which client is meant; SettingError for one that is not there."""
+    ids = roster.ids
+    if (client is None) == (position is None):
+        raise SettingError("client: give its id, or its position= (from 0), and not both")
+    if position is not None:
+        whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
+        if not whole or not 0 <= position < len(ids):
+            raise SettingError(
+                f"position: {position!r} is not accepted; a whole number from 0 to {len(ids) - 1}"
+            )
+        return ids[int(position)]
+    wanted = plain_id(client)
+    try:
+        return ids[roster.wire_id(wanted)]
+    except SettingError:
+        raise unknown_client(wanted, ids) from None
 
 
 def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> pandas.DataFrame:

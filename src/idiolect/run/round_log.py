@@ -12,8 +12,6 @@ the accuracies, in a temporary file without a name.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import stat
 import tempfile
@@ -24,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.files import private_opener, write_atomic
+from ..core.files import csv_text, private_opener, write_atomic
 from ..core.knobs import SettingError
-from ..core.text import csv_cell, warn
+from ..core.text import warn
 from ..server.server import Server
 from .directory import RunDirectory, on_disk
 
@@ -49,7 +47,7 @@ class Journal:
         self._failed: set[str] = set()  # what could not be written the last time
 
     def begin(self, lines: list[Line]) -> None:
-        """metrics.csv as it is before this seed goes on: with the evaluated rounds so far."""
+        """Bring metrics.csv to the evaluated rounds so far, before this seed continues."""
         if self.folder is None:
             return
         path = self.folder.path / "metrics.csv"
@@ -77,8 +75,7 @@ class Journal:
         late = self.files.get("delays")
         if late is not None and delays:
             lines = [{"seed": self.seed, **line} for line in delays]
-            safe = [{n: csv_cell(v) for n, v in line.items()} for line in lines]
-            self._append(late, "the delays", csv_text(safe, header=not late.mark.size))
+            self._append(late, "the delays", csv_text(lines, header=not late.mark.size))
         file = self.files.get("ledger")
         entry = server.ledger.last
         if file is None or entry is None:
@@ -106,7 +103,7 @@ class Journal:
         return {name: marks[name] for name in kept if name in marks}
 
     def load(self, saved: dict[str, Any], evaluated: int) -> None:
-        """Back to what a checkpoint kept, after so many evaluated rounds.
+        """Return to the state of a checkpoint after `evaluated` evaluated rounds.
 
         What came after it is cut off. ValueError where the accuracies are not what was kept.
         """
@@ -122,9 +119,7 @@ class Journal:
         for name in ("ledger", "delays"):
             file = self.files[name]
             if not file.back_to(marks[name]):
-                warn(
-                    f"{file.path} has lost rounds or was changed; it begins anew with the next one"
-                )
+                warn(f"{file.path} has lost rounds or was changed; it restarts with the next round")
 
     def grow(self, clients: int) -> None:
         """More clients have joined: in the rounds before they have no accuracy."""
@@ -152,27 +147,13 @@ class Journal:
             file.close()
 
     def _append(self, file: GrowingFile, what: str, content: bytes) -> None:
-        """Append; a full disk is said once, until there was room again."""
-        said: list[str] = []
-        with on_disk(what, said.append):
+        """Append; warn of a full disk once, until there is room again."""
+        problems: list[str] = []
+        with on_disk(what, problems.append):
             file.append(content)
-        if said and what not in self._failed:
-            warn(said[0])
-        self._failed = self._failed | {what} if said else self._failed - {what}
-
-
-def csv_text(lines: list[Line], header: bool) -> bytes:
-    """Lines of a table as CSV.
-
-    >>> csv_text([{"round": 1, "accuracy": 0.5}], header=True)
-    b'round,accuracy\\r\\n1,0.5\\r\\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(lines[0]))
-    if header:
-        writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue().encode()
+        if problems and what not in self._failed:
+            warn(problems[0])
+        self._failed = self._failed | {what} if problems else self._failed - {what}
 
 
 PIECE = 1 << 20  # bytes read at once
@@ -271,7 +252,7 @@ class GrowingFile:
         return True
 
     def cut(self, size: int) -> None:
-        """Take so many bytes off the end.
+        """Remove this many bytes from the end.
 
         >>> file = GrowingFile(None)
         >>> file.append(b"round 1;round 2;")

@@ -55,9 +55,9 @@ def run(
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`,
     settings, metrics and checkpoints are written there and `resume=True` continues a run that was
-    interrupted, to exactly the result it would have had: on as many threads as before unless told
+    interrupted, to exactly the result it would have had: on as many threads as before unless set
     otherwise, and not with changed code unless by `resume="force"`. A resumed run may have more
-    `rounds` than before: it then goes on to the result of a run of so many. `origin` describes
+    `rounds` than before: it then continues to the result of the longer run. `origin` describes
     data and model by name, so that `idiolect resume` can rebuild them. `start` gives, for each
     seed, the model and private rows to start from (see `idiolect.pipeline`).
 

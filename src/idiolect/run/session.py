@@ -208,7 +208,13 @@ class Session:
 
     @property
     def task(self) -> Task:
+        """Model and loss, as this seed computes them."""
         return self.contract.task
+
+    @property
+    def roster(self) -> Roster:
+        """Who takes part."""
+        return self.server.roster
 
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, id: Id) -> Tensor:  # -> x[d]

@@ -317,14 +317,14 @@ class Machines(Knobs):
     )
     deadline: float = knob(
         0.0,
-        "ray: seconds after which a round goes on without hosts that have not answered; their "
+        "ray: seconds after which a round continues without hosts that have not answered; their "
         "clients count as missing; 0 = wait for all",
         low=0,
         on_resume=MAY_CHANGE,
     )
     patience_for_hosts: float = knob(
         60.0,
-        "ray: seconds in which a host that was lost may come back before the round goes on",
+        "ray: seconds in which a host that was lost may come back before the round continues",
         low=0,
         on_resume=MAY_CHANGE,
     )
@@ -380,7 +380,7 @@ class Evaluation(Knobs):
     )
     metrics: tuple[Metric, ...] = knob(
         (),
-        "figures beside accuracy and loss, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
+        "further figures, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
         "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
         "module:function; "
         "'' = none, or rmse and r2 for a regression",
@@ -418,7 +418,7 @@ class Evaluation(Knobs):
     )
     patience: int = knob(
         0,
-        "stop after so many evaluations without a better one on validation data; 0 = never",
+        "stop after this many evaluations without a better one on validation data; 0 = never",
         low=0,
         roles=(EVALUATION,),
         refused_in={"advise": _ALL_SPENT},
@@ -432,7 +432,7 @@ class Evaluation(Knobs):
     )
     keep_best: bool = knob(
         False,
-        "keep the models of the best evaluation on validation data, beside the last ones",
+        "keep the models of the best evaluation on validation data, as well as the last ones",
         roles=(
             EVALUATION,
             FINAL_RUN,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Figures = dict[str, float]  # of `summarise`: accuracy, accuracy_variance, ..., loss, ...
 
 WAYS = ("up", "down")
-GROUPS = ("global_model", "malicious", "held_out")  # of clients or models, beside the honest
+GROUPS = ("global_model", "malicious", "held_out")  # of other clients, or of the one shared model
 PARTS = {"variance": "variance", "worst10": "worst10", "mean_of_clients": "clients"}
 LATE = 20  # the lp-proj paper: "the optimal achievable test accuracy after the 20th round"
 BEST_NOTE = "the best round on test data: optimistic, never for comparison"

@@ -15,7 +15,7 @@ from ..data.federation import Federation
 from ..methods import make_method
 from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
-from ..run.identity import MADE_ANEW, check_same, identity_of, read_identity, run_number
+from ..run.identity import REINITIALISED, check_same, identity_of, read_identity, run_number
 from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
 from ..run.record import Record, read_record
@@ -81,7 +81,7 @@ def _task(model_or_task: AnyModel, identity: dict[str, Any]) -> Task:
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
             "give idiolect.Task(model, loss)"
         )
-    per_seed = identity["model"].get("weights") == MADE_ANEW
+    per_seed = identity["model"].get("weights") == REINITIALISED
     if isinstance(model, nn.Module) and per_seed:
         raise SettingError(
             "task: the run made its model by a class or function, once per seed; "
