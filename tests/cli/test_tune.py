@@ -132,7 +132,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
         (["fedavg", "--grid", "lr=1", "--criterion", "test"], "validation data alone"),
         (["fedavg", "--space", "no-such-file.toml"], "cannot read no-such-file.toml"),
         (["fedavg", "--trials", "0"], "trials: 0 is not accepted"),
-        (["fedavg", "--trials", "2", "--grid", "lr=1"], "not accepted beside"),
+        (["fedavg", "--trials", "2", "--grid", "lr=1"], "not accepted together"),
         (["fedavg", "--grid", "lr=1", "--valid", "0"], "has validation data"),
         (["qsgd", "--trials", "2"], "FedAvg through a channel"),
         (["fedavg", "--jobs", "-1"], "jobs must be a whole number >= 0, got -1"),
