@@ -1,6 +1,9 @@
 """What many tests share: small federations by kind, a run with the usual settings, its outcome."""
 
+from itertools import product
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -8,6 +11,7 @@ import idiolect as il
 from idiolect.testing import gradients_of, private_of, state_of
 
 __all__ = [
+    "by_turns",
     "classification",
     "gradients_of",
     "linear",
@@ -20,6 +24,25 @@ __all__ = [
 
 FEATURES = 6
 CLASSES = 3
+
+
+# -- products of options ---------------------------------------------------------------------------
+def by_turns(names, *options) -> list:
+    """(name, option, ...): every name with one combination in `make test`, the rest marked slow.
+
+    The combinations take turns, so that every one of them is met too if there are names enough.
+    """
+    combinations = list(product(*options))
+    return [
+        pytest.param(
+            name,
+            *combination,
+            marks=() if k % len(combinations) == j else pytest.mark.slow,
+            id="-".join(map(str, (name, *combination))),
+        )
+        for k, name in enumerate(names)
+        for j, combination in enumerate(combinations)
+    ]
 
 
 # -- federations: clients are called 0, 1, 2, ... --------------------------------------------------

@@ -34,6 +34,7 @@ from engine.setting import (
     session,
     with_header,
 )
+from helpers import by_turns
 from idiolect.attacks.malicious_host import WatchedHost
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host
@@ -310,9 +311,9 @@ class EngineSuite:
         assert engine.server.ledger.rejected == {"overflow": CLIENTS}
 
     # -- one host or several -----------------------------------------------------------------------
-    @pytest.mark.parametrize("hostile", HOSTILE)
-    @pytest.mark.parametrize("channel", ["none", STATEFUL])
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize(
+        ("method", "channel", "hostile"), by_turns(METHODS, ["none", STATEFUL], HOSTILE)
+    )
     def test_several_hosts_are_one(self, build, method, channel, hostile):
         """Server, private rows, both sides of the channel, ledger and scores, bit for bit."""
         settings = {"channel": channel, **HOSTILE[hostile]}

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
-from helpers import classification, private_of, state_of
+from helpers import by_turns, classification, private_of, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.core import files, tensors
 from idiolect.methods import make_method
@@ -101,15 +101,6 @@ SETTINGS = {
     "held out": {"held_out": 2, "held_out_rounds": 3},
     "no evaluation": {"eval_every": 0, "clip": 0.5, "weight_decay": 0.01, "dtype": "float64"},
 }
-
-
-def by_turns(names, settings):
-    """Every name with one of the settings in `make test`, with all of them in `make test-all`."""
-    return [
-        pytest.param(name, s, marks=() if (k + j) % len(settings) == 0 else pytest.mark.slow)
-        for k, name in enumerate(names)
-        for j, s in enumerate(settings)
-    ]
 
 
 @pytest.mark.parametrize(("name", "settings"), by_turns(METHODS, ["momentum", "a file of rows"]))

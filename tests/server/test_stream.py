@@ -9,6 +9,7 @@ import torch
 
 import idiolect as il
 from engine.setting import CLIENTS, EXACT, contract, hosts, of_server, server
+from helpers import by_turns
 from idiolect.channels import parse_channel
 from idiolect.methods import METHODS, make_method
 from idiolect.server.contract import Contract
@@ -53,8 +54,9 @@ def streaming(name: str) -> bool:
     return method.traits.can_stream and bool(method.message(task()))
 
 
-@pytest.mark.parametrize("channel", [*CHANNELS, EXACT])
-@pytest.mark.parametrize("name", [n for n in METHODS if streaming(n)])
+@pytest.mark.parametrize(
+    ("name", "channel"), by_turns([n for n in METHODS if streaming(n)], [*CHANNELS, EXACT])
+)
 def test_a_summed_round_is_a_held_round(name, channel):
     agreed = contract(name, channel=channel, dtype=torch.float64)
     plan = StreamingPlan.of(agreed, parse_rule("mean"), CLIENTS, 0)
