@@ -30,7 +30,7 @@ from pathlib import Path
 from idiolect.core.knobs import SettingError
 from idiolect.data.sets.heart import SPARSE, Heart
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, create, free_port
+from idiolect.deploy.folder import DeploymentFolder, create, free_port
 from idiolect.run.plan import Plan
 from idiolect.study.load import load
 
@@ -82,7 +82,7 @@ class Federation:
 
     def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
         self.terms = deployment.terms
-        self.layout: Layout = create(folder, deployment)
+        self.layout: DeploymentFolder = create(folder, deployment)
         self.running: dict[str, subprocess.Popen] = {}
         self.proxies = [Proxy(self.terms.port) for _ in range(self.terms.sites if proxies else 0)]
 

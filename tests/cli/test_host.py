@@ -53,10 +53,10 @@ def trained(tmp_path_factory):
 def test_status_says_in_plain_words_what_has_left(trained, capsys):
     at, _ = trained
     text = said(capsys, "status", "--state", at.path)
-    spent = at.site.spent
+    usage = at.site.usage
     assert "north is running (process " in text
     assert "Run 0000004d: ditto" in text and "3 clients, 2 rounds done" in text
-    assert f"Left so far: {spent.numbers:,} numbers in {spent.messages} replies" in text
+    assert f"Left so far: {usage.numbers:,} numbers in {usage.messages} replies" in text
     assert "Figures of evaluations that left: accuracy (1 times), loss (1 times)" in text
     assert "Used of what you allow: 2 of 50 rounds" in text
     assert "messages.csv" in text
@@ -179,7 +179,7 @@ BAD = {
     "an unknown data set": (["--state", "s", "--data", "syntetic"], "did you mean 'synthetic'"),
     "a bad rule": (["--state", "s", "--data", "synthetic", "--min-samples", "0"], "min_samples"),
     "a bad flag": (["--state", "s", "--data", "synthetic", "--max-round", "3"], "--max-rounds"),
-    "a bad name": (["--state", "s", "--data", "synthetic", "--site", "a/b"], "site: 'a/b'"),
+    "a bad name": (["--state", "s", "--data", "synthetic", "--site", "a/b"], "got 'a/b'"),
     "no device": (["--state", "s", "--data", "synthetic", "--device", "cuda:77"], "device"),
     "a config": (["--config", "bad.toml"], "config: bad.toml: rules setting"),
     "code": (["--state", "s", "--data", "synthetic", "--allow-code", "a b"], "allow_code"),
@@ -221,7 +221,7 @@ def test_a_site_with_a_table_from_the_command_line(tmp_path):
     assert "agreed to run 0000004d: fedavg" in text
     (tmp_path / "site.toml").write_text('[site]\nsite = "Aachen"\n[rules]\nmax_rounds = 3\n')
     code, text = Process(tmp_path / "s", *arguments[:4], "--config", tmp_path / "site.toml").end()
-    assert code == 2 and "is of the site 'Bonn'" in text
+    assert code == 2 and "site must be 'Bonn'" in text
 
 
 def test_the_page_for_owners_names_every_rule_and_no_flag_that_there_is_not(capsys):

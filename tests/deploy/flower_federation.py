@@ -12,7 +12,7 @@ from pathlib import Path
 
 from idiolect import data
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, create, free_port
+from idiolect.deploy.folder import DeploymentFolder, create, free_port
 from idiolect.run.plan import Plan
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]
@@ -33,7 +33,7 @@ class Federation:
         self.whole = data.load("digits", clients=2 * sites)
         names = [f"site-{n // 2 + 1}/{n % 2 + 1}" for n in range(2 * sites)]
         self.whole = replace(self.whole, ids=tuple(names))
-        self.layout: Layout = create(folder, self.deployment("fedavg"))
+        self.layout: DeploymentFolder = create(folder, self.deployment("fedavg"))
         self.running: dict[str, subprocess.Popen] = {}
 
     def deployment(self, method: str, **settings) -> Deployment:

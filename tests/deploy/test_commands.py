@@ -26,7 +26,7 @@ from idiolect.deploy.certificates import (
     public_key,
 )
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, create, free_port
+from idiolect.deploy.folder import DeploymentFolder, create, free_port
 from idiolect.methods import make_method
 from idiolect.run.plan import Plan
 
@@ -40,7 +40,7 @@ TABLE = {
 }
 
 
-def made(folder, data=ARRAY, **terms) -> Layout:
+def made(folder, data=ARRAY, **terms) -> DeploymentFolder:
     plan = Plan("lp-proj", {"dim": 50}, "", model="linear", settings={"rounds": 3, "batch": 8})
     return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})))
 
@@ -114,8 +114,12 @@ REFUSED = {
     "engine": ({"engine": "ray"}, {}, "engine: 'ray' is not accepted"),
     "timing": ({"timing": "arrivals"}, {}, "timing: 'arrivals' is not accepted"),
     "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "attack: 'sign-flip'"),
-    "least": ({}, {"sites": 2, "least": 3}, "least: 3 is not accepted; at most the 2"),
-    "address": ({}, {"address": "nowhere"}, "address: 'nowhere' is not accepted; host:port"),
+    "least": (
+        {},
+        {"sites": 2, "least": 3},
+        r"least must be at most the number of sites \(2\), got 3",
+    ),
+    "address": ({}, {"address": "nowhere"}, "address must be host:port, got 'nowhere'"),
 }
 
 
@@ -127,11 +131,11 @@ def test_what_makes_no_sense_with_real_sites_is_refused(field):
 
 
 FORMS = {
-    "kind": ({"kind": "pictures"}, "kind 'pictures' is not accepted"),
-    "twice": ({**TABLE, "features": ["age", "age"]}, "each once"),
-    "target among features": ({**TABLE, "features": ["outcome"]}, "without the target"),
-    "scale": ({**TABLE, "scale": "all"}, "scale: 'all' is not accepted"),
-    "one class": ({**TABLE, "classes": ["no"]}, "one class is not accepted"),
+    "kind": ({"kind": "pictures"}, "kind is 'pictures'; one of table, array"),
+    "twice": ({**TABLE, "features": ["age", "age"]}, "each named once"),
+    "target among features": ({**TABLE, "features": ["outcome"]}, "is the target; leave it out"),
+    "scale": ({**TABLE, "scale": "all"}, "scale must be .*, got 'all'"),
+    "one class": ({**TABLE, "classes": ["no"]}, "classes must be two or more"),
     "more": ({**ARRAY, "path": "/etc"}, "'path'.*is not expected"),
 }
 

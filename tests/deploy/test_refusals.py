@@ -22,13 +22,13 @@ from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_authority, make_site_key
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import Layout, create, free_port
+from idiolect.deploy.folder import DeploymentFolder, create, free_port
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.agreement import Builder
-from idiolect.deploy.site.data import Owned
+from idiolect.deploy.site.data import SiteData
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site.state import Folder
+from idiolect.deploy.site.state import StateFolder
 from idiolect.run.plan import Plan
 
 ARRAY = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
@@ -57,9 +57,9 @@ def test_the_server_says_what_does_not_fit_at_a_site_and_goes_on_waiting(name, t
     columns, reason = TABLES[name]
     path = tmp_path / "visits.csv"
     pd.DataFrame(columns).to_csv(path, index=False)
-    folder = Folder(tmp_path / "state")
+    folder = StateFolder(tmp_path / "state")
     folder.open()
-    owned = Owned("north", "table", {"path": str(path)})
+    owned = SiteData("north", "table", {"path": str(path)})
     site = Site(owned, folder, Rules(), Builder(), lambda text: None)
     terms = Terms(sites=1, wait=0.5)
     chosen = Deployment(Plan("fedavg", {}, ""), {**FORM, "scale": "client"}, terms)
@@ -107,16 +107,16 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
 
 
 # -- a SuperLink that refuses ----------------------------------------------------------------------
-def folder(path: Path) -> tuple[Layout, Terms]:
+def folder(path: Path) -> tuple[DeploymentFolder, Terms]:
     terms = Terms(sites=2, address=f"127.0.0.1:{free_port()}")
     return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms)), terms
 
 
-def copy_of(layout: Layout, path: Path) -> Layout:
+def copy_of(layout: DeploymentFolder, path: Path) -> DeploymentFolder:
     """What a site has of the folder."""
     shutil.copytree(layout.folder / "sites", path / "sites")
     shutil.copytree(layout.certificates, path / "certificates")
-    return Layout(path)
+    return DeploymentFolder(path)
 
 
 class Running:

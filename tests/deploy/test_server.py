@@ -17,10 +17,10 @@ from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.rounds import TooFewSites
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.agreement import Builder
-from idiolect.deploy.site.data import Owned
+from idiolect.deploy.site.data import SiteData
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site.state import Folder
+from idiolect.deploy.site.state import StateFolder
 from idiolect.host.calls import Call
 from idiolect.methods import METHODS
 from idiolect.run.plan import Plan
@@ -295,7 +295,7 @@ def test_a_client_of_two_sites_is_one_of_the_first(tmp_path):
     told = []
     result = serve(Wires(sites), deployment(terms={"sites": 2}), tmp_path / "run", tell=told.append)
     assert len(result.clients_table()) == 4
-    assert any("is called as one of north" in text for text in told)
+    assert any("duplicate client id" in text and "(already at north)" in text for text in told)
 
 
 # -- what sites may send ---------------------------------------------------------------------------
@@ -410,9 +410,9 @@ def owners(tmp_path, columns=("age", "pressure")) -> dict[int, Site]:
         )
         path = tmp_path / f"{name}.csv"
         table.to_csv(path, index=False)
-        folder = Folder(tmp_path / name)
+        folder = StateFolder(tmp_path / name)
         folder.open()
-        owned = Owned(name, "table", {"path": str(path)})
+        owned = SiteData(name, "table", {"path": str(path)})
         sites[100 + k] = Site(owned, folder, Rules(), Builder(), quiet)
     return sites
 

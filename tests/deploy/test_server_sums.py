@@ -9,10 +9,10 @@ from idiolect.data.prepare.federated import bytes_of_sums, combine, first_sums, 
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.agreement import Builder
-from idiolect.deploy.site.data import Owned
+from idiolect.deploy.site.data import SiteData
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site.state import Folder
+from idiolect.deploy.site.state import StateFolder
 from idiolect.run.plan import Plan
 
 SETTINGS = {"rounds": 2, "batch": 8, "threads": 1}
@@ -39,9 +39,9 @@ def sites(tmp_path, **options) -> dict[int, Site]:
     for k, (name, table) in enumerate(tables().items()):
         path = tmp_path / f"{name}.csv"
         table.assign(half=[r % 2 for r in range(len(table))]).to_csv(path, index=False)
-        folder = Folder(tmp_path / name)
+        folder = StateFolder(tmp_path / name)
         folder.open()
-        owned = Owned(name, "table", {"path": str(path), **options})
+        owned = SiteData(name, "table", {"path": str(path), **options})
         found[100 + k] = Site(owned, folder, Rules(), Builder(), lambda text: None)
     return found
 

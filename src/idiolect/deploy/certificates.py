@@ -23,9 +23,9 @@ def make_authority(
 ) -> None:
     """ca.crt, and server.crt with server.key for a server that is reached under these names.
 
-    Valid for so many days, from now on or `since`.
+    Valid for `days`, from now or `since`.
 
-    The authority's own key is not kept: nobody can make further certificates in its name.
+    The authority's own key is not kept: no one can issue further certificates in its name.
     """
     require()
     from cryptography import x509
@@ -71,7 +71,7 @@ def make_authority(
         .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **signs), True)
         .sign(authority, hashes.SHA256())
     )
-    made = (
+    certified = (
         certificate(names[0], server)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), False)
@@ -80,7 +80,7 @@ def make_authority(
     )
     private_folder(folder)
     write_atomic(folder / "ca.crt", _pem(root))
-    write_atomic(folder / "server.crt", _pem(made))
+    write_atomic(folder / "server.crt", _pem(certified))
     _write_private(folder / "server.key", server, ssh=False)
 
 
@@ -118,14 +118,14 @@ def check_certificate(certificate: Path, authority: Path, host: str) -> None:
     from cryptography import x509
 
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        server = x509.load_pem_x509_certificate(certificate.read_bytes())
         root = x509.load_pem_x509_certificate(authority.read_bytes())
     except FileNotFoundError as error:
         raise SettingError(f"certificates: {error.filename} is missing") from None
     except ValueError as error:
         raise SettingError(f"certificates: {certificate} cannot be read: {error}") from None
     now = datetime.now(UTC)
-    for path, one in ((certificate, found), (authority, root)):
+    for path, one in ((certificate, server), (authority, root)):
         if not one.not_valid_before_utc <= now <= one.not_valid_after_utc:
             raise SettingError(
                 f"certificates: {path} is valid from {one.not_valid_before_utc:%Y-%m-%d} to "
@@ -133,16 +133,16 @@ def check_certificate(certificate: Path, authority: Path, host: str) -> None:
                 "make new ones: idiolect deploy certificates"
             )
     try:
-        found.verify_directly_issued_by(root)
+        server.verify_directly_issued_by(root)
     except Exception:  # another issuer, or another signature
         raise SettingError(
             f"certificates: {certificate} was not made by the authority in {authority}"
         ) from None
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if _name(host) not in list(names):
-        known = ", ".join(str(name.value) for name in names)
+        names_in_it = ", ".join(str(name.value) for name in names)
         raise SettingError(
-            f"certificates: {certificate} is for {known}, and the sites connect to {host}; "
+            f"certificates: {certificate} is for {names_in_it}, and the sites connect to {host}; "
             "make new ones: idiolect deploy certificates"
         )
 

@@ -34,7 +34,7 @@ class Terms(Knobs):
     least: int = knob(1, "sites that a later round needs", low=1)
     wait: float = knob(600.0, "seconds in which they may come, before the run stops", above=0)
     deadline: float = knob(
-        600.0, "seconds after which a round goes on without the sites that are late", above=0
+        600.0, "seconds after which a round proceeds without the sites that are late", above=0
     )
     address: str = knob("127.0.0.1:9092", "host:port that the sites connect to")
     insecure: bool = knob(False, "without TLS and keys of sites: for trials on one machine")
@@ -43,11 +43,11 @@ class Terms(Knobs):
         super().__post_init__()
         if self.least > self.sites:
             raise SettingError(
-                f"least: {self.least} is not accepted; at most the {self.sites} of sites"
+                f"least must be at most the number of sites ({self.sites}), got {self.least}"
             )
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise SettingError(f"address: {self.address!r} is not accepted; host:port")
+            raise SettingError(f"address must be host:port, got {self.address!r}")
 
     @property
     def host(self) -> str:
@@ -86,9 +86,9 @@ class Deployment:
                 body = file.read(MOST + 1)
             if len(body) > MOST:
                 raise ValueError(f"at most {MOST} bytes")
-            found = tomllib.loads(body.decode())
+            document = tomllib.loads(body.decode())
             sections = ("deployment", "data", "method", "model", "run", "task")
-            expect_fields(found, dict.fromkeys(sections, dict[str, Any]), sections[3:])
+            expect_fields(document, dict.fromkeys(sections, dict[str, Any]), sections[3:])
         except FileNotFoundError:
             raise SettingError(
                 f"directory: {folder} holds no deployment ({FILE} is missing); "
@@ -96,8 +96,8 @@ class Deployment:
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise SettingError(f"directory: cannot use {path}: {error}") from None
-        method, model = dict(found["method"]), dict(found.get("model", {}))
-        settings = dict(found.get("run", {}))
+        method, model = dict(document["method"]), dict(document.get("model", {}))
+        settings = dict(document.get("run", {}))
         plan = Plan(
             str(method.pop("name", "")),
             method,
@@ -107,9 +107,9 @@ class Deployment:
             model,
             str(settings.pop("loss", "")),
             settings,
-            dict(found.get("task", {})),
+            dict(document.get("task", {})),
         )
-        return cls(plan, found["data"], build(Terms, found["deployment"], "deployment"))
+        return cls(plan, document["data"], build(Terms, document["deployment"], "deployment"))
 
     def write(self, folder: Path) -> None:
         """As `read` finds it."""
@@ -149,7 +149,7 @@ def check_form(data: dict[str, Any]) -> None:
                 f"means of all, from counts and sums), got {data.get('scale')!r}"
             )
         if len(data["classes"]) == 1:
-            raise SettingError("classes: one class is not accepted; two or more, or [] for values")
+            raise SettingError("classes must be two or more, or [] for values, got one")
 
 
 def check_settings(settings: Settings) -> None:

@@ -36,7 +36,7 @@ QUIET = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeploymentFolder:
     """Where things are."""
 
     folder: Path
@@ -166,7 +166,7 @@ def check_free(terms: Terms) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -219,11 +219,11 @@ __all__ = ["app"]
 '''
 
 
-def create(folder: Path, deployment: Deployment) -> Layout:
+def create(folder: Path, deployment: Deployment) -> DeploymentFolder:
     """Write everything; SettingError where there is a deployment already."""
     if (folder / FILE).exists():
         raise SettingError(f"directory: {folder} holds a deployment already; choose another")
-    layout = Layout(private_folder(folder).absolute())
+    layout = DeploymentFolder(private_folder(folder).absolute())
     deployment.write(layout.folder)
     package = private_folder(layout.app / "idiolect_app")
     write_atomic(layout.app / "pyproject.toml", APP.encode())
@@ -242,14 +242,14 @@ def create(folder: Path, deployment: Deployment) -> Layout:
     return layout
 
 
-def certify(layout: Layout, deployment: Deployment) -> None:
+def certify(layout: DeploymentFolder, deployment: Deployment) -> None:
     """New certificates for the server."""
     host = deployment.terms.host
     names = [host, *(n for n in ("localhost", "127.0.0.1") if n != host)]
     make_authority(layout.certificates, names)
 
 
-def _scripts(layout: Layout, sites: int) -> None:
+def _scripts(layout: DeploymentFolder, sites: int) -> None:
     roles = {"server": "server ."} | {f"site-{n}": f"site . {n}" for n in range(1, sites + 1)}
     units = private_folder(layout.folder / "systemd")
     python = shlex.quote(sys.executable)
@@ -278,7 +278,7 @@ WantedBy=default.target
         write_atomic(units / f"idiolect-{name}.service", unit.encode())
 
 
-def _readme(layout: Layout, deployment: Deployment) -> str:
+def _readme(layout: DeploymentFolder, deployment: Deployment) -> str:
     terms, data = deployment.terms, deployment.data
     if data["kind"] == "table":
         form = f"a table with the target `{data['target']}` and {len(data['features'])} features"
@@ -307,7 +307,7 @@ idiolect deploy run .           # in another terminal: trains, shows the table
 idiolect deploy stop .
 ```
 
-A run that was stopped goes on with `idiolect deploy run . --resume`.
+Resume a stopped run with `idiolect deploy run . --resume`.
 
 ## A site
 

@@ -1,4 +1,6 @@
-"""Models that a site has written for its owner: a folder that is read without any data.
+"""The owner's models: from a site's state directory, and as exported files that need no data.
+
+An export is a folder:
 
 client-000000.safetensors, ...   the weights of each client's model
 clients.json                     which file is whose
@@ -31,10 +33,10 @@ from ..run.plan import Plan
 from ..run.predict import Prediction, is_several, plain_list, predict
 from ..run.settings import DTYPES
 from ..task.task import Task
-from .site.agreement import Agreement, Build, Enrolled, Members
-from .site.data import Owned, joined
+from .site.agreement import Agreement, ContractBuilder, Enrolment, Members
+from .site.data import SiteData, joined
 from .site.rules import Rules
-from .site.state import ROWS, Folder
+from .site.state import ROWS, StateFolder
 
 MODEL = "model.json"
 CLIENTS = "clients.json"
@@ -50,7 +52,7 @@ _MODEL = {
 }
 
 
-def export(models: OwnModels, folder: Path, site: str) -> list[Path]:
+def export(models: SiteModels, folder: Path, site: str) -> list[Path]:
     """Every client's model; the files, of which the last two describe the others."""
     target = private_folder(folder)
     index = {}
@@ -75,7 +77,7 @@ def export(models: OwnModels, folder: Path, site: str) -> list[Path]:
     return [*paths, target / CLIENTS, target / MODEL]
 
 
-def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
+def load_exported(folder: str | Path, *, trust: bool = False) -> ExportedModels:
     """The models in a folder that `idiolect host export` has written.
 
     Code that is neither idiolect's nor an installed package's is imported only if you `trust` the
@@ -89,11 +91,11 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> Exported:
     for name, id in index.items():
         if Path(name).name != name or not isinstance(id, int | str):
             raise SettingError(f"folder: cannot use {path / CLIENTS}: a file and its client each")
-    return Exported(path, about, {id: name for name, id in index.items()}, trust)
+    return ExportedModels(path, about, {id: name for name, id in index.items()}, trust)
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModels:
     """Models of some clients, each an `nn.Module` that is ready for use."""
 
     path: Path
@@ -113,7 +115,7 @@ class Exported:
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
             raise SettingError(f"folder: {self.path / MODEL} does not tell what goes in") from None
         with names_in(self.path, self.trust):
-            task = plan.make_task(_Form(blank, classes, tuple(shape)))  # type: ignore[arg-type]
+            task = plan.make_task(SampleBlank(blank, classes, tuple(shape)))  # type: ignore[arg-type]
             return task.under(dtype=DTYPES[plan.make_settings().dtype])
 
     def module(self, id: Id | None = None) -> nn.Module:
@@ -126,10 +128,14 @@ class Exported:
         module = copy.deepcopy(self.task.module)
         shapes = shapes_of(dict(module.state_dict()))
 
-        def check(found: Shapes) -> None:
+        def check(shapes_in_file: Shapes) -> None:
             # numbers of either precision fit
             check_shapes(
-                {n: (s, shapes[n][1] if n in shapes else d) for n, (s, d) in found.items()}, shapes
+                {
+                    n: (s, shapes[n][1] if n in shapes else d)
+                    for n, (s, d) in shapes_in_file.items()
+                },
+                shapes,
             )
 
         weights = read_tensors(self.path / by_text[str(id)], check)
@@ -146,7 +152,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class _Form:
+class SampleBlank:
     """The form of the data, for the making of a model by name."""
 
     inputs: torch.Tensor
@@ -157,7 +163,7 @@ class _Form:
 TRIES = 20  # while the process at work replaces the files that are read
 
 
-class OwnModels:
+class SiteModels:
     """Personal models of one run, of the clients of this site.
 
     They are made of the rows after the last round that was concluded, and of the last message from
@@ -168,33 +174,33 @@ class OwnModels:
         self.host = host
         self.members = members
         self.agreement = agreement
-        found = durable.last_down()
-        if found is None:
+        message = durable.last_down()
+        if message is None:
             raise SettingError("model: there is none yet: no message of a server has come")
-        self.version, self._down = found
+        self.version, self._down = message
         self.rounds = durable.version + 1
 
     @classmethod
-    def open(cls, state: Path, build: Build, run: int | None = None) -> OwnModels:
+    def open(cls, state: Path, build: ContractBuilder, run: int | None = None) -> SiteModels:
         """Of a run, or of the last one; SettingError where there is none, or it cannot be read."""
-        folder = Folder(state)
-        told = folder.site()
+        folder = StateFolder(state)
+        description = folder.site()
         runs = folder.runs()
-        chosen = folder.current() if run is None else run
-        if chosen is None or chosen not in runs:
-            known = ", ".join(f"{r:08x}" for r in runs) or "none"
-            raise SettingError(f"run: this site has taken part in: {known}")
-        place = folder.run(chosen)
+        number = folder.current() if run is None else run
+        if number is None or number not in runs:
+            names = ", ".join(f"{r:08x}" for r in runs) or "none"
+            raise SettingError(f"run: this site has taken part in: {names}")
+        place = folder.run(number)
         try:
-            owned = Owned.read(told["data"])
-            rules = Rules(**told["rules"])
+            owned = SiteData.read(description["data"])
+            rules = Rules(**description["rules"])
             agreement, members = Agreement.load(place), Members.load(place)
             data = joined(owned.agreed(agreement.data), members)
             work = build(agreement, data, rules.allow_code)
-            enrolled = Enrolled.load(place, data.clients)
-            if enrolled is None:
-                raise SettingError("model: there is none yet: nobody was enrolled in this run")
-            host = Host(work.contract, data, torch.tensor(enrolled.wire_ids), work.settings)
+            enrolment = Enrolment.load(place, data.clients)
+            if enrolment is None:
+                raise SettingError("model: there is none yet: no client is enrolled in this run")
+            host = Host(work.contract, data, torch.tensor(enrolment.wire_ids), work.settings)
             return _read(host, members, agreement, place / ROWS)
         except SettingError as error:
             if isinstance(error, Refused) and error.__cause__ is not None:
@@ -202,7 +208,7 @@ class OwnModels:
             raise
         except (ValueError, OSError) as error:
             raise SettingError(
-                f"state: the rows of run {chosen:08x} cannot be used: {error}"
+                f"state: the rows of run {number:08x} cannot be used: {error}"
             ) from None
 
     @property
@@ -233,17 +239,17 @@ class OwnModels:
         return self.task.module_of(self.personal(id))
 
 
-def _read(host: Host, members: Members, agreement: Agreement, rows: Path) -> OwnModels:
+def _read(host: Host, members: Members, agreement: Agreement, rows: Path) -> SiteModels:
     """Rows and message as they are on disk, also while a process replaces them."""
-    for left in reversed(range(TRIES)):
+    for tries in reversed(range(TRIES)):
         durable = Durable(host, rows)
         try:
             durable.peek()
-            return OwnModels(host, members, agreement, durable)
+            return SiteModels(host, members, agreement, durable)
         except SettingError:
             raise
         except (FileNotFoundError, ValueError):
-            if not left:
+            if not tries:
                 raise
             time.sleep(0.05)
     raise AssertionError

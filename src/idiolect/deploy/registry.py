@@ -1,4 +1,9 @@
-"""What a site says of itself before it takes part: read as something that anybody may have sent."""
+"""The sites of a federation: greeted, offered the agreement, enrolled.
+
+The registry talks to each site separately, step by step (hello, agree, enrol), and waits for none.
+A site that refuses, fails or answers nonsense is left out with a reported reason, and tried again
+later. What sites report about themselves is checked as foreign input.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +26,25 @@ MOST_SAMPLES = 1 << 40  # of a client
 MOST_NAME = 200  # characters of an id or of the name of a site
 KINDS = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 
-Form = tuple[str, tuple[int, ...], int]  # of one sample: dtype, shape; and the number of classes
+SampleForm = tuple[
+    str, tuple[int, ...], int
+]  # of one sample: dtype, shape; and the number of classes
 
 
 @dataclass
-class Site:
+class RegisteredSite:
     """A site that has agreed: its clients, where it is, and since when it takes part."""
 
     name: str
     node: int  # where the carrier finds it
     ids: list[Id]  # of its clients
     sizes: dict[str, list[int]]  # split -> samples of each client
-    form: Form
+    form: SampleForm
     joined: int = 0  # the version of the first round that its clients could take part in
     wire_ids: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     here: bool = True  # whether it is asked
 
-    def same(self, other: Site) -> bool:
+    def same(self, other: RegisteredSite) -> bool:
         """Whether these are the same clients with as many samples."""
         mine, theirs = (self.ids, self.sizes, self.form), (other.ids, other.sizes, other.form)
         return self.name == other.name and mine == theirs
@@ -62,20 +69,22 @@ class Site:
         }
 
     @classmethod
-    def from_dict(cls, saved: Any) -> Site:
+    def from_dict(cls, saved: Any) -> RegisteredSite:
         """The inverse; ValueError for anything else."""
         facts = dict(check_object(saved))
         kinds = {"site": str, "node": str, "joined": int, "wire_ids": list[int]}
-        mine = check_object({k: facts.pop(k, None) for k in kinds}, kinds)
-        made = read_census(Call("census", facts), mine["site"], int(mine["node"]))
-        made.joined = mine["joined"]
-        made.wire_ids = torch.tensor(mine["wire_ids"], dtype=torch.int64)
-        if len(made.wire_ids) != len(made.ids) or bool((made.wire_ids.diff() <= 0).any()):
-            raise ValueError(f"{made.name}: a wire id per client, increasing")
-        return made
+        facts_of_server = check_object({k: facts.pop(k, None) for k in kinds}, kinds)
+        site = read_census(
+            Call("census", facts), facts_of_server["site"], int(facts_of_server["node"])
+        )
+        site.joined = facts_of_server["joined"]
+        site.wire_ids = torch.tensor(facts_of_server["wire_ids"], dtype=torch.int64)
+        if len(site.wire_ids) != len(site.ids) or bool((site.wire_ids.diff() <= 0).any()):
+            raise ValueError(f"{site.name}: a wire id per client, increasing")
+        return site
 
 
-def read_census(call: Call, name: str, node: int) -> Site:
+def read_census(call: Call, name: str, node: int) -> RegisteredSite:
     """A site's answer to what the federation is about; ValueError for anything else."""
     call.expect("census", {}, {"clients": list, "inputs": list, "classes": int})
     rows = call.facts["clients"]
@@ -94,10 +103,12 @@ def read_census(call: Call, name: str, node: int) -> Site:
             sizes[split].append(row[split])
     if len({str(id) for id in ids}) < len(ids):
         raise ValueError("census: two clients have the same id")
-    return Site(name, node, ids, sizes, _form(call.facts["inputs"], call.facts["classes"]))
+    return RegisteredSite(
+        name, node, ids, sizes, _form(call.facts["inputs"], call.facts["classes"])
+    )
 
 
-def _form(inputs: list[Any], classes: int) -> Form:
+def _form(inputs: list[Any], classes: int) -> SampleForm:
     try:
         ((kind, shape),) = inputs
     except (TypeError, ValueError):
@@ -108,7 +119,7 @@ def _form(inputs: list[Any], classes: int) -> Form:
     return kind, tuple(shape), classes
 
 
-def census_of(sites: list[Site], name: str = "sites") -> Census:
+def census_of(sites: list[RegisteredSite], name: str = "sites") -> Census:
     """All clients of sites that have samples of the same form, in their order."""
     kind, shape, classes = sites[0].form
     ids = [id for site in sites for id in site.ids]
@@ -116,9 +127,9 @@ def census_of(sites: list[Site], name: str = "sites") -> Census:
     return Census.of_sizes(ids, sizes, classes, shape, KINDS[kind], name)
 
 
-AGAIN = 5.0  # seconds after which a node that did not take part is greeted again
-LOST = 10.0  # seconds after which one that says nothing is greeted again: what was said got lost
-MOST_SAID = 500  # characters that are kept of what a site says
+RETRY = 5.0  # seconds until a node that was left out is greeted again
+LOST = 10.0  # seconds until a silent node is greeted again: the message may be lost
+MOST_REASON = 500  # characters kept of a reason given by a site
 
 
 class Network(Protocol):
@@ -133,7 +144,7 @@ class Network(Protocol):
 
 
 @dataclass
-class _Talk:
+class Conversation:
     """A conversation with a node."""
 
     ticket: int
@@ -143,36 +154,40 @@ class _Talk:
 
 
 @dataclass
-class Assembly:
+class SiteRegistry:
     """The sites of a federation."""
 
     network: Network
     agreement: dict[str, Any]  # what the federation is about: the facts of the call "agree"
     tell: Callable[[str], None]
     same_node: bool = True  # nodes are authenticated: a site keeps its node
-    # what enrolment is about, beside wire ids: checksum of the contract, whether any client of the
+    # terms of enrolment besides wire ids: checksum of the contract, whether any client of the
     # run has validation data
     terms: dict[str, Any] = field(default_factory=dict)
-    known: dict[str, Site] = field(default_factory=dict)  # by name: those that are enrolled
-    agreed: dict[str, Site] = field(default_factory=dict)  # by name: those that could be
+    enrolled: dict[str, RegisteredSite] = field(
+        default_factory=dict
+    )  # by name: those that are enrolled
+    agreed: dict[str, RegisteredSite] = field(default_factory=dict)  # by name: those that could be
     # the facts of the calls "sums" that come before an agreement can be made; None: it is made
     sums: dict[str, Any] | None = None
-    told: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)  # name -> node, sums
+    column_sums: dict[str, tuple[int, dict[str, Any]]] = field(
+        default_factory=dict
+    )  # name -> node, sums
     check_sums: Callable[[str, dict[str, Any]], None] = lambda name, columns: None  # or ValueError
-    _talks: dict[int, _Talk] = field(default_factory=dict)  # by node
+    _talks: dict[int, Conversation] = field(default_factory=dict)  # by node
     _left_out: dict[int, float] = field(default_factory=dict)  # node -> when it is tried again
     _enrolled: set[str] = field(default_factory=set)  # names of those that were here before
     _silent: set[int] = field(default_factory=set)  # nodes that did not answer the last time
-    _said: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     @property
     def run(self) -> int:
         return int(self.agreement["run"])
 
     def look(self, seconds: float = 0.0) -> None:
-        """Greet who is new, and hear who has answered, waiting so long for the first of them."""
+        """Greet new nodes and handle replies, waiting up to `seconds` for the first one."""
         online = self.network.online()
-        for site in self.known.values():
+        for site in self.enrolled.values():
             if site.here and site.node not in online:
                 site.here = False
                 self._once(f"{site.name} has left")
@@ -181,14 +196,14 @@ class Assembly:
             if node not in online or now - talk.since > LOST:
                 del self._talks[node]
                 self._silent.add(node)
-        busy = {site.node for site in self.known.values() if site.here}
+        busy = {site.node for site in self.enrolled.values() if site.here}
         busy |= {site.node for site in self.agreed.values()} | set(self._talks)
-        busy |= {node for node, _ in self.told.values()}
+        busy |= {node for node, _ in self.column_sums.values()}
         for node in sorted(online - busy):
             if now >= self._left_out.get(node, 0.0):
-                self._ask(node, _Talk(-1, "hello"), Call("hello"))
+                self._ask(node, Conversation(-1, "hello"), Call("hello"))
         for ticket, frame in self.network.receive(seconds):
-            self.heard(ticket, frame)
+            self.receive_reply(ticket, frame)
 
     @property
     def talking(self) -> bool:
@@ -196,16 +211,16 @@ class Assembly:
         return bool(self._talks)
 
     def expecting(self, seconds: float) -> bool:
-        """Whether one that was asked less than so long ago has not answered yet.
+        """Whether a node contacted less than `seconds` ago has yet to answer.
 
-        Nobody is waited for twice: not one that was silent the last time.
+        A node that was silent the last time is not waited for again.
         """
         now = time.monotonic()
         talks = (talk for node, talk in self._talks.items() if node not in self._silent)
         return any(now - talk.since < seconds for talk in talks)
 
-    def heard(self, ticket: int, frame: bytes | None) -> None:
-        """A reply; one that nobody waits for is dropped."""
+    def receive_reply(self, ticket: int, frame: bytes | None) -> None:
+        """Handle a reply; unexpected ones are dropped."""
         node = next((n for n, talk in self._talks.items() if talk.ticket == ticket), None)
         if node is None:
             return
@@ -218,30 +233,30 @@ class Assembly:
         try:
             reply = Call.open(frame)
             if reply.kind in (REFUSED, FAILED):
-                said = str(reply.facts.get("reason") or reply.facts.get("text") or "")
-                raise ValueError(f"it {reply.kind}: {said[:MOST_SAID]}")
+                reason = str(reply.facts.get("reason") or reply.facts.get("text") or "")
+                raise ValueError(f"it {reply.kind}: {reason[:MOST_REASON]}")
             getattr(self, f"_{talk.stage}")(node, talk, reply)
         except ValueError as error:
             self._leave_out(node, f"{who} is left out: {error}")
 
-    def enrol(self, site: Site) -> None:
+    def enrol(self, site: RegisteredSite) -> None:
         """Ask a site that has agreed to take part under its wire ids; `here` when it does.
 
         One that comes back later is asked the same by itself.
         """
         self.agreed.pop(site.name, None)
-        self.known[site.name] = site
+        self.enrolled[site.name] = site
         site.here = False
         self._enrol_call(site)
 
     # -- steps -----------------------------------------------------------------------------------
-    def _hello(self, node: int, talk: _Talk, reply: Call) -> None:
+    def _hello(self, node: int, talk: Conversation, reply: Call) -> None:
         facts = {"idiolect": str, "site": str, "run": int | None, "concluded": int}
         reply.expect("hello", {}, facts)
         name = reply.facts["site"]
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
             raise ValueError(f"site: a short name is expected, not {name[:40]!r}")
-        site = self.known.get(name) or self.agreed.get(name)
+        site = self.enrolled.get(name) or self.agreed.get(name)
         if site is not None and site.node != node:
             if self.same_node or site.node in self.network.online():
                 raise ValueError(f"{name!r} is the name of another site (node {site.node})")
@@ -251,72 +266,72 @@ class Assembly:
             self._welcome(site)
             return
         if self.sums is not None:
-            self._ask(node, _Talk(-1, "sums", name), Call("sums", self.sums))
+            self._ask(node, Conversation(-1, "sums", name), Call("sums", self.sums))
         else:
             self.propose(node, name)
 
     def propose(self, node: int, name: str) -> None:
         """Tell a site what the federation is about."""
-        self._ask(node, _Talk(-1, "agree", name), Call("agree", self.agreement))
+        self._ask(node, Conversation(-1, "agree", name), Call("agree", self.agreement))
 
     def ask_sums(self, facts: dict[str, Any]) -> None:
-        """Ask those who have told sums for others."""
-        self.sums, asked, self.told = facts, self.told, {}
-        for name, (node, _) in asked.items():
-            self._ask(node, _Talk(-1, "sums", name), Call("sums", facts))
+        """Ask the sites that have sent sums for the next ones."""
+        self.sums, earlier, self.column_sums = facts, self.column_sums, {}
+        for name, (node, _) in earlier.items():
+            self._ask(node, Conversation(-1, "sums", name), Call("sums", facts))
 
-    def _sums(self, node: int, talk: _Talk, reply: Call) -> None:
+    def _sums(self, node: int, talk: Conversation, reply: Call) -> None:
         reply.expect("sums", {}, {"columns": dict[str, Any]})
         self.check_sums(talk.name, reply.facts["columns"])
-        self.told[talk.name] = (node, reply.facts["columns"])
+        self.column_sums[talk.name] = (node, reply.facts["columns"])
 
-    def _agree(self, node: int, talk: _Talk, reply: Call) -> None:
+    def _agree(self, node: int, talk: Conversation, reply: Call) -> None:
         site = read_census(reply, talk.name, node)
-        before = self.known.get(site.name)
+        before = self.enrolled.get(site.name)
         if before is not None:
             if not before.same(site):
                 raise ValueError("it has other clients or numbers of samples than before")
             before.node = node
             self._enrol_call(before)
             return
-        taken = {str(id): s.name for s in self._all() for id in s.ids if s.name != site.name}
+        owners = {str(id): s.name for s in self._all() for id in s.ids if s.name != site.name}
         for id in site.ids:
-            if str(id) in taken:
-                raise ValueError(f"its client {str(id)!r} is called as one of {taken[str(id)]}")
+            if str(id) in owners:
+                raise ValueError(f"duplicate client id {str(id)!r} (already at {owners[str(id)]})")
         form = next((s.form for s in self._all() if s.name != site.name), site.form)
         if form != site.form:
             raise ValueError(f"its samples are {site.form}, those of the others {form}")
         self.agreed[site.name] = site
 
-    def _enrol(self, node: int, talk: _Talk, reply: Call) -> None:
+    def _enrol(self, node: int, talk: Conversation, reply: Call) -> None:
         if reply.kind != "status":
             raise ValueError(f"{reply.kind[:40]!r} came where 'status' is expected")
-        self._welcome(self.known[talk.name])
+        self._welcome(self.enrolled[talk.name])
 
-    def _welcome(self, site: Site) -> None:
+    def _welcome(self, site: RegisteredSite) -> None:
         site.here = True
         self._enrolled.add(site.name)
-        self._said -= {text for text in self._said if text.startswith(site.name)}
+        self._reported -= {text for text in self._reported if text.startswith(site.name)}
         self.tell(f"{site.name} takes part with {len(site.ids)} client(s)")
 
-    def _enrol_call(self, site: Site) -> None:
+    def _enrol_call(self, site: RegisteredSite) -> None:
         facts = {"wire_ids": site.wire_ids.tolist(), **self.terms}
-        self._ask(site.node, _Talk(-1, "enrol", site.name), Call("enrol", facts))
+        self._ask(site.node, Conversation(-1, "enrol", site.name), Call("enrol", facts))
 
     # -- inside ----------------------------------------------------------------------------------
-    def _all(self) -> Sequence[Site]:
-        return (*self.known.values(), *self.agreed.values())
+    def _all(self) -> Sequence[RegisteredSite]:
+        return (*self.enrolled.values(), *self.agreed.values())
 
-    def _ask(self, node: int, talk: _Talk, call: Call) -> None:
+    def _ask(self, node: int, talk: Conversation, call: Call) -> None:
         talk.ticket = self.network.send_to(node, call.pack())
         self._talks[node] = talk
 
     def _leave_out(self, node: int, text: str) -> None:
-        self._left_out[node] = time.monotonic() + AGAIN
+        self._left_out[node] = time.monotonic() + RETRY
         self._once(text)
 
     def _once(self, text: str) -> None:
-        """Say it, unless it was the last thing that was said of this."""
-        if text not in self._said:
-            self._said.add(text)
+        """Report it, unless it has been reported already."""
+        if text not in self._reported:
+            self._reported.add(text)
             self.tell(text)

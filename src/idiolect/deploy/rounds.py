@@ -20,7 +20,7 @@ from ..host.metrics import Form
 from ..host.remote_host import HostLike, SiteProxy
 from ..host.settings import HostSettings
 from ..server.server import Server
-from .registry import Assembly, Site
+from .registry import RegisteredSite, SiteRegistry
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
 SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
@@ -31,13 +31,13 @@ class TooFewSites(RuntimeError):
     """Fewer sites are there than a round needs, for longer than the server waits."""
 
 
-class Sites(Rounds):
+class SiteRounds(Rounds):
     """Rounds with sites."""
 
     def __init__(
         self,
         server: Server,
-        assembly: Assembly,
+        registry: SiteRegistry,
         host_settings: HostSettings,
         form: Form,  # of outputs and targets
         *,
@@ -46,24 +46,26 @@ class Sites(Rounds):
         least: int = 1,  # sites that a round needs
         wait: float = 600.0,  # seconds in which they may come
         sample_of: Callable[[int], int] = lambda eligible: eligible,  # clients heard, of this many
-        joined: Callable[[Site], None] = lambda site: None,  # before a new site's first round
+        joined: Callable[[RegisteredSite], None] = lambda site: (
+            None
+        ),  # before a new site's first round
     ):
         self.proxies: list[HostLike] = []
-        self.sites: list[Site] = []  # of each proxy
+        self.sites: list[RegisteredSite] = []  # of each proxy
         self.remote = RemoteHosts(
             self.proxies,
-            assembly.network,  # type: ignore[arg-type]  # a Carrier too
+            registry.network,  # type: ignore[arg-type]  # a Carrier too
             server.contract.method.traits.counters,
             deadline,
             patience,
             silence=SILENCE,
             strict=False,
             on_no_reply=self._tell,
-            on_unexpected=assembly.heard,
+            on_unexpected=registry.receive_reply,
             is_present=self.present,
         )
         super().__init__(server, self.remote)
-        self.assembly = assembly
+        self.registry = registry
         self.host_settings = host_settings
         self.form = form
         self.deadline = deadline
@@ -72,11 +74,11 @@ class Sites(Rounds):
         self.sample_of = sample_of
         self.joined = joined
 
-    def add(self, site: Site) -> None:
+    def add(self, site: RegisteredSite) -> None:
         """A site with wire ids, as the next host."""
         self.sites.append(site)
         self.proxies.append(SiteProxy(site.census(), site.wire_ids, self.host_settings, self.form))
-        self.assembly.network.nodes.append(site.node)
+        self.registry.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
         self.assemble()
@@ -92,15 +94,15 @@ class Sites(Rounds):
         """Who takes part in the next round; TooFewSites where not enough come in time."""
         self._dismiss()
         now = time.monotonic()
-        new = [site for site in self.sites if site.name not in self.assembly.known]
+        new = [site for site in self.sites if site.name not in self.registry.enrolled]
         for site in new:  # it has agreed just now, and may have to load its data
-            self.assembly.enrol(site)
+            self.registry.enrol(site)
         first, end = now + min(self.deadline or self.wait, self.wait), now + self.wait
-        self.assembly.look()
-        while self.assembly.expecting(GREETING) or (
+        self.registry.look()
+        while self.registry.expecting(GREETING) or (
             not all(site.here for site in new) and time.monotonic() < first
         ):
-            self.assembly.look(LOOK)
+            self.registry.look(LOOK)
             self._settle()
         self._settle()
         while self.here < self.least:
@@ -109,24 +111,24 @@ class Sites(Rounds):
                     f"sites: {self.here} of the {self.least} that a round needs are there, for "
                     f"{self.wait:g} seconds; the run can be resumed when they are back"
                 )
-            self.assembly.look(LOOK)
+            self.registry.look(LOOK)
             self._settle()
-            time.sleep(0.0 if self.assembly.talking else LOOK)
+            time.sleep(0.0 if self.registry.talking else LOOK)
 
     def check_complete(self) -> None:
-        """Before the last figures, who gave no answer is greeted once more; nobody joins now."""
+        """Greet silent sites once more before the final evaluation; no site joins any more."""
         if not self.remote.no_replies:
             return
         self._dismiss()
         end = time.monotonic() + self.wait
-        self.assembly.look()
-        while self.assembly.expecting(GREETING) or (
+        self.registry.look()
+        while self.registry.expecting(GREETING) or (
             self.here < self.least and time.monotonic() < end
         ):
-            self.assembly.look(LOOK)
-            time.sleep(0.0 if self.assembly.talking else LOOK)
+            self.registry.look(LOOK)
+            time.sleep(0.0 if self.registry.talking else LOOK)
         for n, site in enumerate(self.sites):
-            self.assembly.network.nodes[n] = site.node
+            self.registry.network.nodes[n] = site.node
         self.remote.no_replies = {}
 
     def _dismiss(self) -> None:
@@ -143,10 +145,10 @@ class Sites(Rounds):
     def _settle(self) -> None:
         """The roster as the sites are now."""
         roster = self.server.roster
-        for site in list(self.assembly.agreed.values()):
+        for site in list(self.registry.agreed.values()):
             self._join(site)
         for n, site in enumerate(self.sites):
-            self.assembly.network.nodes[n] = site.node
+            self.registry.network.nodes[n] = site.node
             if site.here and not bool(roster.eligible[site.wire_ids].any()):
                 roster.rejoin(site.ids)
             elif not site.here:
@@ -155,20 +157,20 @@ class Sites(Rounds):
         if eligible:
             self.server.sample = self.sample_of(eligible)
 
-    def _join(self, site: Site) -> None:
+    def _join(self, site: RegisteredSite) -> None:
         """A new site, from this round on."""
         site.joined = self.server.version
         site.wire_ids = self._enrolled(site)
         self.server.roster.leave(site.ids)  # until it has said that it takes part
         self.joined(site)
         self.add(site)
-        self.assembly.enrol(site)
+        self.registry.enrol(site)
 
-    def _enrolled(self, site: Site) -> Tensor:
+    def _enrolled(self, site: RegisteredSite) -> Tensor:
         return self.server.enrol(list(site.ids), site.sizes["train"])
 
     def _tell(self, host: int, gone: NoReply) -> None:
         site = self.sites[host]
-        said = gone.text or self.assembly.network.why.get(site.node, "")
-        after = f": {said}" if said else ""
-        self.assembly.tell(f"{site.name} gives no message ({gone.reason}){after}")
+        reason = gone.text or self.registry.network.why.get(site.node, "")
+        after = f": {reason}" if reason else ""
+        self.registry.tell(f"{site.name} gives no message ({gone.reason}){after}")

@@ -41,12 +41,12 @@ from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
 from .config import Deployment, Terms, agreed_form
-from .registry import Assembly, Network, Site, census_of
-from .rounds import LOOK, Sites
+from .registry import Network, RegisteredSite, SiteRegistry, census_of
+from .rounds import LOOK, SiteRounds
 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
-SUMS = "sums.json"  # bytes of the sums that the sites have told for it
+SUMS = "sums.json"  # bytes of the column sums that the sites sent for it
 MISSING = "mean"  # what stands for a number that is missing, where all sites read alike
 NAME = "sites"  # of the data, in tables
 
@@ -64,44 +64,44 @@ def serve(
 ) -> Result:
     """Gather the sites, and train with them; every round is saved.
 
-    With `resume` a run goes on that was stopped: with the same sites, and any that have come since.
+    With `resume` a stopped run is resumed: with the same sites, and any that have come since.
     """
     settings = deployment.run_plan.make_settings()
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
         id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
         run = run_number({"id": id}, settings.seed)
-        assembly = Assembly(network, _agreement(deployment, run, settings), tell)
-        assembly.same_node = not deployment.terms.insecure
+        registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
+        registry.same_node = not deployment.terms.insecure
         if resume:
             sites = _remembered(directory, settings.seed)
-            assembly.agreement["data"] = check_object(read_json(directory / AGREEMENT))
+            registry.agreement["data"] = check_object(read_json(directory / AGREEMENT))
             sums = _remembered_sums(directory)
         else:
-            sites, sums = gather(assembly, deployment)
-        server = Deployed(deployment, settings, assembly, sites, directory)
+            sites, sums = gather(registry, deployment)
+        server = DeployedRun(deployment, settings, registry, sites, directory)
         server.sums = sums
         server.progress = progress
         return server.run(folder, id, resume)
 
 
 def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
-    """What the sites are told that the federation is about."""
+    """The terms that are proposed to the sites."""
     data = agreed_form(deployment.data)
     plan = deployment.run_plan.as_dict()
     facts = {"plan": plan, "run": run, "seed": settings.seed, "data": data}
     return {**facts, "idiolect": version("idiolect")}
 
 
-def gather(assembly: Assembly, deployment: Deployment) -> tuple[list[Site], Sums]:
+def gather(registry: SiteRegistry, deployment: Deployment) -> tuple[list[RegisteredSite], Sums]:
     """As many sites as are wanted, with wire ids, by their names; SettingError if too few come."""
     terms = deployment.terms
-    assembly.tell(f"waiting for {terms.sites} sites")
+    registry.tell(f"waiting for {terms.sites} sites")
     sums: Sums = {}
     if deployment.data.get("scale") == "federated":
-        sums = _prepare(assembly, deployment)
-    _until(assembly, lambda: assembly.agreed, terms)
-    sites = [assembly.agreed.pop(name) for name in sorted(assembly.agreed)]
+        sums = _prepare(registry, deployment)
+    _until(registry, lambda: registry.agreed, terms)
+    sites = [registry.agreed.pop(name) for name in sorted(registry.agreed)]
     first = 0
     for site in sites:
         site.wire_ids = torch.arange(first, first + len(site.ids))
@@ -109,21 +109,21 @@ def gather(assembly: Assembly, deployment: Deployment) -> tuple[list[Site], Sums
     return sites, sums
 
 
-def _until(assembly: Assembly, found: Callable[[], Collection[str]], terms: Terms) -> None:
-    """Look until so many sites are found as are wanted."""
+def _until(registry: SiteRegistry, present: Callable[[], Collection[str]], terms: Terms) -> None:
+    """Wait until as many sites are present as the terms require."""
     end = time.monotonic() + terms.wait
-    while len(found()) < terms.sites:
+    while len(present()) < terms.sites:
         if time.monotonic() > end:
-            names = ", ".join(sorted(found())) or "none"
+            names = ", ".join(sorted(present())) or "none"
             raise SettingError(
-                f"sites: {len(found())} of {terms.sites} have agreed within {terms.wait:g} seconds "
-                f"({names}); what the others said is above"
+                f"sites: {len(present())} of {terms.sites} have agreed within {terms.wait:g} "
+                f"seconds ({names}); why others have not is above"
             )
-        assembly.look(LOOK)
-        time.sleep(0.0 if assembly.talking else LOOK)
+        registry.look(LOOK)
+        time.sleep(0.0 if registry.talking else LOOK)
 
 
-def _prepare(assembly: Assembly, deployment: Deployment) -> Sums:
+def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     """Agree on how all sites read their tables: by the means of all, from sums in two passes.
 
     What it takes each of them, in bytes.
@@ -131,36 +131,36 @@ def _prepare(assembly: Assembly, deployment: Deployment) -> Sums:
     data, terms = deployment.data, deployment.terms
     features = data["features"]
     form = {"target": data["target"], "features": features}
-    asked: dict[str, Any] = {"pass": 1, "data": form, "missing": MISSING}
+    request: dict[str, Any] = {"pass": 1, "data": form, "missing": MISSING}
     first: dict[str, Any] = {}
 
     def check(name: str, columns: dict[str, Any]) -> None:
-        """Refuse what a site alone could not have told; one that comes in between has to wait."""
-        if set(columns) != (set(features) if not first else set(told)):
-            raise ValueError("sums: of other columns than were asked for")
+        """Refuse sums that no site can have; one that comes between the passes has to wait."""
+        if set(columns) != (set(features) if not first else set(all_means)):
+            raise ValueError("sums: of other columns than requested")
         if not first:
             means([columns])
         elif name in first:
             combine(features, [first[name]], [columns], MISSING)
         else:
-            raise ValueError("sums: it comes between two passes, and is asked again")
+            raise ValueError("sums: it joined between two passes, and is asked again")
 
-    assembly.check_sums = check
-    assembly.sums = asked
-    _until(assembly, lambda: assembly.told, terms)
-    told = means([columns for _, columns in assembly.told.values()])
-    first = {name: columns for name, (_, columns) in assembly.told.items()}
-    assembly.ask_sums({**asked, "pass": 2, "means": told})
-    _until(assembly, lambda: assembly.told, replace(terms, sites=len(first)))
-    second = [assembly.told[name][1] for name in first]
-    made = combine(features, list(first.values()), second, MISSING)
-    assembly.sums = None
-    assembly.agreement["data"]["preparation"] = made.as_dict()
-    greeted, assembly.told = assembly.told, {}
+    registry.check_sums = check
+    registry.sums = request
+    _until(registry, lambda: registry.column_sums, terms)
+    all_means = means([columns for _, columns in registry.column_sums.values()])
+    first = {name: columns for name, (_, columns) in registry.column_sums.items()}
+    registry.ask_sums({**request, "pass": 2, "means": all_means})
+    _until(registry, lambda: registry.column_sums, replace(terms, sites=len(first)))
+    second = [registry.column_sums[name][1] for name in first]
+    preparation = combine(features, list(first.values()), second, MISSING)
+    registry.sums = None
+    registry.agreement["data"]["preparation"] = preparation.as_dict()
+    greeted, registry.column_sums = registry.column_sums, {}
     for name, (node, _) in greeted.items():
-        assembly.propose(node, name)
-    up, down = bytes_of_sums(list(first.values()), made)
-    return {name: [sent, down] for name, sent in zip(first, up, strict=True)}
+        registry.propose(node, name)
+    up, down = bytes_of_sums(list(first.values()), preparation)
+    return {name: [bytes_up, down] for name, bytes_up in zip(first, up, strict=True)}
 
 
 def _remembered_sums(directory: Path) -> Sums:
@@ -168,42 +168,42 @@ def _remembered_sums(directory: Path) -> Sums:
     if not path.exists():
         return {}
     try:
-        found = read_json(path)
-        expect(found, dict[str, list[int]])
-        return {name: [int(up), int(down)] for name, (up, down) in found.items()}
+        saved_sums = read_json(path)
+        expect(saved_sums, dict[str, list[int]])
+        return {name: [int(up), int(down)] for name, (up, down) in saved_sums.items()}
     except (OSError, ValueError) as error:
         raise SettingError(f"resume: cannot use {path}: {error}") from None
 
 
-def _remembered(directory: Path, seed: int) -> list[Site]:
-    """The sites of a run that goes on: those that its newest checkpoint knows."""
+def _remembered(directory: Path, seed: int) -> list[RegisteredSite]:
+    """The sites of a resumed run: those in its newest checkpoint."""
     path = directory / SITES
     try:
-        saved = read_json(path)
-        if not isinstance(saved, list) or not saved:
+        rows = read_json(path)
+        if not isinstance(rows, list) or not rows:
             raise ValueError("a list of sites is expected")
-        sites = [Site.from_dict(one) for one in saved]
+        sites = [RegisteredSite.from_dict(one) for one in rows]
     except (OSError, ValueError) as error:
         raise SettingError(f"resume: cannot use {path}: {error}") from None
-    done = checkpoint.rounds_done(checkpoint_folder(directory, seed))
-    return [site for site in sites if not site.joined or site.joined < done]
+    rounds = checkpoint.rounds_done(checkpoint_folder(directory, seed))
+    return [site for site in sites if not site.joined or site.joined < rounds]
 
 
-class Deployed:
+class DeployedRun:
     """A run with these sites."""
 
     def __init__(
         self,
         deployment: Deployment,
         settings: Settings,
-        assembly: Assembly,
-        sites: list[Site],
+        registry: SiteRegistry,
+        sites: list[RegisteredSite],
         directory: Path,
     ):
         self.deployment = deployment
         # every round is saved: a site can go back by one
         self.settings = replace(settings, checkpoint_every=1)
-        self.assembly = assembly
+        self.registry = registry
         self.sites = sites
         self.directory = directory
         self.progress: RoundReport | None = None
@@ -216,24 +216,24 @@ class Deployed:
 
     def run(self, folder: RunDirectory, id: str, resume: bool) -> Result:
         origin = self.deployment.run_plan.as_dict()
-        # a run is what it was at its start, whoever has joined since
+        # hash the founding sites only
         founders = census_of([site for site in self.sites if not site.joined], NAME)
         identity = identity_of(self.method, self.task, founders, self.settings, origin)
         identity |= {"id": id}
         parts = (self.method, self.task, self.census, self.settings)
-        runner = _Runner(*parts, identity, {}, Callbacks(), placement=self)
+        runner = DeployedRunner(*parts, identity, {}, Callbacks(), placement=self)
         runner.deployed = self
         runner.progress = self.progress
         threads = self.settings.threads
         if resume:
             identity = runner.continued(folder, None)
             threads = threads or runner.starts[-1]["threads"]
-            self.assembly.known = {site.name: site for site in self.sites}
+            self.registry.enrolled = {site.name: site for site in self.sites}
             for site in self.sites:
                 site.here = False
         with torch_threads(threads):
             runner.begin(folder, identity)
-            write_json(self.directory / AGREEMENT, self.assembly.agreement["data"])
+            write_json(self.directory / AGREEMENT, self.registry.agreement["data"])
             write_json(self.directory / SUMS, self.sums)
             self.remember()
             return runner.run(folder, resume)
@@ -244,17 +244,17 @@ class Deployed:
         self.host_settings = shares[0].settings
         return []
 
-    def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> Sites:
+    def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> SiteRounds:
         """What carries messages to the sites."""
         terms = self.deployment.terms
-        self.assembly.network.nodes.clear()
-        self.assembly.terms = {
+        self.registry.network.nodes.clear()
+        self.registry.terms = {
             "checksum": server.contract.checksum,
             "validation": self.host_settings.validation,
         }
-        engine = Sites(
+        engine = SiteRounds(
             server,
-            self.assembly,
+            self.registry,
             self.host_settings,
             form_of(self.census, self.task.criterion),
             deadline=terms.deadline,
@@ -271,36 +271,36 @@ class Deployed:
         """No-op: sites keep their own state."""
 
     def close(self) -> None:
-        """Sites are their owners'."""
+        """No-op: sites keep running."""
 
     def sampled(self, eligible: int) -> int:
-        """Clients heard per round, of so many."""
-        asked = min(self.settings.sample, eligible)
-        return replace(self.settings, sample=asked).sampled(eligible, self.method.traits.hears_all)
+        """Clients sampled per round among the eligible."""
+        sample = min(self.settings.sample, eligible)
+        return replace(self.settings, sample=sample).sampled(eligible, self.method.traits.hears_all)
 
     def remember(self) -> None:
         """Who takes part, on disk."""
         write_json(self.directory / SITES, [site.as_dict() for site in self.sites])
 
 
-class _Runner(Runner):
+class DeployedRunner(Runner):
     """A runner whose sessions may grow."""
 
-    deployed: Deployed
+    deployed: DeployedRun
 
     def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
-        made = super().session(seed, folder, here)
+        session = super().session(seed, folder, here)
         for site in self.deployed.sites:
             if site.name in self.deployed.sums:  # once for all clients of the site
                 up, down = self.deployed.sums[site.name]
-                made.server.prepared(site.wire_ids[:1], torch.tensor([up]), down)
-        engine = made.engine
-        assert isinstance(engine, Sites)
+                session.server.prepared(site.wire_ids[:1], torch.tensor([up]), down)
+        engine = session.engine
+        assert isinstance(engine, SiteRounds)
 
-        def joined(site: Site) -> None:
+        def joined(site: RegisteredSite) -> None:
             self.deployed.sites.append(site)
             self.deployed.remember()
-            made.join(site.wire_ids)
+            session.join(site.wire_ids)
 
         engine.joined = joined
-        return made
+        return session

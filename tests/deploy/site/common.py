@@ -14,10 +14,10 @@ import torch
 from deploy.sites import RUN, Told, agreement, array_form, plan_of, session_of
 from engine.loopback import remote_rounds
 from idiolect.deploy.site.agreement import Builder
-from idiolect.deploy.site.data import Owned
+from idiolect.deploy.site.data import SiteData
 from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
-from idiolect.deploy.site.state import Folder
+from idiolect.deploy.site.state import StateFolder
 from idiolect.engine.carriers import Carrier
 from idiolect.engine.rounds import Rounds
 from idiolect.host.calls import Call
@@ -32,7 +32,7 @@ class At:
     """A site in a folder, as one process after another would have it."""
 
     path: Path
-    owned: Owned
+    owned: SiteData
     rules: Rules
     told: list[str] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class At:
 
     def started(self) -> Site:
         """A new process."""
-        folder = Folder(self.path)
+        folder = StateFolder(self.path)
         folder.open()
         folder.write_site(self.owned.site, self.owned.as_dict(), self.rules.as_dict())
         site = Site(self.owned, folder, self.rules, Builder(), self.told.append)
@@ -73,7 +73,7 @@ class At:
 
 def synthetic(path: Path, **rules) -> At:
     """Four clients of a data set by name."""
-    owned = Owned("north", "synthetic", dict(OPTIONS))
+    owned = SiteData("north", "synthetic", dict(OPTIONS))
     return At(path, owned, Rules(**{**OWN, **rules}))
 
 
@@ -95,7 +95,7 @@ def table(rows: int = 80, seed: int = 0) -> pd.DataFrame:
 def with_table(path: Path, frame: pd.DataFrame, rules: dict | None = None, **options) -> At:
     file = path.parent / f"{path.name}.csv"
     frame.to_csv(file, index=False)
-    owned = Owned("north", "table", {"path": str(file), **options})
+    owned = SiteData("north", "table", {"path": str(file), **options})
     return At(path, owned, Rules(**(rules or {})))
 
 

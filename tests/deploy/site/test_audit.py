@@ -4,7 +4,7 @@ import csv
 
 from deploy.site.common import form, server_for, synthetic, table, with_table
 from deploy.sites import agreement, plan_of
-from idiolect.deploy.site.audit import COLUMNS, Log
+from idiolect.deploy.site.audit import COLUMNS, AuditLog
 from idiolect.host.calls import Call
 
 
@@ -26,17 +26,17 @@ def test_every_message_in_and_out_has_a_line(tmp_path):
     assert "accuracy, loss of 4 clients on test" in told["out", "evaluate"]["content"]
     assert "names of 4 clients" in told["out", "agree"]["content"]
     sent = sum(int(r["bytes"]) for r in rows if r["direction"] == "out")
-    assert at.site.spent.bytes_out == sent
-    assert at.site.spent.numbers == sum(int(r["numbers"]) for r in rows)
+    assert at.site.usage.bytes_out == sent
+    assert at.site.usage.numbers == sum(int(r["numbers"]) for r in rows)
 
 
 def test_a_refusal_says_why(tmp_path):
     at = synthetic(tmp_path / "s")
     at.ask(Call("save"))
-    assert at.log()[-1]["verdict"] == "refused: save: it is not for outsiders"
+    assert at.log()[-1]["verdict"] == "refused: save: internal call, refused from the network"
     at.site.handle(b"no frame at all")
     assert at.log()[-1]["verdict"] == "ValueError"
-    assert at.site.spent.refused == 2
+    assert at.site.usage.refused == 2
 
 
 def test_names_and_values_of_rows_are_never_in_it(tmp_path):
@@ -59,12 +59,12 @@ def test_what_a_server_writes_cannot_be_a_formula_or_another_line(tmp_path):
 
 
 def test_a_line_that_a_kill_has_cut_short_is_ended(tmp_path):
-    log = Log(tmp_path / "messages.csv")
+    log = AuditLog(tmp_path / "messages.csv")
     log.write("in", "hello", 7)
     log.close()
     with open(tmp_path / "messages.csv", "ab") as file:
         file.write(b"2026-01-01T00:00:00Z,out,he")
-    log = Log(tmp_path / "messages.csv")
+    log = AuditLog(tmp_path / "messages.csv")
     log.write("in", "hello", 8)
     log.close()
     lines = (tmp_path / "messages.csv").read_text().splitlines()
@@ -80,11 +80,11 @@ def test_lines_are_on_disk_at_once(tmp_path):
 
 def test_a_file_that_is_full_is_kept_under_a_number_and_no_line_is_lost(tmp_path):
     path = tmp_path / "messages.csv"
-    log = Log(path, most=1000)
+    log = AuditLog(path, most=1000)
     for n in range(100):
         log.write("in", "hello", n)
     log.close()
-    log = Log(path, most=1000)  # another process goes on
+    log = AuditLog(path, most=1000)  # another process goes on
     for n in range(100, 120):
         log.write("in", "hello", n)
     log.close()

@@ -10,7 +10,7 @@ from deploy.sites import agreement, plan_of
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 from idiolect.data.prepare.federated import combine, means
-from idiolect.deploy.site.data import Owned
+from idiolect.deploy.site.data import SiteData
 from idiolect.host.calls import Call
 
 PLAN = plan_of("fedavg")
@@ -103,15 +103,15 @@ def test_a_site_with_a_table_has_no_arrays(tmp_path):
 
 def test_data_that_cannot_be_read_end_the_start(tmp_path):
     with pytest.raises(SettingError, match="there is no file"):
-        Owned("north", "table", {"path": str(tmp_path / "none.csv")}).check()
+        SiteData("north", "table", {"path": str(tmp_path / "none.csv")}).check()
     with pytest.raises(SettingError, match="target: column 'sick' is not in"):
         with_table(tmp_path / "s", table(), target="sick").owned.check()
-    with pytest.raises(SettingError, match="share: '4/3' is not accepted"):
-        Owned("north", "synthetic", {"clients": 6, "samples": 60}, "4/3").check()
+    with pytest.raises(SettingError, match="share must be k/n"):
+        SiteData("north", "synthetic", {"clients": 6, "samples": 60}, "4/3").check()
 
 
 def test_parts_of_a_data_set_are_all_of_it():
-    parts = [Owned("s", "synthetic", {"clients": 7, "samples": 60}, f"{k}/3") for k in (1, 2, 3)]
+    parts = [SiteData("s", "synthetic", {"clients": 7, "samples": 60}, f"{k}/3") for k in (1, 2, 3)]
     assert [p.loaded.clients for p in parts] == [3, 2, 2]
     assert len({name for p in parts for name in p.loaded.names}) == 7
 
@@ -185,5 +185,5 @@ def test_sums_that_could_be_subtracted_from_each_other_do_not_leave(tmp_path):
     at.restarted()
     assert at.ask(call).kind == "sums"
     other = Call("sums", {**call.facts, "missing": "drop"})
-    assert "two could be subtracted" in at.refusal(other)
-    assert "two could be subtracted" in at.refusal(sums(1, ["age", "bp"]))
+    assert "two answers could be differenced" in at.refusal(other)
+    assert "two answers could be differenced" in at.refusal(sums(1, ["age", "bp"]))

@@ -51,15 +51,15 @@ def test_rounds_are_capped_over_restarts_and_a_refused_one_changes_nothing(tmp_p
 def test_numbers_are_capped_over_restarts_and_a_refused_round_leaves_the_rows(tmp_path):
     at = synthetic(tmp_path / "s")
     session, engine = server_for(at)
-    before_rounds = at.site.spent.numbers
+    before_rounds = at.site.usage.numbers
     engine.advance()
-    per_round = at.site.spent.numbers - before_rounds
+    per_round = at.site.usage.numbers - before_rounds
     assert per_round == 4 * session.contract.up.values
-    at.restarted(max_numbers=at.site.spent.numbers + per_round - 1)
+    at.restarted(max_numbers=at.site.usage.numbers + per_round - 1)
     rows = digest(at.site.service.host)
     assert "max_numbers" in at.refusal(order(session))
     assert digest(at.site.service.host) == rows
-    at.restarted(max_numbers=at.site.spent.numbers + per_round)
+    at.restarted(max_numbers=at.site.usage.numbers + per_round)
     engine.advance()
     assert "max_numbers" in at.refusal(order(session))
 
@@ -80,7 +80,7 @@ def test_accuracy_and_loss_may_leave_unless_the_owner_says_otherwise(tmp_path):
     at.restarted(metrics="loss")
     found = scores(at, session)
     assert found["test"].hits.isnan().all() and not found["test"].loss.isnan().any()
-    assert at.site.spent.metrics == {"accuracy": 1, "loss": 2}
+    assert at.site.usage.metrics == {"accuracy": 1, "loss": 2}
     at.restarted(metrics="")
     call = calls.evaluate_call("evaluate", 0, session.server.message(0), EVERYONE, ("test",))
     assert "no figures of evaluations" in at.refusal(call)
@@ -109,7 +109,7 @@ def test_metrics_beyond_accuracy_and_loss_are_allowed_by_name(tmp_path, federati
     session, _ = server_for(at, plan)
     found = scores(at, session, session.metrics)
     assert found["test"].metrics["auc"].rows.shape[0] == 4
-    assert set(at.site.spent.metrics) == {"accuracy", "auc", "f1"}
+    assert set(at.site.usage.metrics) == {"accuracy", "auc", "f1"}
 
 
 def test_metrics_of_few_samples_do_not_leave(tmp_path, federation):

@@ -70,13 +70,15 @@ def test_calls_of_an_engines_own_hands_are_not_for_outsiders(tmp_path, kind):
     at = synthetic(tmp_path / "s")
     server_for(at)
     folder = tmp_path / "elsewhere"
-    assert "not for outsiders" in at.refusal(Call(kind, {"folder": str(folder)}))
+    assert "internal call, refused from the network" in at.refusal(
+        Call(kind, {"folder": str(folder)})
+    )
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("kind", ["", "eval", "x" * 500])
 def test_anything_else_is_refused(tmp_path, kind):
-    assert "is nothing that a site is asked for" in synthetic(tmp_path / "s").refusal(Call(kind))
+    assert "unknown call" in synthetic(tmp_path / "s").refusal(Call(kind))
 
 
 def test_bytes_that_are_no_frame_get_one_line_that_tells_nothing(tmp_path):
@@ -175,7 +177,7 @@ def test_terms_may_change_until_clients_are_enrolled_and_not_after(tmp_path, fed
         ({"wire_ids": [3, 2, 1, 0]}, "4 increasing whole numbers"),
         ({"wire_ids": [-1, 0, 1, 2]}, "32 bits"),
         ({"wire_ids": [0, 1, 2, 2**40]}, "32 bits"),
-        ({"checksum": 1}, "versions, method, model or settings differ"),
+        ({"checksum": 1}, "version, method, model or settings differ"),
         ({"validation": 1}, "validation is a whole number"),
     ],
 )
@@ -208,7 +210,7 @@ def test_a_site_goes_on_after_a_restart_with_its_rows(tmp_path, federation):
         }
     for name, t in engine.server.state.items():
         assert torch.equal(t, ours.server.state[name])
-    assert any("going on with run 0000004d after 3 rounds" in line for line in at.told)
+    assert any("resumed run 0000004d after 3 rounds" in line for line in at.told)
 
 
 def test_a_restart_with_another_minimum_keeps_those_who_take_part(tmp_path):
@@ -242,7 +244,7 @@ def test_an_agreement_on_disk_that_was_changed_is_not_gone_on_with(tmp_path):
     file.write_text(json.dumps(facts))
     at.restarted()
     assert at.site.service is None
-    assert any("cannot be gone on with" in line for line in at.told)
+    assert any("cannot resume run" in line for line in at.told)
 
 
 def test_damaged_rows_are_not_started_anew(tmp_path):
@@ -263,11 +265,11 @@ def test_a_message_that_comes_twice_is_answered_once(tmp_path):
     session, _ = server_for(at)
     frame = calls.order_call(session.server.open().order).pack()
     replies = {at.site.handle(frame) for _ in range(3)}
-    assert len(replies) == 1 and at.site.spent.rounds == 1
-    numbers = at.site.spent.numbers
+    assert len(replies) == 1 and at.site.usage.rounds == 1
+    numbers = at.site.usage.numbers
     at.restarted()
     assert at.site.handle(frame) in replies
-    assert (at.site.spent.rounds, at.site.spent.numbers) == (1, numbers)
+    assert (at.site.usage.rounds, at.site.usage.numbers) == (1, numbers)
 
 
 def test_an_error_inside_tells_nothing_of_the_data(tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ import pytest
 
 from idiolect.core.framing import LENGTH, TooLarge, exchange, head, read_frame, write_frame
 from idiolect.core.knobs import SettingError
-from idiolect.deploy.site.socket_server import MOST_PEERS, Listener
+from idiolect.deploy.site.socket_server import MOST_PEERS, SocketServer
 
 
 class Echo:
-    """Answers with what it got; the largest frame has a thousand bytes."""
+    """Responder with what it got; the largest frame has a thousand bytes."""
 
     def __init__(self):
         self.handled: list[bytes] = []
@@ -36,7 +36,7 @@ class Echo:
 @contextmanager
 def listening(path, seconds: float = 5.0):
     echo = Echo()
-    listener = Listener(path, echo, seconds)
+    listener = SocketServer(path, echo, seconds)
     stop = threading.Event()
     thread = threading.Thread(target=listener.serve, args=(stop.is_set,))
     thread.start()
@@ -193,7 +193,7 @@ def test_a_socket_that_a_killed_process_has_left_is_replaced(path):
 def test_a_file_in_the_place_of_the_socket_is_not_removed(path):
     path.write_text("mine")
     with pytest.raises(SettingError, match="is no socket"):
-        Listener(path, Echo())
+        SocketServer(path, Echo())
     assert path.read_text() == "mine"
 
 

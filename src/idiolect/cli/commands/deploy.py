@@ -20,7 +20,7 @@ from ...data import DATASETS
 from ...data.prepare.columns import coded
 from ...data.read.table_files import TableFile
 from ...deploy.config import Deployment, Terms
-from ...deploy.folder import Layout, certify, create
+from ...deploy.folder import DeploymentFolder, certify, create
 from ...methods import METHODS
 from ...models import MODELS, options_of
 from ...report.console import OUT, say
@@ -121,9 +121,9 @@ def _plain(plan: Plan) -> Plan:
 def _form(parsed: Any) -> dict[str, Any]:
     """The data contract."""
     if parsed.data:
-        found = data.load(parsed.data)
-        (inputs,) = [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)]
-        return {"kind": "array", "inputs": inputs, "classes": found.classes}
+        federation = data.load(parsed.data)
+        (inputs,) = [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)]
+        return {"kind": "array", "inputs": inputs, "classes": federation.classes}
     if not parsed.target:
         raise SettingError("target: name the column to predict: --target NAME")
     features = _words(parsed.features)
@@ -192,20 +192,20 @@ def _site(argv: list[str]) -> None:
 
 def _run(argv: list[str]) -> None:
     parser = _folder_parser("run", "Train with the sites of a federation, and show the table.")
-    parser.add_argument("--resume", action="store_true", help="go on with the last run")
+    parser.add_argument("--resume", action="store_true", help="resume the last run")
     parser.add_output()
     layout, deployment, parsed = _opened(parser, argv)
     pid = _pid(layout.server)
     if pid is None:
         raise SettingError(f"server: it is not running; idiolect deploy server {layout.folder}")
     directory = _directory(layout, deployment, parsed)
-    said = layout.server / "said.txt"
-    at = said.stat().st_size if said.exists() else 0
-    wanted = {"id": secrets.token_hex(8), "directory": str(directory), "resume": parsed.resume}
+    log = layout.server / "said.txt"
+    at = log.stat().st_size if log.exists() else 0
+    request = {"id": secrets.token_hex(8), "directory": str(directory), "resume": parsed.resume}
     if (layout.server / "wanted.json").exists():
-        raise SettingError("server: a run goes on already; wait for it, or stop the server")
-    write_json(layout.server / "wanted.json", wanted)
-    error = _follow(layout, wanted["id"], at, parsed.quiet)
+        raise SettingError("server: a run is in progress; wait for it, or stop the server")
+    write_json(layout.server / "wanted.json", request)
+    error = _follow(layout, request["id"], at, parsed.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
@@ -219,25 +219,25 @@ def _run(argv: list[str]) -> None:
     say(f"run directory: {directory}")
 
 
-def _directory(layout: Layout, deployment: Deployment, parsed: Any) -> Path:
+def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) -> Path:
     if parsed.directory:
         return given_path(parsed.directory, "directory").absolute()
     if not parsed.resume:
         return layout.runs / directory_for(None, deployment.plan.method).name
-    found = sorted(path.parent for path in layout.runs.glob("*/settings.json"))
-    if not found:
+    directories = sorted(path.parent for path in layout.runs.glob("*/settings.json"))
+    if not directories:
         raise SettingError(f"resume: there is no run in {layout.runs}")
-    return found[-1]
+    return directories[-1]
 
 
-def _follow(layout: Layout, id: str, at: int, quiet: bool) -> str:
+def _follow(layout: DeploymentFolder, request_id: str, at: int, quiet: bool) -> str:
     """What the server says of the run until it has ended; why it could not, if so."""
-    said, outcome = layout.server / "said.txt", layout.server / "outcome.json"
+    log, outcome = layout.server / "said.txt", layout.server / "outcome.json"
     while True:
-        found = read_json(outcome) if outcome.exists() else {}
-        ended = isinstance(found, dict) and found.get("id") == id
-        if said.exists() and not quiet:
-            with said.open("rb") as file:
+        document = read_json(outcome) if outcome.exists() else {}
+        ended = isinstance(document, dict) and document.get("id") == request_id
+        if log.exists() and not quiet:
+            with log.open("rb") as file:
                 file.seek(at)
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
@@ -245,10 +245,10 @@ def _follow(layout: Layout, id: str, at: int, quiet: bool) -> str:
             for line in whole.decode(errors="replace").splitlines():
                 say(line)
         if ended:
-            return str(check_object(found, {"id": str, "error": str})["error"])
+            return str(check_object(document, {"id": str, "error": str})["error"])
         if _pid(layout.server) is None:
             raise SettingError(
-                "server: it has been stopped; the run goes on when it is started again"
+                "server: it has been stopped; the run is resumed when it starts again"
             )
         time.sleep(0.5)
 
@@ -283,10 +283,10 @@ def _folder_parser(command: str, text: str) -> Parser:
     return parser
 
 
-def _opened(parser: Parser, argv: list[str]) -> tuple[Layout, Deployment, Any]:
+def _opened(parser: Parser, argv: list[str]) -> tuple[DeploymentFolder, Deployment, Any]:
     parsed = parser.parse(argv)
     folder = given_path(parsed.folder, "folder").absolute()
-    return Layout(folder), Deployment.read(folder), parsed
+    return DeploymentFolder(folder), Deployment.read(folder), parsed
 
 
 def _pid(place: Path) -> int | None:

@@ -14,12 +14,12 @@ from ...core.knobs import Knobs, SettingError, build, knob, nearest
 from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.table_files import SUFFIXES, TableFile
-from ...deploy.models import OwnModels, export
+from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
-from ...deploy.site.data import Owned
+from ...deploy.site.data import SiteData
 from ...deploy.site.process import run_site
 from ...deploy.site.rules import Rules
-from ...deploy.site.state import Folder
+from ...deploy.site.state import StateFolder
 from ...deploy.site.status import in_words, status
 from ...report.console import say
 from ...run.predict import predict
@@ -36,7 +36,7 @@ SECTIONS = ("site", "data", "rules", "machine")
 
 
 @dataclass(frozen=True)
-class Place(Knobs):
+class SiteOptions(Knobs):
     """A site: its name, and where it keeps what it keeps."""
 
     state: str = knob("", "your directory for rows, log and socket")
@@ -66,51 +66,51 @@ def _start(argv: list[str]) -> None:
     parser.epilog = START_EXAMPLES
     config = peek(argv, "--config")
     file = SettingsFile.read(config, SECTIONS, methods=False)
-    named = peek(argv, "--data") or file.name("data")
-    path = named if named.lower().endswith(SUFFIXES) else ""
+    source = peek(argv, "--data") or file.name("data")
+    path = source if source.lower().endswith(SUFFIXES) else ""
     parser.add_argument("--config", help="[site], [data], [rules], [machine] in TOML; flags win")
     parser.add_argument(
         "--data", help=f"your table (.csv, .tsv, .parquet), or a data set: {', '.join(DATASETS)}"
     )
-    parser.add_fields("site", Place, "this site")
+    parser.add_fields("site", SiteOptions, "this site")
     parser.add_fields("rules", Rules, "what may leave")
     parser.add_fields("machine", Machine, "what it computes with")
-    data = "table" if path or not named else named
+    data = "table" if path or not source else source
     parser.add_fields("data", DATASETS.find(data), f"data {data}")
     parsed = parser.parse(argv)
     if config is not None:
         file.check(parser)
 
-    def given(section: str) -> dict[str, Any]:
+    def values(section: str) -> dict[str, Any]:
         fields = file.sections["site"] if section == "site" else file.fields(section)
         return fields | parser.values(parsed, section)
 
-    if not named:
+    if not source:
         raise SettingError("data: name your table: --data FILE, or a data set")
-    options = given("data")
+    options = values("data")
     if path:
         if "path" in options:
             raise SettingError("path: the table is named by --data already")
         options["path"] = path
     if options.get("path"):
         options["path"] = str(given_path(options["path"], "path").absolute())
-    place = build(Place, given("site"), "site")
+    place = build(SiteOptions, values("site"), "site")
     if not place.state:
         raise SettingError("state: name a directory for rows, log and socket: --state DIR")
-    rules = build(Rules, given("rules"), "rules")
-    machine = build(Machine, given("machine"), "machine")
+    rules = build(Rules, values("rules"), "rules")
+    machine = build(Machine, values("machine"), "machine")
     check_machine(machine)
     state = given_folder(place.state, "state")
-    owned = Owned(_site_name(place.site), data, options, place.share)
+    owned = SiteData(_site_name(place.site), data, options, place.share)
     run_site(owned, state, rules, Builder(machine), lambda line: say(shown(line)))
 
 
-def _site_name(given: str) -> str:
-    name = given or socket.gethostname().partition(".")[0]
+def _site_name(text: str) -> str:
+    name = text or socket.gethostname().partition(".")[0]
     if not re.fullmatch(r"[\w .+@-]{1,64}", name) or name != name.strip():
         raise SettingError(
-            f"site: {name!r} is not accepted; up to 64 letters, digits and any of . + @ - _ : "
-            "--site NAME"
+            "site must be up to 64 letters, digits and any of . + @ - _ , got "
+            f"{name!r}: --site NAME"
         )
     return name
 
@@ -126,22 +126,24 @@ def _reader(command: str, description: str) -> Parser:
 def _status(argv: list[str]) -> None:
     """What has left so far, in plain words."""
     parsed = (_reader("status", "What has left your site so far, in plain words.")).parse(argv)
-    found = status(given_path(parsed.state, "state"))
+    facts = status(given_path(parsed.state, "state"))
     if parsed.json:
-        print(json.dumps(found))
+        print(json.dumps(facts))
         return
-    for line in in_words(found):
+    for line in in_words(facts):
         print(shown(line))
 
 
-def _models(parsed: Any) -> OwnModels:
+def _models(parsed: Any) -> SiteModels:
     run = None
     if parsed.run is not None:
         if not re.fullmatch("[0-9a-f]{1,8}", parsed.run):
-            raise SettingError(f"run: {parsed.run!r} is not accepted; as idiolect host status says")
+            raise SettingError(
+                f"run must be one that idiolect host status shows, got {parsed.run!r}"
+            )
         run = int(parsed.run, 16)
     machine = build(Machine, {}, "machine")
-    return OwnModels.open(given_path(parsed.state, "state"), Builder(machine), run)
+    return SiteModels.open(given_path(parsed.state, "state"), Builder(machine), run)
 
 
 def _export(argv: list[str]) -> None:
@@ -164,21 +166,21 @@ def _export(argv: list[str]) -> None:
         raise SettingError("client: safetensors are of every client; the other formats of one")
     target = given_folder(parsed.to, "to")
     models = _models(parsed)
-    site = Folder(given_path(parsed.state, "state")).site()["site"]
+    site = StateFolder(given_path(parsed.state, "state")).site()["site"]
     if parsed.format == "safetensors":
         paths = export(models, target, site)
     else:
-        id = _owner(models, parsed.client)
-        about = {"client": id, "method": str(models.agreement.plan.get("method"))}
-        name = f"client-{[str(i) for i in models.ids].index(str(id)):06d}"
+        client = _owner(models, parsed.client)
+        about = {"client": client, "method": str(models.agreement.plan.get("method"))}
+        name = f"client-{[str(i) for i in models.ids].index(str(client)):06d}"
         data = models.members.data
-        paths = write_one(models.module(id), data, parsed.format, target, name, about)
+        paths = write_one(models.module(client), data, parsed.format, target, name, about)
     if parsed.json:
         print(json.dumps([str(p) for p in paths]))
         return
     many = len(models.ids) if parsed.format == "safetensors" else 1
-    said = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
-    print(shown(f"{said}; {paths[-1].name} says what goes in"))
+    summary = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
+    print(shown(f"{summary}; {paths[-1].name} says what goes in"))
 
 
 def _predict(argv: list[str]) -> None:
@@ -193,8 +195,8 @@ def _predict(argv: list[str]) -> None:
     if output is not None and output.exists() and output.samefile(given_path(parsed.table, "data")):
         raise SettingError("output: it is the file of the rows; choose another")
     models = _models(parsed)
-    told = Folder(given_path(parsed.state, "state")).site()["data"]["options"]
-    column = told.get("client") or ""
+    options = StateFolder(given_path(parsed.state, "state")).site()["data"]["options"]
+    column = options.get("client") or ""
     frame = TableFile(path=parsed.table, client=column or "client").frame()
     owners: Any
     if column in frame.columns and parsed.client is None and len(models.ids) > 1:
@@ -202,25 +204,25 @@ def _predict(argv: list[str]) -> None:
     else:
         owners = _owner(models, parsed.client)
     rows = frame.drop(columns=[column]) if column in frame.columns else frame
-    found = predict(models, rows, owners, models.members.data)
-    named = owners if isinstance(owners, list) else None
+    prediction = predict(models, rows, owners, models.members.data)
+    clients = owners if isinstance(owners, list) else None
     if parsed.json:
-        print(json.dumps(prediction_json(found, named)))
+        print(json.dumps(prediction_json(prediction, clients)))
     elif output is None:
-        sys.stdout.write(prediction_csv(found, named, column))
+        sys.stdout.write(prediction_csv(prediction, clients, column))
     if output is not None:
-        write_atomic(output, prediction_csv(found, named, column).encode())
-        say(f"{len(found):,} rows predicted: {output}")
+        write_atomic(output, prediction_csv(prediction, clients, column).encode())
+        say(f"{len(prediction):,} rows predicted: {output}")
 
 
-def _owner(models: OwnModels, given: str | None) -> Any:
+def _owner(models: SiteModels, client: str | None) -> Any:
     """The client that is meant: the only one, or the one that is named."""
-    if given is None and len(models.ids) == 1:
+    if client is None and len(models.ids) == 1:
         return models.ids[0]
-    if given is None:
+    if client is None:
         names = ", ".join(str(id) for id in models.ids[:5])
         raise SettingError(f"client: say whose model: --client ID; there are {names}")
-    return next((id for id in models.ids if str(id) == given), given)
+    return next((id for id in models.ids if str(id) == client), client)
 
 
 ACTIONS = {"start": _start, "status": _status, "export": _export, "predict": _predict}

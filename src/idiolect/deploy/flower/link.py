@@ -40,7 +40,7 @@ class Guard:
 
 
 def say_why() -> None:
-    """A node that is not let in is told why: Flower says to all of them that it failed."""
+    """Give the reason when a node is refused; Flower itself only reports a failure."""
     from flwr.supercore.error import FlowerError
     from flwr.superlink.servicer.fleet import fleet_handlers
 
@@ -50,8 +50,8 @@ def say_why() -> None:
         try:
             return activate(request=request, state=state)
         except FlowerError as error:
-            known = state.get_node_id_by_public_key(request.public_key) is not None
-            error.public_details = CONNECTED if known else UNKNOWN_KEY
+            registered = state.get_node_id_by_public_key(request.public_key) is not None
+            error.public_details = CONNECTED if registered else UNKNOWN_KEY
             raise
 
     vars(fleet_handlers)["activate_node"] = activate_node

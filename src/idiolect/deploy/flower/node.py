@@ -1,7 +1,7 @@
 """What connects a site: Flower's SuperNode, and the relay that answers its messages.
 
 python -m idiolect.deploy.flower.node connect ...   Flower's SuperNode, which asks for messages more
-                                             often while a run goes on
+                                             often while a run is in progress
 python -m idiolect.deploy.flower.node answer ...    takes messages from it, in place of Flower's
                                              SuperExec: the code that comes with a run is never
                                              installed or imported, whatever it is
@@ -19,8 +19,8 @@ from .clients import look_sooner, read, runtime
 from .relay import relay
 
 IDLE = 3.0  # seconds between two questions of a SuperNode that has nothing to do
-BUSY = (0.1, 1.0)  # the same while a run goes on: at first, and at most
-STAYS_BUSY = 120.0  # seconds after the last message in which it is taken to go on
+BUSY = (0.1, 1.0)  # the same during a run: at first, and at most
+STAYS_BUSY = 120.0  # seconds after the last message during which a run counts as in progress
 LOOKS = 0.1  # seconds between two looks for a message at the SuperNode
 
 
@@ -32,10 +32,10 @@ def answer(address: str, root: bytes | None, secret: bytes) -> None:
     look_sooner()
     client = runtime(address, root, secret=secret)
     while True:
-        asked = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        got = client.AcquireTask(asked)
-        if got.HasField("task") and got.token:
-            _carry_out(address, root, got.token)
+        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        task = client.AcquireTask(request)
+        if task.HasField("task") and task.token:
+            _carry_out(address, root, task.token)
         else:
             time.sleep(LOOKS)
 
@@ -68,7 +68,7 @@ def _carry_out(address: str, root: bytes | None, token: str) -> None:
 
 
 class Pauses:
-    """How long a SuperNode waits: Flower's own three seconds only while no run goes on.
+    """How long a SuperNode waits: Flower's own three seconds only between runs.
 
     Stands in for the module `time` in Flower's main loop, which sleeps 3 seconds when there is no
     message and half a second while one is being answered.
@@ -100,12 +100,12 @@ def answer_all(push: Callable[..., None]) -> Callable[..., None]:
     later reply would lie there until another message comes.
     """
 
-    def sent(state: Any, **given: Any) -> None:
-        push(state=state, **given)
+    def push_all(state: Any, **options: Any) -> None:
+        push(state=state, **options)
         while _unanswered(state):
-            push(state=state, **given)
+            push(state=state, **options)
 
-    return sent
+    return push_all
 
 
 def _unanswered(state: Any) -> bool:
@@ -134,8 +134,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("role", choices=["connect", "answer"])
     parser.add_argument("--address", required=True, help="of the SuperNode on this machine")
     parser.add_argument("--secret", required=True, help="file: what opens it")
-    given = parser.parse_args(arguments)
-    answer(given.address, None, read(given.secret) or b"")
+    options = parser.parse_args(arguments)
+    answer(options.address, None, read(options.secret) or b"")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def pass_on(frame: bytes, path: str) -> bytes:
         return exchange(path, frame, MOST_FRAME)
     except (FileNotFoundError, ConnectionRefusedError):
         raise SiteDown(
-            f"the site's process is not running: nobody listens at {path}; idiolect host start"
+            f"the site's process is not running: nothing listens at {path}; idiolect host start"
         ) from None
     except TooLarge as error:
         raise SiteDown(f"the site's process sends too much: {error}") from None
@@ -68,6 +68,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from flwr.clientapp import ClientApp
 
-    made = ClientApp()
-    made.query()(relay)
-    return made
+    app = ClientApp()
+    app.query()(relay)
+    return app

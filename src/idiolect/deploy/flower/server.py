@@ -3,7 +3,7 @@
     python -m idiolect.deploy.flower.server FOLDER
 
 A run is wanted when server/wanted.json says so; what became of it is in server/outcome.json. The
-file stays until the run has ended: a server that was killed goes on with it when it is back. It
+file stays until the run has ended: a server that was killed resumes it when it is back. It
 takes tasks of its own runs from the SuperLink alone, and imports no code that comes with them.
 """
 
@@ -25,7 +25,7 @@ from ...run.interrupts import Interrupted
 from ...run.result import Result
 from ..certificates import public_key
 from ..config import Deployment, Terms
-from ..folder import Layout
+from ..folder import DeploymentFolder
 from ..rounds import TooFewSites
 from ..server import serve
 from .clients import control, look_sooner, runtime
@@ -43,7 +43,7 @@ class FlowerServer:
     def __init__(self, folder: Path):
         require()
         look_sooner()
-        self.layout = Layout(folder)
+        self.layout = DeploymentFolder(folder)
         self.terms: Terms = Deployment.read(folder).terms
         place = self.layout.server
         self.root = None if self.terms.insecure else self.layout.authority.read_bytes()
@@ -56,10 +56,12 @@ class FlowerServer:
 
         if self.terms.insecure:
             return
-        known = {bytes(n.public_key) for n in self.control.ListNodes(ListNodesRequest()).nodes_info}
+        registered = {
+            bytes(n.public_key) for n in self.control.ListNodes(ListNodesRequest()).nodes_info
+        }
         for path in sorted(self.layout.keys.glob("*.pub")):
             key = public_key(path)
-            if key not in known:
+            if key not in registered:
                 self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=path.stem[:32]))
                 self.say(f"{path.name} may connect")
 
@@ -67,17 +69,17 @@ class FlowerServer:
         """Runs, one after the other, until the process is stopped."""
         self.register()
         while True:
-            wanted = self.wanted()
-            if wanted is None:
+            request = self.wanted()
+            if request is None:
                 time.sleep(LOOK)
                 continue
             self.register()
             error = ""
             try:
-                self.carry_out(wanted)
+                self.carry_out(request)
             except (SettingError, TooFewSites, CheckpointError) as problem:
                 error = str(problem)
-            write_json(self.layout.server / OUTCOME, {"id": wanted["id"], "error": error})
+            write_json(self.layout.server / OUTCOME, {"id": request["id"], "error": error})
             (self.layout.server / WANTED).unlink(missing_ok=True)
 
     def wanted(self) -> dict[str, Any] | None:
@@ -87,12 +89,12 @@ class FlowerServer:
             return None
         return check_object(read_json(path), {"id": str, "directory": str, "resume": bool})
 
-    def carry_out(self, wanted: dict[str, Any]) -> Result:
-        """One run, as a Flower run of its own."""
-        directory = Path(wanted["directory"])
-        resume = wanted["resume"] or (directory / "settings.json").exists()
+    def carry_out(self, request: dict[str, Any]) -> Result:
+        """One run, as a separate Flower run."""
+        directory = Path(request["directory"])
+        resume = request["resume"] or (directory / "settings.json").exists()
         deployment = Deployment.read(self.layout.folder)
-        with _Task(self) as grid:
+        with FlowerTask(self) as grid:
             return serve(
                 FlowerCarrier(grid),
                 deployment,
@@ -110,7 +112,7 @@ class FlowerServer:
             file.write(f"{line}\n")
 
 
-class _Task:
+class FlowerTask:
     """A Flower run and its task, as a Grid while it lasts."""
 
     def __init__(self, server: FlowerServer):
@@ -129,11 +131,11 @@ class _Task:
         client = self.grid._runtime_client
         self.alive = HeartbeatSender(make_task_heartbeat_fn_http(client))
         self.alive.start()
-        given = client.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id = given.task_id
-        TaskIdentity.run_id = given.run.run_id
-        TaskIdentity.node_id = given.context.node_id
-        self.grid.set_run(run_from_proto(given.run))
+        task = client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id = task.task_id
+        TaskIdentity.run_id = task.run.run_id
+        TaskIdentity.node_id = task.context.node_id
+        self.grid.set_run(run_from_proto(task.run))
         return self.grid
 
     def _start(self) -> int:
@@ -170,14 +172,16 @@ class _Task:
         server = self.server
         client = runtime(server.terms.address, server.root, secret=server.secret)
         while True:
-            got = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-            if not (got.HasField("task") and got.token):
+            task = client.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            )
+            if not (task.HasField("task") and task.token):
                 time.sleep(LOOK / 5)
                 continue
-            if got.task.run_id == run:
+            if task.task.run_id == run:
                 client.close()
-                return str(got.token)
-            other = runtime(server.terms.address, server.root, token=got.token)
+                return str(task.token)
+            other = runtime(server.terms.address, server.root, token=task.token)
             other.PushTaskOutput(
                 PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="no run of this server")
             )
@@ -199,8 +203,8 @@ class _Task:
 
 def _line(rounds: int, figure: float) -> str:
     name = figure.name if isinstance(figure, Figure) else "accuracy"
-    told = f"{name} {figure:.4f}" if figure == figure else f"no site has told its {name}"
-    return f"round {rounds} is done: {told}"
+    result = f"{name} {figure:.4f}" if figure == figure else f"no site reported {name}"
+    return f"round {rounds} is done: {result}"
 
 
 def main(arguments: list[str]) -> int:

@@ -165,8 +165,8 @@ def _private(path: str, flags: int) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    found: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
-    supervise([Process(**one) for one in found["processes"]], Path(found["pid"]))
+    settings: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
+    supervise([Process(**one) for one in settings["processes"]], Path(settings["pid"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""What a federation is about, as a server tells it and as a site remembers it: plain data."""
+"""The terms of a federation: as received from a server, as stored, and the contract they make.
+
+Messages are not trusted: nothing is imported but what the owner allows, and no file is read because
+a message names it.
+"""
 
 from __future__ import annotations
 
@@ -107,14 +111,14 @@ class Members:
     @classmethod
     def load(cls, folder: Path) -> Members:
         hints = {"ids": list[int | str], "names": list[str], "data": dict[str, Any]}
-        found = cls(**read_json_object(folder / MEMBERS, hints, limit=256 << 20))
-        if len(found.ids) != len(found.names) or not found.ids:
+        members = cls(**read_json_object(folder / MEMBERS, hints, limit=256 << 20))
+        if len(members.ids) != len(members.names) or not members.ids:
             raise ValueError(f"{folder / MEMBERS}: a name for each client is expected")
-        return found
+        return members
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class Enrolment:
     """What a server has said of the clients of this site."""
 
     wire_ids: list[int]
@@ -122,8 +126,8 @@ class Enrolled:
     validation: bool  # whether any client of the run, at whichever site, has validation data
 
     @classmethod
-    def read(cls, facts: Any, clients: int) -> Enrolled:
-        """Of unknown origin, for so many clients; ValueError says what is wrong."""
+    def read(cls, facts: Any, clients: int) -> Enrolment:
+        """Of unknown origin, for this number of clients; ValueError says what is wrong."""
         expect_fields(facts, {"wire_ids": list[int], "checksum": int, "validation": bool})
         ids = facts["wire_ids"]
         if len(ids) != clients or any(b <= a for a, b in pairwise(ids)):
@@ -136,8 +140,8 @@ class Enrolled:
         write_json(folder / ENROLLED, asdict(self))
 
     @classmethod
-    def load(cls, folder: Path, clients: int) -> Enrolled | None:
-        """None where nobody was enrolled yet."""
+    def load(cls, folder: Path, clients: int) -> Enrolment | None:
+        """None before enrolment."""
         path = folder / ENROLLED
         if not path.exists():
             return None
@@ -148,7 +152,7 @@ class Enrolled:
 
 
 @dataclass(frozen=True)
-class Work:
+class SiteContract:
     """What an agreement comes to at a site."""
 
     contract: Contract
@@ -156,7 +160,7 @@ class Work:
 
 
 # made by the layers above, which know methods, models and settings by name
-Build = Callable[[Agreement, Federation, tuple[str, ...]], Work]
+ContractBuilder = Callable[[Agreement, Federation, tuple[str, ...]], SiteContract]
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Builder:
 
     def __call__(
         self, agreement: Agreement, federation: Federation, allowed: tuple[str, ...]
-    ) -> Work:
+    ) -> SiteContract:
         """SettingError where the agreement asks for what there is not, or may not be."""
         plan = Plan.read(agreement.plan, "plan")
         _check_plan(plan)
@@ -204,7 +208,7 @@ class Builder:
                 memory=self.machine.memory,
                 scratch=self.scratch,
             )
-        return Work(contract, host_settings)
+        return SiteContract(contract, host_settings)
 
 
 def _check_plan(plan: Plan) -> None:
@@ -213,12 +217,12 @@ def _check_plan(plan: Plan) -> None:
         raise SettingError("plan: data: a message cannot say which data a site reads")
     if plan.task_options.get("weights"):
         raise SettingError("plan: weights: a message cannot name a file of a site")
-    given = plan.run_settings
-    weights = given.get("client_weights", "")
+    settings = plan.run_settings
+    weights = settings.get("client_weights", "")
     if isinstance(weights, str) and weights and not weights.lstrip().startswith("{"):
         raise SettingError("plan: client_weights: a message cannot name a file of a site")
     for name in ("attack", "delays"):
-        if given.get(name) not in (None, "", "none"):
+        if settings.get(name) not in (None, "", "none"):
             raise SettingError(f"plan: {name}: it is for simulations, and a site is none")
 
 

@@ -1,4 +1,9 @@
-"""How much has left a site, counted on disk before it leaves: caps hold over restarts."""
+"""What has left a site: counters on disk, and a log of all messages for its owner.
+
+Counters (spent.json) are written before anything leaves, so that caps hold over restarts. The log
+(messages.csv) has a line per message in and out and never holds any data; a file that has grown
+large becomes messages-1.csv, the next one messages-2.csv, and so on. Nothing is deleted.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,8 @@ FILE = "spent.json"
 
 
 @dataclass
-class Spent:
-    """Since the state directory was made, over all runs."""
+class Usage:
+    """Counts over all runs since the state directory was created."""
 
     rounds: int = 0  # orders to train that were answered
     messages: int = 0  # replies
@@ -33,17 +38,19 @@ class Spent:
     last_order: str = ""  # SHA-256 of the last order: repeated, it is not counted again
 
     @classmethod
-    def load(cls, folder: Path) -> Spent:
-        """As it is on disk; nothing spent where there is no file."""
+    def load(cls, folder: Path) -> Usage:
+        """As it is on disk; zeros where there is no file."""
         path = folder / FILE
         if not path.exists():
             return cls()
         hints = get_type_hints(cls)
-        found = read_json_object(path, {**hints, "metrics": dict[str, int]}, limit=1 << 20)
-        whole = [v for v in (*found.values(), *found["metrics"].values()) if isinstance(v, int)]
+        document = read_json_object(path, {**hints, "metrics": dict[str, int]}, limit=1 << 20)
+        whole = [
+            v for v in (*document.values(), *document["metrics"].values()) if isinstance(v, int)
+        ]
         if min(whole, default=0) < 0:
             raise SettingError(f"state: cannot use {path}: counts are whole numbers >= 0")
-        return cls(**found)
+        return cls(**document)
 
     def save(self, folder: Path) -> None:
         """On disk, before anything of it leaves."""
@@ -58,7 +65,7 @@ ALLOWED = "allowed"
 MOST = 50 << 20  # bytes of a file
 
 
-class Log:
+class AuditLog:
     """Appends lines, each flushed; one that was cut short by a kill is ended first."""
 
     def __init__(self, path: Path, most: int = MOST):

@@ -1,4 +1,17 @@
-"""The owner's data: what there is, and as a federation wants them."""
+"""The owner's data: as they are, in the form of an agreement, and as sums over columns.
+
+Column sums let all sites scale by one mean and variance:
+
+    sums {pass: 1, data: {target, features}, missing}
+        -> sums {columns: {name: {kind, count, sum, missing} or {kind, categories, missing}}}
+    sums {pass: 2, data: {target, features}, missing, means: {name: mean}}
+        -> sums {columns: {name: {squares}}}
+
+All numbers are over the training rows of the site; no value of a single row leaves. A site answers
+for one target, one list of features and one treatment of missing values, ever: sums over rows that
+differ in one of them could be subtracted from each other. The server combines the answers in
+`idiolect.data.prepare.federated`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +48,7 @@ UNREADABLE = "this site's data cannot be read as agreed; its owner sees why"
 
 
 @dataclass(frozen=True)
-class Owned:
+class SiteData:
     """Data as the owner named them: a table, or a data set by name, and how it is read.
 
     `share` is "2/3" for the second of three equal parts of the clients of a data set: for trials.
@@ -47,7 +60,7 @@ class Owned:
     share: str = ""
 
     @classmethod
-    def read(cls, saved: Any) -> Owned:
+    def read(cls, saved: Any) -> SiteData:
         """The inverse of `as_dict`; ValueError says what is wrong."""
         hints = {"site": str, "data": str, "options": dict[str, Any], "share": str}
         expect_fields(saved, hints)
@@ -70,9 +83,10 @@ class Owned:
                 if name and name not in frame.columns:
                     raise SettingError(f"{role}: column {name!r} is not in {reader.path}")
             return f"{reader.path}: {len(frame):,} rows, {len(frame.columns)} columns"
-        found = self.loaded
-        shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(found.inputs))
-        return f"{found.name}: {found.clients:,} clients, {found.samples:,} samples of {shapes}"
+        federation = self.loaded
+        shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(federation.inputs))
+        sizes = f"{federation.clients:,} clients, {federation.samples:,} samples"
+        return f"{federation.name}: {sizes} of {shapes}"
 
     @cached_property
     def reader(self) -> TableFile:
@@ -86,17 +100,17 @@ class Owned:
     @cached_property
     def loaded(self) -> Federation:
         """The data set."""
-        found = data_sets.load(self.data, **self.options)
+        federation = data_sets.load(self.data, **self.options)
         if not self.share:
-            return found
+            return federation
         part, _, of = self.share.partition("/")
-        whole = part.isdigit() and of.isdigit() and 1 <= int(part) <= int(of) <= found.clients
+        whole = part.isdigit() and of.isdigit() and 1 <= int(part) <= int(of) <= federation.clients
         if not whole:
             raise SettingError(
-                f"share: {self.share!r} is not accepted; k/n for the k-th of n parts of the "
-                f"{found.clients} clients"
+                f"share must be k/n, for the k-th of n parts of the {federation.clients} clients, "
+                f"got {self.share!r}"
             )
-        return found.of(np.array_split(np.arange(found.clients), int(of))[int(part) - 1])
+        return federation.of(np.array_split(np.arange(federation.clients), int(of))[int(part) - 1])
 
     # -- as a federation wants them --------------------------------------------------------------
     def agreed(self, form: dict[str, Any]) -> Federation:
@@ -106,16 +120,16 @@ class Owned:
     def _arrays(self, form: dict[str, Any]) -> Federation:
         if self.is_table:
             raise Refused("data: this site has a table; arrays are asked for")
-        found = self.loaded
-        inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(found.inputs)]
+        federation = self.loaded
+        inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)]
         if inputs != [form["inputs"]]:
             raise Refused(f"data: a sample is {inputs} at this site; {form['inputs']} is agreed")
-        if found.classes != form["classes"]:
+        if federation.classes != form["classes"]:
             raise Refused(
-                f"data: there are {found.classes} classes at this site; {form['classes']} are "
+                f"data: there are {federation.classes} classes at this site; {form['classes']} are "
                 "agreed"
             )
-        return found
+        return federation
 
     def _table(self, form: dict[str, Any]) -> Federation:
         frame = self.table(form["target"], form["features"])
@@ -132,10 +146,10 @@ class Owned:
             if names != form["features"]:
                 raise Refused("data: the preparation is of other columns than the features")
         try:
-            found = read_table(frame, how, self.site, prepared, classes)
+            federation = read_table(frame, how, self.site, prepared, classes)
         except SettingError as error:
             raise Refused(UNREADABLE) from error
-        made = found.preparation
+        made = federation.preparation
         assert made is not None
         texts = [c.name for c in made.columns if c.kind == CATEGORY]
         if prepared is None and texts:
@@ -143,7 +157,7 @@ class Owned:
                 f"data: column {texts[0]!r} holds categories, whose names all sites must know; "
                 "a preparation is needed (preparation federated)"
             )
-        return found
+        return federation
 
     def table(self, target: str, features: Sequence[str]) -> pd.DataFrame:
         """The table, if it has these columns and its owner has not said otherwise."""
@@ -160,10 +174,10 @@ class Owned:
         if own and own != target:
             raise Refused(f"data: {target!r} is to be predicted; this site's owner allows another")
         allowed = read_names(self.options.get("features"))
-        kept = {*read_names(self.options.get("drop"))}
-        kept |= {self.options[role] for role in ("client", "split") if self.options.get(role)}
+        withheld = {*read_names(self.options.get("drop"))}
+        withheld |= {self.options[role] for role in ("client", "split") if self.options.get(role)}
         for name in features:
-            if name == target or name in kept or (allowed and name not in allowed):
+            if name == target or name in withheld or (allowed and name not in allowed):
                 raise Refused(f"data: column {name!r} is no feature at this site")
         if not self.options.get("client"):
             frame = frame.copy(deep=False)
@@ -173,56 +187,58 @@ class Owned:
     def reading(self, form: dict[str, Any]) -> TableOptions:
         """How the table is read under an agreement."""
         own = {f.name: getattr(self.reader, f.name) for f in fields(TableOptions)}
-        kept = {name: own[name] for name in ("split", "valid", "test", "seed")}
-        kept["client"] = self.options.get("client") or ONE
-        kept["target"] = form["target"]
-        kept["kind"] = "classes" if form["classes"] else "values"
+        options = {name: own[name] for name in ("split", "valid", "test", "seed")}
+        options["client"] = self.options.get("client") or ONE
+        options["target"] = form["target"]
+        options["kind"] = "classes" if form["classes"] else "values"
         if form.get("preparation") is None:
             scale = self.options.get("scale", "client")
-            kept["scale"] = "client" if scale == "federated" else scale
-            kept["features"] = tuple(form["features"])
-            kept["missing"] = own["missing"]
-            kept["dates"] = own["dates"]
-        return TableOptions(**kept)
+            options["scale"] = "client" if scale == "federated" else scale
+            options["features"] = tuple(form["features"])
+            options["missing"] = own["missing"]
+            options["dates"] = own["dates"]
+        return TableOptions(**options)
 
     def _check_classes(self, frame: pd.DataFrame, target: str, classes: tuple[Any, ...]) -> None:
         if not classes:
             return
-        _, found = coded(frame[target].dropna())
-        if any(value not in classes for value in found):
+        _, labels = coded(frame[target].dropna())
+        if any(value not in classes for value in labels):
             raise Refused(
                 f"data: column {target!r} holds classes at this site that are not among the "
                 f"{len(classes)} agreed"
             )
 
     # -- who takes part --------------------------------------------------------------------------
-    def members(self, found: Federation, least: int, own_names: bool) -> Members:
-        """The clients with so many training samples, and what the server calls them.
+    def members(self, federation: Federation, least: int, own_names: bool) -> Members:
+        """The clients with at least `least` training samples, and their names at the server.
 
         That is the site's name, with numbers if they are several, or their own ids.
         """
-        chosen = (found.sizes("train") >= least).nonzero().flatten().tolist()
-        if not chosen:
+        positions = (federation.sizes("train") >= least).nonzero().flatten().tolist()
+        if not positions:
             raise Refused("min_samples: no client of this site has as many training samples")
-        names = found.names
+        names = federation.names
         if not own_names:
-            several = [f"{self.site}/{k + 1}" for k in range(found.clients)]
-            names = tuple(several) if found.clients > 1 else (self.site,)
-        ids = [found.ids[k] for k in chosen]
-        return Members(ids, [names[k] for k in chosen], {"name": found.name, **sample_form(found)})
+            several = [f"{self.site}/{k + 1}" for k in range(federation.clients)]
+            names = tuple(several) if federation.clients > 1 else (self.site,)
+        ids = [federation.ids[k] for k in positions]
+        return Members(
+            ids, [names[k] for k in positions], {"name": federation.name, **sample_form(federation)}
+        )
 
 
-def joined(found: Federation, members: Members) -> Federation:
+def joined(federation: Federation, members: Members) -> Federation:
     """The data of those who take part, by the names that their random numbers are keyed by."""
-    positions = [found.position(id) for id in members.ids]
-    return replace(found.of(positions), ids=tuple(members.names))
+    positions = [federation.position(client) for client in members.ids]
+    return replace(federation.of(positions), ids=tuple(members.names))
 
 
 FILE = "sums.json"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SumsRequest:
     """What is asked for."""
 
     number: int  # of the pass
@@ -232,53 +248,58 @@ class Asked:
     means: dict[str, float] = field(default_factory=dict)
 
 
-def read_sums_call(call: Call) -> Asked:
+def read_sums_call(call: Call) -> SumsRequest:
     """Of unknown origin; Refused says what is wrong."""
     try:
         second = call.facts.get("pass") == 2
         fields: dict[str, Any] = {"pass": int, "data": dict[str, Any], "missing": str}
         if second:
             fields["means"] = dict[str, float]
-        found = check_object(call.facts, fields)
-        expect_fields(found["data"], {"target": str, "features": list[str]}, place="data")
-        if found["pass"] not in (1, 2):
+        facts = check_object(call.facts, fields)
+        expect_fields(facts["data"], {"target": str, "features": list[str]}, place="data")
+        if facts["pass"] not in (1, 2):
             raise ValueError("pass: 1 or 2 is expected")
-        if found["missing"] not in MISSING:
+        if facts["missing"] not in MISSING:
             raise ValueError(f"missing: one of {', '.join(MISSING)} is expected")
-        features = found["data"]["features"]
+        features = facts["data"]["features"]
         if not features or len(set(features)) < len(features):
             raise ValueError("features: one or more columns, each named once")
-        for name, mean in found.get("means", {}).items():
+        for name, mean in facts.get("means", {}).items():
             if name not in features or not math.isfinite(mean):
                 raise ValueError(f"means: {name[:80]!r}: a number for some of the features each")
     except ValueError as error:
         raise Refused(f"sums: {error}") from None
-    means = found.get("means", {})
-    return Asked(found["pass"], found["data"]["target"], features, found["missing"], means)
+    means = facts.get("means", {})
+    return SumsRequest(facts["pass"], facts["data"]["target"], features, facts["missing"], means)
 
 
-def check_same(folder: Path, asked: Asked) -> None:
+def check_same(folder: Path, request: SumsRequest) -> None:
     """Refuse sums of other columns or rows than those that were asked for first."""
     path = folder / FILE
-    what = {"target": asked.target, "features": asked.features, "missing": asked.missing}
+    what = {"target": request.target, "features": request.features, "missing": request.missing}
     if not path.exists():
         write_json(path, what)
     elif read_json_object(path, limit=64 << 20) != what:
-        raise Refused("sums: others were asked for before, and two could be subtracted")
+        raise Refused("sums: column sums are released once: two answers could be differenced")
 
 
-def sums_reply(owned: Owned, asked: Asked, least: int) -> Call:
+def sums_reply(owned: SiteData, request: SumsRequest, least: int) -> Call:
     """The counts and sums; Refused where fewer training rows than the minimum are in one."""
-    frame = owned.table(asked.target, asked.features)
-    form = {"target": asked.target, "classes": [], "features": asked.features, "preparation": None}
+    frame = owned.table(request.target, request.features)
+    form = {
+        "target": request.target,
+        "classes": [],
+        "features": request.features,
+        "preparation": None,
+    }
     try:
-        rows = training_rows(frame, owned.reading(form), asked.features, asked.missing)
+        rows = training_rows(frame, owned.reading(form), request.features, request.missing)
         if len(rows) < least:
             raise Refused(f"min_samples: fewer than {least} training rows at this site")
-        if asked.number == 1:
-            columns = first_sums(rows, asked.features)
+        if request.number == 1:
+            columns = first_sums(rows, request.features)
         else:
-            columns = second_sums(rows, asked.means)
+            columns = second_sums(rows, request.means)
     except Refused:
         raise
     except SettingError as error:

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...core.knobs import SettingError
-from .agreement import Build
-from .data import Owned
+from .agreement import ContractBuilder
+from .data import SiteData
 from .rules import Rules
 from .site import Site
-from .socket_server import SECONDS, Listener
-from .state import Folder
+from .socket_server import SECONDS, SocketServer
+from .state import StateFolder
 
 
 def run_site(
-    owned: Owned,
+    owned: SiteData,
     state: Path,
     rules: Rules,
-    build: Build,
+    build: ContractBuilder,
     tell: Callable[[str], None] = print,
     seconds: float = SECONDS,
 ) -> None:
@@ -29,7 +29,7 @@ def run_site(
 
     SettingError where the data cannot be read, or another process is at work in `state`.
     """
-    folder = Folder(state)
+    folder = StateFolder(state)
     folder.open()
     try:
         _same_site(folder, owned)
@@ -38,7 +38,7 @@ def run_site(
         site = Site(owned, folder, rules, build, tell)
         try:
             site.resume()
-            listener = Listener(folder.socket, site, seconds)
+            listener = SocketServer(folder.socket, site, seconds)
             try:
                 with _signals(listener) as stopped:
                     tell(f"{owned.site} waits for a federation at {folder.socket.absolute()}")
@@ -53,20 +53,20 @@ def run_site(
         folder.close()
 
 
-def _same_site(folder: Folder, owned: Owned) -> None:
-    """Refuse to go on as another site: its rows would be another's."""
+def _same_site(folder: StateFolder, owned: SiteData) -> None:
+    """Refuse another site's state directory: its rows would be mixed up."""
     if not folder.runs():
         return
     earlier = folder.site()["site"]
     if earlier != owned.site:
         raise SettingError(
-            f"site: {owned.site!r} is not accepted; {folder.path} is of the site {earlier!r}: "
-            "go on as that one, or choose another directory"
+            f"site must be {earlier!r}, whose state directory {folder.path} is, got "
+            f"{owned.site!r}; or choose another directory"
         )
 
 
 @contextmanager
-def _signals(listener: Listener) -> Iterator[Callable[[], bool]]:
+def _signals(listener: SocketServer) -> Iterator[Callable[[], bool]]:
     """Whether a signal to stop came; waiting ends when one comes."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""What may leave a site: its owner's rules, checked on every reply."""
+"""What may leave a site: its owner's rules, and the check of every reply against them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from ...host.metrics import Measured
 from ...host.scores import Scores
 from ...host.service import Refused
 from ...wire import messages as wire
-from .audit import Spent
+from .audit import Usage
 
 MIB = 1 << 20
 ALWAYS = ("accuracy", "loss")  # what every evaluation counts
 
 
-def read_words(given: Any) -> tuple[str, ...]:
+def read_words(value: Any) -> tuple[str, ...]:
     """Words with commas between them.
 
     >>> read_words("accuracy, loss")
     ('accuracy', 'loss')
     """
-    if isinstance(given, str):
-        given = [piece.strip() for piece in given.split(",") if piece.strip()]
-    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
-        raise SettingError(f"{given!r} is not accepted; words with commas between them")
-    return tuple(dict.fromkeys(given))
+    if isinstance(value, str):
+        value = [piece.strip() for piece in value.split(",") if piece.strip()]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
+        raise SettingError(f"it must be words with commas between them, got {value!r}")
+    return tuple(dict.fromkeys(value))
 
 
-def read_code(given: Any) -> tuple[str, ...]:
+def read_code(value: Any) -> tuple[str, ...]:
     """Names of code, `package:Name` each, or of things that installed packages offer."""
-    names = read_words(given)
+    names = read_words(value)
     for name in names:
         if not re.fullmatch(r"[\w.:-]+", name):
-            raise SettingError(f"allow_code: {name!r} is not accepted; package:Name")
+            raise SettingError(f"allow_code must name code as package:Name, got {name!r}")
     return names
 
 
@@ -79,7 +79,7 @@ class Rules(Knobs):
     )
     allow_code: tuple[str, ...] = knob(
         (),
-        "code beside the built-in methods, models and so on that a federation may name, with "
+        "code besides the built-in methods, models and so on that a federation may name, with "
         "commas: package:Name",
         parse=read_code,
         write=write_words,
@@ -106,8 +106,8 @@ def content(reply: Call, itemsize: int) -> Content:
         lengths = reply.tensors["lengths"]
         numbers = int(reply.tensors["values"].sum().ceil())
         trained = len(reply.tensors["trained"])
-        said = f"{len(lengths)} messages of clients, {numbers} numbers in all"
-        return Content(numbers, f"{said}; gradient evaluations of {trained} clients")
+        words = f"{len(lengths)} messages of clients, {numbers} numbers in all"
+        return Content(numbers, f"{words}; gradient evaluations of {trained} clients")
     if reply.kind == "answered":
         inside = (reply.tensors["lengths"] - wire.HEADER.itemsize).clamp(min=0)
         numbers = int(inside.sum()) // itemsize
@@ -121,8 +121,8 @@ def content(reply: Call, itemsize: int) -> Content:
         columns = reply.facts["columns"].values()
         numbers = sum(isinstance(v, int | float) for c in columns for v in c.values())
         names = sum(len(c.get("categories", ())) for c in columns)
-        said = f"counts and sums of {len(reply.facts['columns'])} columns"
-        return Content(numbers, said + (f", names of {names} categories" if names else ""))
+        words = f"counts and sums of {len(reply.facts['columns'])} columns"
+        return Content(numbers, words + (f", names of {names} categories" if names else ""))
     return Content(0, {"hello": "version, name and rounds done"}.get(reply.kind, ""))
 
 
@@ -130,23 +130,23 @@ def _of_scores(reply: Call) -> Content:
     splits = reply.facts["splits"]
     figures = [n for n, t in reply.tensors.items() if not n.endswith(".wire_ids") and t.numel()]
     numbers = sum(reply.tensors[n].numel() for n in figures)
-    found = {n: reply.tensors[f"{s}.{c}"] for s in splits for n, c in _COLUMN.items()}
-    names = [n for n, t in found.items() if not bool(t.isnan().all())]
+    columns = {n: reply.tensors[f"{s}.{c}"] for s in splits for n, c in _COLUMN.items()}
+    names = [n for n, t in columns.items() if not bool(t.isnan().all())]
     names += dict.fromkeys(n.split(".rows.", 1)[1] for n in figures if ".rows." in n)
     clients = max((len(reply.tensors[f"{s}.wire_ids"]) for s in splits), default=0)
-    said = f"{', '.join(names) or 'no figures'} of {clients} clients on {', '.join(splits)}"
-    return Content(numbers, said, tuple(names) if clients else ())
+    words = f"{', '.join(names) or 'no figures'} of {clients} clients on {', '.join(splits)}"
+    return Content(numbers, words, tuple(names) if clients else ())
 
 
 _COLUMN = {"accuracy": "hits", "loss": "loss"}
 
 
-def check_caps(rules: Rules, spent: Spent, numbers: int, size: int) -> None:
+def check_caps(rules: Rules, usage: Usage, numbers: int, size: int) -> None:
     """Refuse a reply that would go beyond what the owner allows."""
-    if rules.max_numbers and spent.numbers + numbers > rules.max_numbers:
+    if rules.max_numbers and usage.numbers + numbers > rules.max_numbers:
         raise Refused(
             f"max_numbers: this site's owner lets {rules.max_numbers} numbers leave; "
-            f"{spent.numbers} have, and these are {numbers}"
+            f"{usage.numbers} have, and these are {numbers}"
         )
     if size > rules.most_bytes:
         raise Refused(
@@ -154,26 +154,26 @@ def check_caps(rules: Rules, spent: Spent, numbers: int, size: int) -> None:
         )
 
 
-def check_round(rules: Rules, spent: Spent) -> None:
+def check_round(rules: Rules, usage: Usage) -> None:
     """Refuse a round more than the owner allows."""
-    if rules.max_rounds and spent.rounds >= rules.max_rounds:
+    if rules.max_rounds and usage.rounds >= rules.max_rounds:
         raise Refused(
             f"max_rounds: this site's owner allows {rules.max_rounds} rounds, and they are done"
         )
 
 
-def withheld(rules: Rules, found: dict[str, Scores]) -> dict[str, Scores]:
+def withheld(rules: Rules, scores_by_split: dict[str, Scores]) -> dict[str, Scores]:
     """Scores without what the owner keeps: figures of few samples, and metrics not allowed.
 
     A client with fewer samples than the minimum is as one without any.
     """
-    if found and not set(rules.metrics) & {*ALWAYS, *_names(found)}:
+    if scores_by_split and not set(rules.metrics) & {*ALWAYS, *_names(scores_by_split)}:
         raise Refused("metrics: this site's owner lets no figures of evaluations leave")
-    return {split: _withheld(rules, scores) for split, scores in found.items()}
+    return {split: _withheld(rules, scores) for split, scores in scores_by_split.items()}
 
 
-def _names(found: dict[str, Scores]) -> set[str]:
-    return {name for scores in found.values() for name in scores.metrics}
+def _names(scores_by_split: dict[str, Scores]) -> set[str]:
+    return {name for scores in scores_by_split.values() for name in scores.metrics}
 
 
 def _withheld(rules: Rules, scores: Scores) -> Scores:
@@ -184,7 +184,7 @@ def _withheld(rules: Rules, scores: Scores) -> Scores:
             columns[column] = torch.full_like(columns[column], torch.nan)
     metrics = {}
     for name, measured in scores.metrics.items():
-        # counts over all clients cannot be told apart by client: none of few samples may be in it
+        # pooled counts cannot be split by client: withheld if any client has too few samples
         if name not in rules.metrics or (bool(few.any()) and measured.counts.numel()):
             blank = Measured(
                 measured.metric, measured.rows * torch.nan, torch.zeros_like(measured.counts)

@@ -21,11 +21,11 @@ from ...host.calls import FAILED, REFUSED, Call
 from ...host.durable import Durable
 from ...host.host import Host
 from ...host.service import Refused, Service
-from .agreement import Agreement, Build, Enrolled, Members, Work
-from .audit import Log, Spent, now
-from .data import Owned, check_same, joined, read_sums_call, sums_reply
+from .agreement import Agreement, ContractBuilder, Enrolment, Members, SiteContract
+from .audit import AuditLog, Usage, now
+from .data import SiteData, check_same, joined, read_sums_call, sums_reply
 from .rules import Content, Rules, check_caps, check_round, content, without_few
-from .state import ENROLLED, ROWS, Folder
+from .state import ENROLLED, ROWS, StateFolder
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
 MOST_RUNS = 1000  # of a state directory
@@ -33,17 +33,17 @@ SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agr
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedRun:
     """An agreement, and what it comes to here."""
 
     agreement: Agreement
     members: Members
     federation: Federation  # of those who take part, by their names on the wire
-    work: Work
+    work: SiteContract
 
 
 class Site:
-    """Answers frames, one after the other; every reply passes through the rules.
+    """Responder frames, one after the other; every reply passes through the rules.
 
     A frame that comes twice in a row is answered once: the second gets the first one's reply.
     `tell` gets lines for the owner, in plain words.
@@ -51,10 +51,10 @@ class Site:
 
     def __init__(
         self,
-        owned: Owned,
-        folder: Folder,
+        owned: SiteData,
+        folder: StateFolder,
         rules: Rules,
-        build: Build,
+        build: ContractBuilder,
         tell: Callable[[str], None] = print,
     ):
         self.owned = owned
@@ -62,31 +62,31 @@ class Site:
         self.rules = rules
         self.build = build
         self.tell = tell
-        self.log = Log(folder.messages)
-        self.spent = Spent.load(folder.path)
-        self.agreed: Agreed | None = None
+        self.log = AuditLog(folder.messages)
+        self.usage = Usage.load(folder.path)
+        self.agreed: AgreedRun | None = None
         self.service: Service | None = None
         self._last: tuple[bytes | None, bytes] = (None, b"")
-        self._told = ""
+        self._last_line = ""
 
     # -- lifecycle -------------------------------------------------------------------------------
     def resume(self) -> None:
-        """Go on with the run that this site was in, if it was in one."""
+        """Resume the run that this site was in, if any."""
         run = self.folder.current()
         if run is None:
             return
         place = self.folder.run(run)
         try:
             self.agreed = self._agree(Agreement.load(place), Members.load(place))
-            enrolled = Enrolled.load(place, self.agreed.federation.clients)
-            if enrolled is not None:
-                self._enrol(enrolled, begun=True)
+            enrolment = Enrolment.load(place, self.agreed.federation.clients)
+            if enrolment is not None:
+                self._enrol(enrolment, begun=True)
         except (ValueError, OSError) as error:
             self.agreed = self.service = None
-            self.tell(f"the run {run:08x} cannot be gone on with: {_in_full(error)}")
+            self.tell(f"cannot resume run {run:08x}: {_in_full(error)}")
             return
         if self.service is not None:
-            self.tell(f"going on with run {run:08x} after {self.service.concluded + 1} rounds")
+            self.tell(f"resumed run {run:08x} after {self.service.concluded + 1} rounds")
 
     def most_bytes(self) -> int:
         """The largest frame that is accepted now: no larger than the contract can need."""
@@ -104,30 +104,35 @@ class Site:
     # -- a frame ---------------------------------------------------------------------------------
     def handle(self, frame: bytes) -> bytes:
         """The reply to a frame."""
-        self.spent.bytes_in += len(frame)
-        self.spent.last_contact = now()
+        self.usage.bytes_in += len(frame)
+        self.usage.last_contact = now()
         if frame == self._last[0]:
             self.log.write("in", "", len(frame), content="the same message again")
             reply = self._last[1]
-            self.spent.bytes_out += len(reply)
-            self.spent.save(self.folder.path)
+            self.usage.bytes_out += len(reply)
+            self.usage.save(self.folder.path)
             self.log.write("out", "", len(reply), content="the same reply again")
             return reply
-        kind, round = "", None
+        kind, round_number = "", None
         try:
             call = Call.open(frame, self.most_bytes())
             kind = call.kind if call.kind in (*_KINDS, *_INSIDE) else "unknown"
-            told = call.facts.get("version")
-            round = told if type(told) is int else None
-            self.log.write("in", kind, len(frame), round=round, content=_KINDS.get(kind, ""))
-            reply, said = self._answer(call, frame)
+            version = call.facts.get("version")
+            round_number = version if type(version) is int else None
+            self.log.write("in", kind, len(frame), round=round_number, content=_KINDS.get(kind, ""))
+            reply, content_of_reply = self._answer(call, frame)
         except Exception as error:
-            return self._refuse(kind, round, error)
-        self.spent.messages += 1
-        self.spent.bytes_out += len(reply)
-        self.spent.save(self.folder.path)  # before it leaves
+            return self._refuse(kind, round_number, error)
+        self.usage.messages += 1
+        self.usage.bytes_out += len(reply)
+        self.usage.save(self.folder.path)  # before it leaves
         self.log.write(
-            "out", kind, len(reply), round=round, numbers=said.numbers, content=said.words
+            "out",
+            kind,
+            len(reply),
+            round=round_number,
+            numbers=content_of_reply.numbers,
+            content=content_of_reply.words,
         )
         self._last = (frame, reply)
         return reply
@@ -136,44 +141,44 @@ class Site:
         """The reply to what is refused before it is a call: a frame that is too large."""
         return self._refuse("", None, Refused(reason))
 
-    def _refuse(self, kind: str, round: int | None, error: Exception) -> bytes:
+    def _refuse(self, kind: str, round_number: int | None, error: Exception) -> bytes:
         if isinstance(error, Refused):
             reply = Call(REFUSED, {"reason": str(error)})
         else:  # its text may have values of the data in it
             reply = Call(FAILED, {"text": f"{type(error).__name__} at this site in {kind!r}"})
         frame = reply.pack()
-        self.spent.refused += 1
-        self.spent.bytes_out += len(frame)
+        self.usage.refused += 1
+        self.usage.bytes_out += len(frame)
         with suppress(OSError):  # a full disk
-            self.spent.save(self.folder.path)
+            self.usage.save(self.folder.path)
             why = f"refused: {error}" if isinstance(error, Refused) else type(error).__name__
-            self.log.write("out", reply.kind, len(frame), round=round, verdict=why)
+            self.log.write("out", reply.kind, len(frame), round=round_number, verdict=why)
         self.tell(f"{kind or 'a message'} was refused: {_in_full(error)}")
         return frame
 
     def _answer(self, call: Call, frame: bytes) -> tuple[bytes, Content]:
         """The reply, packed, and what is in it; nothing is kept of a call that is refused."""
         if call.kind in _INSIDE:
-            raise Refused(f"{call.kind}: it is not for outsiders")
+            raise Refused(f"{call.kind}: internal call, refused from the network")
         if call.kind in ROUND_CALLS:
             return self._round(call, frame)
-        known: dict[str, Callable[[Call], Call]] = {
+        answers: dict[str, Callable[[Call], Call]] = {
             "hello": self._hello,
             "sums": self._sums,
             "agree": self._take_agreement,
             "enrol": self._take_enrolment,
             "status": self._status,
         }
-        if call.kind not in known:
-            raise Refused(f"{call.kind[:40]!r} is nothing that a site is asked for")
+        if call.kind not in answers:
+            raise Refused(f"unknown call {call.kind[:40]!r}")
         if call.tensors:
             raise Refused(f"{call.kind}: it has no tensors")
-        reply = known[call.kind](call)
-        said = content(reply, 1)
+        reply = answers[call.kind](call)
+        content_of_reply = content(reply, 1)
         packed = reply.pack()
-        check_caps(self.rules, self.spent, said.numbers, len(packed))
-        self.spent.numbers += said.numbers
-        return packed, said
+        check_caps(self.rules, self.usage, content_of_reply.numbers, len(packed))
+        self.usage.numbers += content_of_reply.numbers
+        return packed, content_of_reply
 
     # -- before the rounds -----------------------------------------------------------------------
     @property
@@ -195,9 +200,9 @@ class Site:
     def _sums(self, call: Call) -> Call:
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
-        asked = read_sums_call(call)
-        reply = sums_reply(self.owned, asked, self.rules.min_samples)
-        check_same(self.folder.path, asked)
+        request = read_sums_call(call)
+        reply = sums_reply(self.owned, request, self.rules.min_samples)
+        check_same(self.folder.path, request)
         return reply
 
     def _take_agreement(self, call: Call) -> Call:
@@ -209,31 +214,31 @@ class Site:
             raise Refused(f"agree: {error}") from None
         place = self.folder.run(agreement.run)
         same = self.agreed is not None and self.agreed.agreement == agreement
-        # until its clients are enrolled, a run may still be agreed anew: its preparation may come
+        # until its clients are enrolled, a run may be agreed again: its preparation may follow
         if (place / ENROLLED).exists() and Agreement.load(place) != agreement:
             raise Refused(f"run: {agreement.run} was agreed with other terms; use a new number")
         if not same:
             if len(self.folder.runs()) >= MOST_RUNS and not place.exists():
                 raise Refused(f"run: this site has taken part in {MOST_RUNS} runs; no more")
-            found = self._agree(agreement)
+            run = self._agree(agreement)
             private_folder(place)
-            found.members.save(place)
+            run.members.save(place)
             agreement.save(place)
             self.folder.enter(agreement.run)
-            self.agreed = found
+            self.agreed = run
             self.service = None
-            clients = found.federation.clients
+            clients = run.federation.clients
             self.tell(f"agreed to run {agreement.run:08x}: {_about(agreement)}; {clients} clients")
         assert self.agreed is not None
         return self._census(self.agreed.federation)
 
-    def _agree(self, agreement: Agreement, members: Members | None = None) -> Agreed:
+    def _agree(self, agreement: Agreement, members: Members | None = None) -> AgreedRun:
         """What an agreement comes to; `members` are those who took part in it before."""
-        found = self.owned.agreed(agreement.data)
+        data_as_agreed = self.owned.agreed(agreement.data)
         if members is None:
             own = self.rules.client_names == "own"
-            members = self.owned.members(found, self.rules.min_samples, own)
-        data = joined(found, members)
+            members = self.owned.members(data_as_agreed, self.rules.min_samples, own)
+        data = joined(data_as_agreed, members)
         try:
             work = self.build(agreement, data, self.rules.allow_code)
         except SettingError as error:
@@ -244,7 +249,7 @@ class Site:
                     f"metrics: {metric.name} is to be counted; this site's owner allows "
                     f"{', '.join(self.rules.metrics) or 'none'}"
                 )
-        return Agreed(agreement, members, data, work)
+        return AgreedRun(agreement, members, data, work)
 
     def _census(self, data: Federation) -> Call:
         sizes = {split: data.sizes(split).tolist() for split in SPLITS}
@@ -258,33 +263,33 @@ class Site:
     def _take_enrolment(self, call: Call) -> Call:
         agreed = self._agreed()
         try:
-            enrolled = Enrolled.read(call.facts, agreed.federation.clients)
+            enrolment = Enrolment.read(call.facts, agreed.federation.clients)
         except ValueError as error:
             raise Refused(f"enrol: {error}") from None
         place = self.folder.run(agreed.agreement.run)
-        earlier = Enrolled.load(place, agreed.federation.clients)
-        if earlier is not None and earlier != enrolled:
+        earlier = Enrolment.load(place, agreed.federation.clients)
+        if earlier is not None and earlier != enrolment:
             raise Refused("enrol: the clients of this site were enrolled otherwise in this run")
         if self.service is None:
-            self._enrol(enrolled, begun=earlier is not None)
-            enrolled.save(place)
+            self._enrol(enrolment, begun=earlier is not None)
+            enrolment.save(place)
         return self._status(call)
 
-    def _enrol(self, enrolled: Enrolled, begun: bool) -> None:
+    def _enrol(self, enrolment: Enrolment, begun: bool) -> None:
         agreed = self._agreed()
         contract = agreed.work.contract
-        if contract.checksum != enrolled.checksum:
+        if contract.checksum != enrolment.checksum:
             raise Refused(
                 f"enrol: the contract has the checksum {contract.checksum:08x} at this site, and "
-                f"{enrolled.checksum:08x} at the server: versions, method, model or settings differ"
+                f"{enrolment.checksum:08x} at the server: version, method, model or settings differ"
             )
-        settings = replace(agreed.work.settings, validation=enrolled.validation)
-        host = Host(contract, agreed.federation, torch.tensor(enrolled.wire_ids), settings)
+        settings = replace(agreed.work.settings, validation=enrolment.validation)
+        host = Host(contract, agreed.federation, torch.tensor(enrolment.wire_ids), settings)
         durable = Durable(host, self.folder.run(agreed.agreement.run) / ROWS)
         durable.load(begun)
         self.service = Service(host, durable)
 
-    def _agreed(self) -> Agreed:
+    def _agreed(self) -> AgreedRun:
         if self.agreed is None:
             raise Refused("nothing is agreed yet: agree comes first")
         return self.agreed
@@ -295,36 +300,38 @@ class Site:
         agreed = self._agreed()
         service = self.service
         if service is None:
-            raise Refused("nobody is enrolled yet: enrol comes first")
+            raise Refused("no client is enrolled yet: enrol comes first")
         order = hashlib.sha256(frame).hexdigest()
-        again = order == self.spent.last_order  # after a restart: it was counted before
+        again = order == self.usage.last_order  # after a restart: it was counted before
         training = call.kind == "update"
         if training and not again:
-            check_round(self.rules, self.spent)
+            check_round(self.rules, self.usage)
         try:
             reply = service.reply(call)
             if reply.kind == "scores":
                 reply = without_few(self.rules, reply, agreed.work.settings.metrics)
-            said = content(reply, agreed.work.contract.task.dtype.itemsize)
+            content_of_reply = content(reply, agreed.work.contract.task.dtype.itemsize)
             packed = reply.pack()
-            check_caps(self.rules, self.spent, 0 if again else said.numbers, len(packed))
+            check_caps(
+                self.rules, self.usage, 0 if again else content_of_reply.numbers, len(packed)
+            )
         except Exception:
             if training and type(call.facts.get("version")) is int:
                 service.host.undo(call.facts["version"])
             raise
         self._keep_down(call, service)
         if not again:
-            self.spent.numbers += said.numbers
-            self.spent.rounds += training
+            self.usage.numbers += content_of_reply.numbers
+            self.usage.rounds += training
         if training:
-            self.spent.last_order = order
-        for name in said.metrics:
-            self.spent.metrics[name] = self.spent.metrics.get(name, 0) + 1
+            self.usage.last_order = order
+        for name in content_of_reply.metrics:
+            self.usage.metrics[name] = self.usage.metrics.get(name, 0) + 1
         self._say(call)
-        return packed, said
+        return packed, content_of_reply
 
     def _keep_down(self, call: Call, service: Service) -> None:
-        """The message that personal models are made with, beside the rows."""
+        """Store the message that personal models are built from, next to the rows."""
         if "down" in call.tensors and service.durable is not None:
             service.durable.keep_down(call.facts["version"], calls.as_bytes(call.tensors["down"]))
 
@@ -333,10 +340,10 @@ class Site:
         line = ""
         if call.kind == "conclude":
             line = f"round {call.facts['version'] + 1} is done"
-        elif call.kind.startswith("evaluate") and not self._told.startswith("evaluated"):
+        elif call.kind.startswith("evaluate") and not self._last_line.startswith("evaluated"):
             line = f"evaluated after {call.facts['version']} rounds"
-        if line and line != self._told:
-            self._told = line
+        if line and line != self._last_line:
+            self._last_line = line
             self.tell(line)
 
 
@@ -352,7 +359,13 @@ _KINDS = {
     "evaluate": "asks for figures of the personal models",
     "evaluate_shared": "asks for figures of the shared model",
 }
-_INSIDE = ("save", "load", "begin", "arrived", "release")  # of a host in the engine's own hands
+_INSIDE = (
+    "save",
+    "load",
+    "begin",
+    "arrived",
+    "release",
+)  # only for hosts of the same owner as the engine
 
 
 def _check_version(theirs: Any) -> None:

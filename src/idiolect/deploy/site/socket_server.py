@@ -1,7 +1,7 @@
 """A Unix socket that answers one request per connection, one request at a time.
 
-Frames are read and replies are written as peers are ready, so that one that is slow or silent holds
-up nobody else; it is dropped after a while. What is too large is refused by its length, unread.
+Frames are read and replies are written as peers are ready, so that one that is slow or silent
+delays no other; it is dropped after a while. What is too large is refused by its length, unread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BYTES_PER_SECOND = 1 << 20  # and for a large one as long as it takes at this ra
 MOST_PEERS = 16  # at the same time
 
 
-class Answers(Protocol):
+class Responder(Protocol):
     """Who answers."""
 
     def handle(self, frame: bytes) -> bytes: ...
@@ -47,10 +47,10 @@ class _Peer:
     reply: memoryview | None = None
 
 
-class Listener:
+class SocketServer:
     """The socket, and those that are connected to it."""
 
-    def __init__(self, path: Path, answers: Answers, seconds: float = SECONDS):
+    def __init__(self, path: Path, answers: Responder, seconds: float = SECONDS):
         self.path = path
         self.answers = answers
         self.seconds = seconds
@@ -100,16 +100,16 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            found, _ = self._socket.accept()
+            connection, _ = self._socket.accept()
         except OSError:
             return
         if len(self._peers) >= MOST_PEERS:
-            found.close()
+            connection.close()
             return
-        found.setblocking(False)
-        peer = _Peer(found, time.monotonic() + self.seconds)
-        self._peers[found.fileno()] = peer
-        self._selector.register(found, selectors.EVENT_READ)
+        connection.setblocking(False)
+        peer = _Peer(connection, time.monotonic() + self.seconds)
+        self._peers[connection.fileno()] = peer
+        self._selector.register(connection, selectors.EVENT_READ)
 
     def _serve(self, peer: _Peer) -> None:
         try:
@@ -123,9 +123,9 @@ class Listener:
             self._drop(peer)
 
     def _read(self, peer: _Peer) -> None:
-        wanted = LENGTH - len(peer.head) if peer.length < 0 else peer.length - len(peer.body)
-        piece = peer.socket.recv(min(AT_ONCE, wanted)) if wanted else b""
-        if wanted and not piece:
+        missing = LENGTH - len(peer.head) if peer.length < 0 else peer.length - len(peer.body)
+        piece = peer.socket.recv(min(AT_ONCE, missing)) if missing else b""
+        if missing and not piece:
             self._drop(peer)
             return
         if peer.length >= 0:
@@ -149,7 +149,7 @@ class Listener:
         peer.reply = memoryview(head(len(frame)) + frame)
         now = time.monotonic()
         peer.until = now + self.seconds + len(frame) / BYTES_PER_SECOND
-        for other in self._peers.values():  # nobody is late because this took its time
+        for other in self._peers.values():  # no peer is late because this call took long
             if other is not peer:
                 other.until = max(other.until, now + min(self.seconds, 5.0))
         self._selector.modify(peer.socket, selectors.EVENT_WRITE)
@@ -173,13 +173,13 @@ def _bound(path: Path) -> socket.socket:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise SettingError(f"state: {path} is no socket; remove it")
         path.unlink()
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        found.bind(str(path))
+        listening.bind(str(path))
     finally:
         os.umask(before)
     os.chmod(path, 0o600)
-    found.listen(MOST_PEERS)
-    found.setblocking(False)
-    return found
+    listening.listen(MOST_PEERS)
+    listening.setblocking(False)
+    return listening

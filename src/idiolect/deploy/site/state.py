@@ -3,8 +3,8 @@
 lock            held by the process, with its id
 host.sock       where it is reached, while it runs
 site.json       whose data, and how they are read
-messages.csv    a line per message (log.py)
-spent.json      how much has left (spent.py)
+messages.csv    a line per message (audit.py)
+spent.json      how much has left (audit.py)
 current.json    which run it is in
 run-00c0ffee/   of each run: agreement.json, enrolled.json, rows/ (host/durable.py)
 """
@@ -34,7 +34,7 @@ _RUN = re.compile(r"run-([0-9a-f]{8})")
 MOST_PATH = 100  # bytes of the path of a Unix socket, at most 107 on Linux and 103 on macOS
 
 
-class Folder:
+class StateFolder:
     """Where a site keeps what it keeps."""
 
     def __init__(self, path: Path):
@@ -46,8 +46,8 @@ class Folder:
         """Make the folder if need be, and take it for this process."""
         if len(os.fsencode(self.socket.absolute())) > MOST_PATH:
             raise SettingError(
-                f"state: {self.path} is not accepted; the path of its socket would have more than "
-                f"the {MOST_PATH} bytes that sockets may have: choose a shorter one"
+                f"state: the path of the socket in it must have at most {MOST_PATH} bytes, got "
+                f"{self.socket.absolute()}: choose a shorter directory"
             )
         try:
             private_folder(self.path)
@@ -79,12 +79,13 @@ class Folder:
 
     def check_private(self) -> None:
         """Refuse a folder that others may look into."""
-        found = self.path.stat()
-        if found.st_uid != os.getuid():
+        status = self.path.stat()
+        if status.st_uid != os.getuid():
             raise SettingError(f"state: {self.path} belongs to another user; choose one of yours")
-        if stat.S_IMODE(found.st_mode) & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077:
             raise SettingError(
-                f"state: {self.path} can be read by others (mode {stat.S_IMODE(found.st_mode):o}); "
+                f"state: {self.path} can be read by others (mode {mode:o}); "
                 f"make it yours alone: chmod 700 {self.path}"
             )
 
@@ -121,10 +122,10 @@ class Folder:
                 f"state: {self.path} is no state directory of a site ({SITE} is missing); "
                 "idiolect host start makes one"
             )
-        found = read_json_object(path, _SITE, limit=1 << 20)
-        if found["format"] != FORMAT:
+        document = read_json_object(path, _SITE, limit=1 << 20)
+        if document["format"] != FORMAT:
             raise SettingError(f"state: {path} was written by another version of idiolect")
-        return found
+        return document
 
     def write_site(self, site: str, data: dict[str, Any], rules: dict[str, Any]) -> None:
         facts = {"format": FORMAT, "site": site, "data": data, "rules": rules}
@@ -136,9 +137,9 @@ class Folder:
 
     def runs(self) -> list[int]:
         """The runs that this site has agreed to."""
-        found = (_RUN.fullmatch(p.name) for p in sorted(self.path.iterdir()))
-        named = [int(match[1], 16) for match in found if match]
-        return [run for run in named if (self.run(run) / AGREEMENT).exists()]
+        matches = (_RUN.fullmatch(p.name) for p in sorted(self.path.iterdir()))
+        numbers = [int(match[1], 16) for match in matches if match]
+        return [run for run in numbers if (self.run(run) / AGREEMENT).exists()]
 
     def current(self) -> int | None:
         """The run that this site is in, or was in last."""
@@ -149,7 +150,7 @@ class Folder:
         return run
 
     def enter(self, run: int) -> None:
-        """This is the run from now on."""
+        """Make this the current run."""
         write_json(self.path / CURRENT, {"run": run})
 
 
