@@ -13,7 +13,11 @@ from idiolect_papers.theory import Slope, read_text, theory_page
 
 DOCS = Path(__file__).parents[2] / "docs" / "theory"
 TEXTS = resources.files("idiolect_papers").joinpath("texts")
-NAMES = sorted(p.name.removesuffix(".toml") for p in TEXTS.iterdir() if p.name.endswith(".toml"))
+NAMES = [
+    name
+    for name in sorted(p.name.removesuffix(".toml") for p in TEXTS.iterdir() if "toml" in p.name)
+    if "order" in read_text(name)  # the other files have words of other kinds of pages
+]
 
 
 def filled(template):
