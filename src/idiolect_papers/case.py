@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from idiolect import Federation, Task, data, models
-from idiolect.study.sweep import Stock
+from idiolect.study import Stock
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import torch
 
 from idiolect import SettingError
 from idiolect.study import Setting, Stock, finish, job_progress, sweep_settings
-from idiolect.study.search import search_settings as search
+from idiolect.study import search_settings as search
 
 K = TypeVar("K")
 Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it

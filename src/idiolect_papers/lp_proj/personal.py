@@ -14,8 +14,8 @@ import numpy as np
 
 from idiolect import Federation, Local, Method, Task, data, make_method, models
 from idiolect.data import where
+from idiolect.study import GridPoint as Point
 from idiolect.study import Setting, Stock, grid_of
-from idiolect.study.grids import GridPoint as Point
 
 from ..runs import Runs
 

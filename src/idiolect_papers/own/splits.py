@@ -16,7 +16,7 @@ from typing import Any
 
 from idiolect import Federation, Ffgg, Splits, Start, Task, data, models, run, splits
 from idiolect.report import count, number
-from idiolect.study.splits import SplitCandidate as Candidate
+from idiolect.study import SplitCandidate as Candidate
 
 from ..runs import Work, finished
 from ..texts import read_text

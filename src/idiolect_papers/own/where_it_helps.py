@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from idiolect import Federation, Method, Task, data, make_method, models
 from idiolect.study import Setting, Stock, job_progress
-from idiolect.study.search import search_settings as search
+from idiolect.study import search_settings as search
 
 from ..known_words import known_words
 from ..runs import Runs
