@@ -56,14 +56,14 @@ def fitting(
     The first column stays, and of the others at least the first of rank 0.
     """
     widths = {id(c): c.width(rows) for c in columns}
-    kept = list(columns)
+    shown_columns = list(columns)
     ranked = sorted((c for c in columns[1:] if c.rank), key=lambda c: -c.rank)
     last = [c for c in columns[1:] if not c.rank][:0:-1]
     for least in (*ranked, *last):
-        if _taken(kept, [widths[id(c)] for c in kept]) <= width:
+        if _taken(shown_columns, [widths[id(c)] for c in shown_columns]) <= width:
             break
-        kept.remove(least)
-    return kept, [c for c in columns if c not in kept]
+        shown_columns.remove(least)
+    return shown_columns, [c for c in columns if c not in shown_columns]
 
 
 def _taken(columns: Sequence[Column], widths: Sequence[int]) -> int:
@@ -112,7 +112,7 @@ def fitted_table(
     from rich.table import Table
     from rich.text import Text
 
-    kept, dropped = fitting(columns, rows, width)
+    shown_columns, dropped = fitting(columns, rows, width)
     notes = "\n".join(filter(None, (caption, left_out(dropped))))
     table = Table(
         title=Text(title, style="table.title", overflow="fold") if title else None,
@@ -124,12 +124,12 @@ def fitted_table(
         collapse_padding=True,
         pad_edge=False,
     )
-    for column, room in zip(kept, _widths(kept, rows, width), strict=True):
+    for column, room in zip(shown_columns, _widths(shown_columns, rows, width), strict=True):
         heading = Text(column.heading)
         if column.words:
             table.add_column(heading, overflow="fold", width=room)
         else:
             table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(c.cell(row)) for c in kept), end_section=sections)
+        table.add_row(*(Text(c.cell(row)) for c in shown_columns), end_section=sections)
     return table

@@ -39,8 +39,8 @@ def expect(value: Any, hint: Any, place: str = "it") -> None:
             _expect_inside(value, kind, place)
             return
     wanted = " or ".join(WORDS[get_origin(kind) or kind] for kind in kinds)
-    found = WORDS.get(type(value), type(value).__name__)
-    raise ValueError(f"{place} is {found}; {wanted} is expected")
+    kind_name = WORDS.get(type(value), type(value).__name__)
+    raise ValueError(f"{place} is {kind_name}; {wanted} is expected")
 
 
 def expect_fields(
@@ -57,8 +57,8 @@ def expect_fields(
     inside = f" in {place}" if place else ""
     for key in value:
         if key not in hints:
-            known = ", ".join(hints)
-            raise ValueError(f"the key {key[:80]!r}{inside} is not expected; known: {known}")
+            names = ", ".join(hints)
+            raise ValueError(f"the key {key[:80]!r}{inside} is not expected; known: {names}")
     for key, hint in hints.items():
         if key in value:
             expect(value[key], hint, f"{place}.{key}" if place else key)

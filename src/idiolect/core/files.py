@@ -161,11 +161,11 @@ def read_bytes(path: Path, limit: int = MOST_JSON) -> bytes:
     check_regular(path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(private_opener(str(path), flags), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path.name} is not a regular file (links are refused)")
-        if found.st_size > limit:
-            raise OSError(f"{path.name} has {found.st_size} bytes; at most {limit} are read")
+        if status.st_size > limit:
+            raise OSError(f"{path.name} has {status.st_size} bytes; at most {limit} are read")
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(f"{path.name} grows while it is read")

@@ -66,10 +66,10 @@ def exchange(path: str, frame: bytes, most: int, seconds: float | None = None) -
 
 def _exactly(peer: socket.socket, length: int) -> bytes:
     """So many bytes; memory grows with what has come, not with what was promised."""
-    found = bytearray()
-    while len(found) < length:
-        piece = peer.recv(min(AT_ONCE, length - len(found)))
+    buffer = bytearray()
+    while len(buffer) < length:
+        piece = peer.recv(min(AT_ONCE, length - len(buffer)))
         if not piece:
-            raise EOFError(f"the peer ended after {len(found)} of {length} bytes")
-        found += piece
-    return bytes(found)
+            raise EOFError(f"the peer ended after {len(buffer)} of {length} bytes")
+        buffer += piece
+    return bytes(buffer)

@@ -99,15 +99,15 @@ def accepted(f: dataclasses.Field, kind: type) -> str:
 CLOSE = 0.65  # of 1: how alike two names are where one may be a misspelling of the other
 
 
-def nearest(name: str, known: typing.Iterable[str], what: str) -> SettingError:
+def nearest(name: str, names: typing.Iterable[str], what: str) -> SettingError:
     """The error for an unknown name, with the nearest known one where one is near."""
-    known = sorted(known)
+    names = sorted(names)
     close = [
-        *difflib.get_close_matches(name, known, n=1, cutoff=CLOSE),
-        *difflib.get_close_matches(name.lower(), known, n=1, cutoff=CLOSE),
+        *difflib.get_close_matches(name, names, n=1, cutoff=CLOSE),
+        *difflib.get_close_matches(name.lower(), names, n=1, cutoff=CLOSE),
     ]
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(known)}")
+    return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(names)}")
 
 
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -234,13 +234,13 @@ def kinds_of(cls: type) -> dict[str, type]:
 
 def build(cls: type, values: dict[str, Any], what: str) -> Any:
     """Make `cls` from a dict; an unknown key suggests its new name, or the nearest field."""
-    known = [f.name for f in dataclasses.fields(cls) if f.init]
+    field_names = [f.name for f in dataclasses.fields(cls) if f.init]
     renamed = getattr(cls, "renamed", {})  # old name -> how it is written now
     for key in values:
-        if key in renamed and key not in known:
+        if key in renamed and key not in field_names:
             raise SettingError(f"{key}: it is now written {renamed[key]}")
-        if key not in known:
-            raise nearest(key, known, f"{what} setting")
+        if key not in field_names:
+            raise nearest(key, field_names, f"{what} setting")
     return cls(**values)
 
 

@@ -19,12 +19,12 @@ def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
     >>> {"sgd", "adam"} <= optimizers().keys(), "lbfgs" in optimizers()
     (True, False)
     """
-    known = {
-        name.lower(): found
-        for name, found in vars(torch.optim).items()
-        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
+    classes = {
+        name.lower(): cls
+        for name, cls in vars(torch.optim).items()
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)
     }
-    return {n: found for n, found in known.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
+    return {n: cls for n, cls in classes.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
 
 
 def parse_options(options: str, field: str) -> dict[str, Any]:

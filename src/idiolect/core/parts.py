@@ -88,8 +88,8 @@ class Parts:
             if word in self.numbered:
                 place = _place(number, len(self.numbered[word]))
                 return None if place is None else self.numbered[word][place]
-        found = tuple(n for n in self.names if fnmatch.fnmatchcase(n, text))
-        return found or None
+        matches = tuple(n for n in self.names if fnmatch.fnmatchcase(n, text))
+        return matches or None
 
     def known(self) -> str:
         """What would be accepted, for messages."""
@@ -120,9 +120,9 @@ def parts_of(module: nn.Module, names: Sequence[str]) -> Parts:
     rest = [n for n in names if n not in set(adapter)]
     owners = {n: _owner(module, n) for n in rest}
     norms = {o for o in owners.values() if is_norm(module.get_submodule(_inner(module, o)))}
-    found = list(blocks_of(module))
-    blocks = _members((path for path, _ in found), rest)
-    stack = _members((path for path, stacked in found if stacked), rest)
+    block_paths = list(blocks_of(module))
+    blocks = _members((path for path, _ in block_paths), rest)
+    stack = _members((path for path, stacked in block_paths if stacked), rest)
     return Parts(
         tuple(names),
         tuple(_layers(owners, norms)),
@@ -137,7 +137,7 @@ def parts_of(module: nn.Module, names: Sequence[str]) -> Parts:
 def _members(paths: Iterator[str], names: Sequence[str]) -> tuple[Names, ...]:
     """The parameters of each of these modules that has any."""
     inside = (tuple(n for n in names if n.startswith(f"{path}.")) for path in paths)
-    return tuple(found for found in inside if found)
+    return tuple(members for members in inside if members)
 
 
 def is_norm(layer: nn.Module) -> bool:
@@ -193,14 +193,14 @@ def _layers(owners: Mapping[str, str], norms: set[str]) -> Iterator[Names]:
 # -- blocks --------------------------------------------------------------------------------------
 def blocks_of(module: nn.Module) -> Iterator[tuple[str, bool]]:
     """The paths of the blocks in order, and whether they are of a stack."""
-    found = list(_repeated(module, ""))
+    named_blocks = list(_repeated(module, ""))
     by_class: dict[type, list[nn.Module]] = {}
-    for _, block in found:
+    for _, block in named_blocks:
         by_class.setdefault(_class(block), []).append(_bare(block))
     stacked = {
         cls: _alike(blocks) or any(map(has_attention, blocks)) for cls, blocks in by_class.items()
     }
-    for path, block in found:
+    for path, block in named_blocks:
         yield path, stacked[_class(block)]
 
 

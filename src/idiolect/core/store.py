@@ -87,8 +87,8 @@ class Store:
         if not bool(again.any()):
             return rows
         rows = {n: t.clone() for n, t in rows.items()}
-        kept = torch.cat([ids[:0], *(b.ids for b in self._before if b.round == round)])
-        if not bool(torch.isin(ids[again], kept).all()):
+        kept_ids = torch.cat([ids[:0], *(b.ids for b in self._before if b.round == round)])
+        if not bool(torch.isin(ids[again], kept_ids).all()):
             raise RuntimeError(
                 f"round {round} has written these rows before, and what they were is not kept"
             )
@@ -172,15 +172,15 @@ class Store:
         if more < 0:
             raise ValueError(f"clients: {clients} is not accepted; the store has {self.clients}")
         old = self.rows
-        held = self._files  # the old rows, until they are copied
-        made = self.made
+        old_files = self._files  # the old rows, until they are copied
+        old_made = self.made
         self.clients = clients
         self.version = torch.cat([self.version, _unmet(more)])
-        self.made = torch.cat([made, torch.zeros(more, dtype=torch.bool)])
+        self.made = torch.cat([old_made, torch.zeros(more, dtype=torch.bool)])
         if old:
             self._allocate(old)
-            self._fill(made.nonzero().flatten(), old)
-        del held
+            self._fill(old_made.nonzero().flatten(), old)
+        del old_files
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> State:
@@ -218,17 +218,17 @@ class Store:
         """
         self.check(shapes_of(tensors), clients)
         version = tensors["version"].clone()
-        made = tensors["made"].clone()
+        made_rows = tensors["made"].clone()
         too_new = torch.zeros(()) if rounds is None else version >= rounds
         if bool((version < -1).any()) or bool(too_new.any()):
             raise ValueError("version: a row is of a round that is not done")
         saved = {n: t.to(device) if device else t for n, t in under(tensors, "rows.").items()}
-        if not saved and self._like() and bool(made.any()):
+        if not saved and self._like() and bool(made_rows.any()):
             raise ValueError("made: clients were met, and their rows are missing")
-        if saved and bool((version[~made] >= 0).any()):
+        if saved and bool((version[~made_rows] >= 0).any()):
             raise ValueError("made: a row was written, and its client was never met")
         self.version = version
-        self.made = made
+        self.made = made_rows
         self.clients = len(version)
         self._drop(self._before)
         self.rows = {}
@@ -236,7 +236,7 @@ class Store:
         if saved:
             self._allocate(saved)
             if self.file_backed:
-                self._fill(made.nonzero().flatten(), saved)
+                self._fill(made_rows.nonzero().flatten(), saved)
             else:
                 for n, t in saved.items():
                     self.rows[n].copy_(t)
@@ -281,21 +281,21 @@ class Store:
         """Keep the rows that a round is about to replace; in a file, where rows are in one."""
         self._drop([b for b in self._before if b.round != round])
         rows = self._at(ids)
-        given = {t.data_ptr() for t in after.values()}
-        rows = {n: t.clone() if t.data_ptr() in given else t for n, t in rows.items()}
+        addresses = {t.data_ptr() for t in after.values()}
+        rows = {n: t.clone() if t.data_ptr() in addresses else t for n, t in rows.items()}
         if self._files is not None:
-            kept = self._files.rows(len(ids), rows)
-            self._files.reserve(kept, torch.arange(len(ids)))
-            for n, t in kept.items():
+            file_rows = self._files.rows(len(ids), rows)
+            self._files.reserve(file_rows, torch.arange(len(ids)))
+            for n, t in file_rows.items():
                 t.copy_(rows[n])
-            rows = kept
+            rows = file_rows
         self._before.append(_Before(round, ids, self.version[ids].clone(), rows))
 
-    def _drop(self, gone: list[_Before]) -> None:
-        for before in gone:
+    def _drop(self, entries: list[_Before]) -> None:
+        for before in entries:
             if self._files is not None:
                 self._files.drop(before.rows)
-        self._before = [b for b in self._before if b not in gone]
+        self._before = [b for b in self._before if b not in entries]
 
     def _meet(self, ids: Tensor) -> None:
         new = ids[~self.made[ids]]

@@ -42,7 +42,7 @@ def shapes_of(state: State, prefix: str = "") -> dict[str, tuple[Shape, torch.dt
     return {f"{prefix}{n}": (tuple(t.shape), t.dtype) for n, t in state.items()}
 
 
-def check_shapes(found: Shapes, expected: Shapes) -> None:
+def check_shapes(shapes: Shapes, expected: Shapes) -> None:
     """Refuse, by ValueError, tensors that are not exactly those expected.
 
     >>> check_shapes({"w": ((3,), torch.float32)}, {"w": ((4,), torch.float32)})
@@ -50,15 +50,15 @@ def check_shapes(found: Shapes, expected: Shapes) -> None:
         ...
     ValueError: tensor 'w' is float32[3]; float32[4] is expected
     """
-    for name in found:
+    for name in shapes:
         if name not in expected:
-            known = ", ".join(list(expected)[:12]) or "none"
-            raise ValueError(f"tensor {name[:80]!r} is not expected; expected: {known}")
+            names = ", ".join(list(expected)[:12]) or "none"
+            raise ValueError(f"tensor {name[:80]!r} is not expected; expected: {names}")
     for name, form in expected.items():
-        if name not in found:
+        if name not in shapes:
             raise ValueError(f"tensor {name!r} is missing; {_text(*form)} is expected")
-        if found[name] != form:
-            is_, wanted = _text(*found[name]), _text(*form)
+        if shapes[name] != form:
+            is_, wanted = _text(*shapes[name]), _text(*form)
             raise ValueError(f"tensor {name!r} is {is_}; {wanted} is expected")
 
 
@@ -84,14 +84,14 @@ def file_shapes(path: Path) -> dict[str, tuple[Shape, torch.dtype]]:
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
-            found = {}
+            shapes = {}
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
                 dtype = part.get_dtype()
                 if dtype not in _DTYPES:
                     raise ValueError(f"{path.name}: numbers of type {dtype} are not expected")
-                found[name] = (tuple(part.get_shape()), _DTYPES[dtype])
-            return found
+                shapes[name] = (tuple(part.get_shape()), _DTYPES[dtype])
+            return shapes
     except SafetensorError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

@@ -70,10 +70,10 @@ class Callbacks:
     on_end: Callback | None = None  # at the end of a seed, with its final figures
 
     def __post_init__(self) -> None:
-        for name, given in vars(self).items():
-            if given is not None and not callable(given):
+        for name, callback in vars(self).items():
+            if callback is not None and not callable(callback):
                 raise SettingError(
-                    f"{name}: {given!r} is not accepted; a function of one argument, "
+                    f"{name}: {callback!r} is not accepted; a function of one argument, "
                     "which tells where the run stands"
                 )
 

@@ -208,7 +208,7 @@ def _check_bound(
 ) -> None:
     """Refuse a checkpoint that is not this run's."""
     theirs = Bound(**record["bound"])
-    round = record["round"]
+    round_number = record["round"]
     wrong = ""
     if theirs.run != bound.run:
         wrong = "it belongs to another run"
@@ -218,8 +218,8 @@ def _check_bound(
         wrong = "settings.json is not the one it was made under (has it been edited?)"
     elif theirs.contract != bound.contract:
         wrong = "it was made under another contract of method, model and channel"
-    elif not 0 <= round <= rounds or round != _number(path)[0]:
-        wrong = f"it is of round {round}, and the run has {rounds}"
+    elif not 0 <= round_number <= rounds or round_number != _number(path)[0]:
+        wrong = f"it is of round {round_number}, and the run has {rounds}"
     if not wrong:
         room = most_bytes + HEADER * (1 + len(record["sha256"]))
         size = sum(_size(path / name) for name in record["sha256"])
@@ -262,9 +262,9 @@ def _number(path: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (-1, -1)
 
 
-def _next_name(folder: Path, round: int) -> str:
-    taken = [number for at, number in map(_number, found(folder)) if at == round]
-    return f"{round:012d}-{max(taken, default=-1) + 1}"
+def _next_name(folder: Path, round_number: int) -> str:
+    numbers = [number for at, number in map(_number, found(folder)) if at == round_number]
+    return f"{round_number:012d}-{max(numbers, default=-1) + 1}"
 
 
 def _seal(body: dict[str, Any]) -> str:

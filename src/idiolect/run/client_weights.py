@@ -28,14 +28,14 @@ class ClientWeights:
     pairs: tuple[tuple[str, float], ...] = ()
 
     @classmethod
-    def parse(cls, given: Any) -> ClientWeights:
+    def parse(cls, source: Any) -> ClientWeights:
         """From a mapping, its JSON text, or the name of a file: CSV, or JSON by its suffix."""
-        if isinstance(given, ClientWeights):
-            return given
-        if given is None or given == "":
+        if isinstance(source, ClientWeights):
+            return source
+        if source is None or source == "":
             return cls()
-        found = given if isinstance(given, Mapping) else _read(given)
-        pairs = tuple((str(client), _weight(client, value)) for client, value in found.items())
+        by_client = source if isinstance(source, Mapping) else _read(source)
+        pairs = tuple((str(client), _weight(client, value)) for client, value in by_client.items())
         if len(dict(pairs)) < len(pairs):
             raise SettingError("client_weights: a client is named twice; each may be named once")
         return cls(pairs)
@@ -44,43 +44,43 @@ class ClientWeights:
         """The weights of these clients, in their order; None where none are given."""
         if not self.pairs:
             return None
-        known = dict(self.pairs)
-        for name in known.keys() - set(names):
+        weight_of = dict(self.pairs)
+        for name in weight_of.keys() - set(names):
             raise nearest(name, names, "client_weights: client")
-        missing = [name for name in names if name not in known]
+        missing = [name for name in names if name not in weight_of]
         if missing:
             raise SettingError(
                 f"client_weights: {missing[0]!r} has none ({len(missing)} of {len(names)} clients "
                 "have none); every client needs one"
             )
-        return [known[name] for name in names]
+        return [weight_of[name] for name in names]
 
     def __str__(self) -> str:
         return json.dumps(dict(self.pairs)) if self.pairs else ""
 
 
-def _read(given: Any) -> Mapping[str, Any]:
+def _read(source: Any) -> Mapping[str, Any]:
     """What a text says: JSON, or the content of a file."""
-    if not isinstance(given, (str, Path)):
-        raise SettingError(f"client_weights: {given!r} is not accepted; {ACCEPTED}")
-    text = str(given)
+    if not isinstance(source, (str, Path)):
+        raise SettingError(f"client_weights: {source!r} is not accepted; {ACCEPTED}")
+    text = str(source)
     if not text.lstrip().startswith("{"):
         path = given_path(text, "client_weights")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(
-                f"client_weights: {given!r} cannot be read ({error}); {ACCEPTED}"
+                f"client_weights: {source!r} cannot be read ({error}); {ACCEPTED}"
             ) from None
         if path.suffix != ".json":
-            return _lines(text, str(given))
+            return _lines(text, str(source))
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        by_client = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
         raise SettingError(f"client_weights: this is no JSON ({error}); {ACCEPTED}") from None
-    if not isinstance(found, dict):
+    if not isinstance(by_client, dict):
         raise SettingError(f"client_weights: {text[:40]!r} is not accepted; {ACCEPTED}")
-    return found
+    return by_client
 
 
 def _lines(text: str, name: str) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def _lines(text: str, name: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise SettingError("client_weights: a client is named twice; each may be named once")
-    return found
+    return mapping
 
 
 def _is_number(text: str) -> bool:

@@ -97,11 +97,11 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what a killed run left behind: half-written files, private rows on the disk."""
-        for left in self.path.iterdir():
-            if left.name.startswith("idiolect-rows-") and left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            elif _HALF_WRITTEN.fullmatch(left.name):
-                left.unlink(missing_ok=True)
+        for entry in self.path.iterdir():
+            if entry.name.startswith("idiolect-rows-") and entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif _HALF_WRITTEN.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
 
     def checkpoints(self, seed: int, best: bool = False) -> Path:
         """Where a seed's checkpoints lie: the newest ones, or that of its best round."""
@@ -139,11 +139,11 @@ def refuse_links(path: Path) -> None:
     """Refuse a directory in which anything is neither a file nor a folder itself."""
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
-            found = Path(folder) / name
-            mode = found.lstat().st_mode
+            entry = Path(folder) / name
+            mode = entry.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise SettingError(
-                    f"directory: {found} is a link or a device; a run has files and folders only"
+                    f"directory: {entry} is a link or a device; a run has files and folders only"
                 )
 
 

@@ -46,9 +46,11 @@ def identity_of(
     """
     layout = task.layout
     parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-    given = REINITIALISED
+    weights = REINITIALISED
     if isinstance(task.model, nn.Module):
-        given = hashlib.sha256(task.x0.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        weights = hashlib.sha256(
+            task.x0.contiguous().view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
     constants = constants_digest(task.module) if isinstance(task.model, nn.Module) else ""
     identity: dict[str, Any] = {
         "format": FORMAT,
@@ -60,7 +62,7 @@ def identity_of(
             "module": type(task.module).__name__,
             "loss": task.criterion.name,
             "parameters": parameters,
-            "weights": given,
+            "weights": weights,
             **task.initial.facts(task.module),
             **({"constants": constants} if constants else {}),
         },

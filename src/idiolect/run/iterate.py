@@ -53,13 +53,15 @@ def iterate(
     >>> [(state.round, tuple(state.server["w"].shape)) for state in rounds]
     [(0, (610,)), (1, (610,)), (2, (610,))]
     """
-    made = read_method(method)
-    chosen = build(Settings, dict(settings), "run")
-    check(made, task, federation, chosen)
-    session = Session(made, task, federation, chosen, chosen.seed, 0)
+    method_object = read_method(method)
+    run_settings = build(Settings, dict(settings), "run")
+    check(method_object, task, federation, run_settings)
+    session = Session(method_object, task, federation, run_settings, run_settings.seed, 0)
     server = session.server
     yield RoundState(0, server.state, session)
-    while session.rounds < chosen.rounds:
-        with numbers_fit(chosen.dtype):
-            session.engine.advance(chosen.schedule.factors(session.rounds, chosen.rounds))
+    while session.rounds < run_settings.rounds:
+        with numbers_fit(run_settings.dtype):
+            session.engine.advance(
+                run_settings.schedule.factors(session.rounds, run_settings.rounds)
+            )
         yield RoundState(session.rounds, server.state, session)

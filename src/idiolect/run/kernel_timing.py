@@ -30,12 +30,12 @@ def _measure(task: Task, federation: Federation, s: Settings, tries: int) -> lis
     data = federation.to(s.device, DTYPES[s.dtype])
     eligible = (data.sizes("train") > 0).nonzero().flatten()
     clients = eligible[: s.sampled(len(eligible))]
-    chosen = task.under(s.numerics(s.seed), kernel="auto").kernel
+    auto_kernel = task.under(s.numerics(s.seed), kernel="auto").kernel
     rows = []
     for kernel in KERNELS[1:]:
         row: dict[str, Any] = {
             "kernel": kernel,
-            "chosen": kernel == chosen,
+            "chosen": kernel == auto_kernel,
             "clients": len(clients),
             "d": task.d,
             "milliseconds": None,

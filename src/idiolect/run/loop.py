@@ -67,15 +67,15 @@ class Seed:
     def evaluate(self) -> None:
         """Test figures of this round."""
         clients = self.session.people.evaluated
-        found = self.session.engine.evaluate(clients, splits(self.settings))
-        scores = found["test"]
+        by_split = self.session.engine.evaluate(clients, splits(self.settings))
+        scores = by_split["test"]
         ledger = self.session.server.ledger
         figures: dict[str, float] = {"round": self.session.rounds, **summarise(scores)}
         figures |= {n: ledger.total(n) for n in SENT}
-        spent = ledger.counts["gradients"][clients]
-        figures["gradients_per_client"] = float(spent.double().mean())
+        gradients = ledger.counts["gradients"][clients]
+        figures["gradients_per_client"] = float(gradients.double().mean())
         figures |= self.session.engine.figures()
-        more = {split: summarise(found[split]) for split in splits(self.settings)[1:]}
+        more = {split: summarise(by_split[split]) for split in splits(self.settings)[1:]}
         for name in columns(self.settings):
             split, _, figure = name.partition("_")
             figures[name] = more[split][figure]
@@ -151,12 +151,12 @@ class Seed:
     def restore(self, path: Path, longer: bool) -> None:
         """Back to the newest sound checkpoint; `longer`: the run has more rounds than before."""
         s = self.settings
-        found = restore(self.session, path, self.identity, s, warn)
-        with refusing(found):
+        newest = restore(self.session, path, self.identity, s, warn)
+        with refusing(newest):
             metrics = [f"{m.name}{end}" for m in self.session.metrics for end in ENDS]
             more = [*metrics, *columns(s), *self.session.engine.figures()]
-            self.record.history = checked_history(found.facts, found.round, more)
-            self.journal.load(found.facts["journal"], len(self.record.history))
+            self.record.history = checked_history(newest.facts, newest.round, more)
+            self.journal.load(newest.facts["journal"], len(self.record.history))
             if longer and self.session.held_out_personalised:
                 raise ValueError(
                     "its held-out clients were personalised at the end of the shorter run, and "
@@ -165,11 +165,11 @@ class Seed:
         if longer:
             self._forget_last_round()
         else:
-            self.record.stopped = found.facts.get("stopped", "")
+            self.record.stopped = newest.facts.get("stopped", "")
         for figures in self.record.history:
             self.note_collapse(figures)
-        self.record.seconds = found.facts["seconds"]
-        self.record.times = found.facts.get("times", [])[: len(self.record.history)]
+        self.record.seconds = newest.facts["seconds"]
+        self.record.times = newest.facts.get("times", [])[: len(self.record.history)]
 
     def _forget_last_round(self) -> None:
         """A last round that was evaluated only because it was the last is one among others now."""
@@ -267,11 +267,11 @@ class Runner:
             return saved
         s = self.settings
         for seed in range(s.seed, s.seed + s.seeds):
-            done = checkpoint.rounds_done(folder.checkpoints(seed))
-            if done > now:
+            rounds_done = checkpoint.rounds_done(folder.checkpoints(seed))
+            if rounds_done > now:
                 raise SettingError(
-                    f"rounds: {now} is not accepted; {folder.path} has done {done} (seed {seed}); "
-                    f"a whole number >= {done}"
+                    f"rounds: {now} is not accepted; {folder.path} has done {rounds_done} "
+                    f"(seed {seed}); a whole number >= {rounds_done}"
                 )
         self.longer = not isinstance(before, int) or now > before
         return with_rounds(saved, now)
@@ -282,10 +282,10 @@ class Runner:
         for difference in differences(self.starts, now):
             warn(difference)
         for name in ("chunk", "memory") if self.starts else ():
-            before, given = identity["run"].get(name), getattr(self.settings, name)
-            if before != given:
+            before, value = identity["run"].get(name), getattr(self.settings, name)
+            if before != value:
                 warn(
-                    f"{name}: resumed with {given} (was {str(before)[:80]}): "
+                    f"{name}: resumed with {value} (was {str(before)[:80]}): "
                     "sums may be formed in other groups and differ in the last bits"
                 )
         self.starts.append(now)
@@ -352,9 +352,9 @@ class Runner:
         method = self.method
         s = self.settings
         eligible = len(People.of(self.federation, s, s.seed).eligible)
-        heard = s.sampled(eligible, method.traits.hears_all)
+        clients_heard = s.sampled(eligible, method.traits.hears_all)
         bound = self.task.under(s.numerics(s.seed))
-        notes = method.report(bound, eligible, heard)
+        notes = method.report(bound, eligible, clients_heard)
         if words := equal_to(method, bound):
             notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if bound.statistics is not None:
@@ -362,7 +362,7 @@ class Runner:
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
         figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         if s.asynchronous or s.delays is not None:
-            notes["timing"] = timing(method, s, eligible, heard)
+            notes["timing"] = timing(method, s, eligible, clients_heard)
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])
@@ -379,7 +379,7 @@ class Runner:
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
-            heard={"clients": heard, "of": eligible},
+            heard={"clients": clients_heard, "of": eligible},
             metrics=described(used),
             baseline=self._baseline(used, figure),
         )
@@ -518,7 +518,7 @@ class Runner:
         record = one.record
         server = one.session.server
         entry = server.ledger.last
-        asked = vars(entry) if entry is not None else {}
+        entry_fields = vars(entry) if entry is not None else {}
         moment = Moment(
             event,
             label_of(self.method),
@@ -528,7 +528,11 @@ class Runner:
             record.seconds,
             dict(record.history[-1]) if record.history else {},
             record.history,
-            {**asked, "round": one.session.rounds, **{n: server.ledger.total(n) for n in SENT}},
+            {
+                **entry_fields,
+                "round": one.session.rounds,
+                **{n: server.ledger.total(n) for n in SENT},
+            },
             self.settings,
             record.final,
             record.clients,
@@ -569,8 +573,8 @@ class Runner:
         one.note_collapse(record.final["test"])
         ledger = session.server.ledger
         training = ledger.counts["gradients"][people.evaluated]
-        spent = training + parts["honest"]["test"].gradients
-        record.gradients_per_client = float(spent.double().mean())
+        gradients = training + parts["honest"]["test"].gradients
+        record.gradients_per_client = float(gradients.double().mean())
         if len(people.malicious):
             parts["malicious"] = engine.evaluate(people.malicious, SPLITS)
             record.malicious = summarise(parts["malicious"]["test"])

@@ -75,8 +75,8 @@ def personalised(
     gradients = torch.zeros(len(roster), dtype=torch.int64)
     for version in range(first, first + rounds):
         order = RoundRequest(version, session.server.message(version), trained, trained[:0])
-        sent = host.update(order)
-        gradients.index_add_(0, sent.trained, sent.gradients)
+        answer = host.update(order)
+        gradients.index_add_(0, answer.trained, answer.gradients)
     down = session.server.message(first)
     scores = host.evaluate(first, down, wire_ids, SPLITS)
     host.release()
@@ -99,8 +99,8 @@ def personalised(
 
 
 def _check_ids(federation: Federation, roster: Roster, returning: bool) -> None:
-    known = {str(id) for id in roster.ids}
-    old = [id for id in federation.ids if str(id) in known]
+    run_ids = {str(client_id) for client_id in roster.ids}
+    old = [client_id for client_id in federation.ids if str(client_id) in run_ids]
     if old and not returning:
         raise SettingError(
             f"clients: {old[0]!r} took part in the run (as did {len(old) - 1} others); new clients "
@@ -123,20 +123,24 @@ def _check_data(federation: Federation, data: dict[str, Any]) -> None:
             f"data: their classes are called {theirs or 'by their numbers'}, those of the run "
             f"{labels or 'by their numbers'}; they must be the same, in the same order"
         )
-    made = None if federation.preparation is None else federation.preparation.as_dict()
+    own_preparation = None if federation.preparation is None else federation.preparation.as_dict()
     prepared = data.get("preparation")
-    if made is not None and prepared is not None and _statistics(made) != _statistics(prepared):
+    if (
+        own_preparation is not None
+        and prepared is not None
+        and _statistics(own_preparation) != _statistics(prepared)
+    ):
         raise SettingError(
             "data: these rows were prepared (encoded, scaled) in a way of their own; prepare them "
             "as the training data were: Federation.from_frame(..., preparation=result.preparation, "
             "class_names=result.class_names)"
         )
-    if (made is None) != (prepared is None):
+    if (own_preparation is None) != (prepared is None):
         raise SettingError(
             "data: the run was trained on "
             + ("a table" if prepared is not None else "arrays")
             + ", and these are "
-            + ("not from one" if made is None else "from a table")
+            + ("not from one" if own_preparation is None else "from a table")
             + "; prepare them alike: Federation.from_frame(..., preparation=result.preparation, "
             "class_names=result.class_names)"
         )
@@ -155,7 +159,7 @@ def _figures(
 ) -> SeedRecord:
     """The record of the new clients."""
     ids = new.roster.ids
-    spent = gradients + scores["test"].gradients
+    total_gradients = gradients + scores["test"].gradients
     columns: dict[str, list[Any]] = {
         "client": list(ids),
         "held_out": [False] * len(ids),
@@ -168,21 +172,21 @@ def _figures(
         columns[f"{split}_loss"] = loss.tolist()
         for name, measured in scores[split].metrics.items():
             columns[f"{split}_{name}"] = measured.each().tolist()
-    sent = {
+    traffic = {
         "bytes_up": 0,
         "bytes_down": len(new.down),
         "values_up": 0,
         "values_down": new.contract.down.values,
     }
-    columns |= {name: [number] * len(ids) for name, number in sent.items()}
+    columns |= {name: [number] * len(ids) for name, number in traffic.items()}
     columns["gradients"] = gradients.tolist()
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return SeedRecord(
         seed,
         rounds=new.rounds,
         stopped="personalised",
-        final={split: summarise(found) for split, found in scores.items()},
+        final={split: summarise(split_scores) for split, split_scores in scores.items()},
         clients=rows,
-        sent={name: len(ids) * number for name, number in sent.items()},
-        gradients_per_client=float(spent.double().mean()),
+        sent={name: len(ids) * number for name, number in traffic.items()},
+        gradients_per_client=float(total_gradients.double().mean()),
     )

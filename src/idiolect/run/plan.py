@@ -77,11 +77,11 @@ class Plan:
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
         # refuse a bad one now, not under the first seed
         models.make(name, shape, outputs, **self.model_options)
-        given = build(Initial, self.task_options, "task")
+        initial = build(Initial, self.task_options, "task")
         return Task(
             partial(models.make, name, shape, outputs, **self.model_options),
             loss,
-            **given.as_dict(),
+            **initial.as_dict(),
         )
 
 
@@ -109,12 +109,12 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
     >>> row_spec("fedavg:steps=3,channel=qsgd(levels=4),sample=5")
     ('fedavg', {'steps': '3'}, {'channel': 'qsgd(levels=4)', 'sample': '5'})
     """
-    name, given = method_spec(text)
+    name, options = method_spec(text)
     cls, _ = METHODS.find(name)
     theirs = {f.name for f in fields(cls)} | {PRESET}
     runs = {f.name for f in fields(Settings)}
     common = set(with_role(Settings, COMPARISON))
-    for key in given:
+    for key in options:
         if key not in theirs | runs:
             raise nearest(key, theirs | (runs - common), f"setting of {name}")
         if key in common and key not in theirs:
@@ -123,8 +123,8 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
                 f"{key}: it is not accepted for {name} alone; "
                 f"it belongs to the whole comparison: --{flag}"
             )
-    own = {k: v for k, v in given.items() if k not in theirs}
-    return name, {k: v for k, v in given.items() if k in theirs}, own
+    own = {k: v for k, v in options.items() if k not in theirs}
+    return name, {k: v for k, v in options.items() if k in theirs}, own
 
 
 AnyMethod = Method | type[Method] | str
@@ -136,74 +136,74 @@ _FEDERATION = (
 )
 
 
-def read_method(given: Any) -> Method:
+def read_method(method: Any) -> Method:
     """A method from an object, a class (its defaults) or a text.
 
     >>> import idiolect as il
     >>> read_method("lp-proj:p=1,lam=0.5").lam, read_method(il.Ditto) == il.Ditto()
     (0.5, True)
     """
-    if isinstance(given, Method):
-        return given
-    if isinstance(given, str):
-        name, fields = method_spec(given)
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, str):
+        name, fields = method_spec(method)
         return make_method(name, **fields)
-    if isinstance(given, type) and issubclass(given, Method):
-        return given()
+    if isinstance(method, type) and issubclass(method, Method):
+        return method()
     hint = ""
-    if _is_model(given) or isinstance(given, Federation):
+    if _is_model(method) or isinstance(method, Federation):
         hint = "; the order is (method, task, federation)"
     raise SettingError(
-        f"method: {_kind(given)} is not accepted; a method such as idiolect.Ditto(), "
+        f"method: {_kind(method)} is not accepted; a method such as idiolect.Ditto(), "
         f"or a text like 'ditto' or 'lp-proj:p=1,lam=0.1'{hint}"
     )
 
 
-def read_task(given: Any, federation: Any) -> tuple[Task, str]:
+def read_task(task: Any, federation: Any) -> tuple[Task, str]:
     """A task from what was given as one; and how its loss was chosen, "" where it was given.
 
     A module, a class of modules or a function that makes one gets its loss from the data:
     cross_entropy for classes, mse for real targets.
     """
-    if isinstance(given, Federation) or isinstance(federation, Task | nn.Module):
+    if isinstance(task, Federation) or isinstance(federation, Task | nn.Module):
         raise SettingError(
             "task: a federation stands in its place; the order is (method, task, federation)"
-            if isinstance(given, Federation)
+            if isinstance(task, Federation)
             else f"federation: {_kind(federation)} stands in its place; "
             "the order is (method, task, federation)"
         )
     read_federation(federation)
-    if isinstance(given, Task):
-        return given, ""
-    if isinstance(given, type) and issubclass(given, Task):
+    if isinstance(task, Task):
+        return task, ""
+    if isinstance(task, type) and issubclass(task, Task):
         raise SettingError(
             "task: the class Task is not accepted; an object: idiolect.Task(module, loss)"
         )
-    if isinstance(given, Method) or not _is_model(given):
+    if isinstance(task, Method) or not _is_model(task):
         raise SettingError(
-            f"task: {_kind(given)} is not accepted; a torch.nn.Module, a class or function that "
+            f"task: {_kind(task)} is not accepted; a torch.nn.Module, a class or function that "
             "makes one, or idiolect.Task(module, loss)"
         )
-    if not isinstance(given, nn.Module):
-        _refuse_arguments(given)
+    if not isinstance(task, nn.Module):
+        _refuse_arguments(task)
     loss = "cross_entropy" if federation.classes else "mse"
     reason = f"the data have {federation.classes} classes"
     if not federation.classes:
         reason = "the targets are real numbers"
-    return Task(given, loss), f"loss: {loss}, as {reason}; idiolect.Task(module, loss) has another"
+    return Task(task, loss), f"loss: {loss}, as {reason}; idiolect.Task(module, loss) has another"
 
 
-def read_federation(given: Any) -> Federation:
+def read_federation(federation: Any) -> Federation:
     """The federation, if it is one."""
-    if isinstance(given, Federation):
-        return given
-    raise SettingError(f"federation: {_kind(given)} is not accepted; {_FEDERATION}")
+    if isinstance(federation, Federation):
+        return federation
+    raise SettingError(f"federation: {_kind(federation)} is not accepted; {_FEDERATION}")
 
 
-def _is_model(given: Any) -> bool:
-    if isinstance(given, type):
-        return issubclass(given, nn.Module)
-    return isinstance(given, nn.Module | Task) or callable(given)
+def _is_model(argument: Any) -> bool:
+    if isinstance(argument, type):
+        return issubclass(argument, nn.Module)
+    return isinstance(argument, nn.Module | Task) or callable(argument)
 
 
 def _refuse_arguments(make: Callable[..., Any]) -> None:
@@ -222,13 +222,13 @@ def _refuse_arguments(make: Callable[..., Any]) -> None:
         )
 
 
-def _kind(given: Any) -> str:
+def _kind(argument: Any) -> str:
     """What was given, in a few words."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    if isinstance(given, str):
-        return f"the text {given[:80]!r}"
-    return f"an object of type {type(given).__name__}"
+    if isinstance(argument, type):
+        return f"the class {argument.__name__}"
+    if isinstance(argument, str):
+        return f"the text {argument[:80]!r}"
+    return f"an object of type {type(argument).__name__}"
 
 
 FLOWER = "flower"
@@ -253,10 +253,10 @@ def deploy_command(method: Method, settings: Settings, plan: Plan | None = None)
 --rounds 50'
     """
     name = name_of(method)
-    known = name in METHODS
+    is_registered = name in METHODS
     kind = type(method)
-    words = ["--method", name if known else f"{kind.__module__}:{kind.__qualname__}"]
-    by_default = make_method(name) if known else kind()
+    words = ["--method", name if is_registered else f"{kind.__module__}:{kind.__qualname__}"]
+    by_default = make_method(name) if is_registered else kind()
     words += _flags(method.as_dict(), by_default.as_dict())
     usual = Settings().as_dict()
     words += _flags({**settings.as_dict(), "engine": usual["engine"]}, usual)
@@ -275,9 +275,9 @@ def deploy_command(method: Method, settings: Settings, plan: Plan | None = None)
 
 def _flags(values: dict[str, Any], by_default: dict[str, Any]) -> list[str]:
     """A flag for each value that is not the default."""
-    found = []
+    flags = []
     for name, value in values.items():
         if name not in by_default or value != by_default[name]:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            found += [f"--{name.replace('_', '-')}", text]
-    return found
+            flags += [f"--{name.replace('_', '-')}", text]
+    return flags

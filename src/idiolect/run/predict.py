@@ -31,8 +31,8 @@ class Prediction:
     classes: tuple[Any, ...] = ()  # the label of each column of probabilities
 
     def __len__(self) -> int:
-        found = self.values if self.labels is None else self.labels
-        return 0 if found is None else len(found)
+        answers = self.values if self.labels is None else self.labels
+        return 0 if answers is None else len(answers)
 
     def to_pandas(self) -> Any:
         """A data frame: label and a column per class, or value (value 0, ... where several)."""
@@ -87,8 +87,8 @@ def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, An
     return _in_words(outputs, task.criterion, data)
 
 
-def _outputs(models: Models, id: Id, inputs: Tree) -> Tensor:
-    module = models.module(id)
+def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
+    module = models.module(client_id)
     device = models.task.device
     pieces = []
     try:
@@ -138,14 +138,14 @@ def _array(labels: tuple[Any, ...]) -> np.ndarray:
 # -- what the data of the run say ------------------------------------------------------------------
 def labels_of(data: dict[str, Any]) -> tuple[Any, ...]:
     """The user's label of each class, from a record; SettingError where they cannot be that."""
-    given = data.get("class_names", [])
+    labels = data.get("class_names", [])
     try:
-        expect(given, list[bool | int | float | str], "class_names")
-        if given and len(given) != data.get("classes"):
+        expect(labels, list[bool | int | float | str], "class_names")
+        if labels and len(labels) != data.get("classes"):
             raise ValueError("class_names and classes are not as many")
     except ValueError as error:
         raise SettingError(f"record: data.{error}") from None
-    return tuple(given)
+    return tuple(labels)
 
 
 def preparation_of(data: dict[str, Any]) -> Preparation | None:
@@ -204,34 +204,34 @@ def _inputs(rows: Any, owners: Id | list[Id], data: dict[str, Any], dtype: torch
         if preparation is not None:
             return torch.from_numpy(preparation.apply(rows, clients=owners)).to(dtype)
         rows = rows.to_numpy()
-    known = data.get("inputs") or []
-    whole = [isinstance(entry, list) and "int" in str(entry[:1]) for entry in known]
-    made = _as_tensors(rows)
-    if known and len(leaves(made)) == len(known):
-        entries = iter(known)
-        made = map_tree(lambda t: _as_pictures(t, next(entries)), made)
-    tensors = leaves(made)
-    if known and len(tensors) == len(known):
+    input_forms = data.get("inputs") or []
+    whole = [isinstance(entry, list) and "int" in str(entry[:1]) for entry in input_forms]
+    inputs = _as_tensors(rows)
+    if input_forms and len(leaves(inputs)) == len(input_forms):
+        entries = iter(input_forms)
+        inputs = map_tree(lambda t: _as_pictures(t, next(entries)), inputs)
+    tensors = leaves(inputs)
+    if input_forms and len(tensors) == len(input_forms):
         kinds = iter(whole)
-        made = map_tree(lambda t: t.long() if next(kinds) else t.to(dtype), made)
-        shapes: list[Sequence[int]] = [entry[1] for entry in known]
+        inputs = map_tree(lambda t: t.long() if next(kinds) else t.to(dtype), inputs)
+        shapes: list[Sequence[int]] = [entry[1] for entry in input_forms]
         for t, shape in zip(tensors, shapes, strict=True):
             if t.dim() == len(shape) and list(t.shape) == list(shape):
                 raise SettingError(
                     f"rows: shape {tuple(t.shape)} is that of one row; several are expected, "
                     "such as rows[None]"
                 )
-    if not len(first(made)):
+    if not len(first(inputs)):
         raise SettingError("rows: there are none; at least one is needed")
-    return made
+    return inputs
 
 
 def _as_pictures(t: Tensor, trained_on: Any) -> Tensor:
     """Pictures as the training data were read: bytes scaled, channels first."""
-    given = (str(t.dtype), list(t.shape[1:]))
-    if given == tuple(trained_on) or "float" not in str(trained_on[0]) or t.dim() < 3:
+    form = (str(t.dtype), list(t.shape[1:]))
+    if form == tuple(trained_on) or "float" not in str(trained_on[0]) or t.dim() < 3:
         return t
-    channels = "auto" if given[1] != trained_on[1] else "first"
+    channels = "auto" if form[1] != trained_on[1] else "first"
     change = plan_pixels(t, "rows", True, channels)
     return t if change is None else change(t)
 

@@ -90,9 +90,9 @@ class Record:
     @property
     def figure(self) -> str:
         """The figure that this run is about: the chosen metric, accuracy, or the loss."""
-        chosen = self.settings.get("metric")
-        if chosen:
-            return str(chosen)
+        metric = self.settings.get("metric")
+        if metric:
+            return str(metric)
         tested = [s.final["test"] for s in self.seeds]
         unknown = all(math.isnan(f["accuracy"]) and not math.isnan(f["loss"]) for f in tested)
         return "loss" if tested and unknown else "accuracy"
@@ -159,10 +159,10 @@ class Record:
         try:
             expect_fields(saved, _hints(cls), _OPTIONAL)
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
-            given = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
-            for number, seed in enumerate(given):
+            seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
+            for number, seed in enumerate(seed_rows):
                 expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{number}]")
-            record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in given]})
+            record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -226,8 +226,8 @@ def _read_arrays(record: Record, path: Path) -> None:
         with safe_open(path, framework="np") as file:
             for s in record.seeds:
                 shape = [len(s.history), len(s.clients)] if s.history else [0, 0]
-                found = file.get_slice(f"seed-{s.seed}")
-                if found.get_dtype() != "F32" or found.get_shape() != shape:
+                part = file.get_slice(f"seed-{s.seed}")
+                if part.get_dtype() != "F32" or part.get_shape() != shape:
                     raise ValueError(f"seed-{s.seed} is not float32 of shape {shape}")
                 s.by_client = file.get_tensor(f"seed-{s.seed}")
     except (OSError, ValueError, SafetensorError) as error:

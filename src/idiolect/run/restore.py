@@ -39,10 +39,10 @@ def restore(
     A CheckpointError names any that this session cannot have saved.
     """
     most = session.most_bytes(settings.rounds)
-    found = checkpoint.load(folder, bound_of(identity, session), settings.rounds, most, warn)
-    with refusing(found):
-        session.load(found, settings)
-    return found
+    newest = checkpoint.load(folder, bound_of(identity, session), settings.rounds, most, warn)
+    with refusing(newest):
+        session.load(newest, settings)
+    return newest
 
 
 class refusing:

@@ -167,8 +167,8 @@ class Result:
         refused, unless as `returning` ones, who start from scratch.
         """
         session = self._session(seed, best)
-        chosen = self.record.settings["held_out_rounds"] if rounds is None else rounds
-        new, record = personalised(session, self.record, federation, chosen, returning)
+        own_rounds = self.record.settings["held_out_rounds"] if rounds is None else rounds
+        new, record = personalised(session, self.record, federation, own_rounds, returning)
         return Personalised(record, new)
 
     @property
@@ -199,17 +199,17 @@ class Result:
         index: dict[str, str] = {}
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
-        for wire_id, id in enumerate(models.roster.ids):
-            weights = task.tensors_of(models.personal(id).cpu())
+        for wire_id, client_id in enumerate(models.roster.ids):
+            weights = task.tensors_of(models.personal(client_id).cpu())
             weights = {**constants(task.module), **weights}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
-                everything |= {f"{id}/{n}": t for n, t in tensors.items()}
+                everything |= {f"{client_id}/{n}": t for n, t in tensors.items()}
                 continue
             path = target / f"client-{wire_id:06d}.safetensors"
             write_atomic(path, save_tensors(tensors))
             paths.append(path)
-            index[path.name] = str(id)
+            index[path.name] = str(client_id)
         if one_file:
             paths = [target / "clients.safetensors"]
             write_atomic(paths[0], save_tensors(everything))
@@ -243,10 +243,11 @@ class Result:
                 raise SettingError(_NO_MODELS)
             self._loaded = {(wanted, best): self._source(wanted, best)}
         session = self._loaded[wanted, best]
-        kept = session.rounds
-        if best and kept != self.record.seeds[seeds.index(wanted)].best["round"]:
+        session_round = session.rounds
+        if best and session_round != self.record.seeds[seeds.index(wanted)].best["round"]:
             raise SettingError(
-                f"best: the models of the best round are not there; those of round {kept} are"
+                "best: the models of the best round are not there; "
+                f"those of round {session_round} are"
             )
         return session
 
@@ -332,8 +333,8 @@ class Result:
         parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
         bound = bound_of(self.identity(), session)
         place = folder.checkpoints(s.seed, best=True)
-        round = session.rounds
-        checkpoint.save(place, bound, round, states, facts, parts)
+        round_number = session.rounds
+        checkpoint.save(place, bound, round_number, states, facts, parts)
 
     def __repr__(self) -> str:
         figures = self.over_seeds("accuracy")
@@ -399,8 +400,8 @@ def _id(roster: Roster, client: Id | None, position: int | None) -> Id:
 def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> pandas.DataFrame:
     """A table as a data frame."""
     if table not in tables:
-        known = ", ".join(map(repr, tables))
-        raise SettingError(f"table: {table!r} is not accepted; one of {known}")
+        names = ", ".join(map(repr, tables))
+        raise SettingError(f"table: {table!r} is not accepted; one of {names}")
     try:
         import pandas
     except ImportError:

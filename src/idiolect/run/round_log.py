@@ -99,8 +99,8 @@ class Journal:
     def save(self) -> dict[str, Mark]:
         """How far the files have grown, all of it on the disk; OSError where it is full."""
         marks = {name: file.sync() for name, file in self.files.items()}
-        kept = ("ledger", "accuracy", *(["delays"] if marks.get("delays", Mark()).size else []))
-        return {name: marks[name] for name in kept if name in marks}
+        names = ("ledger", "accuracy", *(["delays"] if marks.get("delays", Mark()).size else []))
+        return {name: marks[name] for name in names if name in marks}
 
     def load(self, saved: dict[str, Any], evaluated: int) -> None:
         """Return to the state of a checkpoint after `evaluated` evaluated rounds.
@@ -221,9 +221,9 @@ class GrowingFile:
             os.ftruncate(handle, self._written)
         while self._waiting:
             os.lseek(handle, self._written, os.SEEK_SET)
-            left = memoryview(self._waiting[0])
-            while left:
-                left = left[os.write(handle, left) :]
+            rest = memoryview(self._waiting[0])
+            while rest:
+                rest = rest[os.write(handle, rest) :]
             self._written += len(self._waiting[0])
             del self._waiting[0]
 
@@ -236,10 +236,10 @@ class GrowingFile:
 
     def back_to(self, mark: Mark) -> bool:
         """Whether the file begins with what was marked; if so, that alone is its content now."""
-        found = Mark()
+        content_mark = Mark()
         for piece in self._pieces(mark.size):
-            found = found.and_then(piece)
-        if found != mark:
+            content_mark = content_mark.and_then(piece)
+        if content_mark != mark:
             return False
         longer = self._handle >= 0 and os.fstat(self._handle).st_size > mark.size
         if longer and self.path is not None:

@@ -72,26 +72,30 @@ def run(
     >>> result.summary()["values"]
     {'up': 2440, 'down': 2440}
     """
-    made = read_method(method)
+    method_object = read_method(method)
     whole, note = read_task(task, federation)
-    chosen = build(Settings, dict(settings), "run")
-    refuse_without_sites(made, chosen)
-    if not chosen.carrier.loads_data:
+    run_settings = build(Settings, dict(settings), "run")
+    refuse_without_sites(method_object, run_settings)
+    if not run_settings.carrier.loads_data:
         federation = with_samples(federation)
-    check(made, whole, federation, chosen)
-    check_stops(chosen, federation)
+    check(method_object, whole, federation, run_settings)
+    check_stops(run_settings, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
-    identity = identity_of(made, whole, federation, chosen, origin, start)
-    runner = Runner(made, whole, federation, chosen, identity, start or {}, callbacks, note)
-    with run_progress(progress, name_of(made), chosen.seed, chosen.seeds, chosen.rounds) as report:
+    identity = identity_of(method_object, whole, federation, run_settings, origin, start)
+    runner = Runner(
+        method_object, whole, federation, run_settings, identity, start or {}, callbacks, note
+    )
+    with run_progress(
+        progress, name_of(method_object), run_settings.seed, run_settings.seeds, run_settings.rounds
+    ) as report:
         runner.progress = report
         if directory is None:
-            with torch_threads(chosen.threads):
+            with torch_threads(run_settings.threads):
                 return runner.run(None, resume=False)
         with RunDirectory(directory, fresh=not resume) as folder:
-            threads = chosen.threads
+            threads = run_settings.threads
             folder.clear()
             if resume:
                 identity = runner.continued(folder, warn if resume == "force" else None)

@@ -96,18 +96,18 @@ class Schedule:
     curves: tuple[tuple[str, tuple[Form, ...]], ...] = ()  # field -> forms, multiplied
 
     @classmethod
-    def parse(cls, given: str | Schedule) -> Schedule:
+    def parse(cls, value: str | Schedule) -> Schedule:
         """A schedule from its text."""
-        if isinstance(given, Schedule):
-            return given
+        if isinstance(value, Schedule):
+            return value
         curves: dict[str, tuple[Form, ...]] = {}
         # a sign before a digit belongs to a number
-        for part in re.split(r"\s*[+,]\s*(?=[A-Za-z_])", str(given).strip()):
+        for part in re.split(r"\s*[+,]\s*(?=[A-Za-z_])", str(value).strip()):
             name, equals, text = part.rpartition("=")
             name = name.strip() if equals else RATES
             forms = tuple(_form(word.strip()) for word in text.split("*"))
             if not name or name in curves or not all(form.sound() for form in forms):
-                raise SettingError(f"schedule: {given!r} is not accepted; {ACCEPTED}")
+                raise SettingError(f"schedule: {value!r} is not accepted; {ACCEPTED}")
             curves[name] = forms
         constant = (Form("constant"),)
         return cls(tuple((n, forms) for n, forms in curves.items() if forms != constant))

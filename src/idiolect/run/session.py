@@ -165,9 +165,9 @@ class Session:
             scratch=scratch,
         )
         if federation.preparation is not None and not self.started:
-            sent = torch.tensor(federation.preparation.bytes_of(federation.ids))
+            bytes_up = torch.tensor(federation.preparation.bytes_of(federation.ids))
             down = federation.preparation.bytes_down
-            self.server.prepared(torch.arange(federation.clients), sent, down)
+            self.server.prepared(torch.arange(federation.clients), bytes_up, down)
         self.classes = federation.classes
         self.metrics = host_settings.metrics
         host_settings = replace(
@@ -254,40 +254,40 @@ class Session:
         states = {"server": tensors, **({"engine": under_way} if under_way else {})}
         return states, {"server": server, **({"engine": facts} if facts else {})}
 
-    def load(self, found: Checkpoint, settings: Settings) -> None:
+    def load(self, checkpoint: Checkpoint, settings: Settings) -> None:
         """As it was saved, hosts from their folders; ValueError for what was not saved by this."""
-        facts = check_object(found.facts.get("server"))
+        facts = check_object(checkpoint.facts.get("server"))
         personalised = facts.pop("held_out_personalised", None)
         if not isinstance(personalised, bool):
             raise ValueError("server: 'held_out_personalised' is true or false")
         server = self.server
         enrolled = len(server.roster)
-        tensors = found.read("server", lambda shapes: self._check(shapes, facts))
+        tensors = checkpoint.read("server", lambda shapes: self._check(shapes, facts))
         start = tensors.pop("start.x0", None)
         server.load(tensors, facts)
-        done = self.engine.versions(found.round)
-        if server.version != done or len(server.roster) != enrolled:
+        version = self.engine.versions(checkpoint.round)
+        if server.version != version or len(server.roster) != enrolled:
             raise ValueError("server: another round or other clients than the checkpoint is of")
-        self._load_engine(found)
+        self._load_engine(checkpoint)
         task = self.contract.task
         if start is not None:
             task.begin_at(start)
         self.held_out_personalised = personalised
         # work that is under way may be of the newest version
-        newest = torch.full((enrolled,), done + settings.asynchronous)
+        newest = torch.full((enrolled,), version + settings.asynchronous)
         newest[self.people.held_out] += settings.held_out_rounds * personalised
         for number, host in enumerate(self.hosts):
-            host.load(found.path / host_folder(number), newest[host.wire_ids])
+            host.load(checkpoint.path / host_folder(number), newest[host.wire_ids])
 
-    def _load_engine(self, found: Checkpoint) -> None:
+    def _load_engine(self, checkpoint: Checkpoint) -> None:
         """What was under way."""
-        under_way = check_object(found.facts.get("engine", {}))
+        under_way = check_object(checkpoint.facts.get("engine", {}))
         tensors: State = {}
         if under_way and self.engine.most_bytes():
-            tensors = found.read("engine", lambda shapes: self.engine.check(shapes, under_way))
+            tensors = checkpoint.read("engine", lambda shapes: self.engine.check(shapes, under_way))
         else:
             self.engine.check({}, under_way)
-        self.engine.load(tensors, under_way, found.round)
+        self.engine.load(tensors, under_way, checkpoint.round)
 
     def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
         """Refuse what this session cannot have saved of the server's side."""
@@ -337,9 +337,9 @@ def build_engine(
     return Arrivals(server, group, arrivals, pace, settings.delays)
 
 
-def concurrency(method: Method, s: Settings, eligible: int, heard: int) -> int:
+def concurrency(method: Method, s: Settings, eligible: int, clients_heard: int) -> int:
     """How many clients are at work at any time."""
-    return s.concurrency or (eligible if method.traits.trains == "everyone" else heard)
+    return s.concurrency or (eligible if method.traits.trains == "everyone" else clients_heard)
 
 
 def starts_in_checkpoint(task: Task) -> bool:
@@ -351,10 +351,12 @@ def starts_in_checkpoint(task: Task) -> bool:
     module = task.model
     if not isinstance(module, nn.Module):
         return False
-    known = task.statistics.layout.names if task.statistics else ()
+    statistic_names = task.statistics.layout.names if task.statistics else ()
     counters = "num_batches_tracked"  # of BatchNorm: no prediction depends on it
     buffers = [n for n, _ in module.named_buffers() if not n.endswith(counters)]
-    return all(p.requires_grad for p in module.parameters()) and set(buffers) <= set(known)
+    return all(p.requires_grad for p in module.parameters()) and set(buffers) <= set(
+        statistic_names
+    )
 
 
 def host_folder(number: int) -> str:
@@ -384,19 +386,19 @@ def _shares(
     honest = everyone[~torch.isin(everyone, people.malicious)]
     shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
-    found: list[Share] = []
+    host_shares: list[Share] = []
     for share in shares:
         wire_ids = torch.from_numpy(share)
         kind = WatchedHost if observer else Host
         options: dict[str, Any] = {"observer": observer} if observer else {}
-        found.append(Share(kind, contract, federation, wire_ids, host_settings, options))
+        host_shares.append(Share(kind, contract, federation, wire_ids, host_settings, options))
     if attack is not None:
         wire_ids = people.malicious
         options = {"attack": attack, "observer": observer}
-        found.append(
+        host_shares.append(
             Share(MaliciousHost, contract, federation, wire_ids, host_settings, options, attack)
         )
-    return found
+    return host_shares
 
 
 def _bytes(t: Tensor) -> bytes:

@@ -50,16 +50,16 @@ _HONEST = "the advice is about honest clients; see docs/attacks.md"
 ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
 
 
-def parse_target(given: Any) -> float | None:
+def parse_target(value: Any) -> float | None:
     """A number, from text too; None or "" for none."""
-    if given is None or given == "":
+    if value is None or value == "":
         return None
     try:
-        if not isinstance(given, bool) and math.isfinite(float(given)):
-            return float(given)
+        if not isinstance(value, bool) and math.isfinite(float(value)):
+            return float(value)
     except (TypeError, ValueError):
         pass
-    raise SettingError(f"target_value must be a number, or '' for no target, got {given!r}")
+    raise SettingError(f"target_value must be a number, or '' for no target, got {value!r}")
 
 
 @dataclass(frozen=True)

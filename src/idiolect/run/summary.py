@@ -196,7 +196,7 @@ class Summary:
         """The inverse of `as_dict`, of a run with one seed."""
         metrics = saved.get("metrics", {})
         names = ("accuracy", "loss", *metrics)
-        known = {*_KEYS, *GROUPS}
+        summary_keys = {*_KEYS, *GROUPS}
         test = _figures({**saved, **metrics}, names)
         test |= {f"{name}_undefined": m["clients_undefined"] for name, m in metrics.items()}
         late, valid = saved["best_after_20"], saved.get("best_by_validation")
@@ -248,7 +248,7 @@ class Summary:
             metrics={n: {k: v for k, v in m.items() if k not in facts} for n, m in metrics.items()},
             metric=saved.get("metric", ""),
             heard=saved.get("heard", {}),
-            notes={k: v for k, v in saved.items() if k not in known},
+            notes={k: v for k, v in saved.items() if k not in summary_keys},
             seeds=(seed,),
         )
 

@@ -59,18 +59,19 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     eligible = len(People.of(federation, bare, s.seed).eligible)
     if not eligible:
         raise SettingError("data: no client has a training sample (those held out do not count)")
-    heard = s.sampled(eligible, method.traits.hears_all)
-    if s.quorum > heard and not s.asynchronous:
+    clients_heard = s.sampled(eligible, method.traits.hears_all)
+    if s.quorum > clients_heard and not s.asynchronous:
         raise SettingError(
-            f"quorum: {s.quorum} is not accepted; at most the {heard} clients heard per round"
+            f"quorum: {s.quorum} is not accepted; "
+            f"at most the {clients_heard} clients heard per round"
         )
     if not s.asynchronous:
-        s.rule.check(heard)
+        s.rule.check(clients_heard)
     s.malicious_among(eligible)
     bound = task.under(s.numerics(s.seed))
     link = Link.fit(s.channel, method, bound)
     if s.asynchronous:
-        check_asynchronous(method, bound, link, s, eligible, heard)
+        check_asynchronous(method, bound, link, s, eligible, clients_heard)
     for warning in link.check():
         warn(warning)
     if link.aggregate_stage is not None and not method.traits.linear:
@@ -78,7 +79,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
             "channel: this method's server step is not linear in the messages, "
             "and the channel decodes their sum only"
         )
-    _check_memory(method, bound, s, heard)
+    _check_memory(method, bound, s, clients_heard)
     if isinstance(federation, LazyFederation):  # where its samples are they were tried already
         return
     check_model(bound, federation, s.batch, s.batching)
@@ -109,10 +110,10 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
 
 def check_schedule(method: Method, task: Task, s: Settings) -> None:
     """Refuse curves for fields that there are not, or that may not change between rounds."""
-    known = (*scalable(type(method)), "batch", "server_lr")
+    names = (*scalable(type(method)), "batch", "server_lr")
     for name in s.schedule.fields:
-        if name not in known:
-            raise nearest(name, known, f"schedule: {name_of(method)} setting")
+        if name not in names:
+            raise nearest(name, names, f"schedule: {name_of(method)} setting")
         if getattr(method, name, 1) == 0:
             raise SettingError(
                 f"schedule: {name!r} is not accepted; it is 0, and stays 0 whatever the factor; "
@@ -166,10 +167,10 @@ def numbers_fit(dtype: str) -> Iterator[None]:
         ) from None
 
 
-def _check_memory(method: Method, task: Task, s: Settings, heard: int) -> None:
+def _check_memory(method: Method, task: Task, s: Settings, clients_heard: int) -> None:
     """Say it where a round's messages exceed the memory and cannot be summed as they arrive."""
     plan = StreamingPlan.of(
-        Contract(method, task, s.channel, 0), s.rule, heard, int(s.memory * 2**30)
+        Contract(method, task, s.channel, 0), s.rule, clients_heard, int(s.memory * 2**30)
     )
     if not plan.reason:
         return
@@ -192,7 +193,7 @@ def physical_memory() -> float:
 
 
 def check_asynchronous(
-    method: Method, task: Task, link: Link, s: Settings, eligible: int, heard: int
+    method: Method, task: Task, link: Link, s: Settings, eligible: int, clients_heard: int
 ) -> None:
     """Refuse what makes no sense when messages are used one by one."""
     if reason := why_not(method, task):
@@ -221,7 +222,7 @@ def check_asynchronous(
             f"quorum: {s.quorum} is not accepted; at most the {s.buffer} messages of a step "
             "(buffer)"
         )
-    busy = concurrency(method, s, eligible, heard)
+    busy = concurrency(method, s, eligible, clients_heard)
     if busy > eligible:
         raise SettingError(
             f"concurrency: {busy} is not accepted; at most the {eligible} clients that can take "
@@ -234,7 +235,7 @@ def check_asynchronous(
         )
 
 
-def timing(method: Method, s: Settings, eligible: int, heard: int) -> dict[str, Any]:
+def timing(method: Method, s: Settings, eligible: int, clients_heard: int) -> dict[str, Any]:
     """What a reader of the result should know of its clock and of its rounds."""
     clock = (
         "seconds" if s.carrier.remote else f"simulated, {delays_text(s.delays or ConstantDelay())}"
@@ -243,13 +244,14 @@ def timing(method: Method, s: Settings, eligible: int, heard: int) -> dict[str, 
         return {
             "text": f"time is {clock}; a round takes as long as the slowest client that it hears"
         }
-    busy = concurrency(method, s, eligible, heard)
+    busy = concurrency(method, s, eligible, clients_heard)
     steps = "each message" if s.buffer == 1 else f"{s.buffer} messages"
     weight = staleness_text(s.staleness)
     return {
         "concurrency": busy,
-        "text": f"asynchronous: a round is {heard:,} arrivals; {busy:,} clients at work at any "
-        f"time; a step of the server for {steps}, weight by staleness {weight}; time is {clock}",
+        "text": f"asynchronous: a round is {clients_heard:,} arrivals; {busy:,} clients at work "
+        f"at any time; a step of the server for {steps}, weight by staleness {weight}; "
+        f"time is {clock}",
     }
 
 
@@ -325,12 +327,12 @@ def _extremes(inputs: Tree) -> list[int]:
 
     A mapped embedding would read past its table without a word.
     """
-    found: list[int] = []
+    positions: list[int] = []
     for t in leaves(inputs):
         if not t.is_floating_point() and t.dtype != torch.bool and t.numel():
             flat = t.flatten(1) if t.dim() > 1 else t.unsqueeze(1)
-            found += [int(flat.amax(1).argmax()), int(flat.amin(1).argmin())]
-    return sorted(set(found))
+            positions += [int(flat.amax(1).argmax()), int(flat.amin(1).argmin())]
+    return sorted(set(positions))
 
 
 def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
@@ -348,11 +350,11 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
             f"there are {classes} classes and {logits(out).shape[-1]} outputs"
         )
     if isinstance(loss, Squared):
-        found = logits(out)
-        if shaped_as(found, targets).shape != targets.shape:
+        outputs = logits(out)
+        if shaped_as(outputs, targets).shape != targets.shape:
             wanted = tuple(targets.shape[1:]) or "one"
             raise SettingError(
-                f"model: {tuple(found.shape[1:])} outputs for {wanted} target; "
+                f"model: {tuple(outputs.shape[1:])} outputs for {wanted} target; "
                 f"{loss.name!r} needs as many"
             )
     try:
@@ -366,9 +368,9 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
 
 
 def _check_classes(loss: CrossEntropy, classes: int, out: Tensor, targets: Tensor) -> None:
-    found = classes_last(out, targets, loss.second)
-    outputs = out.shape[-1] if found is None else found.shape[-1]
-    if found is not None and outputs < classes:
+    class_scores = classes_last(out, targets, loss.second)
+    outputs = out.shape[-1] if class_scores is None else class_scores.shape[-1]
+    if class_scores is not None and outputs < classes:
         raise SettingError(
             f"targets: class {classes - 1} lies outside the model's {outputs} outputs"
         )
@@ -386,10 +388,10 @@ def _check_training(
             _run(module, two)
     except Exception as error:
         raise SettingError(f"model: it fails in training mode: {_first_line(error)}") from None
-    known = task.statistics.layout.names if task.statistics else ()
+    statistic_names = task.statistics.layout.names if task.statistics else ()
     for name, buffer in module.named_buffers():
         same = name in before and torch.equal(buffer, before[name])
-        if not same and name not in known:
+        if not same and name not in statistic_names:
             raise SettingError(
                 f"model: its forward changes the buffer {name!r}, of which every client needs its "
                 f"own; say so with idiolect.Task(..., buffers={name!r})"
