@@ -39,10 +39,10 @@ class Figure:
     @classmethod
     def of(cls, values: Sequence[float | None], digits: int = 4) -> Figure:
         """The mean over seeds with the 95 % interval; a ★ if a run has none."""
-        known = [v for v in values if v is not None and math.isfinite(v)]
-        if not known or len(known) < len(values):
+        numbers = [v for v in values if v is not None and math.isfinite(v)]
+        if not numbers or len(numbers) < len(values):
             return cls(None, None, digits, True)
-        return cls(sum(known) / len(known), interval(known), digits, True)
+        return cls(sum(numbers) / len(numbers), interval(numbers), digits, True)
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -101,21 +101,21 @@ def _mark(cell: Cell, column: Sequence[Cell]) -> str:
         return NOT_RUN
     if apart(cell.paper, cell.ours) == 0 and not cell.stand_in:
         return AGREES
-    kept = total = 0
+    agreements = total = 0
     for other in column:
         if other is cell or other.paper is None or other.ours is None:
             continue
         side = apart(cell.paper, other.paper)
         if side:
             total += 1
-            kept += side * apart(cell.ours, other.ours) >= 0
-    return ORDER if total and kept >= KEPT * total else DIFFERS
+            agreements += side * apart(cell.ours, other.ours) >= 0
+    return ORDER if total and agreements >= KEPT * total else DIFFERS
 
 
 def counts(marks: Sequence[str]) -> dict[str, int]:
     """How many cells have each mark."""
-    found = Counter(marks)
-    return {mark: found[mark] for mark in MARKS}
+    tally = Counter(marks)
+    return {mark: tally[mark] for mark in MARKS}
 
 
 def tables(
@@ -125,12 +125,12 @@ def tables(
 
     `more` has columns of ours alone, by title and row.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    by_title: dict[str, dict[str, dict[str, Any]]] = {}
     for cell, mark in zip(cells, marks, strict=True):
-        row = found.setdefault(cell.table, {}).setdefault(cell.row, {"method": cell.row})
+        row = by_title.setdefault(cell.table, {}).setdefault(cell.row, {"method": cell.row})
         row[f"{cell.column}: paper"] = "–" if cell.paper is None else str(cell.paper)
         ours = "–" if cell.ours is None else str(cell.ours)
         row[f"{cell.column}: here"] = f"{ours} {MARKS.get(mark, '')}".rstrip()
     for (title, name), own in more.items():
-        found[title][name].update(own)
-    return {title: list(rows.values()) for title, rows in found.items()}
+        by_title[title][name].update(own)
+    return {title: list(rows.values()) for title, rows in by_title.items()}

@@ -69,11 +69,11 @@ def _mark(axis: Any, values: Sequence[float], places: Sequence[float] = ()) -> N
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set_minor_formatter(NullFormatter())
-    known = [value for value in values if value > 0]
+    positives = [value for value in values if value > 0]
     if 0 < len(places) <= FEW:
         axis.set_ticks(places, [f"{place:g}" for place in places])
         axis.set_ticks([], minor=True)
-    elif known and max(known) < WIDE * min(known):
+    elif positives and max(positives) < WIDE * min(positives):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
@@ -86,19 +86,19 @@ def _shared(panels: Sequence[Panel]) -> bool:
         for place, line in enumerate(panel.lines)
         if line.label
     ]
-    known = {label: style for one in styles for label, style in one.items()}
-    same = all(one.items() <= known.items() for one in styles)
-    return MANY < len(known) == max(len(panel.lines) for panel in panels) and same
+    style_by_label = {label: style for one in styles for label, style in one.items()}
+    same = all(one.items() <= style_by_label.items() for one in styles)
+    return MANY < len(style_by_label) == max(len(panel.lines) for panel in panels) and same
 
 
 def _legend(figure: Any, columns: int) -> None:
     """One for all panels, below them: the same label has the same style in all of them."""
-    known: dict[str, Any] = {}
+    handle_by_label: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
-        known |= dict(zip(labels, handles, strict=True))
+        handle_by_label |= dict(zip(labels, handles, strict=True))
     place = {"loc": "outside lower center", "ncols": 2 * columns, "fontsize": 8, "frameon": False}
-    figure.legend(known.values(), known.keys(), **place)
+    figure.legend(handle_by_label.values(), handle_by_label.keys(), **place)
 
 
 def _panel(axes: Any, panel: Panel, legend: bool = True) -> None:

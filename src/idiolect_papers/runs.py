@@ -56,7 +56,7 @@ class Runs:
         """
         if not settings:
             return {}
-        done = sweep_settings(
+        sweep = sweep_settings(
             list(settings.values()),
             stock,
             seeds,
@@ -65,19 +65,19 @@ class Runs:
             watch=job_progress,
             keep=keep,
         )
-        if done.failed:
-            trial, why = next(iter(done.failed.items()))
+        if sweep.failed:
+            trial, why = next(iter(sweep.failed.items()))
             raise SettingError(
-                f"{len(done.failed)} of {len(done.failed) + len(done.summaries)} runs failed; the "
-                f"same command tries them again. The first, {trial.describe()}: {why}"
+                f"{len(sweep.failed)} of {len(sweep.failed) + len(sweep.summaries)} runs failed; "
+                f"the same command tries them again. The first, {trial.describe()}: {why}"
             )
-        found: dict[Setting, list[Summary]] = {setting: [] for setting in settings.values()}
-        for trial, summary in done.summaries.items():
-            found[trial.setting].append(summary)
-        for setting, summaries in found.items():
+        by_setting: dict[Setting, list[Summary]] = {setting: [] for setting in settings.values()}
+        for trial, summary in sweep.summaries.items():
+            by_setting[trial.setting].append(summary)
+        for setting, summaries in by_setting.items():
             if not summaries:
                 raise ValueError(f"{setting.label}: the same setting stands there twice")
-        return {key: found[setting] for key, setting in settings.items()}
+        return {key: by_setting[setting] for key, setting in settings.items()}
 
     def chosen(
         self, candidates: Mapping[str, Sequence[Setting]], stock: Stock, seed: int
@@ -90,11 +90,18 @@ class Runs:
         first = {row: several[0] for row, several in candidates.items()}
         if not rivals:
             return first, 0.0
-        given = {replace(s, name=row): s for row, several in rivals.items() for s in several}
-        found = search(
-            list(given), stock, [seed], jobs=self.jobs, directory=self.directory, watch=job_progress
+        originals = {replace(s, name=row): s for row, several in rivals.items() for s in several}
+        search_result = search(
+            list(originals),
+            stock,
+            [seed],
+            jobs=self.jobs,
+            directory=self.directory,
+            watch=job_progress,
         )
-        return first | {row: given[found.best(row)] for row in rivals}, found.cost.cpu_seconds
+        return first | {
+            row: originals[search_result.best(row)] for row in rivals
+        }, search_result.cost.cpu_seconds
 
 
 @contextmanager

@@ -77,10 +77,10 @@ class Exponents:
     of_total: Estimate
 
 
-def exponents(found: Mapping[tuple[int, int], Sequence[float]]) -> Exponents | None:
+def exponents(crossings: Mapping[tuple[int, int], Sequence[float]]) -> Exponents | None:
     """From R_cross by (m, n) and seed; None where a place has no crossing."""
-    places = list(found)
-    R = np.array([found[place] for place in places])  # [places, seeds]
+    places = list(crossings)
+    R = np.array([crossings[place] for place in places])  # [places, seeds]
     if len(places) < 3 or not np.isfinite(R).all():
         return None
     m = np.log([p[0] for p in places])

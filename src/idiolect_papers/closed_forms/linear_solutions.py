@@ -12,8 +12,8 @@ Shapes: H[N, d, d], ŵ[..., N, d] (leading axes: draws of the noise), P[m, d], s
 In the example the first coordinate is tied, (b ŵ_k + λ w) / (b + λ); the others are the client's.
 
 >>> H = 2.0 * torch.eye(3).expand(2, 3, 3)
->>> found = torch.tensor([[0.0, 0.0, 0.0], [6.0, 6.0, 6.0]])
->>> w, x = lpproj(H, found, lam=1.0, P=torch.eye(3)[:1])
+>>> local_models = torch.tensor([[0.0, 0.0, 0.0], [6.0, 6.0, 6.0]])
+>>> w, x = lpproj(H, local_models, lam=1.0, P=torch.eye(3)[:1])
 >>> w.tolist(), x.tolist()
 ([3.0], [[1.0, 0.0, 0.0], [5.0, 6.0, 6.0]])
 """
@@ -43,26 +43,26 @@ def weighted_mean(A: Tensor, rows: Tensor) -> Tensor:  # A[N, m, m], rows[..., N
     return _apply(torch.linalg.inv(A.sum(-3)), _apply(A, rows).sum(-2))
 
 
-def fedavg(H: Tensor, found: Tensor) -> Tensor:
+def fedavg(H: Tensor, local_models: Tensor) -> Tensor:
     """w minimises the mean of the clients' losses; the mean of the ŵ_k if all H_k are equal."""
-    return weighted_mean(H, found)
+    return weighted_mean(H, local_models)
 
 
-def pfedme(H: Tensor, found: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+def pfedme(H: Tensor, local_models: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     """(w, x): lp-proj-2 with P = I."""
-    return lpproj(H, found, lam, torch.eye(H.shape[-1], dtype=H.dtype))
+    return lpproj(H, local_models, lam, torch.eye(H.shape[-1], dtype=H.dtype))
 
 
-def ditto(H: Tensor, found: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+def ditto(H: Tensor, local_models: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     """(w, x): FedAvg's model, and personal models tied to it."""
-    w = fedavg(H, found)
-    return w, tied(H, found, lam, torch.eye(H.shape[-1], dtype=H.dtype), w.unsqueeze(-2))
+    w = fedavg(H, local_models)
+    return w, tied(H, local_models, lam, torch.eye(H.shape[-1], dtype=H.dtype), w.unsqueeze(-2))
 
 
-def lpproj(H: Tensor, found: Tensor, lam: float, P: Tensor) -> tuple[Tensor, Tensor]:
+def lpproj(H: Tensor, local_models: Tensor, lam: float, P: Tensor) -> tuple[Tensor, Tensor]:
     """(w, x): the minimiser of the bi-level objective (1) with p = 2, and personal models."""
-    w = weighted_mean(envelope(H, lam, P), found @ P.T)
-    return w, tied(H, found, lam, P, w.unsqueeze(-2))
+    w = weighted_mean(envelope(H, lam, P), local_models @ P.T)
+    return w, tied(H, local_models, lam, P, w.unsqueeze(-2))
 
 
 def envelope(H: Tensor, lam: float, P: Tensor) -> Tensor:  # -> A[N, m, m]
@@ -74,22 +74,22 @@ def envelope(H: Tensor, lam: float, P: Tensor) -> Tensor:  # -> A[N, m, m]
 
 
 def tied(
-    H: Tensor, found: Tensor, lam: float, P: Tensor, w: Tensor
+    H: Tensor, local_models: Tensor, lam: float, P: Tensor, w: Tensor
 ) -> Tensor:  # w[..., N or 1, m] -> x[..., N, d]
     """x_k(w) = argmin f_k(x) + λ/2 ||w - P x||^2 = (H_k + λ P^T P)^-1 (H_k ŵ_k + λ P^T w)."""
-    return _apply(torch.linalg.inv(H + lam * P.T @ P), _apply(H, found) + lam * w @ P)
+    return _apply(torch.linalg.inv(H + lam * P.T @ P), _apply(H, local_models) + lam * w @ P)
 
 
-def fedavg_after_many_rounds(H: Tensor, found: Tensor, lr: float, steps: int) -> Tensor:
+def fedavg_after_many_rounds(H: Tensor, local_models: Tensor, lr: float, steps: int) -> Tensor:
     """Where FedAvg with `steps` full-batch steps per round converges to.
 
     The minimiser for one step or equal H_k, else a point beside it.
     """
-    return weighted_mean(_gone(lr * H, steps), found)
+    return weighted_mean(_gone(lr * H, steps), local_models)
 
 
 def lpproj_after_many_rounds(
-    H: Tensor, found: Tensor, lam: float, P: Tensor, lr: float, alternations: int
+    H: Tensor, local_models: Tensor, lam: float, P: Tensor, lr: float, alternations: int
 ) -> tuple[Tensor, Tensor]:
     """(w, x) that Algorithm 1 converges to, with R `alternations` of step size `lr` (η).
 
@@ -100,10 +100,10 @@ def lpproj_after_many_rounds(
     client's own copy of w before its last step: to w for R = 1, and it tends to ŵ_k as R grows.
     """
     A = lr * lam * envelope(H, lam, P)
-    target = found @ P.T
+    target = local_models @ P.T
     w = weighted_mean(_gone(A, alternations), target)
     copy = w.unsqueeze(-2) + _apply(_gone(A, alternations - 1), target - w.unsqueeze(-2))
-    return w, tied(H, found, lam, P, copy)
+    return w, tied(H, local_models, lam, P, copy)
 
 
 def _gone(A: Tensor, steps: int) -> Tensor:

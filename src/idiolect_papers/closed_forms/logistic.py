@@ -53,8 +53,8 @@ def points(s: Logistic, fresh: int = 200_000, seed: int = 0) -> Tensor:  # -> fl
     if s.design == "signs" and 2**d <= MOST_POINTS:
         bits = torch.arange(2**d).unsqueeze(1) >> torch.arange(d) & 1
         return s.bound * (2.0 * bits.double() - 1)
-    made = torch.Generator().manual_seed(seed)
-    drawn = 2 * torch.rand(fresh, d, generator=made, dtype=torch.float64) - 1
+    generator = torch.Generator().manual_seed(seed)
+    drawn = 2 * torch.rand(fresh, d, generator=generator, dtype=torch.float64) - 1
     return s.bound * (drawn.sign() if s.design == "signs" else drawn)
 
 

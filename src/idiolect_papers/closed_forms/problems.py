@@ -171,8 +171,10 @@ class Robust(Knobs):
     def P(self) -> Tensor:  # [m, d]
         """Of seed 0, as lp-proj makes it with projection "orthogonal"."""
         spec = projections.Spec("orthogonal", self.dim)
-        made = projections.make_projection(spec, (0, self.d), 0, torch.float64, torch.device("cpu"))
-        return made.down(torch.eye(self.d, dtype=torch.float64)).T
+        projection = projections.make_projection(
+            spec, (0, self.d), 0, torch.float64, torch.device("cpu")
+        )
+        return projection.down(torch.eye(self.d, dtype=torch.float64)).T
 
     @cached_property
     def data(self) -> tuple[Tensor, Tensor]:

@@ -141,8 +141,10 @@ class Problem:
 
     def at(self, positions: Sequence[int] | Tensor) -> Problem:
         """The problem of some of the clients alone, such as the honest ones."""
-        chosen = torch.as_tensor(positions)
-        return Problem(self.T[chosen], self.W[chosen], self.t[chosen], self.phi[chosen])
+        client_index = torch.as_tensor(positions)
+        return Problem(
+            self.T[client_index], self.W[client_index], self.t[client_index], self.phi[client_index]
+        )
 
     # -- as a method sees it ---------------------------------------------------------------------
     def task(self) -> QuadraticTask:

@@ -50,74 +50,77 @@ def page(
 ) -> Page:
     """Run what is missing, and draw the panels of a figure."""
     cases = [c for c in CASES if (c.data, c.clients) == (data, clients)]
-    found = outcome(folder, scale, size, cases, jobs)
-    words = too_few(found, found.cases)
+    results = outcome(folder, scale, size, cases, jobs)
+    words = too_few(results, results.cases)
     early = f" Left out of what is compared: {words}." if words else ""
-    left = [str(c) for c in cases if c not in found.cases]
+    missing_cases = [str(c) for c in cases if c not in results.cases]
     return Page(
         f"feddeper-figure{number}",
         f"FedDeper, Figure {number}: training loss by rounds ({data}, n = {clients})",
         scale=size.said,
         printed=PRINTED,
         chosen=CHOSEN + f" {MEASURED}",
-        claims=_claims(found, clients),
-        opening=OPENING + (f" Not run at this scale: {'; '.join(left)}." if left else "") + early,
-        tables={f"{case}:": _rows(found, case) for case in found.cases},
+        claims=_claims(results, clients),
+        opening=OPENING
+        + (f" Not run at this scale: {'; '.join(missing_cases)}." if missing_cases else "")
+        + early,
+        tables={f"{case}:": _rows(results, case) for case in results.cases},
         pictures={
             f"Training loss of the global model, {data}, n = {clients}": [
-                _panel(found, case) for case in found.cases
+                _panel(results, case) for case in results.cases
             ]
         },
         figures={
             str(case): {
-                m: {"round": found.rounds(case, m), LOSS: found.curve(case, m, LOSS)}
+                m: {"round": results.rounds(case, m), LOSS: results.curve(case, m, LOSS)}
                 for m in methods(clients)
             }
-            for case in found.cases
+            for case in results.cases
         },
-        seconds=found.seconds,
+        seconds=results.seconds,
     )
 
 
-def _panel(found: Outcome, case: Case) -> Panel:
+def _panel(results: Outcome, case: Case) -> Panel:
     lines = [
-        Line(m, found.rounds(case, m), found.curve(case, m, LOSS)) for m in methods(case.clients)
+        Line(m, results.rounds(case, m), results.curve(case, m, LOSS))
+        for m in methods(case.clients)
     ]
     values = [y for line in lines for y in line.y if math.isfinite(y)]
     log = "y" if max(values) > WIDE * min(values) else ""
     return Panel(f"{case.model}, m = {case.heard}", "rounds", "training loss", lines, log)
 
 
-def _rows(found: Outcome, case: Case) -> list[Row]:
-    target = reachable(found, case)
+def _rows(results: Outcome, case: Case) -> list[Row]:
+    target = reachable(results, case)
     rows = []
     for m in methods(case.clients):
-        loss = found.curve(case, m, LOSS)
+        loss = results.curve(case, m, LOSS)
         rows.append(
             {
                 "method": m,
                 "training loss at the end": loss[-1],
                 "lowest": min(loss),
-                f"rounds to {target:.3g}": first_below(found, case, m, target),
+                f"rounds to {target:.3g}": first_below(results, case, m, target),
                 "mean rise between two evaluations": rises(loss),
-                "MB sent": sum(found.summaries[case, m][0]["bytes"].values()) / 1e6,
+                "MB sent": sum(results.summaries[case, m][0]["bytes"].values()) / 1e6,
             }
         )
     return rows
 
 
 # -- what the paper says --------------------------------------------------------------------------
-def _claims(found: Outcome, clients: int) -> list[Claim]:
-    if not found.learnt:
+def _claims(results: Outcome, clients: int) -> list[Claim]:
+    if not results.learnt:
         return []
-    return _moderate(found) if clients == 10 else _massive(found)
+    return _moderate(results) if clients == 10 else _massive(results)
 
 
-def _lowest(found: Outcome) -> Claim:
+def _lowest(results: Outcome) -> Claim:
     shares = []
-    for case in found.learnt:
-        ours = found.curve(case, "Deper", LOSS)
-        others = [found.curve(case, m, LOSS) for m in BASELINES]
+    for case in results.learnt:
+        ours = results.curve(case, "Deper", LOSS)
+        others = [results.curve(case, m, LOSS) for m in BASELINES]
         lowest = sum(a <= min(b) for a, *b in zip(ours, *others, strict=True))
         shares.append((case, lowest, len(ours)))
     return counted(
@@ -126,48 +129,48 @@ def _lowest(found: Outcome) -> Claim:
         _listed((c, f"lowest in {k} of {n} evaluated rounds") for c, k, n in shares),
         sum(k > 0.75 * n for _, k, n in shares),
         len(shares),
-        _reason(found),
+        _reason(results),
     )
 
 
-def _moderate(found: Outcome) -> list[Claim]:
+def _moderate(results: Outcome) -> list[Claim]:
     """Figure 4: many of the clients are heard."""
-    ratios = [(c, _last(found, c, "Deper") / _last(found, c, "SCAF")) for c in found.learnt]
-    sent = [
-        sum(found.summaries[c, "Deper"][0]["bytes"].values())
-        / sum(found.summaries[c, "SCAF"][0]["bytes"].values())
-        for c in found.learnt
+    ratios = [(c, _last(results, c, "Deper") / _last(results, c, "SCAF")) for c in results.learnt]
+    byte_ratios = [
+        sum(results.summaries[c, "Deper"][0]["bytes"].values())
+        / sum(results.summaries[c, "SCAF"][0]["bytes"].values())
+        for c in results.learnt
     ]
     return [
-        _lowest(found),
+        _lowest(results),
         counted(
             "FedDeper performs equally well as SCAFFOLD, and slightly better in one of four panels",
             _listed((c, f"{r:.2f} times SCAFFOLD's loss") for c, r in ratios),
             sum(r <= 1 + NEAR for _, r in ratios),
             len(ratios),
-            _reason(found),
+            _reason(results),
         ),
         counted(
             "with only half of SCAFFOLD's communication",
-            f"{min(sent):.3f} to {max(sent):.3f} of its bytes",
-            sum(abs(s - 0.5) < 0.01 for s in sent),
-            len(sent),
+            f"{min(byte_ratios):.3f} to {max(byte_ratios):.3f} of its bytes",
+            sum(abs(s - 0.5) < 0.01 for s in byte_ratios),
+            len(byte_ratios),
         ),
     ]
 
 
-def _massive(found: Outcome) -> list[Claim]:
+def _massive(results: Outcome) -> list[Claim]:
     """Figures 5 and 6: few of the clients are heard."""
     faster, stable = [], []
-    for case in found.learnt:
-        target = reachable(found, case)
-        needed = {m: first_below(found, case, m, target) for m in ("Deper", *BASELINES)}
+    for case in results.learnt:
+        target = reachable(results, case)
+        needed = {m: first_below(results, case, m, target) for m in ("Deper", *BASELINES)}
         best = min(needed[m] or math.inf for m in BASELINES)
         faster.append((case, (needed["Deper"] or math.inf) <= best, needed))
-        rise = {m: rises(found.curve(case, m, LOSS)) for m in ("Deper", "SCAF")}
+        rise = {m: rises(results.curve(case, m, LOSS)) for m in ("Deper", "SCAF")}
         stable.append((case, rise["Deper"] < rise["SCAF"], rise))
     return [
-        _lowest(found),
+        _lowest(results),
         counted(
             "FedDeper converges faster than all baselines",
             "rounds to the lowest loss that all methods reach: "
@@ -177,7 +180,7 @@ def _massive(found: Outcome) -> list[Claim]:
             ),
             sum(ok for _, ok, _ in faster),
             len(faster),
-            _reason(found),
+            _reason(results),
         ),
         counted(
             "and is much stabler than SCAFFOLD",
@@ -185,20 +188,20 @@ def _massive(found: Outcome) -> list[Claim]:
             + _listed((c, f"{r['Deper']:.3g} against {r['SCAF']:.3g}") for c, _, r in stable),
             sum(ok for _, ok, _ in stable),
             len(stable),
-            _reason(found),
+            _reason(results),
         ),
     ]
 
 
-def _reason(found: Outcome) -> str:
+def _reason(results: Outcome) -> str:
     """Why something differs: FedDeper diverges, or it is not found."""
     turned = {}
-    for case in found.learnt:
-        loss = found.curve(case, "Deper", LOSS)
+    for case in results.learnt:
+        loss = results.curve(case, "Deper", LOSS)
         if not loss[-1] < DIVERGED * min(loss):
-            turned[case] = found.rounds(case, "Deper")[loss.index(min(loss))]
+            turned[case] = results.rounds(case, "Deper")[loss.index(min(loss))]
     if not turned:
-        return why(found, found.learnt)
+        return why(results, results.learnt)
     return (
         "with the published ϱ FedDeper's loss rises again ("
         + _listed((c, f"after round {k}") for c, k in turned.items())
@@ -207,15 +210,15 @@ def _reason(found: Outcome) -> str:
 
 
 # -- figures --------------------------------------------------------------------------------------
-def reachable(found: Outcome, case: Case) -> float:
+def reachable(results: Outcome, case: Case) -> float:
     """A loss that every method reaches: the highest of the lowest ones."""
-    lowest = [min(found.curve(case, m, LOSS)) for m in methods(case.clients)]
+    lowest = [min(results.curve(case, m, LOSS)) for m in methods(case.clients)]
     return max((x for x in lowest if math.isfinite(x)), default=math.nan)
 
 
-def first_below(found: Outcome, case: Case, method: str, target: float) -> int | None:
+def first_below(results: Outcome, case: Case, method: str, target: float) -> int | None:
     """The first evaluated round with a loss as low as this."""
-    pairs = zip(found.rounds(case, method), found.curve(case, method, LOSS), strict=True)
+    pairs = zip(results.rounds(case, method), results.curve(case, method, LOSS), strict=True)
     return next((k for k, loss in pairs if loss <= target), None)
 
 
@@ -225,8 +228,8 @@ def rises(loss: Sequence[float]) -> float:
     return sum(ups) / len(ups) if ups else 0.0
 
 
-def _last(found: Outcome, case: Case, method: str) -> float:
-    return found.curve(case, method, LOSS)[-1]
+def _last(results: Outcome, case: Case, method: str) -> float:
+    return results.curve(case, method, LOSS)[-1]
 
 
 def _listed(of_cases: Iterable[tuple[Case, str]]) -> str:

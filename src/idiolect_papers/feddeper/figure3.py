@@ -78,9 +78,9 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     points = dict.fromkeys(p for panel in panels.values() for p in panel.values())
     settings = {p: p.setting(size.data) for p in points}
     runs = Runs(directory(folder, scale), jobs)
-    found = runs(settings, size.data.stock({CASE: 0}), range(size.seeds), KEEP)
-    loss = {p: _mean(summaries, "train_loss") for p, summaries in found.items()}
-    hits = {p: _mean(summaries, "test_accuracy") for p, summaries in found.items()}
+    by_point = runs(settings, size.data.stock({CASE: 0}), range(size.seeds), KEEP)
+    loss = {p: _mean(summaries, "train_loss") for p, summaries in by_point.items()}
+    hits = {p: _mean(summaries, "test_accuracy") for p, summaries in by_point.items()}
     losses = {name: {x: loss[p] for x, p in panel.items()} for name, panel in panels.items()}
     return Page(
         NAME,
@@ -106,7 +106,7 @@ def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
             ]
         },
         figures={name: {f"{x:g}": y for x, y in curve.items()} for name, curve in losses.items()},
-        seconds=sum(s["cpu_seconds"] for summaries in found.values() for s in summaries),
+        seconds=sum(s["cpu_seconds"] for summaries in by_point.values() for s in summaries),
     )
 
 

@@ -22,66 +22,66 @@ def write(folder: Path, scale: str) -> list[Path]:
 
 def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     """Run what is missing, and draw the two panels."""
-    found = outcome(folder, scale, size, [c for c in CASES if c.of_figure7], jobs)
+    results = outcome(folder, scale, size, [c for c in CASES if c.of_figure7], jobs)
     return Page(
         NAME,
         "FedDeper, Figure 7: personal models (MNIST)",
         scale=size.said,
         printed=PRINTED,
         chosen=f"{CHOSEN} {MEASURED}",
-        claims=_claims(found),
+        claims=_claims(results),
         opening=OPENING,
-        tables={f"{case}, accuracy at the end:": _rows(found, case) for case in found.cases},
+        tables={f"{case}, accuracy at the end:": _rows(results, case) for case in results.cases},
         pictures={
             "Accuracy of global models (GM) and personal models (PM) by rounds": [
-                _panel(found, case) for case in found.cases
+                _panel(results, case) for case in results.cases
             ]
         },
         figures={
             str(case): {
                 m: {
-                    "round": found.rounds(case, m),
-                    "global": found.curve(case, m, ACCURACY),
-                    "personal": found.own_curve(case, m),
+                    "round": results.rounds(case, m),
+                    "global": results.curve(case, m, ACCURACY),
+                    "personal": results.own_curve(case, m),
                 }
                 for m in SHOWN
             }
-            for case in found.cases
+            for case in results.cases
         },
-        seconds=found.seconds,
+        seconds=results.seconds,
     )
 
 
-def _panel(found: Outcome, case: Case) -> Panel:
+def _panel(results: Outcome, case: Case) -> Panel:
     lines = []
     for number, m in enumerate(SHOWN):
-        rounds = found.rounds(case, m)
-        lines.append(Line(f"{m}, PM", rounds, found.own_curve(case, m), style=number))
-        gm = found.curve(case, m, ACCURACY)
+        rounds = results.rounds(case, m)
+        lines.append(Line(f"{m}, PM", rounds, results.own_curve(case, m), style=number))
+        gm = results.curve(case, m, ACCURACY)
         lines.append(Line(f"{m}, GM", rounds, gm, style=number, formula=True))
     return Panel(f"n = {case.clients}", "rounds", "test accuracy", lines)
 
 
-def _rows(found: Outcome, case: Case) -> list[Row]:
+def _rows(results: Outcome, case: Case) -> list[Row]:
     rows: list[Row] = [
         {
             "method": m,
-            "global model": found.curve(case, m, ACCURACY)[-1],
-            "personal models": found.own_curve(case, m)[-1],
+            "global model": results.curve(case, m, ACCURACY)[-1],
+            "personal models": results.own_curve(case, m)[-1],
         }
         for m in SHOWN
     ]
-    alone = found.own(case, LOCAL)
+    alone = results.own(case, LOCAL)
     share = None if alone is None or alone.mean is None else alone.mean / 100
     return [*rows, {"method": "Local, equal gradients", "personal models": share}]
 
 
-def _claims(found: Outcome) -> list[Claim]:
-    cases = found.cases
-    gm = {(c, m): found.curve(c, m, ACCURACY) for c in cases for m in SHOWN}
-    pm = {(c, m): found.own_curve(c, m) for c in cases for m in SHOWN}
+def _claims(results: Outcome) -> list[Claim]:
+    cases = results.cases
+    gm = {(c, m): results.curve(c, m, ACCURACY) for c in cases for m in SHOWN}
+    pm = {(c, m): results.own_curve(c, m) for c in cases for m in SHOWN}
     gaps = {c: pm[c, "Deper"][-1] - gm[c, "Deper"][-1] for c in cases}
-    reason = why(found, cases)
+    reason = why(results, cases)
     above = [(c, m) for c in cases for m in BASELINES if pm[c, m][-1] > gm[c, m][-1]]
     met = [c for c in cases if _crosses(pm[c, "Deper"], gm[c, "Deper"])]
 

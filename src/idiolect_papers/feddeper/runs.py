@@ -69,7 +69,7 @@ class Case:
         return (self.data, self.model, self.heard) == ("MNIST", "MLP", HEARD[0])
 
 
-CASES = tuple(Case(*column, heard) for heard in HEARD for column in COLUMNS)
+CASES = tuple(Case(*column, per_round) for per_round in HEARD for column in COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Size:
 
     def settings(self, cases: Mapping[Case, int]) -> dict[tuple[Case, str], Setting]:
         """Every method in every case, a smaller ϱ of many clients, and Local, equal gradients."""
-        found = {}
+        settings = {}
         for case, rounds in cases.items():
             every = max(1, rounds // self.points)
             for name, method in (methods(case.clients) | smaller(case.clients)).items():
@@ -117,12 +117,12 @@ class Size:
                 if case.of_figure7 and not isinstance(method, FedDeper):
                     # the local models of a round: the global one after τ steps at home
                     run |= {"finetune_steps": STEPS, "finetune_lr": LR}
-                found[case, name] = self._setting(case, method, run, name)
+                settings[case, name] = self._setting(case, method, run, name)
             alone: Options = {"batch": BATCH, "eval_every": 0}
             alone["rounds"] = rounds * case.heard // case.clients
             local = Local(lr=LR, steps=STEPS)  # all clients in every round
-            found[case, LOCAL] = self._setting(case, local, alone, LOCAL)
-        return found
+            settings[case, LOCAL] = self._setting(case, local, alone, LOCAL)
+        return settings
 
     def _setting(self, case: Case, method: Method, run: Options, name: str) -> Setting:
         return Setting(method, run, self.data_name(case), task_name(case), f"{name} ({case})", {})
@@ -215,19 +215,19 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        return sum(s["cpu_seconds"] for found in self.summaries.values() for s in found)
+        return sum(s["cpu_seconds"] for summaries in self.summaries.values() for s in summaries)
 
     def accuracy(self, case: Case, method: str) -> Figure | None:
         """Of the global model on the pooled test data, in per cent; None where it was not run."""
-        found = self.summaries.get((case, method))
-        if not found or "global_model" not in found[0]:
+        summaries = self.summaries.get((case, method))
+        if not summaries or "global_model" not in summaries[0]:
             return None
-        return _percent([s["global_model"]["accuracy"]["mean"] for s in found])
+        return _percent([s["global_model"]["accuracy"]["mean"] for s in summaries])
 
     def own(self, case: Case, method: str) -> Figure | None:
         """Of personal models on their clients' own test data."""
-        found = self.summaries.get((case, method))
-        return None if not found else _percent([s["accuracy"]["mean"] for s in found])
+        summaries = self.summaries.get((case, method))
+        return None if not summaries else _percent([s["accuracy"]["mean"] for s in summaries])
 
     def rounds(self, case: Case, method: str) -> list[int]:
         """The evaluated ones."""
@@ -280,55 +280,55 @@ def directory(folder: Path, scale: str) -> Path:
     return folder.parent / ".runs" / f"feddeper-{scale}"
 
 
-def why(found: Outcome, cases: Iterable[Case], of: Sequence[str] = ()) -> str:
+def why(results: Outcome, cases: Iterable[Case], of: Sequence[str] = ()) -> str:
     """The reason why something differs in these cases, as far as it is known; `of` some methods."""
     cases = list(cases)
-    rounds = " and ".join(sorted({found.fewer(c) for c in cases} - {""}))
+    rounds = " and ".join(sorted({results.fewer(c) for c in cases} - {""}))
     fled = [
         f"{m} diverges ({c})"
         for c in cases
         for m in of or methods(c.clients)
-        if diverges(found, c, m)
+        if diverges(results, c, m)
     ]
-    known = [*fled, *([f"{rounds} were run"] if rounds else [])]
-    return "; ".join(known if fled else ["not found", *known])
+    reasons = [*fled, *([f"{rounds} were run"] if rounds else [])]
+    return "; ".join(reasons if fled else ["not found", *reasons])
 
 
-def diverges(found: Outcome, case: Case, method: str) -> str:
+def diverges(results: Outcome, case: Case, method: str) -> str:
     """That a method's training loss ends far above that of a guess; "" where it does not."""
-    curve = found.curve(case, method, "train_loss")
+    curve = results.curve(case, method, "train_loss")
     if curve[-1] <= DIVERGED * math.log(CLASSES):
         return ""
-    rounds = found.rounds(case, method)
+    rounds = results.rounds(case, method)
     lowest = int(np.nanargmin(curve))
     text = (
         f"it diverges: its training loss is {curve[lowest]:.2f} in round {rounds[lowest]} and "
         f"{curve[-1]:,.0f} in round {rounds[-1]}"
     )
-    made = methods(case.clients)[method]
-    if not isinstance(made, FedDeper):
+    algorithm = methods(case.clients)[method]
+    if not isinstance(algorithm, FedDeper):
         return text
     waits = case.clients / case.heard
     text += (
         f". A client's own model waits {waits:.0f} rounds for its turn, and ϱ then pushes by how "
         "far the shared one has moved away from it: with steady movement by ϱτn/(mλ) = "
-        f"{made.rho * made.steps * waits / made.lam:.1f} times as much as it moves per round. The "
-        "likely reason, not a proof: the pull of the loss is not in this picture"
+        f"{algorithm.rho * algorithm.steps * waits / algorithm.lam:.1f} times as much as it moves "
+        "per round. The likely reason, not a proof: the pull of the loss is not in this picture"
     )
-    if (case, SMALLER) not in found.summaries:
+    if (case, SMALLER) not in results.summaries:
         return text
     return text + (
         f". With ϱ = {SMALLER_RHO}, the one other value tried, after this was seen, it ends at "
-        f"{found.accuracy(case, SMALLER)} %. The paper prints ϱ for Figure 7 alone"
+        f"{results.accuracy(case, SMALLER)} %. The paper prints ϱ for Figure 7 alone"
     )
 
 
-def too_few(found: Outcome, cases: Iterable[Case]) -> str:
+def too_few(results: Outcome, cases: Iterable[Case]) -> str:
     """That no method has learnt anything yet in some cases; "" where there is no such case."""
-    early = [c for c in cases if c not in found.learnt]
+    early = [c for c in cases if c not in results.learnt]
     return "; ".join(
-        f"{c}: after {found.fewer(c)} the lowest training loss is {found.lowest(c):.2f}, and that "
-        f"of a guess {math.log(CLASSES):.2f}: too few to compare methods"
+        f"{c}: after {results.fewer(c)} the lowest training loss is {results.lowest(c):.2f}, and "
+        f"that of a guess {math.log(CLASSES):.2f}: too few to compare methods"
         for c in early
     )
 

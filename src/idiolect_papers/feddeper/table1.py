@@ -57,32 +57,32 @@ def write(folder: Path, scale: str) -> list[Path]:
 
 def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
     """Run what is missing, and compare."""
-    found = outcome(folder, scale, size, CASES, jobs)
+    results = outcome(folder, scale, size, CASES, jobs)
     return Page(
         NAME,
         "FedDeper, Table 1: test accuracy of the global model",
         scale=size.said,
         printed=PRINTED,
         chosen=CHOSEN,
-        cells=_cells(found),
-        claims=_claims(found),
+        cells=_cells(results),
+        claims=_claims(results),
         opening=OPENING,
-        reasons=_reasons(found),
-        more=_more(found),
-        seconds=found.seconds,
+        reasons=_reasons(results),
+        more=_more(results),
+        seconds=results.seconds,
     )
 
 
-def _reasons(found: Outcome) -> dict[str, str]:
+def _reasons(results: Outcome) -> dict[str, str]:
     """Of a method that diverges, and of whole cases."""
     of_cases = {
-        f"{_title(c)}/{c.model}": too_few(found, [c]) or why(found, [c]) for c in found.cases
+        f"{_title(c)}/{c.model}": too_few(results, [c]) or why(results, [c]) for c in results.cases
     }
     of_cells = {
         f"{_title(c)}/{m}/{c.model}": words
-        for c in found.cases
+        for c in results.cases
         for m in methods(c.clients)
-        if (words := diverges(found, c, m))
+        if (words := diverges(results, c, m))
     }
     return of_cases | of_cells
 
@@ -91,32 +91,32 @@ def _title(case: Case) -> str:
     return f"{case.data}, n = {case.clients}, m = {case.heard}"
 
 
-def _cells(found: Outcome) -> list[Cell]:
+def _cells(results: Outcome) -> list[Cell]:
     published = read_published()
     cells = [
-        Cell(_title(c), m, c.model, Figure(paper, None, 2), found.accuracy(c, m))
+        Cell(_title(c), m, c.model, Figure(paper, None, 2), results.accuracy(c, m))
         for (c, m), paper in published.items()
     ]
     alone = [Cell(_title(c), r, c.model, None, None) for c in CASES for r in (LOCAL, MAJORITY)]
     slower = [
-        Cell(_title(c), m, c.model, None, found.accuracy(c, m))
+        Cell(_title(c), m, c.model, None, results.accuracy(c, m))
         for c in CASES
         for m in smaller(c.clients)
     ]
     return cells + slower + alone
 
 
-def _more(found: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
+def _more(results: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
     """What the paper does not have: personal models on their clients' own test data."""
     more: dict[tuple[str, str], dict[str, Any]] = {}
-    known: dict[str, Figure] = {}
-    for case in found.cases:
-        name = found.size.data_name(case)
-        if name not in known:
-            known[name] = Figure(100 * majority(found.stock.federation(name)), None, 2)
-        own: dict[str, Figure | None] = {MAJORITY: known[name]}
+    majorities: dict[str, Figure] = {}
+    for case in results.cases:
+        name = results.size.data_name(case)
+        if name not in majorities:
+            majorities[name] = Figure(100 * majority(results.stock.federation(name)), None, 2)
+        own: dict[str, Figure | None] = {MAJORITY: majorities[name]}
         with_own = ("Deper", "Deper*", *smaller(case.clients), LOCAL)
-        own |= {m: found.own(case, m) for m in with_own}
+        own |= {m: results.own(case, m) for m in with_own}
         for row, figure in own.items():
             cell = more.setdefault((_title(case), row), {})
             cell[f"{case.model}: own model, own data"] = str(figure)
@@ -133,15 +133,15 @@ def majority(federation: Federation) -> float:
     return hits / int(federation.sizes("test").sum())
 
 
-def _claims(found: Outcome) -> list[Claim]:
+def _claims(results: Outcome) -> list[Claim]:
     rows = {"FedDeper": "Deper", "FedDeper*": "Deper*"}
     best: dict[str, list[str]] = {name: [] for name in rows}
-    for case in found.learnt:
-        final = {m: _mean(found.accuracy(case, m)) for m in methods(case.clients)}
+    for case in results.learnt:
+        final = {m: _mean(results.accuracy(case, m)) for m in methods(case.clients)}
         for name, row in rows.items():
             if final[row] >= max(final[m] for m in BASELINES):
                 best[name].append(str(case))
-    many = len(found.learnt)
+    many = len(results.learnt)
     if not many:
         return []
     claims = [
@@ -151,14 +151,15 @@ def _claims(found: Outcome) -> list[Claim]:
             f"three baselines in {len(where)}" + (f": {'; '.join(where)}" if where else ""),
             len(where),
             many,
-            why(found, found.learnt, [rows[name]]),
+            why(results, results.learnt, [rows[name]]),
         )
         for name, where in best.items()
     ]
-    large = [c for c in found.learnt if (c.data, c.model) == ("CIFAR-10", "CNN")]
+    large = [c for c in results.learnt if (c.data, c.model) == ("CIFAR-10", "CNN")]
     if large:
         gaps = [
-            _mean(found.accuracy(c, "Deper")) - max(_mean(found.accuracy(c, m)) for m in BASELINES)
+            _mean(results.accuracy(c, "Deper"))
+            - max(_mean(results.accuracy(c, m)) for m in BASELINES)
             for c in large
         ]
         words = ", ".join(f"{g:+.2f}" for g in gaps)

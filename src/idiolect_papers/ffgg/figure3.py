@@ -89,7 +89,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
     engine = {"delays": job.delays} if job.delays else {}
     if job.mode != SYNC:
         engine["timing"] = "arrivals"
-    given: dict[str, Any] = {
+    run_settings: dict[str, Any] = {
         "rounds": job.rounds,
         "sample": len(problem.t),
         "batching": "full",
@@ -101,7 +101,7 @@ def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
         **engine,
         **settings,
     }
-    run(method, problem.task(), problem.federation(), **given)
+    run(method, problem.task(), problem.federation(), **run_settings)
     return {"norms": norms, "staleness": stale}
 
 
@@ -116,15 +116,15 @@ def order_of(problem: Problem, delays: str, arrivals: int, seed: int = 0) -> lis
     queue = [(float(d), m) for m, d in enumerate(drawn.draw(seed, keys, turns))]
     heapq.heapify(queue)
     began = [0] * M
-    found = []
+    order = []
     for r in range(arrivals):
         now, m = heapq.heappop(queue)
-        found.append((m, r - began[m]))
+        order.append((m, r - began[m]))
         turns[m] += 1
         began[m] = r + 1
         more = float(drawn.draw(seed, keys[[m]], turns[[m]])[0])
         heapq.heappush(queue, (now + more, m))
-    return found
+    return order
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class Affine:
     def of(cls, problem: Problem, tau: int, private_lr: float) -> Affine:
         values, vectors = torch.linalg.eigh(problem.W.mT @ problem.W)
         # w_τ - w* = (I - γ WᵀW)^τ (w_0 - w*)
-        left = vectors @ ((1 - private_lr * values) ** tau).diag_embed() @ vectors.mT
-        K = problem.T.mT @ problem.W @ left
+        contraction = vectors @ ((1 - private_lr * values) ** tau).diag_embed() @ vectors.mT
+        K = problem.T.mT @ problem.W @ contraction
         inverse = torch.linalg.pinv(problem.W)
         zero = torch.zeros(problem.T.shape[-1], dtype=torch.float64)
         best = (inverse @ problem.t.unsqueeze(-1)).squeeze(-1)  # w*(0)
@@ -208,37 +208,37 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
     began = time.perf_counter()
     size = size or Size()
     problem = size.drawn.draw()
-    chosen: dict[tuple[int, str], Steps] = {}
+    step_sizes: dict[tuple[int, str], Steps] = {}
     jobs: dict[tuple[int, str], Job] = {}
     for tau, rounds in zip(size.taus, size.rounds, strict=True):
         order = order_of(problem, size.delays, rounds * len(problem.t))
         for mode in MODES:
             steps = tuned(problem, tau, mode, rounds, order)
-            chosen[tau, mode] = steps
+            step_sizes[tau, mode] = steps
             delays = "" if mode == SYNC else size.delays
             jobs[tau, mode] = Job(size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays)
     results = finished(list(jobs.values()), folder, "ffgg-figure3", size.workers)
-    found = {key: results[job] for key, job in jobs.items()}
+    outcomes = {key: results[job] for key, job in jobs.items()}
     real = measured(problem, jobs[size.taus[1], SHARE], size) if size.real_rounds else {}
-    first = found[size.taus[0], SYNC]["norms"][0]
+    first = outcomes[size.taus[0], SYNC]["norms"][0]
     page = Page(
         name="ffgg-figure3",
         title="FFGG, Figure 3: asynchronous against synchronous",
         settings=words(size, bool(real)),
-        claims=claims(found, real, size),
+        claims=claims(outcomes, real, size),
         tables={
-            f"‖F(θ)‖ after so many updates of a client (at 0: {first:.4g})": rows(found, size),
+            f"‖F(θ)‖ after so many updates of a client (at 0: {first:.4g})": rows(outcomes, size),
             "Step sizes: the chosen factors of γ_θ and γ_w": [
                 {"τ": tau, "": mode, "γ_θ": s.lr, "factor": s.outer, "γ_w": s.private_lr}
                 | {"factor ": s.inner}
-                for (tau, mode), s in chosen.items()
+                for (tau, mode), s in step_sizes.items()
             ],
             "Staleness: steps of the server between start and arrival": stale_rows(
-                found, real, size
+                outcomes, real, size
             ),
         },
-        figures={f"τ = {tau}, {mode}": thin(one["norms"]) for (tau, mode), one in found.items()},
-        panels=[*norm_panels(found, size), *stale_panels(found, real, size)],
+        figures={f"τ = {tau}, {mode}": thin(one["norms"]) for (tau, mode), one in outcomes.items()},
+        panels=[*norm_panels(outcomes, size), *stale_panels(outcomes, real, size)],
         seconds=time.perf_counter() - began,
         order=13,
     )
@@ -256,7 +256,7 @@ def thin(values: Sequence[float]) -> list[float]:
     return [float(f"{values[i]:.4g}") for i in places]
 
 
-def norm_panels(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Panel]:
+def norm_panels(outcomes: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Panel]:
     M = size.drawn.clients
     panels = []
     for tau, rounds in zip(size.taus, size.rounds, strict=True):
@@ -264,7 +264,7 @@ def norm_panels(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> lis
             Line(
                 mode,
                 [M * float(x) for x in np.unique(np.linspace(0, rounds, POINTS).astype(int))],
-                thin(found[tau, mode]["norms"]),
+                thin(outcomes[tau, mode]["norms"]),
             )
             for mode in MODES
         ]
@@ -273,25 +273,25 @@ def norm_panels(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> lis
 
 
 def stale_panels(
-    found: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
+    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
 ) -> list[Panel]:
     """Delays, as the paper's second line has them: in steps of the server."""
     longest = max(size.taus, key=lambda tau: size.rounds[size.taus.index(tau)])
-    both = {"exponential, simulated": found[longest, SHARE]["staleness"]}
+    both = {"exponential, simulated": outcomes[longest, SHARE]["staleness"]}
     if real:
         both[REAL] = real["staleness"]
     panels = []
     for number, (name, stale) in enumerate(both.items()):
         every = max(1, len(stale) // 400)
-        kept = [max(stale[i : i + every]) for i in range(0, len(stale), every)]
+        peaks = [max(stale[i : i + every]) for i in range(0, len(stale), every)]
         across = [float(i) for i in range(0, len(stale), every)]
-        line = Line("", across, kept, style=3 + number)
+        line = Line("", across, peaks, style=3 + number)
         what = "staleness" if every == 1 else f"largest staleness of {every}"
         panels.append(Panel(f"delays: {name}", "arrival", what, [line]))
     return panels
 
 
-def rows(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Row]:
+def rows(outcomes: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Row]:
     M = size.drawn.clients
     marks = sorted({max(1, r * min(size.rounds) // 3) for r in (1, 2, 3)} | {max(size.rounds)})
     return [
@@ -300,14 +300,14 @@ def rows(found: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Row]:
             f"{M * r:,}": float(f"{one['norms'][r]:.3g}") if r < len(one["norms"]) else None
             for r in marks
         }
-        for (tau, mode), one in found.items()
+        for (tau, mode), one in outcomes.items()
     ]
 
 
 def stale_rows(
-    found: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
+    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
 ) -> list[Row]:
-    named = {size.delays: found[size.taus[0], SHARE]["staleness"]}
+    named = {size.delays: outcomes[size.taus[0], SHARE]["staleness"]}
     if real:
         named[REAL] = real["staleness"]
     return [
@@ -317,16 +317,16 @@ def stale_rows(
 
 
 def claims(
-    found: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
+    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
 ) -> list[Claim]:
     def end(tau: int, mode: str) -> float:
-        return float(found[tau, mode]["norms"][-1])
+        return float(outcomes[tau, mode]["norms"][-1])
 
     def best(tau: int) -> float:
         return min(end(tau, THEOREM), end(tau, SHARE))
 
     def at_half(tau: int, mode: str) -> float:
-        return float(found[tau, mode]["norms"][len(found[tau, mode]["norms"]) // 2])
+        return float(outcomes[tau, mode]["norms"][len(outcomes[tau, mode]["norms"]) // 2])
 
     slower = [best(tau) > end(tau, SYNC) for tau in size.taus]
     ahead = [
@@ -341,11 +341,11 @@ def claims(
     at = min(size.rounds)
 
     def gain(mode: str) -> float:
-        norms = [found[tau, mode]["norms"][at] for tau in (first, last)]
+        norms = [outcomes[tau, mode]["norms"][at] for tau in (first, last)]
         return float(norms[0] / norms[1])
 
     gains = {mode: gain(mode) for mode in MODES}
-    stale = max(found[size.taus[0], SHARE]["staleness"])
+    stale = max(outcomes[size.taus[0], SHARE]["staleness"])
     M = size.drawn.clients
     less = max(gains[THEOREM], gains[SHARE]) < gains[SYNC]
     return [

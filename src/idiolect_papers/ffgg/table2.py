@@ -156,8 +156,8 @@ class Pipelines(Work):
         for row, rates in self.rates:
             tried = {}
             for lr in rates:
-                found = self._row(row, lr, task, federation, begun[best])
-                tried[lr] = {"lr": lr, "start": shared["test"], **found}
+                figures = self._row(row, lr, task, federation, begun[best])
+                tried[lr] = {"lr": lr, "start": shared["test"], **figures}
             out["rows"][row] = max(tried.values(), key=lambda f: _number(f["valid"]))
         if not self.chooses:
             hits = federation.majority_hits("test").sum() / federation.class_counts("test").sum()
@@ -220,12 +220,12 @@ class Pipelines(Work):
 
     def _local(self, lr: float, task: Task, federation: Federation) -> dict[str, Any]:
         """As many passes over its data as a client makes on average in all three steps."""
-        spent = 0.0
+        mean_passes = 0.0
         for step, passes in ((1, 1), (2, 3)):  # Local FFGG: one pass alone, then two in turn
             own = self.case.settings(step)
-            heard = min(own["sample"], federation.clients) / federation.clients
-            spent += passes * own["rounds"] * heard
-        rounds = round(spent) + EPOCHS
+            client_share = min(own["sample"], federation.clients) / federation.clients
+            mean_passes += passes * own["rounds"] * client_share
+        rounds = round(mean_passes) + EPOCHS
         method = Local(lr=lr, epochs=1)
         plain = {"rounds": rounds, "batch": self.case.settings(1)["batch"]}
         result = self._run(f"local-{lr:g}", method, task, federation, 0, None, plain)
@@ -373,18 +373,20 @@ SIZES = {
 
 def cases(scale: str, folder: Path) -> dict[str, FfggCase]:
     """The stand-ins, and the published sets whose files are there."""
-    found = {}
+    data_sets = {}
     for title, case in PUBLISHED.items():
         path = folder / case.data
         if not path.is_dir():
             continue
         if scale == "quick":
             case = replace(case, rounds=(60, 8), rank=4, adapter="low-rank", **QUICK[title])
-        found[title] = replace(case, options=(*case.options, ("path", str(path))))
-    found |= STAND_INS
+        data_sets[title] = replace(case, options=(*case.options, ("path", str(path))))
+    data_sets |= STAND_INS
     if scale == "quick":
-        return found
-    return {title: replace(case, as_printed=True, rounds=(0, 0)) for title, case in found.items()}
+        return data_sets
+    return {
+        title: replace(case, as_printed=True, rounds=(0, 0)) for title, case in data_sets.items()
+    }
 
 
 def write(folder: Path, scale: str) -> list[Path]:
@@ -392,14 +394,14 @@ def write(folder: Path, scale: str) -> list[Path]:
     return tabled(cases(scale, where()), SIZES[scale], folder).write(folder)
 
 
-def tabled(chosen: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path) -> Page:
+def tabled(data_sets: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path) -> Page:
     """The page of these data sets, measured."""
-    return page(measure(chosen, size, folder), size)
+    return page(measure(data_sets, size, folder), size)
 
 
 def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
     """The page of these results."""
-    ours = {title: rows_of(found) for title, found in results.items()}
+    ours = {title: rows_of(by_seed) for title, by_seed in results.items()}
     cells = [
         Cell("Test accuracy, %", row, name, paper[name], _percent(ours.get(name, {}).get(row)))
         for name in SETS
@@ -416,7 +418,7 @@ def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
             {"method": row} | {t: _chosen(results[t], row) for t in stand_ins} for row in shown
         ],
         "**FFGG with the split that validation data prefer, less another row, in points**": [
-            against(title, found) for title, found in results.items()
+            against(title, by_seed) for title, by_seed in results.items()
         ],
     }
     return Page(
@@ -430,76 +432,79 @@ def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
         tables=tables,
         pictures={PICTURE: panels(results)},
         figures=dict(results),
-        seconds=sum(one["seconds"] for found in results.values() for one in found),
+        seconds=sum(one["seconds"] for by_seed in results.values() for one in by_seed),
     )
 
 
 def measure(
-    chosen: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path
+    data_sets: Mapping[str, FfggCase], size: FfggTable2Size, folder: Path
 ) -> dict[str, Results]:
     """Search step sizes with a seed of its own where there are several; then the final runs."""
     directory = str(folder / ".runs" / NAME) if size.stored else ""
-    first = {t: size.first or TABLE3[c.column]["lr"][:1] for t, c in chosen.items()}
-    rates = {t: fixed(size.rates or TABLE3[c.column]["lr"][1:]) for t, c in chosen.items()}
-    spent = dict.fromkeys(chosen, 0.0)
+    first = {t: size.first or TABLE3[c.column]["lr"][:1] for t, c in data_sets.items()}
+    rates = {t: fixed(size.rates or TABLE3[c.column]["lr"][1:]) for t, c in data_sets.items()}
+    search_seconds = dict.fromkeys(data_sets, 0.0)
     if size.first or size.rates:
         search = {
             title: Pipelines(case, SEARCH, first[title], rates[title], directory)
-            for title, case in chosen.items()
+            for title, case in data_sets.items()
         }
-        found = finished(list(search.values()), folder, f"{NAME}-search", size.workers)
+        search_results = finished(list(search.values()), folder, f"{NAME}-search", size.workers)
         for title, job in search.items():
-            result = found[job]
+            result = search_results[job]
             first[title] = (result["first"],)
             rates[title] = tuple((row, (own["lr"],)) for row, own in result["rows"].items())
-            spent[title] = result["seconds"]
+            search_seconds[title] = result["seconds"]
     jobs = {
         (title, seed): Pipelines(case, seed, first[title], rates[title], directory)
-        for title, case in chosen.items()
+        for title, case in data_sets.items()
         for seed in range(size.seeds)
     }
-    done = finished(list(jobs.values()), folder, NAME, size.workers)
+    results = finished(list(jobs.values()), folder, NAME, size.workers)
     out: dict[str, Results] = {}
     for (title, _), job in jobs.items():
-        out.setdefault(title, []).append(dict(done[job]))
-    for title, found_here in out.items():
-        found_here[0]["seconds"] += spent[title]
+        out.setdefault(title, []).append(dict(results[job]))
+    for title, by_seed in out.items():
+        by_seed[0]["seconds"] += search_seconds[title]
     return out
 
 
 # -- rows ----------------------------------------------------------------------------------------
-def best_split(found: Results, family: str) -> str:
+def best_split(by_seed: Results, family: str) -> str:
     """The split of a family that validation data prefer, in the mean over seeds."""
 
     def valid(row: str) -> float:
-        return sum(one["rows"][row]["valid"] or 0.0 for one in found)
+        return sum(one["rows"][row]["valid"] or 0.0 for one in by_seed)
 
     return max((f"{family}: {split}" for split in SPLITS), key=valid)
 
 
-def sources(found: Results) -> dict[str, str]:
+def sources(by_seed: Results) -> dict[str, str]:
     """A row of the page -> the runs that it shows."""
     best = " (Stateless, Best)"
     out = {FEDAVG: FEDAVG, LOCAL: LOCAL}
     out |= {f"FFGG ({split})": f"{FFGG}: {split}" for split in SPLITS}
-    out |= {f"FedAlt{best}": best_split(found, FEDALT), f"FedSim{best}": best_split(found, FEDSIM)}
+    out |= {
+        f"FedAlt{best}": best_split(by_seed, FEDALT),
+        f"FedSim{best}": best_split(by_seed, FEDSIM),
+    }
     out |= {f"FFGG ({split}), from the shared model": f"{SHARED}: {split}" for split in SPLITS}
     return out | {FINETUNED: FINETUNED}
 
 
-def rows_of(found: Results) -> dict[str, list[float | None]]:
+def rows_of(by_seed: Results) -> dict[str, list[float | None]]:
     """A row of the page -> test accuracy by seed."""
     return {
-        row: [one["rows"][source]["test"] for one in found]
-        for row, source in sources(found).items()
+        row: [one["rows"][source]["test"] for one in by_seed]
+        for row, source in sources(by_seed).items()
     }
 
 
-def against(title: str, found: Results) -> dict[str, str]:
+def against(title: str, by_seed: Results) -> dict[str, str]:
     """FFGG at its best split against the other rows, with intervals over seeds."""
-    rows = rows_of(found)
-    mine = best_split(found, FFGG)
-    own = [one["rows"][mine]["test"] or 0.0 for one in found]
+    rows = rows_of(by_seed)
+    mine = best_split(by_seed, FFGG)
+    own = [one["rows"][mine]["test"] or 0.0 for one in by_seed]
     out = {"data set": title, "split": mine.rsplit(": ", 1)[1]}
     for row in COMPARED:
         difference, half = paired_difference(own, [v or 0.0 for v in rows[row]])
@@ -530,40 +535,40 @@ def opening(results: Mapping[str, Results]) -> str:
         "In the paper FFGG with its best split is better than FedAvg and Local on all three sets, "
         "better than FedAlt and FedSim on FEMNIST and GLDv2, and level with them on StackOverflow. "
     )
-    compared = [against(title, found) for title, found in results.items()]
-    told = []
+    compared = [against(title, by_seed) for title, by_seed in results.items()]
+    comparisons = []
     for row in COMPARED:
         words = [one[row].rsplit("(", 1)[1].rstrip(")") for one in compared]
         counts = ", ".join(f"{word} on {words.count(word)}" for word in dict.fromkeys(words))
-        told.append(f"against {row}: {counts}")
+        comparisons.append(f"against {row}: {counts}")
     text += f"Here, of {len(compared)} sets, FFGG with the split that validation data prefer is, "
-    return text + "; ".join(told) + "."
+    return text + "; ".join(comparisons) + "."
 
 
 def panels(results: Mapping[str, Results]) -> list[Panel]:
     """Test accuracy after each of the three steps."""
     out = []
-    for title, found in results.items():
+    for title, by_seed in results.items():
         lines = []
         families = {"FFGG": FFGG, "FFGG, from shared": SHARED, "FedAlt": FEDALT, "FedSim": FEDSIM}
         for number, (label, family) in enumerate(families.items()):
-            row = best_split(found, family)
+            row = best_split(by_seed, family)
             steps = [
-                _mean([one["rows"][row][key] for one in found])
+                _mean([one["rows"][row][key] for one in by_seed])
                 for key in ("start", "personalised", "test")
             ]
             split = row.rsplit(": ", 1)[1].lower()
             lines.append(Line(f"{label} ({split})", [1, 2, 3], steps, style=number, points=True))
         for number, row in enumerate((FINETUNED, LOCAL), len(families)):
-            level = _mean([one["rows"][row]["test"] for one in found])
+            level = _mean([one["rows"][row]["test"] for one in by_seed])
             lines.append(Line(row, [3], [level], style=number, points=True))
         out.append(Panel(title, "after step", "test accuracy, %", lines))
     return out
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    known = [v for v in values if v is not None]
-    return 100 * sum(known) / len(known) if len(known) == len(values) else float("nan")
+    numbers = [v for v in values if v is not None]
+    return 100 * sum(numbers) / len(numbers) if len(numbers) == len(values) else float("nan")
 
 
 def _percent(values: Sequence[float | None] | None) -> Figure | None:
@@ -576,12 +581,12 @@ def _majority(results: Mapping[str, Results], titles: Sequence[str]) -> dict[str
     return {t: f"{100 * results[t][0]['majority']:.2f}" for t in titles}
 
 
-def _chosen(found: Results, row: str) -> str:
-    source = sources(found)[row]
+def _chosen(by_seed: Results, row: str) -> str:
+    source = sources(by_seed)[row]
     if source == FEDAVG:
-        return f"lr {found[0]['first']:g}"
+        return f"lr {by_seed[0]['first']:g}"
     split = f"{source.rsplit(': ', 1)[1]}, " if "Best" in row else ""
-    return f"{split}lr {found[0]['rows'][source]['lr']:g}"
+    return f"{split}lr {by_seed[0]['rows'][source]['lr']:g}"
 
 
 PICTURE = (

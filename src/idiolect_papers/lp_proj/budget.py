@@ -120,7 +120,7 @@ def grids(d: int) -> dict[str, list[Candidate]]:
     A sketch of its rows, 0.005 d and 0.01 d, and columns, 0.02 d and 0.05 d, is larger than a model
     of more than 10,000 numbers: rows are as many as for the logistic model.
     """
-    found: dict[str, list[Candidate]] = {
+    candidates: dict[str, list[Candidate]] = {
         title: [
             (FedAvg(**point.fields), {**FINETUNE, **point.run})
             for point in grid_of("lp-proj", title.lower()).points(d)
@@ -128,7 +128,7 @@ def grids(d: int) -> dict[str, list[Candidate]]:
         for title in ("QSGD", "DGC", "LBGM")
     }
     sketches = product((0.02, 0.05), SKETCH_ROWS, (0.01, 0.05))
-    found["Sketch"] = [
+    candidates["Sketch"] = [
         candidate
         for c, rows, k in sketches
         for candidate in _fedavg(
@@ -137,7 +137,7 @@ def grids(d: int) -> dict[str, list[Candidate]]:
             channel=f"sketch(exact=True, columns={round(c * d)}, rows={rows}, k={round(k * d)})",
         )
     ]
-    return found
+    return candidates
 
 
 def _fedavg(steps: Sequence[int] = (5,), **settings: Any) -> list[Candidate]:
@@ -165,8 +165,8 @@ def choose(
         short = case.search_rounds if TUNED in key[1] else case.rounds_of(key[1])
         run = {"rounds": min(short, rounds or short), "eval_every": 0}
         settings[_row(key)] = [setting(key, case, candidate, run) for candidate in several]
-    found, _ = runs.chosen(settings, stock, seed=0)
-    places = {key: settings[_row(key)].index(found[_row(key)]) for key in candidates}
+    best, _ = runs.chosen(settings, stock, seed=0)
+    places = {key: settings[_row(key)].index(best[_row(key)]) for key in candidates}
     return {key: several[places[key]] for key, several in candidates.items()}
 
 
@@ -178,13 +178,13 @@ def final(
     runs: Runs,
     stock: Stock,
     cases: Mapping[str, Case],
-    chosen: Mapping[Key, Candidate],
+    winners: Mapping[Key, Candidate],
     seeds: int,
     rounds: int | None = None,
 ) -> dict[Key, list[Summary]]:
     """The runs of every row as it was chosen."""
     todo = {}
-    for key, candidate in chosen.items():
+    for key, candidate in winners.items():
         case = cases[key[0]]
         settings = {"rounds": rounds or case.rounds_of(key[1]), "eval_every": case.eval_every}
         todo[key] = setting(key, case, candidate, settings)
@@ -269,12 +269,12 @@ def measured(
     }
     stored: dict[str, dict[str, Any]] = {title: {} for title in cases}
     curves: dict[str, list[Curve]] = {title: [] for title in cases}
-    chosen = choose(runs, stock, cases, candidates, rounds)
-    for (title, label), summaries in final(runs, stock, cases, chosen, seeds, rounds).items():
+    winners = choose(runs, stock, cases, candidates, rounds)
+    for (title, label), summaries in final(runs, stock, cases, winners, seeds, rounds).items():
         goals = Goals(cases[title].budget, cases[title].target)
-        drawn, found = reached(label, chosen[title, label], summaries, goals)
+        drawn, figures = reached(label, winners[title, label], summaries, goals)
         curves[title].append(drawn)
-        stored[title][label] = found
+        stored[title][label] = figures
     return stored, curves
 
 
@@ -343,11 +343,11 @@ def _chosen(figures: Figures) -> list[str]:
         for label, f in figures.items()
         if TUNED in label
     }
-    told = [
+    lines = [
         f"{name} `{f['channel']}`, step size {f['lr']:g}, steps {f['steps']}"
         for name, f in tuned.items()
     ]
-    return ["", "Chosen for the tuned rows:", "", *(f"- {text}" for text in told)] if told else []
+    return ["", "Chosen for the tuned rows:", "", *(f"- {text}" for text in lines)] if lines else []
 
 
 TEXTS = read_text("budget")
@@ -373,18 +373,18 @@ TITLES = {  # as the paper calls them -> here
 
 def write_table5(folder: Path, scale: str, jobs: int = 0) -> list[Path]:
     titles = [title for title, _ in read_published() if title != VOLUME]
-    found = _measured(folder, scale, {t: CASES[t] for t in MAIN}, jobs)
-    return _page(5, found, list(dict.fromkeys(titles)), scale).write(folder)
+    results = _measured(folder, scale, {t: CASES[t] for t in MAIN}, jobs)
+    return _page(5, results, list(dict.fromkeys(titles)), scale).write(folder)
 
 
 def write_table1(folder: Path, scale: str, jobs: int = 0) -> list[Path]:
-    found = _measured(folder, scale, {t: CASES[t] for t in MAIN}, jobs)
-    return _page(1, found, ["Synthetic(0, 0)", "EMNIST"], scale).write(folder)
+    results = _measured(folder, scale, {t: CASES[t] for t in MAIN}, jobs)
+    return _page(1, results, ["Synthetic(0, 0)", "EMNIST"], scale).write(folder)
 
 
 def write_table11(folder: Path, scale: str, jobs: int = 0) -> list[Path]:
-    found = _measured(folder, scale, {VOLUME: CASES[VOLUME]}, jobs)
-    return _page(11, found, [VOLUME], scale).write(folder)
+    results = _measured(folder, scale, {VOLUME: CASES[VOLUME]}, jobs)
+    return _page(11, results, [VOLUME], scale).write(folder)
 
 
 def _measured(
@@ -398,7 +398,7 @@ def _measured(
     return stored
 
 
-def _page(number: int, found: dict[str, dict[str, Any]], titles: list[str], scale: str) -> Page:
+def _page(number: int, results: dict[str, dict[str, Any]], titles: list[str], scale: str) -> Page:
     return Page(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy at a budget, and words to a target",
@@ -406,21 +406,21 @@ def _page(number: int, found: dict[str, dict[str, Any]], titles: list[str], scal
         if scale == "quick"
         else f"{scale}: {TABLE_SEEDS[scale]} seeds, 200 rounds of methods that train everyone, "
         "700 of the others",
-        opening=_opening(found),
+        opening=_opening(results),
         printed=PRINTED,
         chosen=CHOSEN,
-        cells=_cells(found, titles),
+        cells=_cells(results, titles),
         reasons=REASONS,
     )
 
 
-def _cells(found: dict[str, dict[str, Any]], titles: list[str]) -> list[Cell]:
+def _cells(results: dict[str, dict[str, Any]], titles: list[str]) -> list[Cell]:
     published = read_published()
     cells = []
     for title in titles:
-        rows = found.get(TITLES.get(title, ""), {})
-        known = [row for data, row in published if data == title]
-        for row in [*known, *([OURS] if OURS in rows else [])]:
+        rows = results.get(TITLES.get(title, ""), {})
+        published_rows = [row for data, row in published if data == title]
+        for row in [*published_rows, *([OURS] if OURS in rows else [])]:
             paper = published.get((title, row), {})
             for column, key in COLUMNS.items():
                 ours = _ours(rows.get(label_of(row)), key)
@@ -446,9 +446,9 @@ def _ours(row: dict[str, Any] | None, key: str) -> Figure | None:
     return Figure.of(row[key]["by_seed"], 3 if key.startswith("at_budget") else 0)
 
 
-def _opening(found: dict[str, dict[str, Any]]) -> str:
+def _opening(results: dict[str, dict[str, Any]]) -> str:
     lines = [OPENING, ""]
-    for title, rows in found.items():
+    for title, rows in results.items():
         local, tied = rows.get(OURS), rows.get("lp-proj-1")
         if local and tied:
             words = _ours(tied, "to_target_values")

@@ -103,7 +103,7 @@ def measure(attack: str, size: Figure1Size) -> dict[str, Any]:
     ran: dict[str, np.ndarray] = {
         name: np.full((len(lams), size.seeds), np.nan) for name in (PFEDME, DITTO, LPPROJ)
     }
-    said: dict[str, np.ndarray] = {name: ran[PFEDME].copy() for name in (PFEDME, LPPROJ)}
+    formula_losses: dict[str, np.ndarray] = {name: ran[PFEDME].copy() for name in (PFEDME, LPPROJ)}
     draws: dict[str, list[float]] = {PFEDME: [], LPPROJ: []}  # at the largest λ, all plays
     run_settings = settings(attack, size) | {"eval_every": 1}
     with regression.progress(f"{attack} (lp-proj-figure1)", len(lams) * size.seeds) as step:
@@ -120,19 +120,19 @@ def measure(attack: str, size: Figure1Size) -> dict[str, Any]:
                     ran[name][i, j] = tested(result).mean()
                     if i == len(lams) - 1 and name in draws:
                         draws[name] += tested(result).tolist()
-                said[PFEDME][i, j] = linear.pfedme_loss(s, lam, one.spread)
-                said[LPPROJ][i, j] = linear.lpproj_loss(s, lam, size.dim, one.spread_seen)
+                formula_losses[PFEDME][i, j] = linear.pfedme_loss(s, lam, one.spread)
+                formula_losses[LPPROJ][i, j] = linear.lpproj_loss(s, lam, size.dim, one.spread_seen)
                 step()
-    seen = float(np.mean([one.spread_seen for one in by_seed]))
+    mean_spread_seen = float(np.mean([one.spread_seen for one in by_seed]))
     return {
         "lams": lams,
         "ran": ran,
-        "said": said,
+        "said": formula_losses,
         "draws": draws,
         "local": Mean.of([one.alone for one in by_seed]),
         "alone": np.array([one.alone for one in by_seed]),
         "spread": spread,
-        "spread_seen": seen,
+        "spread_seen": mean_spread_seen,
         "best": best,
         "threshold": linear.lpproj_wins_from(s, spread),
         "size": size,

@@ -183,13 +183,13 @@ FIRST = {"lr": 0.1, "personal_lr": 0.1, "lam": 0.1}  # of a row without a search
 
 def candidates(size: Size, d: int) -> dict[str, list[Point]]:
     """Label of a row -> its candidates at this size, for a model of d numbers."""
-    found = {
+    by_row = {
         row: [p for p in grid_of("lp-proj", name).points(d) if _wanted(p, size.grid)]
         for row, name in METHODS.items()
     }
     if size.search_rounds:
-        return found
-    return {row: [p for p in points if _first(p)][:1] for row, points in found.items()}
+        return by_row
+    return {row: [p for p in points if _first(p)][:1] for row, points in by_row.items()}
 
 
 def alternations(point: Point) -> int:
@@ -202,8 +202,8 @@ def _wanted(point: Point, grid: str) -> bool:
     long = alternations(point) > 1 or point.fields.get("steps", 1) > INNER  # R = 5
     if grid != "whole" and long:
         return False
-    chosen = ((name, point.varied.get(name)) for name in FEW)
-    return grid != "few" or all(v is None or v in FEW[name] for name, v in chosen)
+    pairs = ((name, point.varied.get(name)) for name in FEW)
+    return grid != "few" or all(v is None or v in FEW[name] for name, v in pairs)
 
 
 def _first(point: Point) -> bool:
@@ -216,14 +216,16 @@ def method_of(row: str, point: Point, case: Case) -> Method:
     return make_method(METHODS[row], **dim, **point.fields)
 
 
-def lacking(chosen: Mapping[str, Point], case: Case) -> dict[str, list[Method]]:
+def lacking(winners: Mapping[str, Point], case: Case) -> dict[str, list[Method]]:
     """The rows that the table lacks, from what was chosen: their candidates.
 
     Local with as many gradients as the dearest of lp-proj and pFedMe, its step size from the same
     three; and lp-proj-1 as it was chosen, but without its tie to the subspace.
     """
-    most = max(alternations(chosen[row]) for row in DEAREST)
-    untied = make_method("lp-proj-1", **{**chosen["lp-proj-1"].fields, "dim": case.dim, "lam": 0.0})
+    most = max(alternations(winners[row]) for row in DEAREST)
+    untied = make_method(
+        "lp-proj-1", **{**winners["lp-proj-1"].fields, "dim": case.dim, "lam": 0.0}
+    )
     return {EQUAL: [Local(lr=lr, steps=INNER * most) for lr in RATES], UNTIED: [untied]}
 
 
@@ -252,20 +254,20 @@ class _Measuring:
     def outcome(self) -> Outcome:
         points = self._search(
             {
-                row: {method_of(row, point, self.case): point for point in found}
-                for row, found in self.candidates.items()
+                row: {method_of(row, point, self.case): point for point in candidates}
+                for row, candidates in self.candidates.items()
             }
         )
-        chosen: dict[str, Point] = {row: point for row, (_, point) in points.items()}
+        winners: dict[str, Point] = {row: point for row, (_, point) in points.items()}
         methods = {row: method for row, (method, _) in points.items()}
-        more = lacking(chosen, self.case) if {*DEAREST} <= {*chosen} else {}
-        extra = self._search({row: dict.fromkeys(found) for row, found in more.items()})
-        return self._final(methods | {row: method for row, (method, _) in extra.items()}, chosen)
+        more = lacking(winners, self.case) if {*DEAREST} <= {*winners} else {}
+        extra = self._search({row: dict.fromkeys(candidates) for row, candidates in more.items()})
+        return self._final(methods | {row: method for row, (method, _) in extra.items()}, winners)
 
     def _setting(self, row: str, method: Method, **run: Any) -> Setting:
         sample = 0 if method.traits.hears_all else self.case.sample(self.federation.clients)
-        given = {"sample": sample, **run}
-        return Setting(method, given, "", "", row, {})
+        run_settings = {"sample": sample, **run}
+        return Setting(method, run_settings, "", "", row, {})
 
     def _search(self, grid: Mapping[str, Mapping[Method, P]]) -> dict[str, tuple[Method, P]]:
         """Of each row the candidate that does best on validation data; test data are not there."""
@@ -281,20 +283,20 @@ class _Measuring:
             ]
             for row, several in grid.items()
         }
-        found, spent = self.runs.chosen(settings, self.stock, SEARCH_SEED)
-        self.spent += spent
-        return {row: (s.method, grid[row][s.method]) for row, s in found.items()}
+        best, seconds = self.runs.chosen(settings, self.stock, SEARCH_SEED)
+        self.spent += seconds
+        return {row: (s.method, grid[row][s.method]) for row, s in best.items()}
 
-    def _final(self, methods: dict[str, Method], chosen: dict[str, Point]) -> Outcome:
+    def _final(self, methods: dict[str, Method], winners: dict[str, Point]) -> Outcome:
         rounds = self.size.rounds
         every = max(1, rounds // 40)
         points = {
             row: self._setting(row, method, rounds=rounds, eval_every=every, eval_train=True)
             for row, method in methods.items()
         }
-        found = self.runs(points, self.stock, range(self.size.seeds), ("by_round", "by_client"))
-        self.spent += sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
-        alone = found.get(EQUAL) or found.get("local")
+        by_row = self.runs(points, self.stock, range(self.size.seeds), ("by_round", "by_client"))
+        self.spent += sum(s["cpu_seconds"] for summaries in by_row.values() for s in summaries)
+        alone = by_row.get(EQUAL) or by_row.get("local")
         return {
             "title": self.case.title,
             "clients": self.federation.clients,
@@ -305,21 +307,21 @@ class _Measuring:
             "cpu_seconds": self.spent,
             "rows": {
                 row: {
-                    "chosen": _chosen(row, methods[row], chosen),
+                    "chosen": _chosen(row, methods[row], winners),
                     **_figures(summaries),
                     "collaboration": _collaboration(summaries, alone),
                 }
-                for row, summaries in found.items()
+                for row, summaries in by_row.items()
             },
         }
 
 
-def _chosen(row: str, method: Method, chosen: dict[str, Point]) -> str:
+def _chosen(row: str, method: Method, winners: dict[str, Point]) -> str:
     if row == UNTIED:
         return "as lp-proj-1"
     fields = {k: v for k, v in method.as_dict().items() if k in ("lr", "steps")}
-    if row in chosen:
-        fields = chosen[row].varied
+    if row in winners:
+        fields = winners[row].varied
     names = {"lam": "λ", "personal_lr": "own lr", "alternations": "R"}
     return ", ".join(f"{names.get(k, k)} {v:g}" for k, v in fields.items())
 
@@ -373,6 +375,6 @@ def stored(path: Path) -> Outcome:
     return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
-def store(path: Path, found: Outcome) -> None:
+def store(path: Path, measurements: Outcome) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found), "utf-8")
+    path.write_text(json.dumps(measurements), "utf-8")

@@ -40,39 +40,47 @@ ADDED = (EQUAL, UNTIED)
 
 
 def table(
-    name: str, number: str, found: dict[str, Outcome], titles: Sequence[str], scale: str
+    name: str, number: str, outcomes: dict[str, Outcome], titles: Sequence[str], scale: str
 ) -> Page:
     """The published table beside ours, as far as it was run."""
     cells = [
-        Cell(_title(title, found.get(title)), row, column, paper, ours, _stands_in(found, title))
+        Cell(
+            _title(title, outcomes.get(title)),
+            row,
+            column,
+            paper,
+            ours,
+            _stands_in(outcomes, title),
+        )
         for title in titles
-        for row in _rows(title, found.get(title))
-        for column, paper, ours in _columns(title, row, found.get(title))
+        for row in _rows(title, outcomes.get(title))
+        for column, paper, ours in _columns(title, row, outcomes.get(title))
     ]
     more = {
         (_title(title, one), row): {
             "chosen": figures["chosen"],
             "gradients/client": f"{figures['gradients']:,.0f}",
         }
-        for title, one in found.items()
+        for title, one in outcomes.items()
         for row, figures in one["rows"].items()
     }
     return Page(
         name=name,
         title=f"lp-proj, {number}: personalisation and fairness",
-        scale=f"{scale}: " + "; ".join(f"{t}: {one['scale']}" for t, one in found.items()),
-        opening=opening(found),
+        scale=f"{scale}: " + "; ".join(f"{t}: {one['scale']}" for t, one in outcomes.items()),
+        opening=opening(outcomes),
         printed=PRINTED,
         chosen=CHOSEN,
         cells=cells,
-        reasons=REASONS | {_title(t, one): one["note"] for t, one in found.items() if one["note"]},
+        reasons=REASONS
+        | {_title(t, one): one["note"] for t, one in outcomes.items() if one["note"]},
         more=more,
-        seconds=sum(one["cpu_seconds"] for one in found.values()),
+        seconds=sum(one["cpu_seconds"] for one in outcomes.values()),
     )
 
 
-def _stands_in(found: dict[str, Outcome], title: str) -> bool:
-    return bool(title in found and found[title]["note"])
+def _stands_in(outcomes: dict[str, Outcome], title: str) -> bool:
+    return bool(title in outcomes and outcomes[title]["note"])
 
 
 def _title(title: str, one: Outcome | None) -> str:
@@ -80,8 +88,8 @@ def _title(title: str, one: Outcome | None) -> str:
 
 
 def _rows(title: str, one: Outcome | None) -> list[str]:
-    known = [row for data, row in read_published() if data == title]
-    return [*known, *(row for row in ADDED if one and row in one["rows"])]
+    published_rows = [row for data, row in read_published() if data == title]
+    return [*published_rows, *(row for row in ADDED if one and row in one["rows"])]
 
 
 def _columns(
@@ -92,10 +100,10 @@ def _columns(
     return [(c, paper.get(c), Figure.of(ours[c]) if ours else None) for c in COLUMNS]
 
 
-def opening(found: dict[str, Outcome]) -> str:
+def opening(outcomes: dict[str, Outcome]) -> str:
     """What the two rows show that the paper's table lacks."""
     lines = [OPENING, ""]
-    for title, one in found.items():
+    for title, one in outcomes.items():
         rows = one["rows"]
         if not {EQUAL, UNTIED, "lp-proj-1", "lp-proj-2"} <= {*rows}:
             continue
@@ -145,62 +153,62 @@ Row = dict[str, Any]
 Point = Callable[[Row], tuple[float | None, float | None]]
 
 
-def training(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
+def training(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
     """Train loss and test accuracy against rounds (Figures 3, 5 and 8)."""
     panels = [
         _curves(title, one, key, label, log)
-        for title, one in found.items()
+        for title, one in outcomes.items()
         for key, label, log in (("train_loss", "train loss", "y"), ("accuracy", "accuracy", ""))
     ]
     claims = [
-        *(_least_loss(title, one) for title, one in found.items()),
-        *(_best_accuracy(title, one) for title, one in found.items()),
+        *(_least_loss(title, one) for title, one in outcomes.items()),
+        *(_best_accuracy(title, one) for title, one in outcomes.items()),
     ]
     caption = "Train loss and test accuracy against rounds, means over seeds"
-    return _page(name, f"lp-proj, {number}: training", found, scale, {caption: panels}, claims)
+    return _page(name, f"lp-proj, {number}: training", outcomes, scale, {caption: panels}, claims)
 
 
-def fairness(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
+def fairness(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
     """Variance of accuracies against accuracy (Figures 2 and 6)."""
     point: Point = lambda row: (_late(row, "accuracy"), _late(row, "variance"))  # noqa: E731
-    panels = [_points(t, one, point, "accuracy", "variance") for t, one in found.items()]
-    claims = [_comparable(title, one) for title, one in found.items()]
+    panels = [_points(t, one, point, "accuracy", "variance") for t, one in outcomes.items()]
+    claims = [_comparable(title, one) for title, one in outcomes.items()]
     caption = "Variance over clients against accuracy: the lower right is better"
     title = f"lp-proj, {number}: accuracy and performance fairness"
-    return _page(name, title, found, scale, {caption: panels}, claims)
+    return _page(name, title, outcomes, scale, {caption: panels}, claims)
 
 
-def losses(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
+def losses(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
     """Variance of test losses against test loss (Figure 7)."""
     point: Point = lambda row: (_late(row, "loss"), _late(row, "loss_variance"))  # noqa: E731
-    panels = [_points(t, one, point, "test loss", "variance", "xy") for t, one in found.items()]
+    panels = [_points(t, one, point, "test loss", "variance", "xy") for t, one in outcomes.items()]
     caption = "Variance of test losses against test loss: the lower left is better"
     title = f"lp-proj, {number}: test loss and its variance"
-    return _page(name, title, found, scale, {caption: panels}, [])
+    return _page(name, title, outcomes, scale, {caption: panels}, [])
 
 
-def collaboration(name: str, number: str, found: dict[str, Outcome], scale: str) -> Page:
+def collaboration(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
     """Collaboration fairness against accuracy (Figure 9)."""
 
     def point(row: Row) -> tuple[float | None, float | None]:
         return Figure.of(row["accuracy"]).mean, Figure.of(row["collaboration"]).mean
 
-    panels = [_points(t, one, point, "accuracy", "correlation") for t, one in found.items()]
-    claims = [_collaborates(title, one) for title, one in found.items()]
+    panels = [_points(t, one, point, "accuracy", "correlation") for t, one in outcomes.items()]
+    claims = [_collaborates(title, one) for title, one in outcomes.items()]
     caption = "Correlation of accuracy alone with accuracy in the end: the upper right is better"
     title = f"lp-proj, {number}: collaboration fairness"
-    return _page(name, title, found, scale, {caption: panels}, claims)
+    return _page(name, title, outcomes, scale, {caption: panels}, claims)
 
 
 def _page(
     name: str,
     title: str,
-    found: dict[str, Outcome],
+    outcomes: dict[str, Outcome],
     scale: str,
     pictures: dict[str, list[Panel]],
     claims: Sequence[Claim],
 ) -> Page:
-    notes = [f"{t}: {one['note']}" for t, one in found.items() if one["note"]]
+    notes = [f"{t}: {one['note']}" for t, one in outcomes.items() if one["note"]]
     return Page(
         name=name,
         title=title,
@@ -240,9 +248,9 @@ def _points(title: str, one: Outcome, point: Point, across: str, up: str, log: s
 
 def _late(row: Row, name: str) -> float | None:
     """Of the best round from the 20th on, on test data; of the last round where none is so late."""
-    found = [value for value in row["late"][name] if value is not None]
-    if len(found) == len(row["accuracy"]):
-        return sum(found) / len(found)
+    values = [value for value in row["late"][name] if value is not None]
+    if len(values) == len(row["accuracy"]):
+        return sum(values) / len(values)
     return Figure.of(row[LAST[name]]).mean
 
 
@@ -255,10 +263,10 @@ def _published(one: Outcome) -> dict[str, Row]:
 def _least_loss(title: str, one: Outcome) -> Claim:
     rows = _published(one)
     loss = {row: Figure.of(f["train loss"]).mean for row, f in rows.items()}
-    known = {row: value for row, value in loss.items() if value is not None}
-    least = min(known, key=lambda row: known[row])
-    text = f"least train loss: {least} ({known[least]:.4f})"
-    ours = ", ".join(f"{row} {known[row]:.4f}" for row in OURS if row in known)
+    loss_by_row = {row: value for row, value in loss.items() if value is not None}
+    least = min(loss_by_row, key=lambda row: loss_by_row[row])
+    text = f"least train loss: {least} ({loss_by_row[least]:.4f})"
+    ours = ", ".join(f"{row} {loss_by_row[row]:.4f}" for row in OURS if row in loss_by_row)
     agrees = least in OURS
     return Claim(
         f"{title}: lp-proj has the least train loss",
@@ -270,14 +278,17 @@ def _least_loss(title: str, one: Outcome) -> Claim:
 
 def _best_accuracy(title: str, one: Outcome) -> Claim:
     figures = {row: Figure.of(f["accuracy"]) for row, f in _published(one).items()}
-    known = {row: f for row, f in figures.items() if f.mean is not None}
-    best = max(known, key=lambda row: known[row].mean or 0.0)
-    ours = max((row for row in OURS if row in known), key=lambda row: known[row].mean or 0.0)
-    gap = (known[best].mean or 0.0) - (known[ours].mean or 0.0)
-    near = gap <= known[best].reach + known[ours].reach
+    figure_by_row = {row: f for row, f in figures.items() if f.mean is not None}
+    best = max(figure_by_row, key=lambda row: figure_by_row[row].mean or 0.0)
+    ours = max(
+        (row for row in OURS if row in figure_by_row),
+        key=lambda row: figure_by_row[row].mean or 0.0,
+    )
+    gap = (figure_by_row[best].mean or 0.0) - (figure_by_row[ours].mean or 0.0)
+    near = gap <= figure_by_row[best].reach + figure_by_row[ours].reach
     return Claim(
         f"{title}: lp-proj is comparable or superior in test accuracy",
-        f"best: {best} {known[best]}; {ours} {known[ours]}",
+        f"best: {best} {figure_by_row[best]}; {ours} {figure_by_row[ours]}",
         "agrees" if near else "differs",
         "" if near else _unknown(one),
     )
@@ -291,10 +302,12 @@ def _unknown(one: Outcome) -> str:
 def _comparable(title: str, one: Outcome) -> Claim:
     """No other method is both more accurate and fairer than lp-proj."""
     points = {r: (_late(f, "accuracy"), _late(f, "variance")) for r, f in _published(one).items()}
-    known = {r: (a, v) for r, (a, v) in points.items() if a is not None and v is not None}
-    ours = max((r for r in OURS if r in known), key=lambda r: known[r][0] or 0.0)
-    accuracy, variance = known[ours]
-    better = [r for r, (a, v) in known.items() if r not in OURS and a > accuracy and v < variance]
+    point_by_row = {r: (a, v) for r, (a, v) in points.items() if a is not None and v is not None}
+    ours = max((r for r in OURS if r in point_by_row), key=lambda r: point_by_row[r][0] or 0.0)
+    accuracy, variance = point_by_row[ours]
+    better = [
+        r for r, (a, v) in point_by_row.items() if r not in OURS and a > accuracy and v < variance
+    ]
     return Claim(
         f"{title}: lp-proj is accurate and fair, comparable to the others",
         f"{ours}: accuracy {accuracy:.4f}, variance {variance:.4f}; better in both: "
@@ -306,15 +319,15 @@ def _comparable(title: str, one: Outcome) -> Claim:
 
 def _collaborates(title: str, one: Outcome) -> Claim:
     means = {r: Figure.of(f["collaboration"]).mean for r, f in _published(one).items()}
-    known = {r: m for r, m in means.items() if m is not None}
-    order = sorted(known, key=lambda r: -known[r])
-    ours = max((r for r in OURS if r in known), key=lambda r: known[r])
+    mean_by_row = {r: m for r, m in means.items() if m is not None}
+    order = sorted(mean_by_row, key=lambda r: -mean_by_row[r])
+    ours = max((r for r in OURS if r in mean_by_row), key=lambda r: mean_by_row[r])
     place = order.index(ours) + 1
     agrees = place <= (len(order) + 1) // 2
     return Claim(
         f"{title}: the correlation of lp-proj is comparable to that of the others",
-        f"{ours} {known[ours]:.3f}, place {place} of {len(order)}; best {order[0]} "
-        f"{known[order[0]]:.3f}",
+        f"{ours} {mean_by_row[ours]:.3f}, place {place} of {len(order)}; best {order[0]} "
+        f"{mean_by_row[order[0]]:.3f}",
         "agrees" if agrees else "differs",
         "" if agrees else _unknown(one),
     )
@@ -334,49 +347,49 @@ def write_table4(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Pat
     for title in only:
         if title not in CASES:
             raise unknown(title, CASES, "data set of Table 4")
-    found = measured(folder, scale, only or EVERY, CASES)
-    return table("lp-proj-table4", "Table 4", found, EVERY, scale).write(folder)
+    outcomes = measured(folder, scale, only or EVERY, CASES)
+    return table("lp-proj-table4", "Table 4", outcomes, EVERY, scale).write(folder)
 
 
 def write_table10(folder: Path, scale: str) -> list[Path]:
     title = VOLUME.title
-    found = measured(folder, scale, [title], {title: VOLUME})
-    return table("lp-proj-table10", "Table 10", found, [title], scale).write(folder)
+    outcomes = measured(folder, scale, [title], {title: VOLUME})
+    return table("lp-proj-table10", "Table 10", outcomes, [title], scale).write(folder)
 
 
 def write_figure2(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
-    return fairness("lp-proj-figure2", "Figure 2", found, scale).write(folder)
+    outcomes = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
+    return fairness("lp-proj-figure2", "Figure 2", outcomes, scale).write(folder)
 
 
 def write_figure3(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
-    return training("lp-proj-figure3", "Figure 3", found, scale).write(folder)
+    outcomes = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
+    return training("lp-proj-figure3", "Figure 3", outcomes, scale).write(folder)
 
 
 def write_figure5(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, CASES)
-    return training("lp-proj-figure5", "Figure 5", found, scale).write(folder)
+    outcomes = drawn(folder, scale, CASES)
+    return training("lp-proj-figure5", "Figure 5", outcomes, scale).write(folder)
 
 
 def write_figure6(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, CASES)
-    return fairness("lp-proj-figure6", "Figure 6", found, scale).write(folder)
+    outcomes = drawn(folder, scale, CASES)
+    return fairness("lp-proj-figure6", "Figure 6", outcomes, scale).write(folder)
 
 
 def write_figure7(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, CASES)
-    return losses("lp-proj-figure7", "Figure 7", found, scale).write(folder)
+    outcomes = drawn(folder, scale, CASES)
+    return losses("lp-proj-figure7", "Figure 7", outcomes, scale).write(folder)
 
 
 def write_figure8(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, {VOLUME.title: VOLUME})
-    return training("lp-proj-figure8", "Figure 8", found, scale).write(folder)
+    outcomes = drawn(folder, scale, {VOLUME.title: VOLUME})
+    return training("lp-proj-figure8", "Figure 8", outcomes, scale).write(folder)
 
 
 def write_figure9(folder: Path, scale: str) -> list[Path]:
-    found = drawn(folder, scale, CASES)
-    return collaboration("lp-proj-figure9", "Figure 9", found, scale).write(folder)
+    outcomes = drawn(folder, scale, CASES)
+    return collaboration("lp-proj-figure9", "Figure 9", outcomes, scale).write(folder)
 
 
 def measured(
@@ -390,8 +403,8 @@ def measured(
         case = cases[title].here()
         runs = _runs(folder, scale, cases[title])
         store(runs / OUTCOME, outcome(case, case.sizes[scale], runs))
-    found = {t: _largest(folder, scale, case) for t, case in cases.items()}
-    return {title: one for title, one in found.items() if one}
+    outcomes = {t: _largest(folder, scale, case) for t, case in cases.items()}
+    return {title: one for title, one in outcomes.items() if one}
 
 
 def _largest(folder: Path, scale: str, case: Case) -> Outcome:

@@ -33,17 +33,17 @@ class Quadratic:
     @property
     def P(self) -> Tensor:  # [m, d]
         spec = projections.Spec("gaussian", self.dim)
-        made = projections.make_projection(
+        projection = projections.make_projection(
             spec, (0, self.problem.d), 0, torch.float64, torch.device("cpu")
         )
-        return made.down(torch.eye(self.problem.d, dtype=torch.float64)).T
+        return projection.down(torch.eye(self.problem.d, dtype=torch.float64)).T
 
     def solved(self) -> Solved:
         return _solved(self)
 
     def theory(self) -> StronglyConvex:
         """The constants of the theorems."""
-        found = self.solved()
+        solution = self.solved()
         return StronglyConvex(
             lam=self.lam,
             s=float(torch.linalg.matrix_norm(self.P, 2)) - 1,
@@ -52,8 +52,8 @@ class Quadratic:
             alternations=self.alternations,
             beta=self.beta,
             noise=float(self.problem.gradient_noise.max()),
-            diversity=found.diversity,
-            start=float(found.w.square().sum()),  # w_0 = 0
+            diversity=solution.diversity,
+            start=float(solution.w.square().sum()),  # w_0 = 0
             mu=self.problem.low,
         )
 

@@ -84,14 +84,14 @@ def fedavg(s: Linear) -> Method:
 def subspace(dim: int, d: int, seed: int) -> Tensor:  # -> [dim, d]
     """The P of a run with this seed."""
     spec = projections.Spec("orthogonal", dim)
-    made = projections.make_projection(spec, (0, d), seed, torch.float64, torch.device("cpu"))
-    return made.up(torch.eye(dim, dtype=torch.float64))
+    projection = projections.make_projection(spec, (0, d), seed, torch.float64, torch.device("cpu"))
+    return projection.up(torch.eye(dim, dtype=torch.float64))
 
 
 def play(method: Method, federation: Federation, seed: int, rounds: int, **settings: Any) -> Result:
     """A run with all clients heard, all data in every gradient, in float64."""
     task = Task(nn.Linear(federation.inputs.shape[1], 1, bias=False), "half_squared")
-    given: dict[str, Any] = {
+    run_settings: dict[str, Any] = {
         "rounds": rounds,
         "seed": seed,
         "sample": federation.clients,
@@ -100,7 +100,7 @@ def play(method: Method, federation: Federation, seed: int, rounds: int, **setti
         "threads": 1,
         "progress": False,
     }
-    return run(method, task, federation, **given, **settings)
+    return run(method, task, federation, **run_settings, **settings)
 
 
 def tested(result: Result) -> np.ndarray:  # -> [plays]

@@ -161,13 +161,13 @@ def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting
     federation, name, attack, share = key
     competitor, place = METHODS[name], place_of(federation, whole)
     method = competitor.make(place.dim)
-    heard = heard_per_round(clients)
-    expected = int(heard * share + 1e-9)
-    most = max(0, (heard - 3) // 2)  # that Krum can be told: n >= 2 f + 3
+    per_round = heard_per_round(clients)
+    expected = int(per_round * share + 1e-9)
+    most = max(0, (per_round - 3) // 2)  # that Krum can be told: n >= 2 f + 3
     wanted = place.rounds(method, rounds) if competitor.sends or not share else 0
-    given = {
+    run_settings = {
         "rounds": wanted,
-        "sample": heard,
+        "sample": per_round,
         "eval_every": min(EVERY, wanted),
         "rule": competitor.rule.format(f=min(expected, most)),
         "attack": ATTACKS[attack].attack if share else "none",
@@ -175,7 +175,7 @@ def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting
     }
     threat = f"{attack} {percent(share)}" if share else "none"
     return Setting(
-        method, given, federation, federation, name, {"attack": threat, "data": federation}
+        method, run_settings, federation, federation, name, {"attack": threat, "data": federation}
     )
 
 
@@ -187,13 +187,13 @@ def stocked(federations: Iterable[str], clients: int, whole: bool = False) -> St
     return stock
 
 
-def outcomes(found: Mapping[Key, Sequence[Summary]]) -> dict[Key, list[Outcome]]:
+def outcomes(by_key: Mapping[Key, Sequence[Summary]]) -> dict[Key, list[Outcome]]:
     """Of every cell, seed by seed."""
     out = {}
-    for key, summaries in found.items():
+    for key, summaries in by_key.items():
         federation, name, _, share = key
         if share and not METHODS[name].sends:
-            clean = found[federation, name, *NO_ATTACK]
+            clean = by_key[federation, name, *NO_ATTACK]
             out[key] = [_untouched(s, c) for s, c in zip(summaries, clean, strict=True)]
         else:
             out[key] = [_outcome(s, clean=not share) for s in summaries]

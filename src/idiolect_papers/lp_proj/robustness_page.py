@@ -98,24 +98,24 @@ def useless(
     tables: Tables, method: str = "Global+Mean", attack: str = "sign-flip", share: float = 0.1
 ) -> str:
     """Is the method below USEFUL there?"""
-    told = [
+    answers = [
         f"{federation}: {_yes(bool(cell.collapsed) or cell.accuracy < USEFUL)}, {cell.text()}"
         for federation, cell in _cells(tables, method, attack, share)
     ]
     claim = f"**{method} falls below {USEFUL:g} at {percent(share)} {attack}**"
-    return f"{claim}: {'; '.join(told) or 'not run'}."
+    return f"{claim}: {'; '.join(answers) or 'not run'}."
 
 
 def breaks(
     tables: Tables, method: str = "lp-proj-2", attack: str = "sign-flip", share: float = 0.5
 ) -> str:
     """Does the method collapse there?"""
-    told = [
+    answers = [
         f"{federation}: {_yes(bool(cell.collapsed))}, {cell.text()}"
         for federation, cell in _cells(tables, method, attack, share)
     ]
     claim = f"**{method} collapses at {percent(share)} {attack}**"
-    return f"{claim}: {'; '.join(told) or 'not run'}."
+    return f"{claim}: {'; '.join(answers) or 'not run'}."
 
 
 def _cells(tables: Tables, method: str, attack: str, share: float) -> list[tuple[str, Cell]]:
@@ -139,8 +139,8 @@ def differences(tables: Tables, published: Published) -> list[str]:
             if _differ(cell, paper):
                 where = f"{attack} {percent(share)}" if share else "clean"
                 shown = "★" if paper is None else f"{paper[0]:.3f}"
-                told = f"{where} {cell.short()} / {shown}"
-                out[federation, method][told] = None
+                entry = f"{where} {cell.short()} / {shown}"
+                out[federation, method][entry] = None
     return [f"{f}, {m}: {', '.join(cells)}" for (f, m), cells in out.items() if cells]
 
 
@@ -327,8 +327,8 @@ def measured(
     """The tables of these federations, methods and attacks."""
     cells = keys(federations, methods, attacks)
     todo = {key: setting(key, rounds, clients, whole) for key in cells}
-    found = runs(todo, stocked(federations, clients, whole), range(seeds), ("by_client",))
-    return Tables.of(outcomes(found), attacks)
+    by_key = runs(todo, stocked(federations, clients, whole), range(seeds), ("by_client",))
+    return Tables.of(outcomes(by_key), attacks)
 
 
 def write_missing(
@@ -349,14 +349,14 @@ def write_missing(
     attacks = list(dict.fromkeys(attack for _, attack, _ in tables.rows))
     places = list(dict.fromkeys([*stored["tables"], *federations]))
     have = {(federation, method) for federation, _, method in tables.rows}
-    known = [m for m in METHODS if m in methods or any(m == method for _, method in have)]
+    row_methods = [m for m in METHODS if m in methods or any(m == method for _, method in have)]
     with stored_runs(folder, "robustness", jobs) as runs:
         for federation in places:
-            missing = [method for method in known if (federation, method) not in have]
+            missing = [method for method in row_methods if (federation, method) not in have]
             if missing:
                 tables.rows |= measured(runs, [federation], missing, attacks, **sizes).rows
-        order = [(f, a, m) for f in places for a in attacks for m in known]
-        return _store(folder, Tables({key: tables.rows[key] for key in order}), sizes, known)
+        order = [(f, a, m) for f in places for a in attacks for m in row_methods]
+        return _store(folder, Tables({key: tables.rows[key] for key in order}), sizes, row_methods)
 
 
 def _store(

@@ -66,15 +66,15 @@ def write_table(
     size = size or SIZES[scale]
     attack = TABLES[number]
     titles = PLACES if number < 12 else (VOLUME,)
-    found = _measured(folder, scale, number >= 12, size, jobs)
+    tables = _measured(folder, scale, number >= 12, size, jobs)
     page = Page(
         name=f"lp-proj-table{number}",
         title=f"lp-proj, Table {number}: accuracy of benign clients under {attack} attacks",
         scale=f"{scale}: {size.rounds} rounds{_few(size, titles)}, {size.seeds} seeds",
-        opening=_opening(found, attack),
+        opening=_opening(tables, attack),
         printed=PRINTED,
         chosen=CHOSEN,
-        cells=_cells(found, attack, titles),
+        cells=_cells(tables, attack, titles),
         reasons=REASONS if size.whole else REASONS | {MNIST: FEW},
     )
     return page.write(folder)
@@ -93,7 +93,7 @@ write_table15 = partial(write_table, 15)
 def write_figure4(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> list[Path]:
     """Accuracy over the share of malicious clients."""
     size = size or SIZES[scale]
-    found = _measured(folder, scale, False, size, jobs)
+    tables = _measured(folder, scale, False, size, jobs)
     panels = [
         Panel(
             f"{federation}: {attack}",
@@ -102,7 +102,7 @@ def write_figure4(folder: Path, scale: str, size: Size | None = None, jobs: int 
             [
                 line
                 for place, method in enumerate(METHODS)
-                if (line := _line(found, federation, attack, method, place))
+                if (line := _line(tables, federation, attack, method, place))
             ],
         )
         for federation in size.federations
@@ -114,7 +114,7 @@ def write_figure4(folder: Path, scale: str, size: Size | None = None, jobs: int 
         scale=f"{scale}: the runs of lp-proj-table6 to lp-proj-table9",
         printed=PRINTED,
         chosen=CHOSEN,
-        claims=[claim for f in size.federations for claim in _claims(found, f)],
+        claims=[claim for f in size.federations for claim in _claims(tables, f)],
         pictures={"Accuracy of benign clients; a line ends where the models collapse": panels},
         figures={p.title: {line.label: [[*line.x], [*line.y]] for line in p.lines} for p in panels},
     )
@@ -183,10 +183,10 @@ def _opening(tables: Tables, attack: str) -> str:
 
 def _line(tables: Tables, federation: str, attack: str, method: str, place: int) -> Line | None:
     row = tables.rows[federation, attack, method]
-    kept = [(100 * share, cell.accuracy) for share, cell in row.items() if not cell.collapsed]
-    if not kept:
+    points = [(100 * share, cell.accuracy) for share, cell in row.items() if not cell.collapsed]
+    if not points:
         return None
-    x, y = zip(*kept, strict=True)
+    x, y = zip(*points, strict=True)
     return Line(method, x, y, style=place, points=True)
 
 

@@ -60,20 +60,20 @@ def write_table16(
         for end, kind in kinds.items()
     }
     runs = Runs(folder / ".runs" / f"lp-proj-table16-{scale}", jobs)
-    found = run(runs, methods, size, source, 0.2, "100")
+    by_row = run(runs, methods, size, source, 0.2, "100")
     title = "MNIST, 2 classes per client"
     page = Page(
         name="lp-proj-table16",
         title="lp-proj, Table 16: orthogonalisation of P",
         scale=size.text(scale),
-        opening=_opening(found, "with and without orthogonalisation"),
+        opening=_opening(by_row, "with and without orthogonalisation"),
         printed="MNIST, one hidden layer of 100 units, d_sub = 50; train loss and test accuracy.",
         chosen="lr = personal_lr = λ = 0.1, R = 1, 20 inner steps, batches of 64; the number of "
         "rounds; a fifth of the clients heard per round. The paper prints variances over clients "
         "and no intervals over repeats.",
-        cells=_cells(title, found, "lp-proj-table16", 6),
+        cells=_cells(title, by_row, "lp-proj-table16", 6),
         reasons={"train loss": TRAINED},
-        seconds=_seconds(found),
+        seconds=_seconds(by_row),
     )
     return page.write(folder)
 
@@ -91,12 +91,12 @@ def write_table17(
         options = {"partition": "classes", "classes_per_client": 10}
     size = Size(size.rounds, size.seeds, {**options, **size.options})
     runs = Runs(folder / ".runs" / f"lp-proj-table17-{scale}", jobs)
-    found = run(runs, methods, size, source, 0.1, "100,100")
+    by_row = run(runs, methods, size, source, 0.1, "100,100")
     page = Page(
         name="lp-proj-table17",
         title="lp-proj, Table 17: the dimension of the subspace",
         scale=size.text(scale),
-        opening=_opening(found, "d_sub from 40 to 200"),
+        opening=_opening(by_row, "d_sub from 40 to 200"),
         printed="EMNIST, 248 clients with 10 of 62 classes, two hidden layers of 100 units, d_sub "
         "from 40 to 200; train loss and test accuracy.",
         chosen=(STAND_IN if stands_in else "")
@@ -104,7 +104,7 @@ def write_table17(
         "number of rounds. The paper prints variances over clients and no intervals.",
         cells=_cells(
             "QuickDraw-62 in place of EMNIST" if stands_in else "EMNIST",
-            found,
+            by_row,
             "lp-proj-table17",
             4,
             stands_in,
@@ -113,7 +113,7 @@ def write_table17(
             "": "the paper's ten accuracies lie within 0.0024 of each other and it prints no "
             "interval: which of two is larger may be chance"
         },
-        seconds=_seconds(found),
+        seconds=_seconds(by_row),
     )
     return page.write(folder)
 
@@ -123,7 +123,7 @@ def run(
     methods: dict[str, Method],
     size: Size,
     source: str,
-    heard: float,
+    client_share: float,
     hidden: str,
 ) -> dict[str, list[dict[str, Any]]]:
     """The methods, Local with as many gradients, and lp-proj-1 without its tie."""
@@ -135,22 +135,22 @@ def run(
         EQUAL: Local(lr=RATE, steps=INNER),
         UNTIED: tied("lp-proj-1", dim, lam=0.0),
     }
-    sample = max(1, round(heard * federation.clients))
-    given = {"rounds": size.rounds, "sample": sample, "eval_every": 0}
-    points = {n: Setting(m, given, "", "", n, {}) for n, m in every.items()}
+    sample = max(1, round(client_share * federation.clients))
+    run_settings = {"rounds": size.rounds, "sample": sample, "eval_every": 0}
+    points = {n: Setting(m, run_settings, "", "", n, {}) for n, m in every.items()}
     return runs(points, stock, range(size.seeds))
 
 
 def _cells(
     title: str,
-    found: dict[str, list[dict[str, Any]]],
+    by_row: dict[str, list[dict[str, Any]]],
     table: str,
     digits: int,
     stand_in: bool = False,
 ) -> list[Cell]:
     published = {row["method"]: row for row in read_rows(table)}
     cells = []
-    for row, summaries in found.items():
+    for row, summaries in by_row.items():
         ours = {
             "train loss": Figure.of([s["train"]["loss"]["mean"] for s in summaries], digits),
             "accuracy": Figure.of([s["accuracy"]["mean"] for s in summaries]),
@@ -161,11 +161,11 @@ def _cells(
     return cells
 
 
-def _opening(found: dict[str, list[dict[str, Any]]], what: str) -> str:
+def _opening(by_row: dict[str, list[dict[str, Any]]], what: str) -> str:
     """How far apart the accuracies are, beside Local and λ = 0."""
     means = {
         row: Figure.of([s["accuracy"]["mean"] for s in summaries])
-        for row, summaries in found.items()
+        for row, summaries in by_row.items()
     }
     ours = [f.mean for row, f in means.items() if row not in (EQUAL, UNTIED) and f.mean is not None]
     spread = max(ours) - min(ours) if ours else 0.0
@@ -177,8 +177,8 @@ def _opening(found: dict[str, list[dict[str, Any]]], what: str) -> str:
     )
 
 
-def _seconds(found: dict[str, list[dict[str, Any]]]) -> float:
-    return sum(s["cpu_seconds"] for summaries in found.values() for s in summaries)
+def _seconds(by_row: dict[str, list[dict[str, Any]]]) -> float:
+    return sum(s["cpu_seconds"] for summaries in by_row.values() for s in summaries)
 
 
 STAND_IN = """\

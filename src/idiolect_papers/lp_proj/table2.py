@@ -56,16 +56,16 @@ def write(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> 
     federation, real = _data(size, scale)
     make = partial(models.make, size.model, federation.shape, federation.classes)
     stock = Stock({"": federation}, {"": Task(make)})
-    given = {
+    run_settings = {
         "rounds": size.rounds,
         "batch": size.batch,
         "eval_every": 0,
         "sample": max(1, round(0.1 * federation.clients)),
         "chunk": 2,
     }
-    points = {row: Setting(m, given, "", "", row, {}) for row, m in methods(size).items()}
+    points = {row: Setting(m, run_settings, "", "", row, {}) for row, m in methods(size).items()}
     runs = Runs(folder / ".runs" / f"lp-proj-table2-{scale}", jobs)
-    found = runs(points, stock, range(size.seeds))
+    by_row = runs(points, stock, range(size.seeds))
     title = TITLE if real else f"{federation.name}, {federation.clients} clients, in its place"
     d = stock.tasks[""].d
     page = Page(
@@ -73,15 +73,15 @@ def write(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> 
         title="lp-proj, Table 2 in form: ResNet-34 and a block-diagonal P",
         scale=f"{scale}: {size.rounds} rounds of {size.steps} steps, {size.seeds} seed, "
         f"{federation.name}, {federation.clients} clients",
-        opening=_opening(found, d),
+        opening=_opening(by_row, d),
         printed="ImageNet, ResNet-34, 100 clients with 50 of 1,000 classes each, 50 blocks, at "
         "most 200 rounds.",
         chosen=f"d_sub = {size.dim}, which the printed bytes imply (docs/large-models.md); λ = lr "
         f"= 0.1; step size {size.rate:g}; GroupNorm in place of BatchNorm; a tenth of the clients "
         "heard per round. ImageNet cannot be had here: with its pictures in the folder "
         "`imagenet` of the data cache, the full scale runs on them.",
-        cells=_cells(title, found, real),
-        seconds=sum(s["cpu_seconds"] for summaries in found.values() for s in summaries),
+        cells=_cells(title, by_row, real),
+        seconds=sum(s["cpu_seconds"] for summaries in by_row.values() for s in summaries),
     )
     return page.write(folder)
 
@@ -109,7 +109,7 @@ def _data(size: Size, scale: str) -> tuple[Federation, bool]:
     return data.load(size.source, **size.options), False
 
 
-def _cells(title: str, found: dict[str, list[dict[str, Any]]], real: bool) -> list[Cell]:
+def _cells(title: str, by_row: dict[str, list[dict[str, Any]]], real: bool) -> list[Cell]:
     columns = ("train loss", "accuracy", "bytes")
     published = {
         row["method"]: [read_figure(row[column]) for column in columns]
@@ -122,7 +122,7 @@ def _cells(title: str, found: dict[str, list[dict[str, Any]]], real: bool) -> li
             for row, figures in published.items()
             for column, paper in zip(columns, figures, strict=True)
         ]
-    for row, summaries in found.items():
+    for row, summaries in by_row.items():
         ours = (
             Figure.of([s["train"]["loss"]["mean"] for s in summaries]),
             Figure.of([s["accuracy"]["mean"] for s in summaries]),
@@ -133,15 +133,17 @@ def _cells(title: str, found: dict[str, list[dict[str, Any]]], real: bool) -> li
     return cells
 
 
-def _opening(found: dict[str, list[dict[str, Any]]], d: int) -> str:
-    sent = {row: sum(s[0]["bytes"].values()) / s[0]["rounds"] for row, s in found.items()}
-    ratio = sent["pFedMe"] / max(1.0, sent["lp-proj-1"])
-    mean = {row: Figure.of([s["accuracy"]["mean"] for s in found[row]]) for row in found}
+def _opening(by_row: dict[str, list[dict[str, Any]]], d: int) -> str:
+    bytes_per_round = {
+        row: sum(s[0]["bytes"].values()) / s[0]["rounds"] for row, s in by_row.items()
+    }
+    ratio = bytes_per_round["pFedMe"] / max(1.0, bytes_per_round["lp-proj-1"])
+    mean = {row: Figure.of([s["accuracy"]["mean"] for s in by_row[row]]) for row in by_row}
     return (
         f"The block-diagonal P works on a model of {d:,} parameters and sends what the paper says "
-        f"it sends: {bytes_text(sent['lp-proj-1'])} per round against "
-        f"{bytes_text(sent['pFedMe'])} of pFedMe, {ratio:,.0f} times less. What a client reaches "
-        f"alone with as many gradients stands beside it: {mean[EQUAL]} against "
+        f"it sends: {bytes_text(bytes_per_round['lp-proj-1'])} per round against "
+        f"{bytes_text(bytes_per_round['pFedMe'])} of pFedMe, {ratio:,.0f} times less. What a "
+        f"client reaches alone with as many gradients stands beside it: {mean[EQUAL]} against "
         f"{mean['lp-proj-1']} of lp-proj-1 and {mean[UNTIED]} of lp-proj-1 with λ = 0. At the "
         "quick scale the runs are far too short to rank anything."
     )

@@ -78,7 +78,7 @@ def observed(
 
 
 def run_losses(
-    size: Theorem32Size, method: Method, seen: list[Federation], w: Tensor, seed: int
+    size: Theorem32Size, method: Method, federations: list[Federation], w: Tensor, seed: int
 ) -> Tensor:
     """Losses [draws, N] of the personal models that runs end with, averaged over test noise.
 
@@ -86,7 +86,7 @@ def run_losses(
     """
     s = size.setting
     out = []
-    for federation in seen:
+    for federation in federations:
         result = play(method, federation, seed, 2, eval_every=0)
         x = models_of(result, s.clients)
         out.append(s.noise**2 / 2 + s.b / 2 * (x - w).square().sum(1))
@@ -332,9 +332,9 @@ def panels(
         formula = [expected(size, name, lam) for lam in grid]
         first.append(Line(f"{name}, formula", grid, formula, style=style, formula=True))
         first.append(_points(name, by_seed, lams, style, "clean"))
-        seen = P if name == LPPROJ else None
-        said = [linear.realised_variance(size.setting, lam, S, seen) for lam in grid]
-        third.append(Line(f"{name}, formula", grid, said, style=style, formula=True))
+        projection = P if name == LPPROJ else None
+        variances = [linear.realised_variance(size.setting, lam, S, projection) for lam in grid]
+        third.append(Line(f"{name}, formula", grid, variances, style=style, formula=True))
         third.append(_points(name, by_seed, lams, style, "realised"))
     everyone = linear.expected_variance(size.setting, math.inf, S)
     ends = [lams[0], lams[-1]]

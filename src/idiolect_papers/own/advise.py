@@ -94,7 +94,7 @@ class Sizes:
 
 def _synthetic(case: Case) -> tuple[Federation, Task]:
     samples = case.other + case.test
-    made = Synthetic(
+    spec = Synthetic(
         alpha=case.swept,
         clients=case.clients,
         samples=samples,
@@ -102,13 +102,13 @@ def _synthetic(case: Case) -> tuple[Federation, Task]:
         test=case.test / samples,
         seed=case.seed,
     )
-    return made.load(), Task(partial(models.make, "linear", (60,), 10))
+    return spec.load(), Task(partial(models.make, "linear", (60,), 10))
 
 
 def _logistic(case: Case) -> tuple[Federation, Task]:
     """Section 4.1 of the paper: all clients at distance R, R² a multiple of the crossing's."""
     samples = case.other + case.test
-    made = Logistic(
+    spec = Logistic(
         clients=case.clients,
         samples=samples,
         features=10,
@@ -121,10 +121,10 @@ def _logistic(case: Case) -> tuple[Federation, Task]:
         test=case.test / samples,
         seed=case.seed,
     )
-    _, truth = made.draw()
-    crossing = logistic.crossing(made, truth, case.other)
-    made = replace(made, radius=case.swept**0.5 * crossing)
-    return made.load(), logistic.task(made)
+    _, truth = spec.draw()
+    crossing = logistic.crossing(spec, truth, case.other)
+    spec = replace(spec, radius=case.swept**0.5 * crossing)
+    return spec.load(), logistic.task(spec)
 
 
 def _digits(case: Case) -> tuple[Federation, Task]:
@@ -138,8 +138,8 @@ def _digits(case: Case) -> tuple[Federation, Task]:
     rng = np.random.default_rng(case.seed)
     order = rng.permutation(len(labels))
     cut = int(0.6 * len(order))
-    left, tests = order[:cut], order[cut:]
-    offered = {c: list(left[labels[left] == c]) for c in range(10)}
+    train_pool, tests = order[:cut], order[cut:]
+    offered = {c: list(train_pool[labels[train_pool] == c]) for c in range(10)}
     index, owner, split = [], [], []
     for k in range(case.clients):
         # each class has as many clients as any other
@@ -195,7 +195,7 @@ class CaseJob(Work):
             threads=1,
             progress=False,
         )
-        spent = time.process_time() - began
+        seconds = time.process_time() - began
         h = advice.heterogeneity
         return {
             "choice": advice.choice,
@@ -206,7 +206,7 @@ class CaseJob(Work):
             "side": "" if h is None else h.side,
             "told": {key: len(ids) for key, ids in advice.gains.items()},
             **self._truth(advice, federation, task),
-            "cpu": round(spent, 1),
+            "cpu": round(seconds, 1),
         }
 
     def _truth(self, advice: Advice, federation: Federation, task: Task) -> dict[str, Any]:
@@ -242,10 +242,10 @@ class CaseJob(Work):
 
 def _values(result: Result, metric: str) -> np.ndarray:  # -> [n]
     """Hit or loss of each test sample, the mean over seeds."""
-    found = []
+    by_seed = []
     for seed in result.seeds:
         session = result.session(seed.seed)
         message = session.server.message(session.server.version)
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "test")
-        found.append((hits if metric == "accuracy" else loss).numpy())
-    return np.mean(found, axis=0)
+        by_seed.append((hits if metric == "accuracy" else loss).numpy())
+    return np.mean(by_seed, axis=0)

@@ -79,8 +79,8 @@ class Judged:
         """Where the case lies, by the true gain of a method over Local."""
         gain = abs(self.gain(method))
         if gain >= AWAY:
-            seen = gain * self.tie >= SEEN * self.found["errors"][method]
-            return AWAY_AND_SEEN if seen else AWAY_BY_TIES
+            visible = gain * self.tie >= SEEN * self.found["errors"][method]
+            return AWAY_AND_SEEN if visible else AWAY_BY_TIES
         return NEAR_IT if gain < NEAR else "between"
 
     @property
@@ -94,21 +94,21 @@ class Judged:
         return self.found["side"] == ("below" if self.gain("fedavg") > 0 else "above")
 
     def row(self) -> dict[str, Any]:
-        found = self.found
-        ratio = found["ratio"]
+        outcome = self.found
+        ratio = outcome["ratio"]
         return {
             "case": self.case.title(),
             "best that federates": self.best,
             "its true gain, in ties": f"{self.gain(self.best):+.1f}",
             "place": self.place(self.best),
-            "choice": found["choice"],
+            "choice": outcome["choice"],
             "right": "yes" if self.right else "no",
             "true gain of FedAvg, in ties": f"{self.gain('fedavg'):+.1f}",
-            "FedAvg or Local": found["alternative"],
+            "FedAvg or Local": outcome["alternative"],
             "R² over its threshold": "–"
             if ratio is None
             else f"{ratio[0]:.2g} ({ratio[1]:.2g} to {ratio[2]:.2g})",
-            "CPU s": found["cpu"],
+            "CPU s": outcome["cpu"],
         }
 
 
@@ -116,7 +116,7 @@ def reproduced(
     jobs: Sequence[CaseJob], outcomes: Sequence[Outcome], sizes: Sizes, seconds: float
 ) -> Page:
     """All that the page says."""
-    cases = [Judged(job.case, found) for job, found in zip(jobs, outcomes, strict=True)]
+    cases = [Judged(job.case, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
     tables = {"How often": _counts(cases)}
     for family, heading in HEADINGS.items():
         rows = [c.row() for c in cases if c.case.family == family]

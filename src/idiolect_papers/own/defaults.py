@@ -73,8 +73,8 @@ def chosen(rows: Sequence[Sequence[Cell]]) -> int:
     ties = [i for i, regret in enumerate(worst) if regret <= least + TIE + 1e-9]
 
     for cost in ("gradients", "bytes"):
-        spent = {i: sum(getattr(cell, cost) for cell in rows[i]) for i in ties}
-        ties = [i for i in ties if spent[i] <= (1 + SAME) * min(spent.values())]
+        costs = {i: sum(getattr(cell, cost) for cell in rows[i]) for i in ties}
+        ties = [i for i in ties if costs[i] <= (1 + SAME) * min(costs.values())]
     return min(ties, key=lambda i: (round(worst[i], 6), i))
 
 
@@ -126,8 +126,8 @@ class Kind:
         return Task(partial(models.make, "mlp", shape, 10, hidden=HIDDEN))
 
 
-def _digits(text: str, heard: int, **options: Any) -> Kind:
-    return Kind(text, heard, name="digits", options=options)
+def _digits(text: str, clients_per_round: int, **options: Any) -> Kind:
+    return Kind(text, clients_per_round, name="digits", options=options)
 
 
 def _synthetic(text: str, **options: Any) -> Kind:
@@ -182,7 +182,10 @@ def every(*first: Fields, **values: tuple) -> tuple[Fields, ...]:
     >>> every({"lr": 2}, lr=(1, 3), steps=(5,))
     ({'lr': 2}, {'lr': 1, 'steps': 5}, {'lr': 3, 'steps': 5})
     """
-    return (*first, *(dict(zip(values, found, strict=True)) for found in product(*values.values())))
+    return (
+        *first,
+        *(dict(zip(values, combination, strict=True)) for combination in product(*values.values())),
+    )
 
 
 def same(candidates: tuple[Fields, ...], **names: str) -> tuple[Fields, ...]:
@@ -311,10 +314,10 @@ class Run(Work):
         return make_method(self.method, **dict(self.fields))
 
     def settings(self) -> dict[str, Any]:
-        heard = 0 if self.make().traits.hears_all else KINDS[self.federation].heard
+        sample = 0 if self.make().traits.hears_all else KINDS[self.federation].heard
         return {
             "rounds": self.rounds,
-            "sample": heard,
+            "sample": sample,
             "seed": self.seed,
             "eval_every": 0,
             "threads": 1,
@@ -334,9 +337,9 @@ class Run(Work):
         federation = loaded(self.federation, self.seed)
         task = task_of(self.federation, isinstance(method, SplitMethod))
         summary = run(method, task, federation, progress=False, **self.settings()).summary()
-        found = summary if self.part == "test" else summary["valid"]
+        figures = summary if self.part == "test" else summary["valid"]
         return {
-            "accuracy": round(found["accuracy"]["mean"] or 0.0, 4),  # none: it has diverged
+            "accuracy": round(figures["accuracy"]["mean"] or 0.0, 4),  # none: it has diverged
             "gradients": round(summary["gradients_per_client"], 1),
             "bytes": summary["bytes"]["up"] + summary["bytes"]["down"],
             "cpu": round(time.process_time() - began, 2),
@@ -399,15 +402,15 @@ def _stored(
         for title in federations:
             column = []
             for candidate in grid.candidates:
-                found = [
+                by_seed = [
                     results[run_of(grid, candidate, variant, title, seed, rounds=rounds)]
                     for seed in range(seeds)
                 ]
                 column.append(
                     {
-                        "accuracy": [f["accuracy"] for f in found],
-                        "gradients": _mean([f["gradients"] for f in found]),
-                        "bytes": _mean([f["bytes"] for f in found]),
+                        "accuracy": [f["accuracy"] for f in by_seed],
+                        "gradients": _mean([f["gradients"] for f in by_seed]),
+                        "bytes": _mean([f["bytes"] for f in by_seed]),
                     }
                 )
             cells[cell_name(title, variant)] = column
@@ -456,36 +459,44 @@ def against_local(
     names = [name for method in fields for name in NAMES.get(method, (method,))]
     names.remove("local")
 
-    def job(name: str, title: str, seed: int, given: Fields, rounds: int = rounds) -> Run:
-        return Run(title, name, tuple(sorted(given.items())), seed, "test", rounds)
+    def job(name: str, title: str, seed: int, run_fields: Fields, rounds: int = rounds) -> Run:
+        return Run(title, name, tuple(sorted(run_fields.items())), seed, "test", rounds)
 
     def rows(pairs: Sequence[tuple[str, str]], alone: bool) -> dict[tuple[str, str], dict]:
-        chosen = {
+        method_runs = {
             (name, title): [job(name, title, seed, _fields(name, fields)) for seed in range(seeds)]
             for name, title in pairs
         }
-        done = runs([run for some in chosen.values() for run in some])
+        outcomes = runs([run for some in method_runs.values() for run in some])
         equal = {}
-        for (name, title), some in chosen.items():
-            spent = max(done[run]["gradients"] for run in some)
-            steps, length = _spread(spent, rounds) if alone else (fields["local"]["steps"], rounds)
+        for (name, title), some in method_runs.items():
+            gradients = max(outcomes[run]["gradients"] for run in some)
+            steps, length = (
+                _spread(gradients, rounds) if alone else (fields["local"]["steps"], rounds)
+            )
             local = {**fields["local"], "steps": steps}
             equal[name, title] = [job("local", title, s, local, length) for s in range(seeds)]
-        done |= runs([run for some in equal.values() for run in some])
+        outcomes |= runs([run for some in equal.values() for run in some])
         return {
-            pair: _row([done[run] for run in chosen[pair]], [done[run] for run in equal[pair]])
+            pair: _row(
+                [outcomes[run] for run in method_runs[pair]], [outcomes[run] for run in equal[pair]]
+            )
             for pair in pairs
         }
 
     shared = rows([("fedavg", title) for title in federations], alone=False)
     helps = [title for title in federations if shared["fedavg", title]["verdict"] == "better"]
     every = rows([(name, title) for title in helps for name in names], alone=True)
-    found: dict[str, dict[str, Any]] = {}
+    by_federation: dict[str, dict[str, Any]] = {}
     for title in federations:
-        found[title] = {"helps": title in helps, "fedavg": shared["fedavg", title], "methods": {}}
+        by_federation[title] = {
+            "helps": title in helps,
+            "fedavg": shared["fedavg", title],
+            "methods": {},
+        }
         if title in helps:
-            found[title]["methods"] = {name: every[name, title] for name in names}
-    return found
+            by_federation[title]["methods"] = {name: every[name, title] for name in names}
+    return by_federation
 
 
 def _fields(name: str, fields: Mapping[str, Fields]) -> Fields:
@@ -545,11 +556,11 @@ def tied_part(
         for dim in dims
         for seed in range(seeds)
     }
-    done = runs(list(jobs.values()))
+    outcomes = runs(list(jobs.values()))
 
     def mean(row: str, dim: int) -> float:
-        found = [done[jobs[row, dim, seed]]["accuracy"] for seed in range(seeds)]
-        return round(float(np.mean(found)), 4)
+        accuracies = [outcomes[jobs[row, dim, seed]]["accuracy"] for seed in range(seeds)]
+        return round(float(np.mean(accuracies)), 4)
 
     return [
         {"dim": dim, "share": round(dim / d, 4), **{row: mean(row, dim) for row in ROWS}}
@@ -560,6 +571,6 @@ def tied_part(
 def _run(row: str, dim: int, d: int, seed: int, fields: Fields, rounds: int) -> Run:
     """Projection `contiguous`, whose cost does not grow with d_sub; the identity for d itself."""
     kind = {"projection": "identity", "dim": 0} if dim >= d else {"dim": dim}
-    given = {"projection": "contiguous", **fields, **kind}
-    given |= ROWS[row]
-    return Run(TITLE, row.split(" ")[0], tuple(sorted(given.items())), seed, "test", rounds)
+    run_fields = {"projection": "contiguous", **fields, **kind}
+    run_fields |= ROWS[row]
+    return Run(TITLE, row.split(" ")[0], tuple(sorted(run_fields.items())), seed, "test", rounds)

@@ -79,12 +79,12 @@ def _chosen(grids: Stored) -> str:
     rows = []
     for method, grid in grids.items():
         cells = rows_of(grid["cells"])
-        chosen = grid["chosen"]
+        place = grid["chosen"]
         rows.append(
             {
                 "method": f"`{method}`",
-                "default": _fields(grid["candidates"][chosen]),
-                "worst regret": f"{grid['regrets'][chosen]:.3f}",
+                "default": _fields(grid["candidates"][place]),
+                "worst regret": f"{grid['regrets'][place]:.3f}",
                 "of the first setting": f"{grid['regrets'][0]:.3f}",
                 "settings": len(cells),
                 "preset": ", ".join(METHODS.find(method)[0].traits.presets) or "–",

@@ -62,10 +62,10 @@ FEDERATIONS = {
 }
 
 
-def settings_of(name: str, heard: int) -> tuple[Method, dict[str, Any]]:
+def settings_of(name: str, clients_per_round: int) -> tuple[Method, dict[str, Any]]:
     """A method at its defaults, and how it is run."""
     method = make_method(name)
-    sample = 0 if method.traits.hears_all else heard
+    sample = 0 if method.traits.hears_all else clients_per_round
     return method, {"rounds": ROUNDS, "sample": sample, "eval_every": 0, "threads": 1}
 
 
@@ -79,7 +79,9 @@ ROUNDINGS: tuple[dict[str, str], ...] = (
 )
 
 
-def difference(stored: float, name: str, federation: Federation, task: Task, heard: int) -> float:
+def difference(
+    stored: float, name: str, federation: Federation, task: Task, clients_per_round: int
+) -> float:
     """How far the first seed's accuracy is from the stored one, beyond what rounding explains.
 
     Processors and versions of their libraries add in different orders. On three of the federations
@@ -90,18 +92,22 @@ def difference(stored: float, name: str, federation: Federation, task: Task, hea
     other roundings, and the stored figure may be anywhere in the range that they span. A changed
     method moves the whole range, and is noticed.
     """
-    first = accuracy(name, federation, task, heard)
+    first = accuracy(name, federation, task, clients_per_round)
     if abs(first - stored) <= TOLERANCE:
         return abs(first - stored)
-    others = [accuracy(name, federation, task, heard, **rounding) for rounding in ROUNDINGS]
+    others = [
+        accuracy(name, federation, task, clients_per_round, **rounding) for rounding in ROUNDINGS
+    ]
     reached = [first, *others]
     nearest = min(max(stored, min(reached)), max(reached))
     return abs(nearest - stored)
 
 
-def accuracy(name: str, federation: Federation, task: Task, heard: int, **rounding: str) -> float:
+def accuracy(
+    name: str, federation: Federation, task: Task, clients_per_round: int, **rounding: str
+) -> float:
     """Of the first seed."""
-    method, settings = settings_of(name, heard)
+    method, settings = settings_of(name, clients_per_round)
     result = run(method, task, federation, progress=False, **settings | rounding)
     return result.over_seeds("accuracy")[0]
 

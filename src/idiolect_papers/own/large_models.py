@@ -74,7 +74,9 @@ METHODS: dict[str, Callable[[float], Method]] = {  # of the step size
 MEMORY = 64.0  # GiB: rows stay in memory
 
 
-def states(method: Method, task: Task, clients: int, rows: int, heard: int) -> dict[str, int]:
+def states(
+    method: Method, task: Task, clients: int, rows: int, clients_per_round: int
+) -> dict[str, int]:
     """The numbers a round must hold at once, by the tensors that the method itself names.
 
     `server` and `down` once each; `up` for every client that is heard; `private` for every client;
@@ -88,7 +90,7 @@ def states(method: Method, task: Task, clients: int, rows: int, heard: int) -> d
     return {
         "server": sum(t.numel() for t in server.values()),
         "down": sum(t.numel() for t in method.broadcast(task, server).values()),
-        "up": heard * up,
+        "up": clients_per_round * up,
         "private": clients * per_client,
         "in flight": rows * (2 * task.d + per_client + up),
     }
@@ -128,14 +130,16 @@ def measure(model: str, method: str) -> dict[str, Any]:
     name, options, lr = MODELS[model]
     federation = data.load(name, **options)
     shape = tuple(federation.inputs.shape[1:])
-    given = Task(partial(models.make, model, shape, federation.classes))
-    chosen = METHODS[method](lr)
-    rounds = session(chosen, given, federation, HEARD, CHUNK, BATCH)
+    plain_task = Task(partial(models.make, model, shape, federation.classes))
+    algorithm = METHODS[method](lr)
+    rounds = session(algorithm, plain_task, federation, HEARD, CHUNK, BATCH)
     task = rounds.contract.task
     host = rounds.local_hosts[0]
     everyone = torch.arange(federation.clients)
     # the first model, by FedAvg: evaluating the clients' own would make their private rows
-    start = run(FedAvg(), given, federation, rounds=0, chunk=CHUNK, memory=MEMORY, progress=False)
+    start = run(
+        FedAvg(), plain_task, federation, rounds=0, chunk=CHUNK, memory=MEMORY, progress=False
+    )
     before = start.summary()
     samples = int(host.data.sizes("test").sum())
     resident = resident_peak(reset=True)
@@ -146,7 +150,7 @@ def measure(model: str, method: str) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     resident = resident_peak() - resident
     after = rounds.engine.evaluate(everyone, ("test",))["test"]
-    named = states(chosen, task, federation.clients, CHUNK, HEARD)
+    named = states(algorithm, task, federation.clients, CHUNK, HEARD)
     bound = task.dtype.itemsize * sum(named.values())
     extra = activations(host)
     return {
@@ -163,7 +167,9 @@ def measure(model: str, method: str) -> dict[str, Any]:
         "seconds_per_round": seconds / ROUNDS,
         "bytes_up_per_message": rounds.contract.up.length,
         "bytes_down_per_message": rounds.contract.down.length,
-        "projection_bytes": chosen._projection(task).memory() if isinstance(chosen, LpProj) else 0,
+        "projection_bytes": algorithm._projection(task).memory()
+        if isinstance(algorithm, LpProj)
+        else 0,
         "states": named,
         "named_bytes": bound,
         "activation_bytes": extra,
@@ -174,17 +180,17 @@ def measure(model: str, method: str) -> dict[str, Any]:
     }
 
 
-def page(found: list[dict[str, Any]]) -> str:
+def page(measurements: list[dict[str, Any]]) -> str:
     """The whole page."""
-    live = sum(f["ratio"] <= 1.5 for f in found)
-    resident = sum(f["resident_ratio"] <= 1.5 for f in found)
+    live = sum(f["ratio"] <= 1.5 for f in measurements)
+    resident = sum(f["resident_ratio"] <= 1.5 for f in measurements)
     within = (
-        f"Within 1.5 × named states + activations: {live} of {len(found)} runs by the live peak, "
-        f"{resident} by the resident one."
+        f"Within 1.5 × named states + activations: {live} of {len(measurements)} runs by the live "
+        f"peak, {resident} by the resident one."
     )
     lines = [HEAD, "", within, BEYOND]
     for model in MODELS:
-        mine = [f for f in found if f["model"] == model]
+        mine = [f for f in measurements if f["model"] == model]
         one = mine[0]
         what = (
             f"{one['data']}, {one['clients']} clients, {one['outputs']} classes, batch {BATCH}, "

@@ -52,7 +52,7 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = {
+        input_storages = {
             t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
         }
         out = operation(*args, **(kwargs or {}))
@@ -60,7 +60,7 @@ class Live(TorchDispatchMode):
             if not isinstance(t, Tensor):
                 continue
             storage = t.untyped_storage()
-            if storage._cdata not in given and storage._cdata not in self.sizes:
+            if storage._cdata not in input_storages and storage._cdata not in self.sizes:
                 self.sizes[storage._cdata] = storage.nbytes()
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._gone, storage._cdata)

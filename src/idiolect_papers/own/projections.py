@@ -112,8 +112,8 @@ def write(folder: Path, seeds: int = 3, jobs: int = 0) -> list[Path]:
     )
     text = folder / "projections.md"
     with stored_runs(folder, "projections", jobs) as runs:
-        found = runs({key: setting(key) for key in keys()}, stock, range(seeds))
-        cells = {key: _cell(mean_over_seeds("", s)["accuracy"]) for key, s in found.items()}
+        by_key = runs({key: setting(key) for key in keys()}, stock, range(seeds))
+        cells = {key: _cell(mean_over_seeds("", s)["accuracy"]) for key, s in by_key.items()}
         page = [HEAD, *kinds(cells, stock), MIDDLE, *dims(cells)]
         text.write_text("\n".join(page) + "\n", encoding="utf-8")
     return [text]

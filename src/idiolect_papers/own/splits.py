@@ -89,7 +89,7 @@ def measure(case: Case) -> dict[str, Any]:
     )
     out: dict[str, Any] = {"advisor": {}, "ffgg": {}}
     for how in STARTS:
-        found: Splits = splits(
+        advice: Splits = splits(
             task,
             federation,
             rank=case.rank,
@@ -100,9 +100,9 @@ def measure(case: Case) -> dict[str, Any]:
             progress=False,
             **shared,
         )
-        out["advisor"][how] = found.summary()
+        out["advisor"][how] = advice.summary()
         out["ffgg"][how] = {}
-        for row in found.rows[1:-1]:
+        for row in advice.rows[1:-1]:
             rank = case.rank if row["name"] != row["part"] else 0
             one = Candidate(row["part"], (), rank, "low-rank")
             loss = _ffgg(case, one, row["lr"], how, begun, unseen, task)
@@ -220,8 +220,8 @@ def _section(title: str, case: Case, result: dict[str, Any]) -> list[str]:
                 _trained(result["ffgg"][how], row["name"]),
             ]
         lines.append(f"| {' | '.join(cells)} |")
-    said = [verdict(how, by_start[how], result["ffgg"][how]) for how in STARTS]
-    return [*lines, "", *said, ""]
+    verdicts = [verdict(how, by_start[how], result["ffgg"][how]) for how in STARTS]
+    return [*lines, "", *verdicts, ""]
 
 
 def _trained(losses: dict[str, float | None], name: str) -> str:

@@ -103,7 +103,7 @@ class Job(Work):
         return enough and sum(last) / len(last) >= target
 
     def engine(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "rounds": self.size.rounds,
             "sample": self.size.sample,
             "seed": self.seed,
@@ -112,9 +112,9 @@ class Job(Work):
             "progress": False,
         }
         if self.mode == SYNC:
-            return given
-        given |= {"timing": "arrivals", "staleness": "polynomial(a=0.5)"}
-        return given | ({"buffer": self.size.buffer} if self.mode == BUFFERED else {})
+            return settings
+        settings |= {"timing": "arrivals", "staleness": "polynomial(a=0.5)"}
+        return settings | ({"buffer": self.size.buffer} if self.mode == BUFFERED else {})
 
 
 def setting(job: Job) -> tuple[Any, Task, Any, Any, dict[str, Any]]:
@@ -124,9 +124,15 @@ def setting(job: Job) -> tuple[Any, Task, Any, Any, dict[str, Any]]:
         federation = data.load("digits", clients=size.clients, valid=0.15, seed=job.seed)
         task = Task(_logistic)
         name = "valid_accuracy" if job.validation else "accuracy"
-        seen = {"patience": 10**6, "patience_metric": "accuracy"} if job.validation else {}
+        patience = {"patience": 10**6, "patience_metric": "accuracy"} if job.validation else {}
         method = FedAvg(lr=0.1, steps=5)
-        return method, task, federation, lambda m: m.figures[name], {"server_lr": job.rate, **seen}
+        return (
+            method,
+            task,
+            federation,
+            lambda m: m.figures[name],
+            {"server_lr": job.rate, **patience},
+        )
     n, shared, private = size.quadratic
     problem = Quadratic(
         clients=size.clients,
@@ -167,28 +173,28 @@ def write(folder: Path, size: Size | None = None) -> list[Path]:
         for seed in range(size.seeds)
     }
     results = finished(list(jobs.values()), folder, "async-stragglers", size.workers)
-    found = {key: results[job] for key, job in jobs.items()}
+    outcomes = {key: results[job] for key, job in jobs.items()}
     page = Page(
         name="async-stragglers",
         title="Time to a target when some clients are slow",
         settings=words(size, rates),
-        claims=claims(found, size),
+        claims=claims(outcomes, size),
         tables={
             f"Simulated time to the target: {problem} (mean ± 95 % interval over seeds)": rows(
-                found, problem, size
+                outcomes, problem, size
             )
             for problem in (DIGITS, QUADRATIC)
         },
         figures={
             f"{problem}, {name}, {mode}": [
-                found[problem, name, mode, seed]["time"] for seed in range(size.seeds)
+                outcomes[problem, name, mode, seed]["time"] for seed in range(size.seeds)
             ]
             for problem in (DIGITS, QUADRATIC)
             for name in DELAYS
             for mode in MODES
         },
         panels=[
-            panel(found, problem, name)
+            panel(outcomes, problem, name)
             for problem in (DIGITS, QUADRATIC)
             for name in list(DELAYS)[1:]
         ],
@@ -217,21 +223,21 @@ def chosen(folder: Path, size: Size) -> dict[tuple[str, str], float]:
     return best
 
 
-Found = Mapping[tuple[str, str, str, int], dict[str, Any]]
+Outcomes = Mapping[tuple[str, str, str, int], dict[str, Any]]
 
 
-def times(found: Found, problem: str, name: str, mode: str, size: Size) -> list[float]:
+def times(outcomes: Outcomes, problem: str, name: str, mode: str, size: Size) -> list[float]:
     """Of the seeds that reached the target."""
-    each = [found[problem, name, mode, seed]["time"] for seed in range(size.seeds)]
+    each = [outcomes[problem, name, mode, seed]["time"] for seed in range(size.seeds)]
     return [t for t in each if t is not None]
 
 
-def rows(found: Found, problem: str, size: Size) -> list[Row]:
+def rows(outcomes: Outcomes, problem: str, size: Size) -> list[Row]:
     table = []
     for name in DELAYS:
         row: Row = {"delays": name}
         for mode in MODES:
-            reached = times(found, problem, name, mode, size)
+            reached = times(outcomes, problem, name, mode, size)
             row[mode] = _text(reached, size.seeds)
         table.append(row)
     return table
@@ -246,11 +252,11 @@ def _text(reached: Sequence[float], seeds: int) -> str:
     return text if len(reached) == seeds else f"{text} ({len(reached)} of {seeds} seeds)"
 
 
-def panel(found: Found, problem: str, name: str) -> Panel:
+def panel(outcomes: Outcomes, problem: str, name: str) -> Panel:
     """The curve of the first seed."""
     lines = []
     for mode in MODES:
-        curve = np.array(found[problem, name, mode, 0]["curve"])
+        curve = np.array(outcomes[problem, name, mode, 0]["curve"])
         up = curve[:, 1] if problem == DIGITS else -curve[:, 1]
         lines.append(Line(mode, curve[:, 0].tolist(), up.tolist()))
     what = "test accuracy" if problem == DIGITS else "‖F(θ)‖ / ‖F(0)‖"
@@ -258,10 +264,10 @@ def panel(found: Found, problem: str, name: str) -> Panel:
     return Panel(f"{problem}: {name}", "simulated time", what, lines, log=log)
 
 
-def claims(found: Found, size: Size) -> list[Claim]:
+def claims(outcomes: Outcomes, size: Size) -> list[Claim]:
     def ratio(problem: str, name: str) -> float:
         means = [
-            np.mean(times(found, problem, name, mode, size) or [np.inf])
+            np.mean(times(outcomes, problem, name, mode, size) or [np.inf])
             for mode in (SYNC, ASYNC, BUFFERED)
         ]
         return float(means[0] / min(means[1:]))
@@ -290,7 +296,7 @@ def claims(found: Found, size: Size) -> list[Claim]:
 
 def words(size: Size, rates: Mapping[tuple[str, str], float]) -> str:
     n, shared, private = size.quadratic
-    told = "; ".join(
+    rates_text = "; ".join(
         f"{problem}: " + ", ".join(f"{rates[problem, mode]:g} {mode}" for mode in MODES)
         for problem in (DIGITS, QUADRATIC)
     )
@@ -308,5 +314,5 @@ accuracy of {size.accuracy:g} in the mean of {STEADY} rounds; and FFGG with exac
 quadratic problem of its paper ({form}, one common θ*),
 to ‖F(θ)‖ / ‖F(0)‖ = {size.norm:g}. Each way has one rate, chosen once with
 {DELAYS[TUNED_ON]} on validation data of another seed, among {choices}
-(factors of the server's step, for FFGG of 1/L per {size.sample} messages): {told}.
+(factors of the server's step, for FFGG of 1/L per {size.sample} messages): {rates_text}.
 {size.seeds} seeds; at most {size.rounds} rounds of {size.sample} messages."""

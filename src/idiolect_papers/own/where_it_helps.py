@@ -70,10 +70,10 @@ class Case:
         return known_words(federation) if self.known else federation
 
     def task(self, federation: Federation) -> Task:
-        made = partial(
+        make_model = partial(
             models.make, self.model, federation.shape, federation.classes, **self.model_options
         )
-        return Task(made)
+        return Task(make_model)
 
 
 _TEXT: dict[str, Any] = {
@@ -197,7 +197,7 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         for label in METHODS
     }
     every = [point for several in tried.values() for point in several]
-    found = search(  # without test data
+    search_result = search(  # without test data
         every,
         stock(SEARCH),
         [SEARCH],
@@ -205,14 +205,14 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         directory=directory / "search",
         watch=job_progress,
     )
-    standings = {key: found.standings(several[0].name) for key, several in tried.items()}
-    chosen = {key: ranked[0].setting for key, ranked in standings.items()}
+    standings = {key: search_result.standings(several[0].name) for key, several in tried.items()}
+    winners = {key: ranked[0].setting for key, ranked in standings.items()}
     valid = {key: ranked[0].figure or 0.0 for key, ranked in standings.items()}
     finals: dict[tuple[str, int, str], Setting] = {}
     for name, n in pairs:
         best = max(PERSONALISED, key=lambda label: valid[name, n, label])
         for label in ("local", "fedavg", best):
-            finals[name, n, label] = chosen[name, n, label]
+            finals[name, n, label] = winners[name, n, label]
     runs = [
         _trained(finals, stock(seed), seed, directory / f"seed-{seed}", size.jobs, ("by_client",))
         for seed in range(SEARCH + 1, SEARCH + 1 + size.seeds)
@@ -235,7 +235,7 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
             mine = [one[name, n, label] for one in runs]
             row["methods"][label] = {
                 "valid": valid[name, n, label],
-                "chosen": chosen[name, n, label].varied,
+                "chosen": winners[name, n, label].varied,
                 "test": [_pooled(s["accuracy"]) for s in mine],
                 "gradients": mine[0]["gradients_per_client"],
                 "bytes": sum(mine[0]["bytes"].values()),
@@ -289,8 +289,8 @@ def _trained(
     keep: Sequence[str] = (),
 ) -> dict[K, dict[str, Any]]:
     """The summary of every setting with one seed; what is stored is not run again."""
-    found = Runs(directory, jobs)(settings, stock, [seed], keep)
-    return {key: summaries[0] for key, summaries in found.items()}
+    by_key = Runs(directory, jobs)(settings, stock, [seed], keep)
+    return {key: summaries[0] for key, summaries in by_key.items()}
 
 
 def _pooled(figure: Mapping[str, Any]) -> float:

@@ -100,10 +100,10 @@ NAMES = {
 def page_of(stored: dict[str, Any]) -> str:
     """The page of stored figures."""
     rows = stored["rows"]
-    found = [compared(row) for row in rows]
-    lines = ["# Where does federation really help?", "", opening(found), ""]
+    comparisons = [compared(row) for row in rows]
+    lines = ["# Where does federation really help?", "", opening(comparisons), ""]
     lines += [
-        *table([_first(row, f) for row, f in zip(rows, found, strict=True)]),
+        *table([_first(row, f) for row, f in zip(rows, comparisons, strict=True)]),
         "",
         READ,
         "",
@@ -114,7 +114,7 @@ def page_of(stored: dict[str, Any]) -> str:
         "",
         "## What does it depend on?",
         "",
-        *depends(found),
+        *depends(comparisons),
         "",
         "## All figures",
         "",
@@ -132,21 +132,21 @@ def page_of(stored: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def opening(found: Sequence[Row]) -> str:
+def opening(comparisons: Sequence[Row]) -> str:
     """The answer, in a few sentences that the figures give."""
-    many = Counter(f["verdict"] for f in found)
+    many = Counter(f["verdict"] for f in comparisons)
     text = (
-        f"Of {len(found)} cases (a data set with so many samples per client), learning together "
-        f"is clearly better than learning alone at equal gradients in {many[BETTER]}, clearly "
-        f"worse in {many[WORSE]}, and makes no clear difference in {many[UNCLEAR]}."
+        f"Of {len(comparisons)} cases (a data set with so many samples per client), learning "
+        f"together is clearly better than learning alone at equal gradients in {many[BETTER]}, "
+        f"clearly worse in {many[WORSE]}, and makes no clear difference in {many[UNCLEAR]}."
     )
-    text += f" (Of {len(found)} comparisons at 95 %, about {0.05 * len(found):.1g} would be clear"
-    text += " by chance.)"
-    clear = [f for f in found if f["verdict"] == BETTER]
+    text += f" (Of {len(comparisons)} comparisons at 95 %, about {0.05 * len(comparisons):.1g} "
+    text += "would be clear by chance.)"
+    clear = [f for f in comparisons if f["verdict"] == BETTER]
     if clear:
         most = max(clear, key=lambda f: f["gain"])
         text += f" The largest clear gain is {_points(most['gain'])} points ({_case(most)})."
-    hurt = [f for f in found if f["verdict"] == WORSE]
+    hurt = [f for f in comparisons if f["verdict"] == WORSE]
     if hurt:
         least = min(hurt, key=lambda f: f["gain"])
         text += f" The largest clear loss is {_points(-least['gain'])} points ({_case(least)})."
@@ -156,12 +156,14 @@ def opening(found: Sequence[Row]) -> str:
         else "FedAvg"
         if f["best"] == "fedavg"
         else "a personalised method"
-        for f in found
+        for f in comparisons
     )
-    told = ", ".join(f"{name} in {count}" for name, count in winners.most_common())
-    sure = sum(f["clear"] for f in found)
-    text += f" Best on test data: {told}; its lead over the second is clear in {sure} of these."
-    low = [f for f in found if f["majority"] >= max(f["means"].values())]
+    counts_text = ", ".join(f"{name} in {count}" for name, count in winners.most_common())
+    sure = sum(f["clear"] for f in comparisons)
+    text += (
+        f" Best on test data: {counts_text}; its lead over the second is clear in {sure} of these."
+    )
+    low = [f for f in comparisons if f["majority"] >= max(f["means"].values())]
     if low:
         text += (
             " No method beats each client's own commonest class on "
@@ -170,11 +172,11 @@ def opening(found: Sequence[Row]) -> str:
     return text
 
 
-def depends(found: Sequence[Row]) -> list[str]:
+def depends(comparisons: Sequence[Row]) -> list[str]:
     """How the gain goes with samples per client and with how unlike the clients are."""
     lines = []
     by_size: dict[str, list[Row]] = {}
-    for f in found:
+    for f in comparisons:
         by_size.setdefault(str(f["samples"] or "all"), []).append(f)
     rows = [
         {
@@ -188,8 +190,8 @@ def depends(found: Sequence[Row]) -> list[str]:
     lines += ["**Samples per client.**", "", *table(rows), ""]
     falls: list[str] = []
     rises: list[str] = []
-    for name in dict.fromkeys(f["set"] for f in found):
-        mine = [f for f in found if f["set"] == name]
+    for name in dict.fromkeys(f["set"] for f in comparisons):
+        mine = [f for f in comparisons if f["set"] == name]
         if len(mine) > 1:
             (falls if mine[-1]["gain"] < mine[0]["gain"] else rises).append(name)
     sets = len(falls) + len(rises)
@@ -200,18 +202,20 @@ def depends(found: Sequence[Row]) -> list[str]:
     )
     if rises and falls:
         text += f" and does not on {', '.join(rises)}"
-    across = rank_correlation([f["median"] for f in found], [f["gain"] for f in found])
+    across = rank_correlation([f["median"] for f in comparisons], [f["gain"] for f in comparisons])
     text += f"; over all cases its rank correlation with samples per client is {_number(across)}."
     lines += [text, ""]
-    own = rank_correlation([f["spread"] for f in found], [f["personal_gain"] for f in found])
-    shared = rank_correlation([f["spread"] for f in found], [f["gain"] for f in found])
-    many = Counter(f["personal_verdict"] for f in found)
+    own = rank_correlation(
+        [f["spread"] for f in comparisons], [f["personal_gain"] for f in comparisons]
+    )
+    shared = rank_correlation([f["spread"] for f in comparisons], [f["gain"] for f in comparisons])
+    many = Counter(f["personal_verdict"] for f in comparisons)
     lines += [
         "**How unlike clients are.** Measured by their classes: the mean total variation distance "
         "of a client's training labels to those of all others (0: the same mixture, 1: none in "
         f"common). Its rank correlation with the gain over Local is {_number(shared)}; with what "
         f"personalisation adds to FedAvg, {_number(own)}. The best personalised method is clearly "
-        f"better than FedAvg in {many[BETTER]} of {len(found)} cases, clearly worse in "
+        f"better than FedAvg in {many[BETTER]} of {len(comparisons)} cases, clearly worse in "
         f"{many[WORSE]}.",
         "",
         *table(
@@ -223,22 +227,22 @@ def depends(found: Sequence[Row]) -> list[str]:
                         _with(f["personal_gain"], f["personal_half"]) for f in mine
                     ),
                 }
-                for name, mine in _sets(found).items()
+                for name, mine in _sets(comparisons).items()
             ]
         ),
         "",
     ]
-    chosen = Counter(NAMES[f["personal"]] for f in found)
-    told = ", ".join(f"{name} {count}" for name, count in chosen.most_common())
-    lines += [f"**Which personalised method?** Chosen on validation data: {told} times."]
+    method_counts = Counter(NAMES[f["personal"]] for f in comparisons)
+    counts_text = ", ".join(f"{name} {count}" for name, count in method_counts.most_common())
+    lines += [f"**Which personalised method?** Chosen on validation data: {counts_text} times."]
     return lines
 
 
 def measured(stored: dict[str, Any]) -> str:
     size = stored["size"]
     trials = stored["trials"]
-    spent = [row["methods"]["local"]["gradients"] for row in stored["rows"]]
-    least, most = f"{min(spent):.0f}", f"{max(spent):.0f}"
+    gradients = [row["methods"]["local"]["gradients"] for row in stored["rows"]]
+    least, most = f"{min(gradients):.0f}", f"{max(gradients):.0f}"
     return (
         f"Scale {stored['scale']}: {least} to {most} gradients per client. Every client takes part "
         f"in every round, and every method takes {size['steps']} gradients per client and round "
@@ -268,9 +272,9 @@ def measured(stored: dict[str, Any]) -> str:
 
 def picture(stored: dict[str, Any], path: Path) -> Path:
     """The gain over Local against samples per client, a line per set; tables and the rest."""
-    found = [compared(row) for row in stored["rows"]]
+    comparisons = [compared(row) for row in stored["rows"]]
     lines = []
-    for number, (name, mine) in enumerate(_sets(found).items()):
+    for number, (name, mine) in enumerate(_sets(comparisons).items()):
         y = [100 * f["gain"] for f in mine]
         half = [100 * (f["half"] or 0.0) for f in mine]
         low = [a - b for a, b in zip(y, half, strict=True)]
@@ -338,9 +342,9 @@ def _third(row: Row) -> Row:
     return out
 
 
-def _sets(found: Sequence[Row]) -> dict[str, list[Row]]:
+def _sets(comparisons: Sequence[Row]) -> dict[str, list[Row]]:
     by_set: dict[str, list[Row]] = {}
-    for f in found:
+    for f in comparisons:
         by_set.setdefault(f["set"], []).append(f)
     return by_set
 
