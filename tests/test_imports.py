@@ -51,3 +51,9 @@ def test_every_public_name_is_there():
     for name in idiolect.__all__:
         assert getattr(idiolect, name) is not None
     assert set(idiolect.__all__) <= set(dir(idiolect))
+
+
+def test_public_modules_are_there_when_they_are_used_first():
+    """In a process of its own: a module that something else has loaded would hide a missing one."""
+    for name in ("streams", "methods", "projections", "solvers"):
+        assert output(f"import idiolect as il; print(il.{name}.__name__)").startswith("idiolect.")

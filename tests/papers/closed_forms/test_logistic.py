@@ -36,7 +36,7 @@ def test_on_the_sphere_every_client_is_at_distance_r_and_they_average_exactly():
     assert away.numpy() == pytest.approx(np.full(10, 0.3))
     assert float(w.mean(0).norm()) == pytest.approx(0.5)
     assert f.inputs.unique().tolist() == [-2, 2]
-    with pytest.raises(SettingError, match="clients: 5 is not accepted with places 'sphere'"):
+    with pytest.raises(SettingError, match=r"clients must be an even number .* 'sphere', got 5"):
         small(clients=5).draw()
 
 
