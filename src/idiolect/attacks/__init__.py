@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-def parse_attack(given: str | Attack | None) -> Attack | None:
+def parse_attack(spec: str | Attack | None) -> Attack | None:
     """The attack in a line of text, None for "" or "none".
 
     Parts joined by + act in order on the same malicious clients.
@@ -65,13 +65,13 @@ def parse_attack(given: str | Attack | None) -> Attack | None:
     >>> parse_attack("label-flip + scaling(factor=5)").poisons
     'flip'
     """
-    if given is None or isinstance(given, Attack):
-        return given
-    if not isinstance(given, str):
-        raise SettingError(f"attack: {given!r} is not accepted; text or an Attack")
-    if given.strip() in ("", "none"):
+    if spec is None or isinstance(spec, Attack):
+        return spec
+    if not isinstance(spec, str):
+        raise SettingError(f"attack: {spec!r} is not accepted; text or an Attack")
+    if spec.strip() in ("", "none"):
         return None
-    parts = text.build_parts(given, ATTACKS, "attack")
+    parts = text.build_parts(spec, ATTACKS, "attack")
     return parts[0] if len(parts) == 1 else AttackSequence(tuple(parts))
 
 

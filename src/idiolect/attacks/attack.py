@@ -88,13 +88,13 @@ class Collusion(Attack):
         finite = rows.isfinite().all(1).cpu()
         malicious = malicious.cpu()
         honest = finite & ~malicious
-        seen = honest if bool(honest.any()) else finite & malicious
-        if not bool(seen.any()):
+        visible = honest if bool(honest.any()) else finite & malicious
+        if not bool(visible.any()):
             return rows[malicious.to(rows.device)]
         return self.agree(
-            rows[seen.to(rows.device)],
+            rows[visible.to(rows.device)],
             reference,
-            keys[seen.numpy()],
+            keys[visible.numpy()],
             malicious=int(malicious.sum()),
             clients=len(rows),
         )

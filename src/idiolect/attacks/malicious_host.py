@@ -146,7 +146,7 @@ class MaliciousHost(Host):
         wire_ids = self.wire_ids[rows]
         honest = (wire_ids[:0], {n: t[:0] for n, t in up.items()})
         if self.observer is not None:
-            seen_ids, seen = self.observer.seen(exchange.version, exchange.part)
+            seen_ids, seen_rows = self.observer.seen(exchange.version, exchange.part)
             if len(seen_ids):
-                honest = (seen_ids, seen)
+                honest = (seen_ids, seen_rows)
         return tamper(self.attack, wire_ids, up, *honest, reference, keys_of)

@@ -37,10 +37,10 @@ class _DistanceBounded(Collusion):
         p = -unit(self._towards(seen, change(mean, reference)))
         return mean + scale * self.gamma(c / scale, p) * p
 
-    def _towards(self, seen: Tensor, mean_change: Tensor) -> Tensor:
+    def _towards(self, rows: Tensor, mean_change: Tensor) -> Tensor:
         """The opposite of the direction to push in, of any length."""
         if self.direction == "std":
-            return seen.std(0, correction=0)
+            return rows.std(0, correction=0)
         return mean_change.sign() if self.direction == "sign" else mean_change
 
     def gamma(self, c: Tensor, p: Tensor) -> Tensor:

@@ -72,10 +72,10 @@ def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
 
 
 def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, labels: str) -> None:
-    for name, value, known in (("kind", kind, KINDS), ("labels", labels, LABELS)):
-        if value not in known:
+    for name, value, choices in (("kind", kind, KINDS), ("labels", labels, LABELS)):
+        if value not in choices:
             raise SettingError(
-                f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, known))}"
+                f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, choices))}"
             )
     if (
         malicious.numel()

@@ -45,17 +45,17 @@ CHANNELS: Table[type[Stage]] = Table(
 __all__ = ["CHANNELS", "Channel", "Form", "Stage", "channel_text", "parse_channel"]
 
 
-def parse_channel(given: str | Stage | Channel) -> Channel:
+def parse_channel(spec: str | Stage | Channel) -> Channel:
     """A channel from its text, a stage or a channel; "none" or "" sends numbers as they are."""
-    if isinstance(given, Channel):
-        return given
-    if isinstance(given, Stage):
-        return Channel((given,))
-    if not isinstance(given, str):
-        raise SettingError(f"channel: {given!r} is not accepted; text, a Stage or a Channel")
-    if given.strip() in ("", "none"):
+    if isinstance(spec, Channel):
+        return spec
+    if isinstance(spec, Stage):
+        return Channel((spec,))
+    if not isinstance(spec, str):
+        raise SettingError(f"channel: {spec!r} is not accepted; text, a Stage or a Channel")
+    if spec.strip() in ("", "none"):
         return Channel()
-    return Channel(tuple(text.build_parts(given, CHANNELS, "channel")))
+    return Channel(tuple(text.build_parts(spec, CHANNELS, "channel")))
 
 
 def channel_text(channel: Channel) -> str:

@@ -158,9 +158,10 @@ def read_gamma(reader: Reader, who: Array, counts: Array, top: int) -> Array:
         last = np.maximum(counts + total - 1, 0) % width
         fine &= prefix[np.arange(len(bits)), last] | (counts == 0)
     prefix[~fine] = False
-    kept = np.where(fine, counts, 0)
-    starts = (np.cumsum(kept) - kept)[kept > 0]  # the first number of every row that has any
-    row = np.repeat(np.arange(len(bits)), kept)  # the row of every number
+    sound_counts = np.where(fine, counts, 0)
+    # the first number of every row that has any
+    starts = (np.cumsum(sound_counts) - sound_counts)[sound_counts > 0]
+    row = np.repeat(np.arange(len(bits)), sound_counts)  # the row of every number
     place = np.flatnonzero(prefix) - row * width
     suffix_bits = np.diff(place, prepend=-1) - 1  # N of every number
     suffix_bits[starts] = place[starts]
@@ -168,8 +169,8 @@ def read_gamma(reader: Reader, who: Array, counts: Array, top: int) -> Array:
     fine[row[high]] = False
     suffix_bits[high] = 0
     before = np.cumsum(suffix_bits) - suffix_bits
-    first = (np.arange(len(bits)) * width + counts + total)[kept > 0] - before[starts]
-    suffix = before + np.repeat(first, kept[kept > 0])
+    first = (np.arange(len(bits)) * width + counts + total)[sound_counts > 0] - before[starts]
+    suffix = before + np.repeat(first, sound_counts[sound_counts > 0])
     numbers = np.int64(1) << suffix_bits
     flat = bits.reshape(-1)
     has = np.flatnonzero(suffix_bits > 0)

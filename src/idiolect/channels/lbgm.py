@@ -95,19 +95,19 @@ class LBGM(Stage):
         spans = self.spans(form)
         size = form.dtype.itemsize
         body = Ragged.even(np.packbits(flags, axis=1, bitorder="little"))
-        sent = np.where(flags, 1, np.diff(spans)).sum(1)  # numbers per row
+        counts = np.where(flags, 1, np.diff(spans)).sum(1)  # numbers per row
         if not self.layers:
             full = ~flags[:, 0]
             number = Ragged(bits.to_bytes(rho, f"<f{size}"), np.where(full, 0, size))
             rest = rows[torch.from_numpy(full).to(rows.device)]
-            return Coded(join([body, number]), rest, full, state, values=sent.astype(float))
+            return Coded(join([body, number]), rest, full, state, values=counts.astype(float))
         numbers = array(rows, form).copy()
         begins = spans[:-1]
         numbers[:, begins] = np.where(flags, rho, numbers[:, begins])  # rho at its part's place
-        packed = np.zeros((len(rows), int(sent.max(initial=0))), dtype=form.kind)
-        packed[np.arange(packed.shape[1]) < sent[:, None]] = numbers[_places(flags, spans)]
-        body = join([body, Ragged(bits.to_bytes(packed, f"<f{size}"), sent * size)])
-        return Coded(body, state=state, values=sent.astype(float))
+        packed = np.zeros((len(rows), int(counts.max(initial=0))), dtype=form.kind)
+        packed[np.arange(packed.shape[1]) < counts[:, None]] = numbers[_places(flags, spans)]
+        body = join([body, Ragged(bits.to_bytes(packed, f"<f{size}"), counts * size)])
+        return Coded(body, state=state, values=counts.astype(float))
 
     def read(
         self, reader: Reader, who: np.ndarray, form: Form
@@ -120,13 +120,13 @@ class LBGM(Stage):
         whole = np.unpackbits(raw, axis=1, bitorder="little").astype(bool)
         reader.reject(np.any(whole[:, parts:], axis=1), who)
         flags = whole[:, :parts] & ~reader.bad[rows, None]
-        sent = np.where(flags, 1, np.diff(spans) if self.layers else 0).sum(1)
-        lengths = np.where(reader.bad[rows], 0, sent * size)
+        counts = np.where(flags, 1, np.diff(spans) if self.layers else 0).sum(1)
+        lengths = np.where(reader.bad[rows], 0, counts * size)
         packed = bits.from_bytes(reader.take(lengths, who), f"<f{size}")
         good = ~reader.bad[rows]
         keep = (_places(flags, spans) if self.layers else flags) & good[:, None]
         numbers = np.zeros(keep.shape, dtype=form.kind)
-        numbers[keep] = packed[(np.arange(packed.shape[1]) < sent[:, None]) & good[:, None]]
+        numbers[keep] = packed[(np.arange(packed.shape[1]) < counts[:, None]) & good[:, None]]
         rho = numbers[:, spans[:-1]] if self.layers else numbers
         reader.reject(np.any(flags & ~np.isfinite(rho), axis=1), who)
         return flags, numbers

@@ -95,8 +95,8 @@ class Link:
                 rows = rows - reference[name]
             with np.errstate(over="ignore"):
                 own = streams.mix(keys + np.uint64(1000 * i))
-            body, kept, words = channel.encode(rows, under(state, f"{name}."), own, form)
-            state = state | prefixed(kept, f"{name}.")
+            body, part_state, words = channel.encode(rows, under(state, f"{name}."), own, form)
+            state = state | prefixed(part_state, f"{name}.")
             bodies.append(body)
             values += words
         return join(bodies), state, values
@@ -110,8 +110,8 @@ class Link:
         reader = Reader(bodies)
         up = {}
         for name, channel, form in self._parts(round):
-            up[name], kept = channel.decode(reader, under(memory, f"{name}."), form)
-            memory = memory | prefixed(kept, f"{name}.")
+            up[name], part_memory = channel.decode(reader, under(memory, f"{name}."), form)
+            memory = memory | prefixed(part_memory, f"{name}.")
         return up, reader.finished(), memory
 
     def restore(self, up: State, reference: State) -> State:

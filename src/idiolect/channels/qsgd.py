@@ -110,9 +110,9 @@ class QSGD(Stage):
 
 def _sparse(level: np.ndarray, negative: np.ndarray) -> list[Ragged]:
     """How many numbers are not zero (4 bytes), the gaps between them, their signs, their levels."""
-    sent = level != 0
-    counts = sent.sum(axis=1)
-    at = np.flatnonzero(sent)  # in the numbers of all rows
+    nonzero = level != 0
+    counts = nonzero.sum(axis=1)
+    at = np.flatnonzero(nonzero)  # in the numbers of all rows
     row = np.repeat(np.arange(len(level)), counts)
     place = at - row * level.shape[1]
     gaps = np.diff(place, prepend=-1)

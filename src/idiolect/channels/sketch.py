@@ -62,9 +62,9 @@ class CountSketch:
 
     def estimate(self, table: Tensor) -> Tensor:  # [rows * columns] -> [n]
         """The median over the rows (of an even number of rows: the mean of the middle two)."""
-        seen = table.view(self.rows, self.columns).gather(1, self.place.long()) * self.sign
-        low = seen.median(0).values
-        return low if self.rows % 2 else (low - (-seen).median(0).values) / 2
+        estimates = table.view(self.rows, self.columns).gather(1, self.place.long()) * self.sign
+        low = estimates.median(0).values
+        return low if self.rows % 2 else (low - (-estimates).median(0).values) / 2
 
     def heavy(self, table: Tensor, k: int) -> Tensor:  # -> int64[k], sorted
         """The k coordinates whose estimates have the largest magnitudes."""
@@ -204,14 +204,17 @@ class Sketch(Stage):
         places = heaviest(estimate, self.size(form)[1])
         change = estimate.new_zeros(estimate.shape)
         change[places] = estimate[places]
-        taken = s.sketch(change[None])[0]
+        change_table = s.sketch(change[None])[0]
         if not self.clear:
-            return change, {"u": u, "v": v - taken}
-        return change, {"u": u.masked_fill(taken != 0, 0), "v": v.masked_fill(taken != 0, 0)}
+            return change, {"u": u, "v": v - change_table}
+        return change, {
+            "u": u.masked_fill(change_table != 0, 0),
+            "v": v.masked_fill(change_table != 0, 0),
+        }
 
     def query(self, aggregate: Tensor, state: State, form: Form) -> Tensor:
-        asked = min(ASKED * self.size(form)[1], form.n)
-        return self.operator(aggregate, form).heavy(aggregate, asked)
+        count = min(ASKED * self.size(form)[1], form.n)
+        return self.operator(aggregate, form).heavy(aggregate, count)
 
     def answer(self, state: State, query: Tensor, form: Form) -> Tensor:
         return state["v"][:, query]

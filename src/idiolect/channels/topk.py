@@ -68,13 +68,13 @@ def largest(x: np.ndarray, k: int) -> np.ndarray:  # x[K, n] -> int64[K, k], inc
     magnitude = np.abs(x)
     magnitude[np.isnan(magnitude)] = np.inf
     least = np.partition(magnitude, n - k, axis=1)[:, n - k, None]  # of the k largest
-    chosen = magnitude > least
+    above_least = magnitude > least
     ties = magnitude == least
-    wanted = k - chosen.sum(axis=1)
+    wanted = k - above_least.sum(axis=1)
     crowded = ties.sum(axis=1) > wanted  # more equal ones than places left
     if crowded.any():
         ties[crowded] &= np.cumsum(ties[crowded], axis=1) <= wanted[crowded, None]
-    return np.flatnonzero(chosen | ties).reshape(rows, k) - n * np.arange(rows)[:, None]
+    return np.flatnonzero(above_least | ties).reshape(rows, k) - n * np.arange(rows)[:, None]
 
 
 def pick(rows: Tensor, places: np.ndarray) -> Tensor:  # -> [K, k]

@@ -118,15 +118,15 @@ class SimulatedClock:
             if not mine:
                 continue
             assert host.async_work is not None
-            sent = host.async_work.begin(mine)
-            for k, wire_id in enumerate(sent.trained.tolist()):
-                self.under_way[wire_id].gradients = int(sent.gradients[k])
-                self.under_way[wire_id].counted = {n: int(t[k]) for n, t in sent.counted.items()}
+            update = host.async_work.begin(mine)
+            for k, wire_id in enumerate(update.trained.tolist()):
+                self.under_way[wire_id].gradients = int(update.gradients[k])
+                self.under_way[wire_id].counted = {n: int(t[k]) for n, t in update.counted.items()}
                 self.under_way[wire_id].message = b""  # where the client sends none
-            senders = sent.trained.tolist()[: len(sent.messages)]
+            senders = update.trained.tolist()[: len(update.messages)]
             for k, wire_id in enumerate(senders):
-                self.under_way[wire_id].message = sent.messages.row(k)
-                self.under_way[wire_id].values = float(sent.values[k])
+                self.under_way[wire_id].message = update.messages.row(k)
+                self.under_way[wire_id].values = float(update.values[k])
 
     def conclude(self, wire_id: int, conclusion: RoundConclusion) -> None:
         """The client learns whether its message counted."""
@@ -146,10 +146,10 @@ class SimulatedClock:
     def save(self) -> State:
         """Messages that are on their way."""
         flights = sorted(self.under_way.items())
-        sent = [f.message or b"" for _, f in flights]
-        lengths = np.array([len(m) for m in sent], dtype=np.int64)
-        messages = np.zeros((len(sent), int(lengths.max(initial=0))), dtype=np.uint8)
-        for row, message in zip(messages, sent, strict=True):
+        raw_messages = [f.message or b"" for _, f in flights]
+        lengths = np.array([len(m) for m in raw_messages], dtype=np.int64)
+        messages = np.zeros((len(raw_messages), int(lengths.max(initial=0))), dtype=np.uint8)
+        for row, message in zip(messages, raw_messages, strict=True):
             row[: len(message)] = np.frombuffer(message, dtype=np.uint8)
         whole = {
             "wire_ids": [k for k, _ in flights],
@@ -193,9 +193,9 @@ class SimulatedClock:
         lengths = tensors["lengths"]
         times = torch.stack([tensors["start"], now - tensors["start"], tensors["arrival"] - now])
         counted = [f"counted.{n}" for n in self._counted]
-        known = torch.tensor(sorted(self._host), dtype=torch.int64)
+        client_ids = torch.tensor(sorted(self._host), dtype=torch.int64)
         if not (
-            bool(torch.isin(ids, known).all())
+            bool(torch.isin(ids, client_ids).all())
             and bool((ids.diff() > 0).all())
             and bool((times >= 0).all())
             and bool(torch.isfinite(times).all())

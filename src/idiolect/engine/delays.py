@@ -154,11 +154,11 @@ def read_trace(path: str) -> dict[np.uint64 | None, np.ndarray]:
     if not delays:
         raise SettingError(f"delays: {path} has no line; {wanted}")
     everything = np.array(delays)
-    found: dict[np.uint64 | None, np.ndarray] = {None: everything}
+    delays_by_key: dict[np.uint64 | None, np.ndarray] = {None: everything}
     named = np.array(names)
     for name in sorted(set(names) - {""}):
-        found[streams.name_keys([name])[0]] = everything[named == name]
-    return found
+        delays_by_key[streams.name_keys([name])[0]] = everything[named == name]
+    return delays_by_key
 
 
 def _lognormal(z: np.ndarray, sigma: float) -> np.ndarray:
@@ -180,17 +180,17 @@ DELAYS: Table[type[Delays]] = Table(
 )
 
 
-def parse_delays(given: str | Delays | None) -> Delays | None:
+def parse_delays(spec: str | Delays | None) -> Delays | None:
     """The delays in a line such as "exponential(mean=1, slow=0.1)"; None for "" or "none"."""
-    if given is None or isinstance(given, Delays):
-        return given
-    if not isinstance(given, str):
-        raise SettingError(f"delays: {given!r} is not accepted; text or Delays")
-    if given.strip() in ("", "none"):
+    if spec is None or isinstance(spec, Delays):
+        return spec
+    if not isinstance(spec, str):
+        raise SettingError(f"delays: {spec!r} is not accepted; text or Delays")
+    if spec.strip() in ("", "none"):
         return None
-    parts = text.build_parts(given, DELAYS, "delays")
+    parts = text.build_parts(spec, DELAYS, "delays")
     if len(parts) > 1:
-        raise SettingError(f"delays: {given!r} is not accepted; one of {', '.join(DELAYS)}")
+        raise SettingError(f"delays: {spec!r} is not accepted; one of {', '.join(DELAYS)}")
     return parts[0]
 
 

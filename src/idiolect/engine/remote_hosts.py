@@ -222,5 +222,5 @@ def request_for(request: RoundRequest, host: HostLike) -> RoundRequest:
     """The part of a request that concerns the clients of one host."""
     train = torch.isin(request.train, host.wire_ids)
     turns = None if request.turns is None else request.turns[train]
-    heard = _among(request.heard, host)
-    return replace(request, train=request.train[train], heard=heard, turns=turns)
+    heard_ids = _among(request.heard, host)
+    return replace(request, train=request.train[train], heard=heard_ids, turns=turns)

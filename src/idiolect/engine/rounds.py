@@ -25,10 +25,10 @@ class Rounds(Engine):
         server = self.server
         group = self.group
         current = server.open(factors=factors)
-        heard = current.order.heard
+        heard_ids = current.order.heard
         for n, update in group.update(current.order):
             if isinstance(update, NoReply):
-                lost = heard[torch.isin(heard, self.hosts[n].wire_ids)]
+                lost = heard_ids[torch.isin(heard_ids, self.hosts[n].wire_ids)]
                 server.missing(current, lost, update.reason)
                 continue
             server.account(update.trained, update.gradients, update.counted)
@@ -41,17 +41,19 @@ class Rounds(Engine):
         conclusion = server.close(current)
         group.conclude(conclusion)
         if self.delays is not None:
-            self._add_time(self.delays, heard, conclusion.counted)
+            self._add_time(self.delays, heard_ids, conclusion.counted)
 
-    def _add_time(self, delays: Delays, heard: Tensor, counted: Tensor) -> None:
+    def _add_time(self, delays: Delays, heard_ids: Tensor, counted: Tensor) -> None:
         """A synchronous round takes as long as its slowest client."""
         roster = self.server.roster
         version = self.server.version
-        turns = np.full(len(heard), version - 1)
-        durations = delays.draw(self.server.contract.task.seed, roster.keys[heard.numpy()], turns)
+        turns = np.full(len(heard_ids), version - 1)
+        durations = delays.draw(
+            self.server.contract.task.seed, roster.keys[heard_ids.numpy()], turns
+        )
         start = self.time
         self.time += float(durations.max(initial=0.0))
-        admitted = torch.isin(heard, counted).tolist()
+        admitted = torch.isin(heard_ids, counted).tolist()
         self.delays_of_round = [
             {
                 "round": version,
@@ -64,6 +66,6 @@ class Rounds(Engine):
                 "counted": int(fate),
             }
             for wire_id, delay, fate in zip(
-                heard.tolist(), durations.tolist(), admitted, strict=True
+                heard_ids.tolist(), durations.tolist(), admitted, strict=True
             )
         ]

@@ -47,8 +47,8 @@ class AsyncWork:
             and not host.contract.link.codes
         )
         groups = [orders] if together else [[order] for order in orders]
-        sent = [part for group in groups for part in self._updates(group)]
-        return HostUpdate.merge(sent)
+        updates = [part for group in groups for part in self._updates(group)]
+        return HostUpdate.merge(updates)
 
     def _updates(self, orders: Sequence[RoundRequest]) -> Iterator[HostUpdate]:
         """Messages of the clients of some orders, which have the same learning rates, by chunk."""
@@ -57,9 +57,9 @@ class AsyncWork:
         if any(order.factors != orders[0].factors for order in orders):
             raise ValueError("orders: of one round, with the same learning rates, are expected")
         downs = [host.open_down(order) for order in orders]
-        found = [host.rows(order.train) for order in orders]
-        rows, place = torch.cat(found).sort()
-        at = torch.cat([torch.full((len(some),), k) for k, some in enumerate(found)])[place]
+        rows_by_order = [host.rows(order.train) for order in orders]
+        rows, place = torch.cat(rows_by_order).sort()
+        at = torch.cat([torch.full((len(some),), k) for k, some in enumerate(rows_by_order)])[place]
         versions = torch.tensor([order.version for order in orders])[at]
         turns = torch.cat([self._turns(order) for order in orders])[place]
         batch = whole(host.settings.batch, orders[0].factors.get("batch", 1.0))
@@ -110,10 +110,10 @@ class AsyncWork:
         if not len(rows):
             return
         for own, pending in ((host.store, self.private), (host.coder, self.coder)):
-            kept = {n: t.clone() for n, t in pending.read(rows).items()}
-            if kept:
+            pending_rows = {n: t.clone() for n, t in pending.read(rows).items()}
+            if pending_rows:
                 own.read(rows)
-                own.write(rows, verdict.version, kept)
+                own.write(rows, verdict.version, pending_rows)
 
 
 def _like(store: Store) -> Store:

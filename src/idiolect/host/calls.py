@@ -78,30 +78,33 @@ class Call:
         if self.kind != kind:
             raise ValueError(f"{self.kind[:40]!r} came where {kind!r} is expected")
         check_object(self.facts, facts or {})
-        found = shapes_of(self.tensors)
+        actual_shapes = shapes_of(self.tensors)
         wanted = {
-            name: (_as_long_as(found[name][0], shape) if name in found else shape, dtype)
+            name: (
+                _as_long_as(actual_shapes[name][0], shape) if name in actual_shapes else shape,
+                dtype,
+            )
             for name, (shape, dtype) in shapes.items()
         }
-        check_shapes(found, wanted)
+        check_shapes(actual_shapes, wanted)
 
 
 def _apart(tensors: State) -> State:
     """Tensors each with memory of its own: safetensors takes no others."""
-    found: State = {}
+    own_tensors: State = {}
     places: set[int] = set()
     for name, t in tensors.items():
         t = t.detach().cpu().contiguous()
         place = t.untyped_storage().data_ptr()
-        found[name] = t.clone() if place in places else t
+        own_tensors[name] = t.clone() if place in places else t
         places.add(place)
-    return found
+    return own_tensors
 
 
-def _as_long_as(found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(found) != len(shape):
+def _as_long_as(actual_shape: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(actual_shape) != len(shape):
         return shape
-    return tuple(f if s == -1 else s for f, s in zip(found, shape, strict=True))
+    return tuple(f if s == -1 else s for f, s in zip(actual_shape, shape, strict=True))
 
 
 IDS = ((-1,), torch.int64)
@@ -133,28 +136,28 @@ def read_order(call: Call) -> RoundRequest:
     if "turns" in call.tensors:
         shapes["turns"] = IDS
     call.expect(call.kind, shapes, {"version": int, "factors": dict[str, float]})
-    train, heard = call.tensors["train"], call.tensors["heard"]
+    train, heard_ids = call.tensors["train"], call.tensors["heard"]
     turns = call.tensors.get("turns")
     if turns is not None and len(turns) != len(train):
         raise ValueError("turns: one for each client that trains is expected")
-    for ids in (train, heard):
+    for ids in (train, heard_ids):
         if len(ids.unique()) < len(ids):
             raise ValueError("train, heard: each client is named once")
     factors = call.facts["factors"]
     if not all(0 <= f < math.inf for f in factors.values()):
         raise ValueError("factors: numbers >= 0 by name are expected")
     version = _version(call)
-    return RoundRequest(version, as_bytes(call.tensors["down"]), train, heard, factors, turns)
+    return RoundRequest(version, as_bytes(call.tensors["down"]), train, heard_ids, factors, turns)
 
 
-def sent_reply(sent: HostUpdate) -> Call:
+def sent_reply(update: HostUpdate) -> Call:
     """What a host sends in a round."""
     tensors = {
-        **_messages(sent.messages),
-        "values": torch.from_numpy(sent.values),
-        "trained": sent.trained,
-        "gradients": sent.gradients,
-        **prefixed(sent.counted, "counted."),
+        **_messages(update.messages),
+        "values": torch.from_numpy(update.values),
+        "trained": update.trained,
+        "gradients": update.gradients,
+        **prefixed(update.counted, "counted."),
     }
     return Call("sent", {}, tensors)
 
@@ -175,8 +178,8 @@ def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> HostUpdat
     values = call.tensors["values"]
     if len(values) != len(messages) or any(len(c) != len(trained) for c in columns):
         raise ValueError("sent: columns differ in length")
-    known = torch.isin(trained, wire_ids).all() and len(trained.unique()) == len(trained)
-    if not bool(known):
+    valid_ids = torch.isin(trained, wire_ids).all() and len(trained.unique()) == len(trained)
+    if not bool(valid_ids):
         raise ValueError("trained: clients of this host are expected, each once")
     if any(bool(((c < 0) | (c > MOST_COUNTED)).any()) for c in columns):
         raise ValueError(f"gradients: whole numbers from 0 to {MOST_COUNTED} are expected")
@@ -220,11 +223,13 @@ def verdict_call(verdict: RoundConclusion, kind: str = "conclude") -> Call:
 
 def read_verdict(call: Call) -> RoundConclusion:
     """The inverse."""
-    taken = {n: t for n, t in call.tensors.items() if n.startswith("taken.")}
-    shapes = {"counted": IDS, "unheard": IDS, **dict.fromkeys(taken, BYTES)}
+    taken_tensors = {n: t for n, t in call.tensors.items() if n.startswith("taken.")}
+    shapes = {"counted": IDS, "unheard": IDS, **dict.fromkeys(taken_tensors, BYTES)}
     call.expect(call.kind, shapes, {"version": int})
-    found = {n: as_bytes(t) for n, t in under(taken, "taken.").items()}
-    return RoundConclusion(_version(call), call.tensors["counted"], call.tensors["unheard"], found)
+    coordinates = {n: as_bytes(t) for n, t in under(taken_tensors, "taken.").items()}
+    return RoundConclusion(
+        _version(call), call.tensors["counted"], call.tensors["unheard"], coordinates
+    )
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -252,15 +257,15 @@ _COLUMNS = {
 }
 
 
-def scores_reply(found: Mapping[str, Scores]) -> Call:
+def scores_reply(scores_by_split: Mapping[str, Scores]) -> Call:
     """Scores by split."""
     tensors: State = {}
-    for split, scores in found.items():
+    for split, scores in scores_by_split.items():
         tensors |= {f"{split}.{n}": getattr(scores, n).to(kind) for n, kind in _COLUMNS.items()}
         for name, measured in scores.metrics.items():
             tensors[f"{split}.rows.{name}"] = measured.rows
             tensors[f"{split}.counts.{name}"] = measured.counts
-    return Call("scores", {"splits": list(found)}, tensors)
+    return Call("scores", {"splits": list(scores_by_split)}, tensors)
 
 
 def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict[str, Scores]:
@@ -268,7 +273,7 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
     if call.kind != "scores":
         raise ValueError(f"{call.kind[:40]!r} came where 'scores' is expected")
     check_object(call.facts, {"splits": list[str]})
-    found = {}
+    scores_by_split = {}
     expected = 0
     for split in _splits(call):
         part = under(call.tensors, f"{split}.")
@@ -295,10 +300,10 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
                 raise ValueError(f"scores: the metric {metric.name} counts below 0 or beyond all")
             measured[metric.name] = Measured(metric, rows, counts)
         columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
-        found[split] = Scores(ids, *columns, measured)
+        scores_by_split[split] = Scores(ids, *columns, measured)
     if expected != len(call.tensors):
         raise ValueError("scores: more came than was asked for")
-    return found
+    return scores_by_split
 
 
 # -- inside ----------------------------------------------------------------------------------------

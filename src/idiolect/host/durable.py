@@ -120,9 +120,9 @@ class Durable:
         last = [path for at, path in self._found(_ROUND) if at == version]
         if not last:
             raise ValueError(f"round {version} cannot be taken back; rows before it are not kept")
-        told = int(self._read(last[0], ("before", *self.host.stores()))["before"])
+        earlier_version = int(self._read(last[0], ("before", *self.host.stores()))["before"])
         self._restore(version)
-        if self.version != told:
+        if self.version != earlier_version:
             self._restore(None)
             raise ValueError(f"round {version} cannot be taken back; rows before it are not kept")
         # all rows as of this round go before what it changed: whenever this ends, and however,
@@ -234,26 +234,26 @@ class Durable:
             sync(self.folder)
         return file
 
-    def _read(self, file: Path, known: tuple[str, ...]) -> State:
+    def _read(self, file: Path, part_names: tuple[str, ...]) -> State:
         """The inverse: only parts of these names."""
 
         def check(shapes: Shapes) -> None:
             for name in shapes:
-                if name.partition(":")[0] not in (*known, "checksum"):
+                if name.partition(":")[0] not in (*part_names, "checksum"):
                     raise ValueError(f"{name[:80]!r} is no part of this host's rows")
-            for name in {"checksum", known[0]} - shapes.keys():
+            for name in {"checksum", part_names[0]} - shapes.keys():
                 raise ValueError(f"{name!r} is missing")
 
         tensors = read_tensors(file, check)
-        told = tensors.pop("checksum")
-        if told.numel() != 1 or int(told) != _crc(tensors):
+        checksum = tensors.pop("checksum")
+        if checksum.numel() != 1 or int(checksum) != _crc(tensors):
             raise ValueError(f"{file.name}: it is damaged: its content is not what was written")
         return tensors
 
     def _check_base(self, base: Path) -> None:
-        told = check_object(parse_json(read_bytes(base / SUMS, 1 << 20)))
+        checksums = check_object(parse_json(read_bytes(base / SUMS, 1 << 20)))
         for name in self.host.stores():
-            if told.get(name) != _crc_of(base / name):
+            if checksums.get(name) != _crc_of(base / name):
                 raise ValueError(f"{base.name}/{name}: it is damaged, or not what was written")
 
     def _check_facts(self) -> None:
@@ -262,24 +262,26 @@ class Durable:
         if not path.exists():
             raise ValueError(f"{self.folder}: the rows of this host are not here, and they existed")
         try:
-            found = check_object(parse_json(read_bytes(path, 1 << 20)), dict.fromkeys(facts, int))
+            saved_facts = check_object(
+                parse_json(read_bytes(path, 1 << 20)), dict.fromkeys(facts, int)
+            )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        if found != facts:
+        if saved_facts != facts:
             raise ValueError(f"{self.folder}: these are the rows of another run or clients")
 
     def _facts(self) -> dict[str, Any]:
         contract = self.host.contract
         ids = zlib.crc32(self.host.wire_ids.numpy().tobytes())
         names = zlib.crc32(self.host.keys.tobytes())
-        found = {"run": contract.run, "contract": contract.checksum}
-        return {**found, "clients": len(self.host.wire_ids), "wire_ids": ids, "names": names}
+        run_facts = {"run": contract.run, "contract": contract.checksum}
+        return {**run_facts, "clients": len(self.host.wire_ids), "wire_ids": ids, "names": names}
 
     def _found(self, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
         """Files or folders of this form, by the version of their round; the newest is the last."""
         named = [(pattern.fullmatch(p.name), p) for p in self.folder.iterdir()]
-        found = [(int(match[1]) - 1, path) for match, path in named if match]
-        return sorted(found, key=lambda f: (f[0], _number(f[1])))
+        entries = [(int(match[1]) - 1, path) for match, path in named if match]
+        return sorted(entries, key=lambda f: (f[0], _number(f[1])))
 
     def _clear(self, base: int) -> None:
         """Remove what is older than the rows of this base; it stays itself."""
@@ -293,9 +295,9 @@ class Durable:
     def _remove(self, path: Path) -> None:
         """A folder is gone at once, too: it has no name any more while its files go."""
         if path.is_dir():
-            gone = self.folder / f".gone-{path.name}.{secrets.token_hex(4)}"
-            os.replace(path, gone)
-            shutil.rmtree(gone)
+            trash = self.folder / f".gone-{path.name}.{secrets.token_hex(4)}"
+            os.replace(path, trash)
+            shutil.rmtree(trash)
         else:
             path.unlink()
 
@@ -308,8 +310,8 @@ class Durable:
 def rounds_on_disk(folder: Path) -> int:
     """How many rounds the rows in a folder are of, by the names of its files."""
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    found = [m for name in names for m in (_BASE.fullmatch(name), _ROUND.fullmatch(name)) if m]
-    return max((int(match[1]) for match in found), default=0)
+    matches = [m for name in names for m in (_BASE.fullmatch(name), _ROUND.fullmatch(name)) if m]
+    return max((int(match[1]) for match in matches), default=0)
 
 
 def _number(path: Path) -> int:

@@ -218,7 +218,7 @@ class EachSample:
         self._set(at, joined(outputs), joined(targets), exists.flatten())
 
     def _set(self, at: Tensor, outputs: Tree, targets: Tree, exists: Tensor | None = None) -> None:
-        hits, loss = (found.cpu() for found in self.criterion.scores(outputs, targets))
+        hits, loss = (column.cpu() for column in self.criterion.scores(outputs, targets))
         keep = slice(None) if exists is None else exists
         self.hits[at.flatten()[keep]] = hits[keep]
         self.loss[at.flatten()[keep]] = loss[keep]

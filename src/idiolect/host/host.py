@@ -103,7 +103,7 @@ class Host:
         """
         contract = self.contract
         train = self.rows(order.train)
-        heard = self.rows(order.heard)
+        heard_rows = self.rows(order.heard)
         down = self.open_down(order)
         self.undo(order.version)
         method = contract.method.scaled(order.factors)
@@ -116,10 +116,10 @@ class Host:
                 contract.task, down, self.store.read(rows, order.version), here
             )
             self.store.write(rows, order.version, after)
-            spent = here.tally
-            none = torch.zeros_like(spent)
+            gradients = here.tally
+            none = torch.zeros_like(gradients)
             counted = {name: here.counts.get(name, none) for name in method.traits.counters}
-            sends = torch.isin(rows, heard)
+            sends = torch.isin(rows, heard_rows)
             if contract.up.parts and bool(sends.any()):
                 if not bool(sends.all()):
                     up = {n: t[sends.to(t.device)] for n, t in up.items()}
@@ -128,7 +128,7 @@ class Host:
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
                 messages, values = self._send(order.version, down, waiting)
-            yield HostUpdate(messages, values, self.wire_ids[rows], spent, counted)
+            yield HostUpdate(messages, values, self.wire_ids[rows], gradients, counted)
 
     def undo(self, version: int) -> None:
         """A round that was begun and never concluded has not happened: the server was lost in it.
@@ -193,16 +193,16 @@ class Host:
     def answer(self, query: Query) -> np.ndarray:
         """The exact values that the server asks for in a second exchange, as a byte matrix."""
         contract = self.contract
-        asked = self._asked(query.message, "query", query.version)
+        coordinates = self._asked(query.message, "query", query.version)
         rows = self.rows(query.asked)
         stage = contract.link.aggregate_stage
         assert stage is not None
         prefix, form = self._aggregate_part(query.part, query.version)
-        schema = contract.answer(query.part, query.message, len(asked))
+        schema = contract.answer(query.part, query.message, len(coordinates))
         if not len(rows):
             return np.empty((0, schema.length), dtype=np.uint8)
-        kept = under(self.coder.read(rows), prefix)
-        values = {"values": stage.answer(kept, asked, form)}
+        coder_rows = under(self.coder.read(rows), prefix)
+        values = {"values": stage.answer(coder_rows, coordinates, form)}
         values = self.leaving(ExchangeId(query.version, query.part), rows, values, {})
         wire_ids = self.wire_ids[rows].numpy()
         weights = self.samples[rows].numpy()
@@ -237,11 +237,11 @@ class Host:
         if not verdict.taken or stage is None or not len(counted):
             return
         for part, message in verdict.taken.items():
-            taken = self._asked(message, "chosen", verdict.version)
+            coordinates = self._asked(message, "chosen", verdict.version)
             prefix, form = self._aggregate_part(part, verdict.version)
-            kept = self.coder.read(counted)
-            after = stage.forget(under(kept, prefix), taken, form)
-            self.coder.write(counted, verdict.version, kept | prefixed(after, prefix))
+            coder_rows = self.coder.read(counted)
+            after = stage.forget(under(coder_rows, prefix), coordinates, form)
+            self.coder.write(counted, verdict.version, coder_rows | prefixed(after, prefix))
 
     def _asked(self, message: bytes, name: str, version: int) -> Tensor:  # -> int64
         """Coordinates in a message of the second exchange."""
@@ -249,8 +249,8 @@ class Host:
         schema = wire.Schema(
             ((name, (max(count, 0),), torch.int32),), contract=self.contract.checksum
         )
-        found = self._open(schema, message, version, _CPU)
-        return found[name].long().to(self.contract.task.device)
+        tensors = self._open(schema, message, version, _CPU)
+        return tensors[name].long().to(self.contract.task.device)
 
     def open_down(self, order: RoundRequest) -> State:
         """The message down of an order, checked."""
@@ -276,20 +276,20 @@ class Host:
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
         everyone = self.rows(wire_ids)
-        spent = torch.zeros(self.data.clients, dtype=torch.int64)
+        gradients = torch.zeros(self.data.clients, dtype=torch.int64)
         sums = {split: self._evaluator(split).blank() for split in splits}
         tallies = {split: self._tally(everyone) for split in splits}
         # clients of like size together: fewer lengths per chunk, hence fewer passes of the kernel
         by_size = everyone[self.samples[everyone].argsort(stable=True)]
         for rows in by_size.split(self.chunk) if len(by_size) else ():
             x, tally = self._personal(version, down, rows)
-            spent[rows] = tally
+            gradients[rows] = tally
             if _is_one_model(x, down):
                 sums = {s: self._evaluator(s).shared(x[0], tallies[s]) for s in splits}
                 break
             for split in splits:
                 self._evaluator(split).personal(x, rows, sums[split], tallies[split])
-        return {s: self._scores(s, sums[s], everyone, spent, tallies[s]) for s in splits}
+        return {s: self._scores(s, sums[s], everyone, gradients, tallies[s]) for s in splits}
 
     def evaluate_shared(
         self,
@@ -306,12 +306,12 @@ class Host:
             return {}
         rows = self.rows(self.wire_ids if wire_ids is None else wire_ids)
         nothing = torch.zeros(self.data.clients, dtype=torch.int64)
-        found = {}
+        scores_by_split = {}
         for split in splits:
             tally = self._tally(rows)
             sums = self._evaluator(split).shared(w, tally)
-            found[split] = self._scores(split, sums, rows, nothing, tally)
-        return found
+            scores_by_split[split] = self._scores(split, sums, rows, nothing, tally)
+        return scores_by_split
 
     def each_sample(
         self, version: int, message: bytes, split: str
@@ -333,10 +333,10 @@ class Host:
         return each.hits, each.loss
 
     def _scores(
-        self, split: str, sums: ScoreSums, rows: Tensor, spent: Tensor, tally: Tally | None
+        self, split: str, sums: ScoreSums, rows: Tensor, gradients: Tensor, tally: Tally | None
     ) -> Scores:
         sizes = self.data.sizes(split)[rows]
-        counted = (sums.hits[rows], sums.loss[rows], sizes, spent[rows])
+        counted = (sums.hits[rows], sums.loss[rows], sizes, gradients[rows])
         metrics = {} if tally is None else tally.measured(rows)
         return Scores(self.wire_ids[rows], *counted, metrics)
 

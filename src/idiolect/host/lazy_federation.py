@@ -37,8 +37,8 @@ class LazyFederation(Census):
         if self.baseline is None:
             return None
         names = [m.name for m in metrics]
-        found = {name: m for name, m in self.baseline.metrics.items() if name in names}
-        return replace(self.baseline, metrics=found)
+        by_name = {name: m for name, m in self.baseline.metrics.items() if name in names}
+        return replace(self.baseline, metrics=by_name)
 
 
 def whole(federation: Federation) -> Federation:

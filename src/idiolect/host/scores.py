@@ -106,17 +106,17 @@ def _figures(measured: Measured, samples: Tensor) -> dict[str, float]:
     """A metric as `summarise` has accuracy; and how many clients with samples have no value."""
     name = measured.metric.name
     each = measured.each()[samples > 0]
-    known = each[~each.isnan()]
+    defined_values = each[~each.isnan()]
     values = [math.nan] * 4
-    if len(known):
-        worst = known.sort(descending=not measured.metric.higher).values
+    if len(defined_values):
+        worst = defined_values.sort(descending=not measured.metric.higher).values
         values = [
             measured.metric.pooled(measured.rows, measured.counts, samples),
-            float(known.var(correction=0)),
-            float(known.mean()),
-            float(worst[: math.ceil(0.1 * len(known))].mean()),
+            float(defined_values.var(correction=0)),
+            float(defined_values.mean()),
+            float(worst[: math.ceil(0.1 * len(defined_values))].mean()),
         ]
-    values.append(float(len(each) - len(known)))
+    values.append(float(len(each) - len(defined_values)))
     return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
 
 
@@ -127,12 +127,12 @@ def majority(federation: Federation, split: str = "test") -> Scores:
     adding one.
     """
     train = federation.class_counts("train").double()
-    held = federation.class_counts(split).double()
+    counts = federation.class_counts(split).double()
     share = (train + 1) / (train + 1).sum(1, keepdim=True)
     clients = torch.arange(federation.clients)
     hits = federation.majority_hits(split).double()
-    loss = -(held * share.log()).sum(1)
-    return Scores(clients, hits, loss, held.sum(1).long(), torch.zeros_like(clients))
+    loss = -(counts * share.log()).sum(1)
+    return Scores(clients, hits, loss, counts.sum(1).long(), torch.zeros_like(clients))
 
 
 def interval(values: Sequence[float]) -> float | None:

@@ -71,9 +71,9 @@ class Service:
 
     def failed(self, error: Exception) -> Call:
         """What is told of an error."""
-        known = isinstance(error, SettingError)
-        text = str(error) if known else traceback.format_exc()
-        return Call(FAILED, {"text": text, "setting": known})
+        is_setting_error = isinstance(error, SettingError)
+        text = str(error) if is_setting_error else traceback.format_exc()
+        return Call(FAILED, {"text": text, "setting": is_setting_error})
 
     # -- calls -----------------------------------------------------------------------------------
     def _status(self, call: Call) -> Call:
@@ -86,9 +86,9 @@ class Service:
             self.host.open_down(order)  # refuses what is no order before anything is taken back
             self._go_back(order.version)
         self._abandon(order.version)
-        sent = self.host.update(order)
+        update = self.host.update(order)
         self._begun = order
-        return calls.sent_reply(sent)
+        return calls.sent_reply(update)
 
     def _go_back(self, version: int) -> None:
         """A round that was concluded is done again: the server was restarted from before it.

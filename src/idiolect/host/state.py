@@ -30,13 +30,13 @@ def load(
     rounds: int | Tensor | None,
 ) -> None:
     """As they were saved, all or none; ValueError for what these stores cannot have saved."""
-    found = {}
+    tensors_by_store = {}
     for name, store in stores.items():
-        found[name] = read_tensors(folder / name, _check_of(store, wire_ids))
-        if not torch.equal(found[name].pop("wire_ids"), wire_ids):
+        tensors_by_store[name] = read_tensors(folder / name, _check_of(store, wire_ids))
+        if not torch.equal(tensors_by_store[name].pop("wire_ids"), wire_ids):
             raise ValueError(f"{folder}: these are the rows of other clients")
     for name, store in stores.items():
-        store.load(found[name], device, rounds=rounds)
+        store.load(tensors_by_store[name], device, rounds=rounds)
 
 
 def most_bytes(stores: Stores, wire_ids: Tensor) -> int:

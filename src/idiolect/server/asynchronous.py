@@ -76,8 +76,8 @@ class AsyncServer:
         factors = factors or {}
         server = self.server
         contract = server.contract
-        if taken := self.busy.keys() & set(wire_ids.tolist()):
-            raise RuntimeError(f"clients {sorted(taken)} are busy")
+        if busy_ids := self.busy.keys() & set(wire_ids.tolist()):
+            raise RuntimeError(f"clients {sorted(busy_ids)} are busy")
         if new := len(server.roster) - len(self.turns):  # clients that have enrolled meanwhile
             self.turns = torch.cat([self.turns, self.turns.new_zeros(new)])
         version = server.version
@@ -145,13 +145,13 @@ class AsyncServer:
         ids = everyone.wire_ids
         clients = int(server.roster.eligible.sum())
         order = RoundRequest(self.steps, b"", ids, ids, factors)
-        round = Round(order, inbox, clients, server.roster.mean_samples())
-        outcome, _ = settle(aggregation, round, everyone, quorum=1)
+        step_round = Round(order, inbox, clients, server.roster.mean_samples())
+        outcome, _ = settle(aggregation, step_round, everyone, quorum=1)
         if outcome is not None:
             server.state = outcome.state
             server.rule_state = outcome.rule
             self.steps += 1
-        dropped = Counter({reason: len(ids) for reason, ids in round.dropped.items()})
+        dropped = Counter({reason: len(ids) for reason, ids in step_round.dropped.items()})
         if self.buffer == 1:
             return next(iter(dropped), "admitted")
         self._surplus.update(dropped)  # they were admitted when they came, and their clients told
@@ -202,12 +202,12 @@ class AsyncServer:
         self._entry, self._surplus, self._bytes = Counter(), Counter(), 0
 
 
-def _together(held: list[AdmittedMessages]) -> AdmittedMessages:
+def _together(messages: list[AdmittedMessages]) -> AdmittedMessages:
     """Messages of single clients as one cohort's: by wire id, then in the order they came."""
-    if len(held) == 1:
-        return held[0]
-    order = np.argsort([int(one.wire_ids[0]) for one in held], kind="stable")
-    some = [held[i] for i in order]
+    if len(messages) == 1:
+        return messages[0]
+    order = np.argsort([int(one.wire_ids[0]) for one in messages], kind="stable")
+    some = [messages[i] for i in order]
     first = some[0]
     return AdmittedMessages(
         {n: torch.cat([one.up[n] for one in some]) for n in first.up},

@@ -38,17 +38,20 @@ class HostUpdate:
     counted: dict[str, Tensor] = field(default_factory=dict)  # int64 each: see Method.counted
 
     @classmethod
-    def merge(cls, sent: Sequence[HostUpdate]) -> HostUpdate:
+    def merge(cls, updates: Sequence[HostUpdate]) -> HostUpdate:
         """All of it as one."""
-        if len(sent) == 1:
-            return sent[0]
+        if len(updates) == 1:
+            return updates[0]
         none = torch.zeros(0, dtype=torch.int64)
         return cls(
-            stacked([s.messages for s in sent]),
-            np.concatenate([np.zeros(0), *(s.values for s in sent)]),
-            torch.cat([none, *(s.trained for s in sent)]),
-            torch.cat([none, *(s.gradients for s in sent)]),
-            {n: torch.cat([s.counted[n] for s in sent]) for n in (sent[0].counted if sent else ())},
+            stacked([s.messages for s in updates]),
+            np.concatenate([np.zeros(0), *(s.values for s in updates)]),
+            torch.cat([none, *(s.trained for s in updates)]),
+            torch.cat([none, *(s.gradients for s in updates)]),
+            {
+                n: torch.cat([s.counted[n] for s in updates])
+                for n in (updates[0].counted if updates else ())
+            },
         )
 
 

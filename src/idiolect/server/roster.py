@@ -64,12 +64,12 @@ class Roster:
                 "of who may take part; one of each per client is needed"
             )
         self._check_new(new)
-        given = self._check_weights(len(new), weights)
+        all_weights = self._check_weights(len(new), weights)
         for id in new:
             self._wire_ids[id] = len(self.ids)
             self.ids.append(id)
         self.samples = torch.cat([self.samples, counts])
-        self.weights = given
+        self.weights = all_weights
         self.eligible = torch.cat([self.eligible, may & (counts > 0)])
         self.keys = np.concatenate([self.keys, streams.name_keys([str(id) for id in new])])
         return torch.arange(len(self.ids) - len(new), len(self.ids))
@@ -95,10 +95,12 @@ class Roster:
             return self.weights
         if self.weights is None and self.ids:
             raise SettingError("weights: the clients enrolled before have none; leave them out")
-        given = torch.as_tensor(list(weights), dtype=torch.float64)
-        if len(given) != new or not bool((torch.isfinite(given) & (given > 0)).all()):
+        new_weights = torch.as_tensor(list(weights), dtype=torch.float64)
+        if len(new_weights) != new or not bool(
+            (torch.isfinite(new_weights) & (new_weights > 0)).all()
+        ):
             raise SettingError(f"weights: not accepted; {new} numbers > 0, one per client")
-        return given if self.weights is None else torch.cat([self.weights, given])
+        return new_weights if self.weights is None else torch.cat([self.weights, new_weights])
 
     def leave(self, ids: Iterable[Id]) -> None:
         """These clients take no part from the next round on."""
@@ -117,8 +119,8 @@ class Roster:
         if isinstance(id, str) and id.lstrip("-").isdigit() and int(id) in self._wire_ids:
             return self._wire_ids[int(id)]  # a number as text, from a command line
         if not isinstance(id, str):
-            known = ", ".join(repr(i) for i in self.ids[:3])
-            raise SettingError(f"client: {id!r} is unknown; clients are called {known}, ...")
+            examples = ", ".join(repr(i) for i in self.ids[:3])
+            raise SettingError(f"client: {id!r} is unknown; clients are called {examples}, ...")
         raise nearest(id, [str(i) for i in self.ids], "client")
 
     def eligible_ids(self) -> Tensor:  # -> int64, increasing
@@ -127,8 +129,8 @@ class Roster:
 
     def mean_samples(self) -> float:
         """Training samples (or the weight, where given) of the mean client that may take part."""
-        known = self.samples if self.weights is None else self.weights
-        taking_part = known[self.eligible]
+        sizes = self.samples if self.weights is None else self.weights
+        taking_part = sizes[self.eligible]
         return float(taking_part.double().mean()) if len(taking_part) else 1.0
 
     def most_samples(self) -> float:

@@ -182,7 +182,7 @@ class Aggregation:
         method = contract.method.scaled(round.order.factors)
         state = self.step.method_state(self.before.state)
         channel = self.before.channel
-        taken: dict[str, bytes] = {}
+        coordinates: dict[str, bytes] = {}
         combine: RoundRule | StreamingMean
         if round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
@@ -191,7 +191,7 @@ class Aggregation:
             up = self._on_device(got.up)
             combine = self._combine(round, got, self.before.rule)
         else:
-            up, channel, rule_state, taken = self._changes(round, got)
+            up, channel, rule_state, coordinates = self._changes(round, got)
             up = link.restore(up, self.reference(round.order.factors))
             combine = self._combine(round, got, {}, one_row=self.streams)
         after = method.aggregate(contract.task, state, up, combine)
@@ -199,7 +199,7 @@ class Aggregation:
             rule_state = combine.state
         step = self.step.scaled(round.order.factors)
         stepped = step(self.before.state, after, method.traits.shared_name)
-        outcome = Outcome(stepped, channel, rule_state, taken)
+        outcome = Outcome(stepped, channel, rule_state, coordinates)
         if not outcome.finite():
             raise Overflow
         return outcome
@@ -232,7 +232,7 @@ class Aggregation:
         stage = link.aggregate_stage
         assert stage is not None
         channel = dict(self.before.channel)
-        taken: dict[str, bytes] = {}
+        coordinates: dict[str, bytes] = {}
         second = round.second
         if second is None:
             tables, rule_state = self.sketches(round, got)
@@ -246,11 +246,11 @@ class Aggregation:
             else:
                 exact = self._exact(round, part, got)
                 query = second.queries[part].to(exact.device)
-                change, chosen, state = stage.conclude(query, exact, state, form)
-                taken[part] = self.pack({"chosen": chosen.int().cpu()}, round.version)
+                change, places, state = stage.conclude(query, exact, state, form)
+                coordinates[part] = self.pack({"chosen": places.int().cpu()}, round.version)
             channel |= prefixed(state, prefix)
             rows = rows | {part: change.expand(1 if self.streams else len(got.wire_ids), -1)}
-        return rows, channel, rule_state, taken
+        return rows, channel, rule_state, coordinates
 
     def sketches(self, round: Round, got: AdmittedMessages) -> tuple[State, State]:
         """The aggregate of the sketches, by part of the message, and the rule's vectors."""
@@ -271,8 +271,8 @@ class Aggregation:
         """The aggregate of the answers to a query."""
         assert round.second is not None
         answers = round.second.answers[part].admitted()
-        kept = torch.isin(answers.wire_ids, got.wire_ids)
-        values = self._on_device({"values": answers.up["values"][kept]})
+        mask = torch.isin(answers.wire_ids, got.wire_ids)
+        values = self._on_device({"values": answers.up["values"][mask]})
         return self._combine(round, got, {})(values)["values"]
 
     def _combine(
@@ -282,10 +282,12 @@ class Aggregation:
         task = self.contract.task
         key = int(streams.keys(task.seed, "rule", round.version)[0])
         samples = round.samples(got).to(task.device)
-        heard = len(samples)
+        clients_heard = len(samples)
         if one_row:
             samples = samples.mean(dim=0, keepdim=True)
-        return RoundRule(self.contract, self.rule, samples, heard, round.clients, key, state)
+        return RoundRule(
+            self.contract, self.rule, samples, clients_heard, round.clients, key, state
+        )
 
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}
@@ -303,8 +305,8 @@ def candidates(round: Round) -> AdmittedMessages:
     got = round.inbox.admitted()
     if not round.asked:
         return got
-    gone = torch.cat([got.wire_ids[:0], *round.dropped.values()])
-    got = got.only(~torch.isin(got.wire_ids, gone))
+    dropped_ids = torch.cat([got.wire_ids[:0], *round.dropped.values()])
+    got = got.only(~torch.isin(got.wire_ids, dropped_ids))
     second = round.second
     if second is None:  # too few were left to ask
         return got
@@ -357,10 +359,10 @@ def overflowing(
     order = sizes.argsort(descending=True, stable=True)
 
     def fits(dropped: int) -> bool:
-        kept = torch.ones(len(order), dtype=torch.bool)
-        kept[order[:dropped]] = False
+        mask = torch.ones(len(order), dtype=torch.bool)
+        mask[order[:dropped]] = False
         try:
-            aggregation(round, got.only(kept))
+            aggregation(round, got.only(mask))
         except Overflow:
             return False
         except TooFew:

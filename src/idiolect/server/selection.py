@@ -18,5 +18,5 @@ def select(
     keys: stream keys of all clients, uint64[N]; eligible: positions in them. A client that cannot
     take part changes nothing for the others.
     """
-    chosen = streams.choose(streams.keys(seed, purpose, round, keys[eligible.numpy()]), sample)
-    return eligible[torch.from_numpy(np.asarray(chosen))]
+    places = streams.choose(streams.keys(seed, purpose, round, keys[eligible.numpy()]), sample)
+    return eligible[torch.from_numpy(np.asarray(places))]

@@ -102,12 +102,12 @@ class Server:
         """Start a round: who trains, who is heard, the message down."""
         version = self.version if version is None else version
         contract = self.contract
-        heard = self._sampled(version)
+        heard_ids = self._sampled(version)
         everyone = contract.method.traits.trains == "everyone"
-        train = self.roster.eligible_ids() if everyone else heard
-        order = RoundRequest(version, self.message(version), train, heard, factors or {})
+        train = self.roster.eligible_ids() if everyone else heard_ids
+        order = RoundRequest(version, self.message(version), train, heard_ids, factors or {})
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
-        inbox = self.inbox(version, heard, lambda: self._reference(order.factors))
+        inbox = self.inbox(version, heard_ids, lambda: self._reference(order.factors))
         clients = int(self.roster.eligible.sum())
         round = Round(order, inbox, clients, self.roster.mean_samples())
         if self.plan.streams and contract.link.aggregate_stage is None:
@@ -160,8 +160,8 @@ class Server:
         if reason not in MISSING:
             raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
         earlier = round.excuses.get(reason, wire_ids[:0])
-        known = torch.cat([wire_ids[:0], *round.excuses.values()])
-        round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, known)]])
+        excused_ids = torch.cat([wire_ids[:0], *round.excuses.values()])
+        round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, excused_ids)]])
 
     def account(
         self, wire_ids: Tensor, gradients: Tensor, counted: Mapping[str, Tensor] | None = None
@@ -224,17 +224,17 @@ class Server:
         except TooFew:
             return []
         wanted = aggregation.query(round, tables)
-        spent = torch.zeros(len(got.wire_ids), dtype=torch.int64)
-        asked = 1
+        answer_bytes = torch.zeros(len(got.wire_ids), dtype=torch.int64)
+        times_asked = 1
         if earlier is not None:
             if all(torch.equal(wanted[part], q) for part, q in earlier.queries.items()):
-                kept = torch.isin(earlier.got.wire_ids, got.wire_ids)
-                spent = earlier.spent[kept]
-                round.second = replace(earlier, got=got, rule_state=rule_state, spent=spent)
+                mask = torch.isin(earlier.got.wire_ids, got.wire_ids)
+                answer_bytes = earlier.spent[mask]
+                round.second = replace(earlier, got=got, rule_state=rule_state, spent=answer_bytes)
                 return []
-            spent = earlier.bytes_of(got.wire_ids)
-            asked = earlier.asked + 1
-        round.second = SecondExchange(got, wanted, {}, rule_state, spent, asked)
+            answer_bytes = earlier.bytes_of(got.wire_ids)
+            times_asked = earlier.asked + 1
+        round.second = SecondExchange(got, wanted, {}, rule_state, answer_bytes, times_asked)
         queries = []
         for part, coordinates in wanted.items():
             message = self._pack({"query": coordinates.int().cpu()}, round.version)
@@ -265,23 +265,25 @@ class Server:
         """
         self._check_open(round)
         round.closed = True
-        heard = round.order.heard
+        heard_ids = round.order.heard
         self.version = max(self.version, round.version + 1)
         if not self.contract.up.parts:
-            return RoundConclusion(round.version, heard[:0], heard[:0], {})
+            return RoundConclusion(round.version, heard_ids[:0], heard_ids[:0], {})
         outcome, got = settle(self.aggregation(), round, candidates(round), self.quorum)
-        taken: dict[str, bytes] = {}
+        coordinates: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
             self.channel_state = outcome.channel
             self.rule_state = outcome.rule
-            taken = outcome.taken
+            coordinates = outcome.taken
             self._remember(round, got)
         counted = got.wire_ids
-        for message in taken.values():
+        for message in coordinates.values():
             self.ledger.sent_down(counted, len(message), 0)
         self._book(round, got)
-        return RoundConclusion(round.version, counted, heard[~torch.isin(heard, counted)], taken)
+        return RoundConclusion(
+            round.version, counted, heard_ids[~torch.isin(heard_ids, counted)], coordinates
+        )
 
     def _check_open(self, round: Round) -> None:
         """An engine must close a round once, and ask before it does where the channel asks."""
@@ -304,12 +306,12 @@ class Server:
     def _book(self, round: Round, got: AdmittedMessages) -> None:
         """The round in the ledger: every client that was asked has one fate."""
         surplus: Counter[str] = Counter()
-        bytes = int(got.bytes.sum())
+        up_bytes = int(got.bytes.sum())
         if round.second is not None:
             for inbox in round.second.answers.values():
                 surplus.update(inbox.admitted().surplus)
-            bytes += int(round.second.bytes_of(got.wire_ids).sum())
-        self.ledger.enter(round.entry(got.wire_ids, dict(surplus), bytes))
+            up_bytes += int(round.second.bytes_of(got.wire_ids).sum())
+        self.ledger.enter(round.entry(got.wire_ids, dict(surplus), up_bytes))
 
     def aggregation(self) -> Aggregation:
         """How messages would be combined, from the server as it is now."""
@@ -348,8 +350,10 @@ class Server:
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
             clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
             met = len(clients) > 0
-            known = self.memory.read(clients, version) if met else self.memory.fresh(clients)
-            rows, sense, memory = link.decode(bodies, known, version)
+            remembered_rows = (
+                self.memory.read(clients, version) if met else self.memory.fresh(clients)
+            )
+            rows, sense, memory = link.decode(bodies, remembered_rows, version)
             return link.restore(rows, reference), sense, memory
 
         return decode
@@ -374,8 +378,8 @@ class Server:
         task = self.contract.task
         for _, prefix, form in link.aggregate_parts(0):
             table = task.x0.new_zeros(stage.numbers(form))
-            asked = len(stage.query(table, under(self.channel_state, prefix), form))
-            total += 3 * HEADER.itemsize + asked * (4 + 4 + task.dtype.itemsize)
+            query_length = len(stage.query(table, under(self.channel_state, prefix), form))
+            total += 3 * HEADER.itemsize + query_length * (4 + 4 + task.dtype.itemsize)
         return total
 
     def _sampled(self, version: int) -> Tensor:

@@ -61,15 +61,15 @@ STALENESS: Table[type[Staleness]] = Table(
 )
 
 
-def parse_staleness(given: str | Staleness) -> Staleness:
+def parse_staleness(spec: str | Staleness) -> Staleness:
     """The weight in a line such as "constant", "polynomial(a=0.5)" or "hinge(a=10, b=4)"."""
-    if isinstance(given, Staleness):
-        return given
-    if not isinstance(given, str):
-        raise SettingError(f"staleness: {given!r} is not accepted; text or a Staleness")
-    parts = text.build_parts(given, STALENESS, "staleness")
+    if isinstance(spec, Staleness):
+        return spec
+    if not isinstance(spec, str):
+        raise SettingError(f"staleness: {spec!r} is not accepted; text or a Staleness")
+    parts = text.build_parts(spec, STALENESS, "staleness")
     if len(parts) > 1:
-        raise SettingError(f"staleness: {given!r} is not accepted; one of {', '.join(STALENESS)}")
+        raise SettingError(f"staleness: {spec!r} is not accepted; one of {', '.join(STALENESS)}")
     return parts[0]
 
 

@@ -148,7 +148,7 @@ def save_arrivals(arrivals: AsyncServer, busy: bool = True) -> tuple[State, dict
     bases = {base.version: base for base in at_work.values()}
     place = {version: k for k, version in enumerate(sorted(bases))}
     ordered = [bases[version] for version in place]
-    held = arrivals.held
+    messages = arrivals.held
     tensors = {
         "turns": arrivals.turns.clone(),
         "busy": torch.tensor(
@@ -158,14 +158,14 @@ def save_arrivals(arrivals: AsyncServer, busy: bool = True) -> tuple[State, dict
         "bases": torch.tensor([[b.version, b.step] for b in ordered], dtype=torch.int64).view(
             -1, 2
         ),
-        "held": torch.tensor([int(one.wire_ids[0]) for one in held], dtype=torch.int64),
-        "weights": torch.tensor([float(one.weights[0]) for one in held], dtype=torch.float64),
+        "held": torch.tensor([int(one.wire_ids[0]) for one in messages], dtype=torch.int64),
+        "weights": torch.tensor([float(one.weights[0]) for one in messages], dtype=torch.float64),
     }
     for name, like in _reference(arrivals).items():
         rows = [base.reference[name] for base in ordered]
         tensors[f"reference.{name}"] = torch.stack(rows) if rows else like.new_zeros(0, *like.shape)
     for name, size in arrivals.server.contract.method.message(_task(arrivals)).items():
-        rows = [one.up[name][0] for one in held]
+        rows = [one.up[name][0] for one in messages]
         blank = torch.zeros(0, size, dtype=_task(arrivals).dtype)
         tensors[f"up.{name}"] = torch.stack(rows) if rows else blank
     return {n: t.cpu() for n, t in tensors.items()}, {"steps": arrivals.steps}
@@ -177,24 +177,24 @@ def check_arrivals(arrivals: AsyncServer, shapes: Shapes, facts: dict[str, Any],
     if facts.keys() != {"steps"} or type(steps) is not int or steps < 0:
         raise ValueError("arrivals: 'steps' is a whole number")
     counts = {n: shapes[n][0][0] for n in ("busy", "bases", "held") if n in shapes and shapes[n][0]}
-    busy, bases, held = (counts.get(n, 0) for n in ("busy", "bases", "held"))
-    if busy > most or bases > busy or held >= arrivals.buffer:
+    busy, bases, message_count = (counts.get(n, 0) for n in ("busy", "bases", "held"))
+    if busy > most or bases > busy or message_count >= arrivals.buffer:
         raise ValueError("arrivals: more clients at work than this run has")
-    check_shapes(shapes, _shapes(arrivals, busy, bases, held))
+    check_shapes(shapes, _shapes(arrivals, busy, bases, message_count))
 
 
 def load_arrivals(arrivals: AsyncServer, tensors: State, facts: dict[str, Any]) -> None:
     """As it was saved; the server has been loaded before."""
     server = arrivals.server
     clients = len(server.roster)
-    busy, bases, held = tensors["busy"], tensors["bases"], tensors["held"]
+    busy, bases, held_ids = tensors["busy"], tensors["bases"], tensors["held"]
     real = [t for n, t in tensors.items() if n.startswith(("reference.", "up.", "weights"))]
     if not (
         all(bool(torch.isfinite(t).all()) for t in real)
         and bool(((busy[:, 0] >= 0) & (busy[:, 0] < clients)).all())
         and bool((busy[:, 0].diff() > 0).all())
         and bool(((busy[:, 1] >= 0) & (busy[:, 1] < len(bases))).all())
-        and bool(((held >= 0) & (held < clients)).all())
+        and bool(((held_ids >= 0) & (held_ids < clients)).all())
         and bool((tensors["weights"] > 0).all())
         and bool((tensors["turns"] >= 0).all())
         and bool(((bases >= 0) & (bases[:, :1] <= server.version)).all())
@@ -206,16 +206,16 @@ def load_arrivals(arrivals: AsyncServer, tensors: State, facts: dict[str, Any]) 
     arrivals.turns = tensors["turns"].clone()
     device = server.contract.task.device
     references = under(tensors, "reference.")
-    found = [
+    models = [
         StartingModel(int(version), int(step), {n: t[k].to(device) for n, t in references.items()})
         for k, (version, step) in enumerate(bases.tolist())
     ]
-    arrivals.busy = {wire_id: found[at] for wire_id, at in busy.tolist()}
+    arrivals.busy = {wire_id: models[at] for wire_id, at in busy.tolist()}
     up = under(tensors, "up.")
     arrivals.held = [
         AdmittedMessages(
             {n: t[k : k + 1] for n, t in up.items()},
-            held[k : k + 1],
+            held_ids[k : k + 1],
             tensors["weights"][k : k + 1],
             np.zeros(1, dtype=np.int64),
             np.zeros(1),
@@ -223,7 +223,7 @@ def load_arrivals(arrivals: AsyncServer, tensors: State, facts: dict[str, Any]) 
             np.zeros(1, dtype=np.int8),
             {},
         )
-        for k in range(len(held))
+        for k in range(len(held_ids))
     ]
 
 
@@ -232,10 +232,10 @@ def most_arrivals_bytes(arrivals: AsyncServer, most: int) -> int:
     return bytes_of(_shapes(arrivals, most, most, arrivals.buffer))
 
 
-def _shapes(arrivals: AsyncServer, busy: int, bases: int, held: int) -> Shapes:
+def _shapes(arrivals: AsyncServer, busy: int, bases: int, message_count: int) -> Shapes:
     task = _task(arrivals)
     message = arrivals.server.contract.method.message(task)
-    up = {n: ((held, size), task.dtype) for n, size in message.items()}
+    up = {n: ((message_count, size), task.dtype) for n, size in message.items()}
     reference = {
         n: ((bases, *shape), dtype) for n, (shape, dtype) in shapes_of(_reference(arrivals)).items()
     }
@@ -243,8 +243,8 @@ def _shapes(arrivals: AsyncServer, busy: int, bases: int, held: int) -> Shapes:
         "turns": ((len(arrivals.server.roster),), torch.int64),
         "busy": ((busy, 2), torch.int64),
         "bases": ((bases, 2), torch.int64),
-        "held": ((held,), torch.int64),
-        "weights": ((held,), torch.float64),
+        "held": ((message_count,), torch.int64),
+        "weights": ((message_count,), torch.float64),
         **prefixed(reference, "reference."),
         **prefixed(up, "up."),
     }

@@ -59,13 +59,13 @@ class ServerStep:
         `shared` the name of the vector to step on. Where `after` has none of that name, the step
         is plain.
         """
-        kept = under(server, _PREFIX)
+        optimizer_state = under(server, _PREFIX)
         if self.plain or shared not in after:
-            return {**prefixed(kept, _PREFIX), **after}
+            return {**prefixed(optimizer_state, _PREFIX), **after}
         w = server[shared].clone()
         optimizer = self._make(w)
-        if kept:
-            optimizer.state[w] = {n: t.clone() for n, t in kept.items()}
+        if optimizer_state:
+            optimizer.state[w] = {n: t.clone() for n, t in optimizer_state.items()}
         w.grad = server[shared] - after[shared]
         optimizer.step()
         state = {n: torch.as_tensor(v) for n, v in optimizer.state[w].items() if v is not None}

@@ -47,14 +47,14 @@ class MessageBatch:
             first = np.frombuffer(joined, dtype=np.uint8).reshape(len(self), HEAD)
         return wire.header(first)
 
-    def take(self, chosen: np.ndarray) -> Ragged:  # chosen: int64, places in the order of arrival
+    def take(self, indices: np.ndarray) -> Ragged:  # int64: places in order of arrival
         """Some of the messages, no wider than the longest of them; a stretch is not copied."""
         if not isinstance(self._messages, Ragged):
-            return Ragged.of([self._messages[i] for i in chosen])
-        lengths = self.lengths[chosen]
+            return Ragged.of([self._messages[i] for i in indices])
+        lengths = self.lengths[indices]
         width = int(lengths.max(initial=0))
-        stretch = len(chosen) > 0 and bool((np.diff(chosen) == 1).all())
-        rows = slice(int(chosen[0]), int(chosen[-1]) + 1) if stretch else chosen
+        stretch = len(indices) > 0 and bool((np.diff(indices) == 1).all())
+        rows = slice(int(indices[0]), int(indices[-1]) + 1) if stretch else indices
         return Ragged(self._messages.matrix[:, :width][rows], lengths)
 
 
@@ -178,19 +178,19 @@ class AdmittedMessages:
     surplus: dict[str, int]  # reason -> rejected messages that decide no client's fate
     memory: State = field(default_factory=dict)  # what a channel remembers of these clients
 
-    def only(self, kept: Tensor) -> AdmittedMessages:  # bool[S]
+    def only(self, selection: Tensor) -> AdmittedMessages:  # bool[S]
         """Some of them."""
-        if bool(kept.all()):
+        if bool(selection.all()):
             return self
-        mask = kept.numpy()
+        mask = selection.numpy()
         return replace(
             self,
-            up={n: t[kept.to(t.device)] if len(t) else t for n, t in self.up.items()},
-            wire_ids=self.wire_ids[kept],
-            weights=self.weights[kept],
+            up={n: t[selection.to(t.device)] if len(t) else t for n, t in self.up.items()},
+            wire_ids=self.wire_ids[selection],
+            weights=self.weights[selection],
             bytes=self.bytes[mask],
             values=self.values[mask],
-            memory={n: t[kept.to(t.device)] for n, t in self.memory.items()},
+            memory={n: t[selection.to(t.device)] for n, t in self.memory.items()},
         )
 
 
@@ -260,40 +260,40 @@ class Inbox:
         if len(values) != len(arrived):
             raise ValueError(f"{len(values)} values for {len(arrived)} messages")
         head = arrived.headers()
-        place, known = self._places(head["client"].astype(np.int64))
+        place, is_expected = self._places(head["client"].astype(np.int64))
         if sender is not None:
-            known &= np.isin(head["client"].astype(np.int64), sender.numpy())
-        fates, deciding = self._judged(arrived.lengths, head, known)
+            is_expected &= np.isin(head["client"].astype(np.int64), sender.numpy())
+        fates, deciding = self._judged(arrived.lengths, head, is_expected)
 
         waiting = np.flatnonzero(fates == ADMITTED)  # messages whose bodies could be opened
         while len(waiting):
             clients = place[waiting]
             admitted = self._fates[clients] == ADMITTED
-            spent = ~admitted & (self._opened[clients] >= BODIES)
+            over_limit = ~admitted & (self._opened[clients] >= BODIES)
             fates[waiting[admitted]] = _CODE["repeated"]
-            fates[waiting[spent]] = _CODE["too many"]
-            waiting = waiting[~admitted & ~spent]
+            fates[waiting[over_limit]] = _CODE["too many"]
+            waiting = waiting[~admitted & ~over_limit]
             first = _first_of_each(place[waiting])
-            chosen = waiting[first]
-            fates[chosen] = self._open(arrived, chosen, place[chosen], head["weight"][chosen])
-            sound = chosen[fates[chosen] == ADMITTED]
+            indices = waiting[first]
+            fates[indices] = self._open(arrived, indices, place[indices], head["weight"][indices])
+            sound = indices[fates[indices] == ADMITTED]
             self._hold(place[sound], head["weight"][sound], arrived.lengths[sound], values[sound])
             waiting = np.delete(waiting, first)
         self._book(fates, place, deciding)
 
     def admitted(self) -> AdmittedMessages:
         """The messages of all batches so far that count."""
-        taken = self._fates == ADMITTED
-        anyone = bool(taken.any()) and self.sink is None
+        is_admitted = self._fates == ADMITTED
+        anyone = bool(is_admitted.any()) and self.sink is None
         up, memory = (self._rows.rows(), self._memory.rows()) if anyone else self._nothing()
         surplus = Counter(self._rejected)
         surplus.subtract(FATES[fate] for fate in self._fates[self._fates > MISSING])
         return AdmittedMessages(
             up,
-            torch.from_numpy(self._expected[taken]),
-            torch.from_numpy(self._weights[taken]),
-            self._lengths[taken],
-            self._values[taken],
+            torch.from_numpy(self._expected[is_admitted]),
+            torch.from_numpy(self._weights[is_admitted]),
+            self._lengths[is_admitted],
+            self._values[is_admitted],
             _in_order(self._rejected),
             self._fates.copy(),
             _in_order(surplus),
@@ -301,7 +301,7 @@ class Inbox:
         )
 
     def _judged(
-        self, lengths: np.ndarray, head: np.ndarray, known: np.ndarray
+        self, lengths: np.ndarray, head: np.ndarray, is_expected: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:  # -> int8[M], bool[M]
         """What header and length of each message say, and which would decide a client's fate."""
         low = HEAD if self.decode else max(HEAD, self.schema.length)
@@ -311,7 +311,7 @@ class Inbox:
             "schema": head["schema"] == self.schema.checksum,
             "run": head["run"] == self.run,
             "round": head["version"] == self.version,
-            "stranger": known,
+            "stranger": is_expected,
         }
         with np.errstate(invalid="ignore"):
             weighed = np.isfinite(head["weight"]) & (head["weight"] > 0)
@@ -322,19 +322,19 @@ class Inbox:
         return fates, np.logical_and.reduce([lengths >= HEAD, *addressed.values()])
 
     def _open(
-        self, arrived: MessageBatch, chosen: np.ndarray, place: np.ndarray, weights: np.ndarray
+        self, arrived: MessageBatch, indices: np.ndarray, place: np.ndarray, weights: np.ndarray
     ) -> np.ndarray:
         """Open the bodies of some messages and keep the rows of the sound ones; their fates.
 
         At most one message per client, in the order of the clients' places.
         """
         self._opened[place] += 1
-        longest = int(arrived.lengths[chosen].max(initial=0))
+        longest = int(arrived.lengths[indices].max(initial=0))
         step = max(1, GROUP // (longest + self.schema.length))
         fates = [np.zeros(0, dtype=np.int8)]
-        for a in range(0, len(chosen), step):
+        for a in range(0, len(indices), step):
             some = slice(a, a + step)
-            group = arrived.take(chosen[some])
+            group = arrived.take(indices[some])
             if self.sink is not None:
                 fates.append(self._sum_group(group, place[some], weights[some]))
             elif self.decode is not None:
@@ -356,8 +356,8 @@ class Inbox:
         fits = wire.magnitudes(rows).numpy() <= self.largest  # false where a number is NaN
         sound = np.flatnonzero(decoded & fits)
         if len(sound):
-            kept = {n: t[sound] for n, t in rows.items()} if len(sound) < len(place) else rows
-            self.sink(kept, self._counted(place[sound], weights[sound]))
+            sound_rows = {n: t[sound] for n, t in rows.items()} if len(sound) < len(place) else rows
+            self.sink(sound_rows, self._counted(place[sound], weights[sound]))
         fates = np.where(finite, _CODE["overflow"], _CODE["not finite"])
         fates[fits] = ADMITTED
         return np.where(decoded, fates, _CODE["channel"]).astype(np.int8)
@@ -378,9 +378,9 @@ class Inbox:
         rows, decoded, memory = self.decode(bodies, self._expected[place])
         sound = decoded & wire.finite(rows).cpu().numpy()
         if not sound.all():
-            kept = np.flatnonzero(sound)
-            rows = {n: t[kept] for n, t in rows.items()}
-            memory = {n: t[kept] for n, t in memory.items()}
+            sound_indices = np.flatnonzero(sound)
+            rows = {n: t[sound_indices] for n, t in rows.items()}
+            memory = {n: t[sound_indices] for n, t in memory.items()}
         self._rows.put(place[sound], rows)
         self._memory.put(place[sound], memory)
         fates = np.where(sound, ADMITTED, _CODE["not finite"])
@@ -416,9 +416,9 @@ class Inbox:
     def _places(self, wire_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each sender among the expected clients, and whether it has one."""
         place = np.searchsorted(self._expected, wire_ids)
-        known = place < len(self._expected)
-        known[known] = self._expected[place[known]] == wire_ids[known]
-        return place, known
+        is_expected = place < len(self._expected)
+        is_expected[is_expected] = self._expected[place[is_expected]] == wire_ids[is_expected]
+        return place, is_expected
 
     def _nothing(self) -> tuple[State, State]:
         """Rows and memory of nobody."""

@@ -55,12 +55,12 @@ class FlowerCarrier(Carrier):
         content = RecordDict({RECORD: ConfigRecord({RECORD: frame})})
         message = Message(content, dst_node_id=node, message_type="query")
         try:
-            sent = list(self.grid.push_messages([message]))
+            message_ids = list(self.grid.push_messages([message]))
             why = "Flower did not take the message"
         except Exception as error:  # of Flower: a part that it sent twice, a time-out
-            sent, why = [], f"Flower did not take the message: {error}"
-        if sent and sent[0]:
-            self._waiting[sent[0]] = (self._tickets, node)
+            message_ids, why = [], f"Flower did not take the message: {error}"
+        if message_ids and message_ids[0]:
+            self._waiting[message_ids[0]] = (self._tickets, node)
         else:
             self.why[node] = why[:MOST_SAID]
             self._refused.append(self._tickets)
@@ -69,17 +69,17 @@ class FlowerCarrier(Carrier):
     def receive(self, seconds: float) -> list[tuple[int, bytes | None]]:
         end = time.monotonic() + seconds
         while True:
-            found: list[tuple[int, bytes | None]] = [(ticket, None) for ticket in self._refused]
+            replies: list[tuple[int, bytes | None]] = [(ticket, None) for ticket in self._refused]
             self._refused = []
             for reply in self._pulled():
                 # an error comes from the SuperLink, not from the node: this tells what it is about
                 ticket, node = self._waiting.pop(reply.metadata.reply_to_message_id, (-1, -1))
                 if ticket >= 0:
-                    found.append((ticket, self._frame(reply, node)))
-            left = end - time.monotonic()
-            if found or left <= 0:
-                return found
-            time.sleep(min(self._pause, left))
+                    replies.append((ticket, self._frame(reply, node)))
+            seconds_left = end - time.monotonic()
+            if replies or seconds_left <= 0:
+                return replies
+            time.sleep(min(self._pause, seconds_left))
             self._pause = min(1.3 * self._pause, max(SLOWEST, self.poll))
 
     def _pulled(self) -> list[Any]:
@@ -87,7 +87,7 @@ class FlowerCarrier(Carrier):
         if not self._waiting:
             return []
         try:
-            found = list(self.grid.pull_messages(list(self._waiting)))
+            replies = list(self.grid.pull_messages(list(self._waiting)))
         except Exception:
             now = time.monotonic()
             self._failing = self._failing or now
@@ -95,7 +95,7 @@ class FlowerCarrier(Carrier):
                 raise
             return []
         self._failing = 0.0
-        return found
+        return replies
 
     def _frame(self, reply: Any, node: int) -> bytes | None:
         """The frame in a reply; None: there is none, and `why` says why."""

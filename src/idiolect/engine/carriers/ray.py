@@ -82,7 +82,7 @@ class RayCarrier(Carrier):
         if late:
             more, _ = self.ray.wait(late, num_returns=len(late), timeout=0)
             ready = [*ready, *more]
-        found = []
+        replies = []
         for reference in ready:
             ticket, host, frame = self._under_way.pop(reference)
             reply = self._reply(reference)
@@ -90,8 +90,8 @@ class RayCarrier(Carrier):
                 self.actors[host].become.remote(self.recipes[host])
                 self._send(ticket, host, frame)
             else:
-                found.append((ticket, reply))
-        return found
+                replies.append((ticket, reply))
+        return replies
 
     def _reply(self, reference: Any) -> bytes | None:
         try:
@@ -120,7 +120,7 @@ class RayCarrier(Carrier):
         """Every actor has its data, and is of the same code as this process."""
         ours = about()
         try:
-            found = self.ray.get(
+            versions = self.ray.get(
                 [a.become.remote(r) for a, r in zip(self.actors, self.recipes, strict=True)],
                 timeout=SECONDS_TO_START,
             )
@@ -133,7 +133,7 @@ class RayCarrier(Carrier):
             raise _cause(error) from None
         except self.ray.exceptions.RayActorError as error:
             raise RuntimeError(f"a host did not start on the Ray cluster:\n{error}") from None
-        for number, theirs in enumerate(found, 1):
+        for number, theirs in enumerate(versions, 1):
             _check_same(ours, theirs, number)
 
 
@@ -242,18 +242,18 @@ def _take(ray: Any, count: int, place: Place) -> list[Any]:
     while _leaving:
         _leaving.pop().cancel()
     idle = _idle.get(_session(ray, place), [])
-    taken = [idle.pop() for _ in range(min(count, len(idle)))]
+    reused_actors = [idle.pop() for _ in range(min(count, len(idle)))]
     dismiss()  # the others hold CPUs that new ones may need
-    if len(taken) == count:
-        return taken
-    made = ray.remote(HostActor).options(
+    if len(reused_actors) == count:
+        return reused_actors
+    actor_class = ray.remote(HostActor).options(
         num_cpus=place.cpus,
         num_gpus=place.gpus,
         max_restarts=-1,
         max_task_retries=0,
         scheduling_strategy="SPREAD",
     )
-    return [*taken, *(made.remote() for _ in range(count - len(taken)))]
+    return [*reused_actors, *(actor_class.remote() for _ in range(count - len(reused_actors)))]
 
 
 # -- the cluster -----------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ def _protect() -> None:
             )
         return
     if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
-        kept = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-        if not any(name in os.environ for name in kept):
+        variables = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+        if not any(name in os.environ for name in variables):
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 

@@ -105,23 +105,23 @@ METRICS: Table[Metric] = Table(
 )
 
 
-def parse_metrics(given: Any) -> tuple[Metric, ...]:
+def parse_metrics(spec: Any) -> tuple[Metric, ...]:
     """Metrics from a line of names, a list of names and functions, or one of them.
 
     A function may come with a name: `("kappa", function)`.
     """
-    if given is None:
+    if spec is None:
         return ()
-    if isinstance(given, str):
-        names = [piece.strip() for piece in given.split(",")]
-        found = [_named(name) for name in names if name]
-    elif isinstance(given, Metric) or usable(given):
-        found = [_one(given)]
-    elif isinstance(given, Iterable):
-        found = [_one(thing) for thing in given]
+    if isinstance(spec, str):
+        names = [piece.strip() for piece in spec.split(",")]
+        parsed_metrics = [_named(name) for name in names if name]
+    elif isinstance(spec, Metric) or usable(spec):
+        parsed_metrics = [_one(spec)]
+    elif isinstance(spec, Iterable):
+        parsed_metrics = [_one(thing) for thing in spec]
     else:
-        raise _not_one(given)
-    names = [m.name for m in found]
+        raise _not_one(spec)
+    names = [m.name for m in parsed_metrics]
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][\w-]{0,59}", name) or name in RESERVED:
             raise SettingError(
@@ -130,7 +130,7 @@ def parse_metrics(given: Any) -> tuple[Metric, ...]:
             )
         if names.count(name) > 1:
             raise SettingError(f"metrics: {name!r} is named twice; each may be named once")
-    return tuple(found)
+    return tuple(parsed_metrics)
 
 
 def _one(thing: Any) -> Metric:
@@ -147,20 +147,20 @@ def _one(thing: Any) -> Metric:
 
 
 def _not_one(thing: Any) -> SettingError:
-    made = "; make an object of it first" if isinstance(thing, type) else ""
+    hint = "; make an object of it first" if isinstance(thing, type) else ""
     return SettingError(
         f"metrics: {str(thing)[:80]!r} is not accepted; a name ({', '.join(METRICS.built_in)}), "
-        f"a function of (outputs, targets), or a pair of a name and a function{made}"
+        f"a function of (outputs, targets), or a pair of a name and a function{hint}"
     )
 
 
 def _named(name: str) -> Metric:
     if name.startswith(OWN):
         return Absent(name.removeprefix(OWN))
-    if found := re.fullmatch(r"top_([1-9]\d{0,5})", name):
-        return TopK(int(found[1]))
-    if found := re.fullmatch(r"next_word_accuracy((?:_\d{1,7})+)", name):
-        return NextWordAccuracy(tuple(sorted({int(t) for t in found[1].split("_")[1:]})))
+    if match := re.fullmatch(r"top_([1-9]\d{0,5})", name):
+        return TopK(int(match[1]))
+    if match := re.fullmatch(r"next_word_accuracy((?:_\d{1,7})+)", name):
+        return NextWordAccuracy(tuple(sorted({int(t) for t in match[1].split("_")[1:]})))
     if name == "top_k":
         raise SettingError("metrics: 'top_k' is not accepted; say how many: 'top_5'")
     return METRICS.find(name)
@@ -191,17 +191,19 @@ def is_distance(loss: str) -> bool:
     return any(word in loss.lower() for word in _DISTANCES)
 
 
-def in_use(metrics: Iterable[Metric], chosen: str, classes: int, loss: str) -> tuple[Metric, ...]:
+def in_use(
+    metrics: Iterable[Metric], metric_name: str, classes: int, loss: str
+) -> tuple[Metric, ...]:
     """What a run counts beside accuracy and loss.
 
-    That is what was asked for, with the metric that was `chosen`; for a regression where nothing
+    That is what was asked for, with the metric `metric_name`; for a regression where nothing
     was asked for, rmse and r2.
     """
     wanted = list(metrics)
     if not wanted and not classes and is_distance(loss):
         wanted = [METRICS.find("rmse"), METRICS.find("r2")]
-    if chosen and chosen not in ALWAYS and chosen not in [m.name for m in wanted]:
-        wanted.append(_named(chosen))
+    if metric_name and metric_name not in ALWAYS and metric_name not in [m.name for m in wanted]:
+        wanted.append(_named(metric_name))
     return tuple(m for m in wanted if not isinstance(m, (Always, Absent)))
 
 
@@ -211,9 +213,9 @@ def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
     >>> direction("auc"), direction("loss")
     (True, False)
     """
-    given = {m.name: m for m in metrics}
-    if name in {**ALWAYS, **given}:
-        return {**ALWAYS, **given}[name].higher
+    by_name = {m.name: m for m in metrics}
+    if name in {**ALWAYS, **by_name}:
+        return {**ALWAYS, **by_name}[name].higher
     try:
         return _named(name).higher
     except SettingError as error:

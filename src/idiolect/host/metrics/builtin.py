@@ -53,8 +53,10 @@ class Labels(Metric):
         owner = labels[use] // classes
         total = np.bincount(owner, self.figure(recall, f1)[use], minlength=len(rows))
         number = np.bincount(owner, minlength=len(rows))
-        found = number > 0
-        rows[torch.from_numpy(found), 0] = torch.from_numpy(total[found] / number[found])
+        has_value = number > 0
+        rows[torch.from_numpy(has_value), 0] = torch.from_numpy(
+            total[has_value] / number[has_value]
+        )
 
     def used(self, label: np.ndarray, support: np.ndarray, classes: int) -> np.ndarray:
         """Which classes of a client the mean is over."""
@@ -171,8 +173,10 @@ class Auc(Metric):
             each = by_client(owner.numpy(), curve.numpy(), positive.numpy(), len(rows))
             total += np.nan_to_num(each)
             number += ~np.isnan(each)
-        found = number > 0
-        rows[torch.from_numpy(found), 0] = torch.from_numpy(total[found] / number[found])
+        has_value = number > 0
+        rows[torch.from_numpy(has_value), 0] = torch.from_numpy(
+            total[has_value] / number[has_value]
+        )
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
         from sklearn.metrics import roc_auc_score
@@ -434,14 +438,14 @@ class R2(Metric):
         mean = summed(targets) / n.clamp(min=1)
         spread = summed((targets - mean[owner]).square())
         error = summed((predicted - targets).square())
-        given = n[:, 0] > 0
-        rows[given] = torch.cat([n, mean, spread, error], 1)[given]
+        has_samples = n[:, 0] > 0
+        rows[has_samples] = torch.cat([n, mean, spread, error], 1)[has_samples]
 
     def each(self, rows: Tensor) -> Tensor:
         n = rows[:, :1]
         _, spread, error = rows[:, 1:].chunk(3, 1)
-        known = (n > 1) & (spread > 0)
-        return torch.where(known, 1 - error / spread, torch.nan).nanmean(1)
+        has_value = (n > 1) & (spread > 0)
+        return torch.where(has_value, 1 - error / spread, torch.nan).nanmean(1)
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
         n = rows[:, :1]

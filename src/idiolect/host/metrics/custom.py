@@ -41,7 +41,7 @@ class Own(Metric):
     def value(self, samples: Samples) -> float:
         """The value of one client; NaN where it has none."""
         try:
-            found = float(self.call(samples))
+            value = float(self.call(samples))
         except ValueError:
             return math.nan
         except SettingError:
@@ -52,7 +52,7 @@ class Own(Metric):
                 f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; "
                 "it gets (outputs, targets) of one client and returns a number"
             ) from None
-        return found if math.isfinite(found) else math.nan
+        return value if math.isfinite(value) else math.nan
 
     def add(self, rows: Tensor, counts: Tensor, samples: Samples) -> None:
         owners, sizes = samples.owner.unique_consecutive(return_counts=True)
@@ -73,9 +73,9 @@ class Own(Metric):
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
         each = self.each(rows)
-        known = ~each.isnan() & (sizes > 0)
-        n = sizes[known].double()
-        return float((each[known] * n).sum() / n.sum()) if len(n) else math.nan
+        has_value = ~each.isnan() & (sizes > 0)
+        n = sizes[has_value].double()
+        return float((each[has_value] * n).sum() / n.sum()) if len(n) else math.nan
 
 
 class Absent(Metric):
@@ -97,8 +97,8 @@ def _higher(function: Any, name: str) -> bool:
     """Whether higher is better: as it says itself, or by its name."""
     while isinstance(function, functools.partial):
         function = function.func
-    said = getattr(function, "higher_is_better", None)
-    return bool(said) if said is not None else not any(word in name.lower() for word in LOWER)
+    higher = getattr(function, "higher_is_better", None)
+    return bool(higher) if higher is not None else not any(word in name.lower() for word in LOWER)
 
 
 def _caller(function: Any) -> Callable[[Samples], Any]:

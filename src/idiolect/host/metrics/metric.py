@@ -217,8 +217,8 @@ class Tally:
         """What was counted, of the clients at these rows: all that are wanted."""
         self._complete()
         return {
-            m.name: Measured(m, kept[rows], counts)
-            for m, kept, counts in zip(self.metrics, self.rows, self.counts, strict=True)
+            m.name: Measured(m, metric_rows[rows], counts)
+            for m, metric_rows, counts in zip(self.metrics, self.rows, self.counts, strict=True)
         }
 
     def _complete(self) -> None:

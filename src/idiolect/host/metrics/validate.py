@@ -19,13 +19,13 @@ MOST = 64  # samples of each
 
 
 def check_metrics(
-    task: Task, federation: Federation, metrics: Sequence[Metric], chosen: str
+    task: Task, federation: Federation, metrics: Sequence[Metric], metric_name: str
 ) -> None:
     """Refuse a metric that these data or the model's outputs cannot have."""
     form = form_of(federation, task.criterion)
-    if chosen in ALWAYS and (reason := ALWAYS[chosen].refusal(form)):
-        raise SettingError(f"metric: {chosen!r} is not accepted here: {reason}")
-    used = in_use(metrics, chosen, federation.classes, task.criterion.name)
+    if metric_name in ALWAYS and (reason := ALWAYS[metric_name].refusal(form)):
+        raise SettingError(f"metric: {metric_name!r} is not accepted here: {reason}")
+    used = in_use(metrics, metric_name, federation.classes, task.criterion.name)
     refuse([*metrics, *used], form)
     if not used:
         return
@@ -39,7 +39,7 @@ def check_metrics(
 
 def _some(task: Task, federation: Federation, form: Form) -> list[Samples]:
     """A few clients' samples through the model as it is at the start."""
-    found = []
+    samples = []
     data = federation.to(task.device, task.dtype)
     for split in ("test", "train"):
         for k in federation.sizes(split).argsort(descending=True, stable=True)[:TRIED].tolist():
@@ -53,11 +53,11 @@ def _some(task: Task, federation: Federation, form: Form) -> list[Samples]:
 
             outputs: Tree = task.outputs_of_one(task.x0, map_tree(cut, inputs))
             owner = federation.sizes(split).new_zeros(n)
-            kept = map_tree(_plain, map_tree(cut, targets))
-            found.append(Samples(owner, map_tree(_plain, outputs), kept, form))
-        if found:
+            plain_targets = map_tree(_plain, map_tree(cut, targets))
+            samples.append(Samples(owner, map_tree(_plain, outputs), plain_targets, form))
+        if samples:
             break
-    return found
+    return samples
 
 
 def _plain(t: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ def _try(metric: Own, tried: list[Samples]) -> None:
     reasons = []
     for samples in tried:
         try:
-            found = float(metric.call(samples))
+            value = float(metric.call(samples))
         except ValueError as error:
             reasons.append(str(error))
             continue
         except Exception as error:  # whatever a user's function raises
             reasons = [str(error) or repr(error)]
             break
-        if found == found:
+        if value == value:
             return
         reasons.append("it gives NaN")
     else:

@@ -69,22 +69,22 @@ RULES: Table[type[RulePart]] = Table(
 )
 
 
-def parse_rule(given: str | Rule) -> Rule:
+def parse_rule(spec: str | Rule) -> Rule:
     """The rule of a line such as "median", "krum(f=2)" or "nnm + trimmed-mean"."""
-    if isinstance(given, Rule):
-        return given
-    if not isinstance(given, str):
-        raise SettingError(f"rule: {given!r} is not accepted; text or a Rule")
-    *wrappers, rule = text.build_parts(given, RULES, "rule")
+    if isinstance(spec, Rule):
+        return spec
+    if not isinstance(spec, str):
+        raise SettingError(f"rule: {spec!r} is not accepted; text or a Rule")
+    *wrappers, rule = text.build_parts(spec, RULES, "rule")
     for wrapper in wrappers:
         if not isinstance(wrapper, Wrapper):
             raise SettingError(
-                f"rule: {given!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, "
+                f"rule: {spec!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, "
                 f"only {_names(Wrapper)} may stand before another"
             )
     if not isinstance(rule, Rule):
         raise SettingError(
-            f"rule: {given!r} is not accepted; {RULES.name_of(type(rule))} must be followed by "
+            f"rule: {spec!r} is not accepted; {RULES.name_of(type(rule))} must be followed by "
             f"a rule: {_names(Rule)}"
         )
     return WrappedRule(tuple(wrappers), rule) if wrappers else rule

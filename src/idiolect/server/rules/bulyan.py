@@ -37,10 +37,10 @@ class Bulyan(Resilient, Rule):
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         f = self.malicious(len(rows))
         distances = squared_distances(rows)
-        left = torch.arange(len(rows), device=rows.device)
-        chosen = []
+        candidates = torch.arange(len(rows), device=rows.device)
+        picks = []
         for _ in range(len(rows) - 2 * f):
-            best = ranked(distances[left][:, left], f)[0]
-            chosen.append(left[best])
-            left = left[left != left[best]]
-        return mean_around_median(rows[torch.stack(chosen)], len(chosen) - 2 * f).to(rows.dtype)
+            best = ranked(distances[candidates][:, candidates], f)[0]
+            picks.append(candidates[best])
+            candidates = candidates[candidates != candidates[best]]
+        return mean_around_median(rows[torch.stack(picks)], len(picks) - 2 * f).to(rows.dtype)

@@ -62,17 +62,17 @@ class MDA(Resilient, Rule):
         n = len(rows)
         distances = squared_distances(rows)
         sizes = distances.unique()
-        kept = subsets(n, self.malicious(n)).to(rows.device)
+        candidates = subsets(n, self.malicious(n)).to(rows.device)
         low = 0
         high = len(sizes) - 1
-        while low < high:  # kept: all subsets of diameter <= sizes[high]
+        while low < high:  # candidates: all subsets of diameter <= sizes[high]
             middle = (low + high) // 2
-            far = (distances > sizes[middle]).to(kept)
-            fits = (kept @ far * kept).sum(1) == 0
+            far = (distances > sizes[middle]).to(candidates)
+            fits = (candidates @ far * candidates).sum(1) == 0
             if fits.any():
-                kept = kept[fits]
+                candidates = candidates[fits]
                 high = middle
             else:
                 low = middle + 1
-        sums = (wide(kept) @ distances.clamp(max=1e300) * kept).sum(1)
-        return wide(rows[kept[sums.argmin()] > 0]).mean(0).to(rows.dtype)
+        sums = (wide(candidates) @ distances.clamp(max=1e300) * candidates).sum(1)
+        return wide(rows[candidates[sums.argmin()] > 0]).mean(0).to(rows.dtype)
