@@ -77,8 +77,8 @@ class Parser(argparse.ArgumentParser):
         group = self.add_argument_group(title)
         kinds = kinds_of(cls)
         flags = {action.dest.partition(".")[2] for action in self._actions}
-        known = self.fields.setdefault(section, {})
-        known |= {f.name: (f, kinds[f.name]) for f in dataclasses.fields(cls) if f.init}
+        section_fields = self.fields.setdefault(section, {})
+        section_fields |= {f.name: (f, kinds[f.name]) for f in dataclasses.fields(cls) if f.init}
         if getattr(cls, "takes_any_option", False):
             self.open_sections.add(section)
         for f in dataclasses.fields(cls):
@@ -221,20 +221,22 @@ class SettingsFile:
         Sections that the parser does not have yet (a model that the data decide) are checked when
         they are used.
         """
-        for section, known in parser.fields.items():
+        for section, section_fields in parser.fields.items():
             if section not in self.sections:
                 continue
             if section == "method" and self.name("method", method) != method:
                 continue  # it is about another method, and not used
             more = {"run": ("loss",), "task": ()}.get(section, ("name",))
             for key, value in self.sections[section].items():
-                if key in more or (key not in known and section in parser.open_sections):
+                if key in more or (key not in section_fields and section in parser.open_sections):
                     continue
-                if key not in known:
-                    raise nearest(key, (*known, *more), f"config: {self.path}: {section} setting")
+                if key not in section_fields:
+                    raise nearest(
+                        key, (*section_fields, *more), f"config: {self.path}: {section} setting"
+                    )
                 try:
-                    if known[key][0].metadata:
-                        check(key, value, *known[key])
+                    if section_fields[key][0].metadata:
+                        check(key, value, *section_fields[key])
                 except SettingError as error:
                     raise SettingError(f"config: {self.path}: [{section}] {error}") from None
         loss = self.sections.get("run", {}).get("loss", "")

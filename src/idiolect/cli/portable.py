@@ -70,13 +70,13 @@ def write_one(
 
 def _sample(data: dict[str, Any], rows: int) -> Tensor:
     """Inputs of the shape that the model was trained with."""
-    known = data.get("inputs") or []
-    if len(known) != 1:
+    inputs = data.get("inputs") or []
+    if len(inputs) != 1:
         raise SettingError(
             "format: the inputs of this run are several tensors; only models of one can be written "
             "in this format. In Python: result.personal(client)"
         )
-    kind, shape = known[0]
+    kind, shape = inputs[0]
     if "float" in kind:
         return torch.from_numpy(np.random.default_rng(0).normal(size=(rows, *shape))).float()
     return torch.zeros(rows, *shape, dtype=torch.int64)
@@ -87,11 +87,11 @@ def _check(module: nn.Module, run: Run, sample: Tensor, form: str) -> None:
     with torch.no_grad():
         right = module(sample)
         try:
-            found = run(sample)
+            outputs = run(sample)
         except Exception as error:  # whatever the format makes of the model
             reason = (str(error) or repr(error)).splitlines()[0]
             raise SettingError(f"format: as {form} this model does not run: {reason}") from None
-    if found.shape != right.shape or not torch.allclose(found, right, rtol=1e-3, atol=1e-4):
+    if outputs.shape != right.shape or not torch.allclose(outputs, right, rtol=1e-3, atol=1e-4):
         raise SettingError(f"format: as {form} this model gives other outputs; nothing was written")
 
 

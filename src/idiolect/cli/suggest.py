@@ -57,50 +57,50 @@ FLAG_WORDS = {
 
 
 def nearest_word(
-    given: str, known: Iterable[str], words: dict[str, str], close: float = CLOSE
+    word: str, names: Iterable[str], words: dict[str, str], close: float = CLOSE
 ) -> str:
     """The known name that a word stands for or is a misspelling of; "" where none is near.
 
     >>> nearest_word("rum", ["run", "show"], {}), nearest_word("plot", ["export"], {})
     ('run', '')
     """
-    known = list(known)
-    if words.get(given) in known:
-        return words[given]
-    found = difflib.get_close_matches(given.lower(), known, n=1, cutoff=close)
-    return found[0] if found else ""
+    names = list(names)
+    if words.get(word) in names:
+        return words[word]
+    matches = difflib.get_close_matches(word.lower(), names, n=1, cutoff=close)
+    return matches[0] if matches else ""
 
 
-def unknown_command(argv: list[str], known: Iterable[str]) -> SettingError:
+def unknown_command(argv: list[str], commands: Iterable[str]) -> SettingError:
     """The error for a first argument that is no command, with the command that was meant."""
-    given = argv[0]
-    known = list(known)
+    word = argv[0]
+    commands = list(commands)
     meant = ""
     if command := _command_for(argv):
         meant = f"did you mean: idiolect {command}? "
-    elif near := nearest_word(given, known, COMMAND_WORDS):
+    elif near := nearest_word(word, commands, COMMAND_WORDS):
         meant = f"did you mean {near!r}? "
-    return SettingError(f"command: {given!r} is unknown; {meant}known: {', '.join(known)}")
+    return SettingError(f"command: {word!r} is unknown; {meant}known: {', '.join(commands)}")
 
 
 def _command_for(argv: list[str]) -> str:
     """The command for arguments that begin with something else than a command."""
-    given = argv[0]
+    word = argv[0]
     methods = [a for a in argv if is_method(a)]
-    if given.startswith("-"):
+    if word.startswith("-"):
         return join(["run", *argv]) if len(methods) == 1 else ""
-    if is_method(given):
+    if is_method(word):
         return join(["compare" if len(methods) > 1 else "run", *argv])
-    if given in LISTS:  # commands of their own before
-        measure = ["--measure"] if given in ("kernels", "projections") else []
-        return join(["list", given, *measure, *argv[1:]])
-    if given == "algorithms":
+    if word in LISTS:  # commands of their own before
+        measure = ["--measure"] if word in ("kernels", "projections") else []
+        return join(["list", word, *measure, *argv[1:]])
+    if word == "algorithms":
         return "list methods"
-    if given in DATASETS.built_in:
-        return f"data show {given}"
-    if given.endswith(TABLES):
+    if word in DATASETS.built_in:
+        return f"data show {word}"
+    if word.endswith(TABLES):
         return join(["init", *argv])
-    if any((Path(given) / name).exists() for name in ("settings.json", "compare.json")):
+    if any((Path(word) / name).exists() for name in ("settings.json", "compare.json")):
         return join(["show", *argv])
     return ""
 
@@ -110,31 +110,31 @@ def is_method(word: str) -> bool:
     return word.partition(":")[0] in METHODS.built_in
 
 
-def unknown_method(given: str) -> str:
+def unknown_method(word: str) -> str:
     """A hint where something else stands in the place of a method; "" where nothing fits.
 
     >>> unknown_method("digits")
     "'digits' is a data set: idiolect run METHOD --data digits"
     """
-    if given in DATASETS.built_in:
-        return f"{given!r} is a data set: idiolect run METHOD --data {given}"
-    if given in MODELS.built_in:
-        return f"{given!r} is a model: idiolect run METHOD --model {given}"
-    if given.endswith(TABLES):
-        return f"{given!r} is a table: idiolect init {given}"
+    if word in DATASETS.built_in:
+        return f"{word!r} is a data set: idiolect run METHOD --data {word}"
+    if word in MODELS.built_in:
+        return f"{word!r} is a model: idiolect run METHOD --model {word}"
+    if word.endswith(TABLES):
+        return f"{word!r} is a table: idiolect init {word}"
     return ""
 
 
-def unknown_flag(given: str, flags: Iterable[str], prog: str) -> SettingError:
+def unknown_flag(flag: str, flags: Iterable[str], prog: str) -> SettingError:
     """The error for an unknown flag: the flag that was meant, or what it is a flag of."""
-    name = given.partition("=")[0].lstrip("-")
-    known = [f.lstrip("-") for f in flags if f.startswith("--")]
+    name = flag.partition("=")[0].lstrip("-")
+    flag_names = [f.lstrip("-") for f in flags if f.startswith("--")]
     owners = list(_owners(name.replace("-", "_")))
-    near = nearest_word(name, known, FLAG_WORDS, 0.85 if owners else CLOSE)
+    near = nearest_word(name, flag_names, FLAG_WORDS, 0.85 if owners else CLOSE)
     hints = [f"did you mean --{near}?"] if near else []
     hints += [f"it belongs to {'; '.join(owners)};"] if owners else []
     return SettingError(
-        f"{given} is not a flag of {prog}; {' '.join([*hints, 'see:'])} {prog} --help"
+        f"{flag} is not a flag of {prog}; {' '.join([*hints, 'see:'])} {prog} --help"
     )
 
 

@@ -188,7 +188,7 @@ def get(name: str) -> Path:
         raise nearest(name, SOURCES, "data to fetch")
     source = SOURCES[name]
     folder = where() / name
-    faults = {file: fault(folder / file, known) for file, known in source.files.items()}
+    faults = {file: fault(folder / file, reference) for file, reference in source.files.items()}
     if not any(faults.values()):
         return folder
     wrong = [file for file, text in faults.items() if text and not text.startswith("missing")]
@@ -251,7 +251,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def fault(path: Path, known: File) -> str:
+def fault(path: Path, reference: File) -> str:
     """What is wrong with a file; "" if nothing. The file is left as it is."""
     if not path.is_file():
         return f"missing {path.name}"
@@ -260,24 +260,24 @@ def fault(path: Path, known: File) -> str:
         digest = sha256(path) if size <= LIMIT else "not computed"
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
-    if digest == known.sha256 and size == known.size:
+    if digest == reference.sha256 and size == reference.size:
         return ""
     return (
-        f"{path.name} (expected {known.size} bytes, SHA-256 {known.sha256}; "
+        f"{path.name} (expected {reference.size} bytes, SHA-256 {reference.sha256}; "
         f"found {size} bytes, SHA-256 {digest})"
     )
 
 
-def demand(path: Path, known: File) -> None:
+def demand(path: Path, reference: File) -> None:
     """Refuse a file that is not the known one."""
-    if wrong := fault(path, known):
+    if wrong := fault(path, reference):
         raise FetchError(f"corrupt download: {wrong}")
 
 
 # -- one way ---------------------------------------------------------------------------------------
 def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
     """All files of `source` into `scratch`, checked."""
-    sizes = {file: known.size for file, known in source.files.items()}
+    sizes = {file: reference.size for file, reference in source.files.items()}
     with _progress(f"{name} from {way}") as report:
         if way.kind == "each":
             for file, member in way.members.items():
@@ -302,8 +302,8 @@ def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
                 module, function = convert.split(":")
                 convert = getattr(importlib.import_module(f"{__package__}.sets.{module}"), function)
             convert(scratch)
-        for file, known in source.files.items():
-            demand(scratch / file, known)
+        for file, reference in source.files.items():
+            demand(scratch / file, reference)
 
 
 def _archive(way: Way, scratch: Path, report: Report) -> Path:

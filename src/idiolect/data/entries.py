@@ -71,8 +71,8 @@ def make(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
         raise SettingError(f"data set {name}: {', '.join(needed)} must be given")
     extra: dict[str, Any] = {}
     if getattr(entry, "takes_any_option", False):
-        known = {f.name for f in dataclasses.fields(entry)}
-        extra = {key: value for key, value in options.items() if key not in known}
+        field_names = {f.name for f in dataclasses.fields(entry)}
+        extra = {key: value for key, value in options.items() if key not in field_names}
     settings = {key: value for key, value in options.items() if key not in extra}
     federation = build(entry, settings, f"data set {name}").load(**extra)
     if not isinstance(federation, Federation):

@@ -331,9 +331,9 @@ the nearest is 13
 
         columns = {"client": client, "target": target, "split": options.pop("split", None)}
         options |= {role: "" if column is None else str(column) for role, column in columns.items()}
-        known = None if class_names is None else tuple(class_names)
+        labels = None if class_names is None else tuple(class_names)
         settings = build(TableOptions, options, "from_frame")
-        return read_table(frame, settings, name, preparation, known)
+        return read_table(frame, settings, name, preparation, labels)
 
     @classmethod
     def from_datasets(
@@ -519,16 +519,23 @@ def describe(federation: Federation) -> str:
     return "\n".join(shown(text, WIDTH) for text in (title, *texts))
 
 
-def _describe_preparation(made: Preparation) -> dict[str, str]:
-    kinds = Counter(column.kind for column in made.columns)
+def _describe_preparation(preparation: Preparation) -> dict[str, str]:
+    kinds = Counter(column.kind for column in preparation.columns)
     words = ", ".join(f"{count:,} of kind {kind}" for kind, count in kinds.items())
-    lines = {"columns": f"{len(made.columns):,} ({words}), giving {len(made.feature_names):,}"}
+    lines = {
+        "columns": f"{len(preparation.columns):,} ({words}), "
+        f"giving {len(preparation.feature_names):,}"
+    }
     lines["columns"] += " features"
     if set(kinds) - {"category"}:
-        sent = max(made.bytes_up, default=0) + made.bytes_down
-        lines["scale"] = made.scale + (f" (at most {sent:,} bytes per client)" if sent else "")
-    if made.missing != "refuse":
-        lines["missing"] = made.missing
-    if made.dropped:
-        lines["dropped"] = "; ".join(f"{name!r} ({why})" for name, why in made.dropped.items())
+        most_bytes = max(preparation.bytes_up, default=0) + preparation.bytes_down
+        lines["scale"] = preparation.scale + (
+            f" (at most {most_bytes:,} bytes per client)" if most_bytes else ""
+        )
+    if preparation.missing != "refuse":
+        lines["missing"] = preparation.missing
+    if preparation.dropped:
+        lines["dropped"] = "; ".join(
+            f"{name!r} ({why})" for name, why in preparation.dropped.items()
+        )
     return lines

@@ -109,7 +109,9 @@ def picture(federation: Federation, path: str | Path) -> Path:
         axes.invert_yaxis()
         axes.set_xlabel("training samples")
     if federation.clients <= 40:
-        axes.set_yticks(range(federation.clients), [label(id, most=20) for id in federation.ids])
+        axes.set_yticks(
+            range(federation.clients), [label(client_id, most=20) for client_id in federation.ids]
+        )
     else:  # positions, not names
         from matplotlib.ticker import MaxNLocator
 

@@ -52,16 +52,16 @@ def _measured(trained: Rows) -> str:
 
 def main_figure(rows: Rows) -> str:
     """What the rows are about: the metric that was chosen, accuracy, or the loss."""
-    chosen = {r["metric"] for r in rows if "metric" in r}
-    if len(chosen) == 1:
-        return str(chosen.pop())
+    metrics = {r["metric"] for r in rows if "metric" in r}
+    if len(metrics) == 1:
+        return str(metrics.pop())
     return "accuracy" if has_accuracy(rows) else "loss"
 
 
 def has_accuracy(rows: Rows) -> bool:
     """Whether accuracy has a meaning here: some row has one, or none has a loss either."""
-    known = [_known(r["accuracy"]["mean"]) for r in rows]
-    return any(known) or not any(_known(r["loss"]["mean"]) for r in rows)
+    has_value = [_known(r["accuracy"]["mean"]) for r in rows]
+    return any(has_value) or not any(_known(r["loss"]["mean"]) for r in rows)
 
 
 def _known(value: float | None) -> bool:
@@ -103,16 +103,16 @@ def heard_note(rows: Rows) -> str:
     """
     sending = [r for r in rows if r.get("heard") and r["bytes"]["up"]]
     if not sending:
-        told = [r["heard"] for r in rows if r.get("heard")]
-        return f"none of {told[0]['of']:,} clients heard: nothing is sent" if told else ""
+        counts = [r["heard"] for r in rows if r.get("heard")]
+        return f"none of {counts[0]['of']:,} clients heard: nothing is sent" if counts else ""
     names: dict[tuple[int, int], list[str]] = {}
     for r in sending:
         key = (r["heard"]["clients"], r["heard"]["of"])
         names.setdefault(key, []).append(str(r.get("label") or r["method"]))
     if len(names) == 1:
-        ((heard, of),) = names
-        return f"{heard:,} of {of:,} clients heard per round"
-    parts = [f"{heard:,} of {of:,} by {', '.join(by)}" for (heard, of), by in names.items()]
+        ((clients, of),) = names
+        return f"{clients:,} of {of:,} clients heard per round"
+    parts = [f"{clients:,} of {of:,} by {', '.join(by)}" for (clients, of), by in names.items()]
     return f"clients heard per round: {'; '.join(parts)}"
 
 
@@ -123,7 +123,7 @@ def _heard_notes(trained: Rows) -> list[str]:
 
 def _timing_notes(trained: Rows) -> list[str]:
     """What a round and its time are, where they are not the usual ones."""
-    told = {r["timing"]["text"] for r in trained if "timing" in r}
+    texts = {r["timing"]["text"] for r in trained if "timing" in r}
     times = [r for r in trained if "time" in r]
     many = len(times) > 1
     notes = [
@@ -131,19 +131,19 @@ def _timing_notes(trained: Rows) -> list[str]:
         + (f" ({r.get('label') or r['method']})" if many else "")
         for r in times
     ]
-    return [*sorted(told), *notes]
+    return [*sorted(texts), *notes]
 
 
 def _metric_notes(trained: Rows) -> list[str]:
     """Which metrics are a mean over clients, and for how many clients one is not defined."""
     notes = []
     for name in metrics_of(trained):
-        given = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
-        if any(m.get("pooled_over") == "clients" for m in given):
+        summaries = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
+        if any(m.get("pooled_over") == "clients" for m in summaries):
             notes.append(f"{name}: mean over clients, weighted by samples")
-        most = max(m.get("clients_undefined", 0) for m in given)
+        most = max(m.get("clients_undefined", 0) for m in summaries)
         if most:
-            reason = next(m.get("undefined", "") for m in given)
+            reason = next(m.get("undefined", "") for m in summaries)
             notes.append(f"{name}: no value for {most:g} clients ({reason})")
     return notes
 
@@ -156,11 +156,11 @@ def _goal_notes(trained: Rows, goals: Goals) -> list[str]:
     )
     missed_target = "to the target: not reached in the rounds run"
     notes = []
-    for asked, name, text in (
+    for goal, name, text in (
         (goals.budget, "at_budget", missed_budget),
         (goals.targeted, "to_target", missed_target),
     ):
-        got = [r[goals.key(name)] for r in trained if asked and r.get(goals.key(name))]
+        got = [r[goals.key(name)] for r in trained if goal and r.get(goals.key(name))]
         missed = [g for g in got if g["mean"] is None]
         if missed:
             some = any(v is not None for g in missed for v in g["by_seed"])
@@ -259,12 +259,12 @@ def _start_notes(trained: Rows) -> list[str]:
     """Weights that models start at, and parameters that are constants; each said once."""
     notes: dict[str, None] = {}
     for r in trained:
-        given = r.get("settings", {})
-        file = given.get("pretrained")
+        settings = r.get("settings", {})
+        file = settings.get("pretrained")
         if isinstance(file, dict):
             digest = str(file.get("sha256"))[:12]
             notes[f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)"] = None
-        frozen = given.get("frozen")
+        frozen = settings.get("frozen")
         if isinstance(frozen, list):
             more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
             notes[f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"] = (

@@ -248,24 +248,24 @@ def _short_names(methods: Sequence[str]) -> list[str]:
     ['fedavg', 'local 1', 'local 2']
     """
     times = Counter(methods)
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     names = []
     for method in methods:
-        seen[method] += 1
-        names.append(f"{method} {seen[method]}" if times[method] > 1 else method)
+        counts[method] += 1
+        names.append(f"{method} {counts[method]}" if times[method] > 1 else method)
     return names
 
 
 def _values(record: Any, figure: str) -> Values:
     """The figure of every client that has one, the mean over seeds."""
-    found: dict[str, list[float]] = {}
+    by_client: dict[str, list[float]] = {}
     for seed in record.seeds:
         for row in seed.clients:
             value = row.get(f"test_{figure}")
             if row["malicious"] or row["held_out"] or value is None or math.isnan(value):
                 continue
-            found.setdefault(str(row["client"]), []).append(float(value))
-    return {client: sum(values) / len(values) for client, values in found.items()}
+            by_client.setdefault(str(row["client"]), []).append(float(value))
+    return {client: sum(values) / len(values) for client, values in by_client.items()}
 
 
 def _difference(values: Values, others: dict[str, Any], higher: bool) -> Values:

@@ -154,13 +154,13 @@ def _panel(
     for style, c in lines:
         _line(axes, c, measure, quantity, style)
     moving = [c for _, c in lines if not _silent(c, measure)]
-    spent = [_cost(p, measure) for c in moving for p in c if _cost(p, measure) > 0]
+    costs = [_cost(p, measure) for c in moving for p in c if _cost(p, measure) > 0]
     ends = [max(_cost(p, measure) for p in c) for c in moving]
     ends = [e for e in ends if e > 0]
-    sent = measure in ("bytes", "values")
-    if spent and (sent or max(ends) > 5 * min(ends)):
+    is_traffic = measure in ("bytes", "values")
+    if costs and (is_traffic or max(ends) > 5 * min(ends)):
         budget = goals.budget if measure == goals.count else 0
-        _log_axis(axes, spent, budget, UNITS.get(measure, ""))
+        _log_axis(axes, costs, budget, UNITS.get(measure, ""))
     elif measure == "rounds":
         axes.xaxis.get_major_locator().set_params(integer=True)
     _goal_lines(axes, goals, measure, quantity)
@@ -192,11 +192,11 @@ def _line(axes: Any, curve: Curve, measure: str, quantity: str, style: dict[str,
     axes.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
 
 
-def _log_axis(axes: Any, spent: list[float], budget: float, unit: str) -> None:
+def _log_axis(axes: Any, costs: list[float], budget: float, unit: str) -> None:
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
-    wide = math.log10(max(*spent, budget) / min(spent)) > 3
+    wide = math.log10(max(*costs, budget) / min(costs)) > 3
     axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5), numticks=20))
     axes.xaxis.set_major_formatter(EngFormatter(unit))
     axes.xaxis.set_minor_formatter(NullFormatter())

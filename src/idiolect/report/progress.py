@@ -78,25 +78,33 @@ class Meter:
             self._bar.stop()
 
     def update(
-        self, done: float, text: str, *, total: float | None = None, left: float | None = None
+        self,
+        count: float,
+        text: str,
+        *,
+        total: float | None = None,
+        seconds_left: float | None = None,
     ) -> None:
-        """Show `done` units of the total; `left`: seconds to go, where the caller knows better."""
+        """Show `count` units of the total; `seconds_left`: where the caller knows better."""
         if self.style == "none":
             return
         self.total = total or self.total
-        self.before = done - 1 if self.before is None else self.before
+        self.before = count - 1 if self.before is None else self.before
         now = clock()
         if self.style == "bar":
             if self._bar is not None or now - self.began >= AFTER:
-                self._draw(done, text, left)
+                self._draw(count, text, seconds_left)
             return
-        tenth = int(10 * done // self.total)
+        tenth = int(10 * count // self.total)
         if tenth > self.tenth or now - self.last_line >= SECONDS:
             self.tenth = max(tenth, self.tenth)
             self.last_line = now
             about = "about " if self.estimated else ""
-            head = f"{done:,.0f} of {about}{self.total:,.0f} {self.unit}"
-            self.note(f"{head} ({int(100 * done // self.total)} %): {text}{self._pace(done, left)}")
+            head = f"{count:,.0f} of {about}{self.total:,.0f} {self.unit}"
+            self.note(
+                f"{head} ({int(100 * count // self.total)} %): "
+                f"{text}{self._pace(count, seconds_left)}"
+            )
 
     def note(self, text: str) -> None:
         """A line that stays, above the bar where there is one."""
@@ -105,15 +113,17 @@ class Meter:
 
             say(text)
 
-    def _pace(self, done: float, left: float | None) -> str:
+    def _pace(self, count: float, seconds_left: float | None) -> str:
         assert self.before is not None
-        rate = (done - self.before) / max(clock() - self.began, 1e-9)
+        rate = (count - self.before) / max(clock() - self.began, 1e-9)
         text = f", {rate:.3g} {self.unit}/s" if self.speed else ""
-        if left is None and rate > 0:
-            left = (self.total - done) / rate
-        return text + (f", about {duration(left)} left" if left and done < self.total else "")
+        if seconds_left is None and rate > 0:
+            seconds_left = (self.total - count) / rate
+        return text + (
+            f", about {duration(seconds_left)} left" if seconds_left and count < self.total else ""
+        )
 
-    def _draw(self, done: float, text: str, left: float | None) -> None:
+    def _draw(self, count: float, text: str, seconds_left: float | None) -> None:
         if self._bar is None:
             from rich.progress import BarColumn, Progress, TextColumn
 
@@ -124,9 +134,9 @@ class Meter:
             self._bar = Progress(words, BarColumn(), tail, console=ERR)
             self._bar.start()
             self._task = self._bar.add_task("", total=self.total, pace="")
-        pace = f"{done:,.0f}/{self.total:,.0f}{self._pace(done, left)}"
+        pace = f"{count:,.0f}/{self.total:,.0f}{self._pace(count, seconds_left)}"
         self._bar.update(
-            self._task, completed=done, total=self.total, description=shown(text, 100), pace=pace
+            self._task, completed=count, total=self.total, description=shown(text, 100), pace=pace
         )
 
 
@@ -141,8 +151,8 @@ class RoundCounter:
         """The report function of a run of so many rounds per seed."""
         before = self.rounds
 
-        def report(seed: int, round: int, figure: float) -> None:
-            self.rounds = before + (seed - first_seed) * rounds + round
+        def report(seed: int, round_number: int, figure: float) -> None:
+            self.rounds = before + (seed - first_seed) * rounds + round_number
             what = getattr(figure, "name", "accuracy")
             reached = "" if figure != figure else f", {what} {number(figure)}"
             self.meter.update(self.rounds, f"{shown(name, 40)} seed {seed}{reached}")

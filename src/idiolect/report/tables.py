@@ -29,14 +29,14 @@ Row = dict[str, Any]  # the summary of a result
 
 
 def baseline_row(
-    federation: Federation, loss: Loss, metrics: Sequence[Metric] = (), chosen: str = ""
+    federation: Federation, loss: Loss, metrics: Sequence[Metric] = (), metric: str = ""
 ) -> Row | None:
     """The trivial baseline as a row: each client gives one constant answer, its own.
 
     Its most frequent training class or, where targets are real numbers, the mean of its training
-    targets. None where neither has a meaning. `metrics` and `chosen` are settings of the run.
+    targets. None where neither has a meaning. `metrics` and `metric` are settings of the run.
     """
-    used = in_use(metrics, chosen, federation.classes, loss.name)
+    used = in_use(metrics, metric, federation.classes, loss.name)
     scores = trivial(federation, loss, used)
     if scores is None:
         return None
@@ -185,13 +185,13 @@ ALSO = {
 }
 
 
-def read_also(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def read_also(value: str | Sequence[str] | None) -> tuple[str, ...]:
     """The columns that were asked for.
 
     >>> read_also("best-after-20, collaboration"), read_also(None)
     (('best-after-20', 'collaboration'), ())
     """
-    parts = given.split(",") if isinstance(given, str) else (given or ())
+    parts = value.split(",") if isinstance(value, str) else (value or ())
     names = tuple(name.strip() for name in parts if name.strip())
     for name in names:
         if name not in ALSO:
@@ -219,14 +219,14 @@ def also_notes(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """What these columns are."""
     notes = []
     if BEST_AFTER_20 in names:
-        told = next((_best(r)["note"] for r in rows if _best(r)), "")
-        notes.append(f"best on test: {told}; its variance is that of the same round")
+        note = next((_best(r)["note"] for r in rows if _best(r)), "")
+        notes.append(f"best on test: {note}; its variance is that of the same round")
     if COLLABORATION in names:
-        told = next((r["collaboration_fairness"] for r in rows if _fairness(r)), None)
+        fairness = next((r["collaboration_fairness"] for r in rows if _fairness(r)), None)
         what = (
-            f"Pearson's correlation over clients of their {told['figure']} with that of "
-            f"{told['alone']}; – where one of the two is the same for all clients in some seed"
-            if told
+            f"Pearson's correlation over clients of their {fairness['figure']} with that of "
+            f"{fairness['alone']}; – where one of the two is the same for all clients in some seed"
+            if fairness
             else "it needs a row of Local in the comparison"
         )
         notes.append(f"collaboration (lp-proj, C.7.3): {what}")
@@ -250,11 +250,11 @@ def _rounds(rounds: Sequence[int | None] | None) -> str:
 
 
 def _collaboration(row: Row) -> str:
-    found = _fairness(row)
-    if not _known(found.get("mean")):
+    fairness = _fairness(row)
+    if not _known(fairness.get("mean")):
         return "–"
-    half = found.get("ci95")
-    return number(found["mean"]) + (f" ± {number(half)}" if _known(half) else "")
+    half = fairness.get("ci95")
+    return number(fairness["mean"]) + (f" ± {number(half)}" if _known(half) else "")
 
 
 # -- The table of `idiolect splits`: a row per part that could be personal --

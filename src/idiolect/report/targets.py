@@ -58,8 +58,8 @@ class Goals:
 
     def __post_init__(self) -> None:
         if self.count not in COUNTS:
-            known = ", ".join(map(repr, COUNTS))
-            raise SettingError(f"count: {self.count!r} is not accepted; one of {known}")
+            names = ", ".join(map(repr, COUNTS))
+            raise SettingError(f"count: {self.count!r} is not accepted; one of {names}")
 
     @property
     def targeted(self) -> bool:

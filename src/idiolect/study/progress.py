@@ -78,7 +78,7 @@ class JobProgress:
     def _show(self, text: str) -> None:
         if self.failures:
             text = f"{self.failures} failed{', ' if text else ''}{text}"
-        self.meter.update(self.finished + self.failures, text, left=self.seconds_left())
+        self.meter.update(self.finished + self.failures, text, seconds_left=self.seconds_left())
 
 
 def _kind(job: Job) -> Kind:

@@ -166,9 +166,17 @@ def splits(
             ]
             measured.append(one)
     sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
-    heard = run_settings.sampled(len(people), method.traits.hears_all)
+    clients_heard = run_settings.sampled(len(people), method.traits.hears_all)
     rows = [
-        _row(c, whole, bound, [seed[i] for seed in measured], sizes, heard, federation.classes)
+        _row(
+            c,
+            whole,
+            bound,
+            [seed[i] for seed in measured],
+            sizes,
+            clients_heard,
+            federation.classes,
+        )
         for i, c in enumerate(parts_to_try)
     ]
     _against_best(rows, measured, sizes["valid"])
@@ -180,7 +188,7 @@ def splits(
         "start": {"method": label_of(method), "rounds": run_settings.rounds},
         "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
         "seeds": list(range(run_settings.seed, run_settings.seed + run_settings.seeds)),
-        "heard": heard,
+        "heard": clients_heard,
     }
     title = (
         f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; "
@@ -229,7 +237,7 @@ def _row(
     bound: Task,
     seeds: list[Measured],
     sizes: dict[str, Tensor],
-    heard: int,
+    clients_heard: int,
     classes: int,
 ) -> dict[str, Any]:
     """A candidate as plain data: means over seeds, pooled over samples."""
@@ -242,7 +250,7 @@ def _row(
         "also": list(candidate.also),
         "private": private,
         "shared": shared,
-        "bytes_per_round": 2 * heard * message,
+        "bytes_per_round": 2 * clients_heard * message,
         "lr": [m.lr for m in seeds] if private else [],
         "gradient_before": _mean([float(m.before.mean()) for m in seeds]),
         "gradient_left": _mean([float(m.left.mean()) for m in seeds]) if shared else 0.0,

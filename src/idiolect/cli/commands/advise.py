@@ -50,7 +50,7 @@ def advise(argv: list[str]) -> None:
             task,
             parsed.methods or request.file.methods,
             directory=directory,
-            progress=lambda done, total, what: trainings.update(done, what, total=total),
+            progress=lambda count, total, what: trainings.update(count, what, total=total),
             **parser.values(parsed, "advise"),
             **settings,
         )

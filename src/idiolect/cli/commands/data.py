@@ -91,32 +91,36 @@ def _show(parsed: Any, options: dict[str, Any]) -> None:
 
 def _table_facts(federation: Federation) -> dict[str, Any]:
     """What was made of the columns of a table, as plain data; {} for other data."""
-    made = federation.preparation
-    if made is None:
+    preparation = federation.preparation
+    if preparation is None:
         return {}
     columns = [
-        {"column": c.name, "kind": c.kind, "features": list(c.feature_names)} for c in made.columns
+        {"column": c.name, "kind": c.kind, "features": list(c.feature_names)}
+        for c in preparation.columns
     ]
-    facts = {"columns": columns, "dropped": made.dropped}
-    return {**facts, "scale": made.scale, "missing": made.missing}
+    facts = {"columns": columns, "dropped": preparation.dropped}
+    return {**facts, "scale": preparation.scale, "missing": preparation.missing}
 
 
 def _columns(federation: Federation) -> Table:
     """What was made of the columns of a table."""
-    made = federation.preparation
-    assert made is not None
+    preparation = federation.preparation
+    assert preparation is not None
     kind = "classes" if federation.classes else "real values"
-    title = f"{len(made.columns)} columns, {len(made.feature_names)} features; target: {kind}"
+    title = (
+        f"{len(preparation.columns)} columns, {len(preparation.feature_names)} features; "
+        f"target: {kind}"
+    )
     out = Table("column", "kind", "becomes", title=title, title_justify="left", box=SIMPLE_HEAD)
-    for c in made.columns:
+    for c in preparation.columns:
         if c.categories:
             text = f"{len(c.feature_names)} features of 0 or 1: {listed(c.categories)}"
         else:
-            text = {"none": "as it is"}.get(made.scale, f"scaled ({made.scale})")
-        if c.fill and made.missing != "refuse":
-            text += f"; missing values: {made.missing}"
+            text = {"none": "as it is"}.get(preparation.scale, f"scaled ({preparation.scale})")
+        if c.fill and preparation.missing != "refuse":
+            text += f"; missing values: {preparation.missing}"
         out.add_row(literal(c.name), literal(c.kind), literal(text))
-    for name, why in made.dropped.items():
+    for name, why in preparation.dropped.items():
         out.add_row(literal(name), literal("dropped"), literal(why))
     return out
 

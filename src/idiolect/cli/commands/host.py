@@ -220,9 +220,9 @@ def _owner(models: SiteModels, client: str | None) -> Any:
     if client is None and len(models.ids) == 1:
         return models.ids[0]
     if client is None:
-        names = ", ".join(str(id) for id in models.ids[:5])
+        names = ", ".join(str(client_id) for client_id in models.ids[:5])
         raise SettingError(f"client: say whose model: --client ID; there are {names}")
-    return next((id for id in models.ids if str(id) == client), client)
+    return next((client_id for client_id in models.ids if str(client_id) == client), client)
 
 
 ACTIONS = {"start": _start, "status": _status, "export": _export, "predict": _predict}

@@ -81,9 +81,11 @@ def _complete(options: dict[str, Any]) -> list[str]:
         ("target", guess_target, "client"),
     ):
         if role not in options:
-            found = guess(frame, options.get(other, ""))
-            options[role] = found.column
-            notes.append(f"{role}: {found.column!r} ({found.reason}); --{role} says otherwise")
+            column_guess = guess(frame, options.get(other, ""))
+            options[role] = column_guess.column
+            notes.append(
+                f"{role}: {column_guess.column!r} ({column_guess.reason}); --{role} says otherwise"
+            )
     return [*notes, *_gaps(frame, options)]
 
 
@@ -188,14 +190,14 @@ def _option(f: dataclasses.Field, options: dict[str, Any], guessed: bool) -> lis
     kinds = kinds_of(TableFile)
     text = f"{f.metadata['help']} ({accepted(f, kinds[f.name])})"
     comment = textwrap.wrap(text, 96, initial_indent="# ", subsequent_indent="#   ")
-    chosen = f.name in options
-    value = options[f.name] if chosen else written(f, f.default)
-    if chosen and kinds[f.name] in (int, float) and isinstance(value, str):
+    is_chosen = f.name in options
+    value = options[f.name] if is_chosen else written(f, f.default)
+    if is_chosen and kinds[f.name] in (int, float) and isinstance(value, str):
         value = kinds[f.name](value)
     line = f"{f.name} = {toml_text(value)}"
     if guessed:
         line += "  # chosen by idiolect init: check it"
-    return [*comment, line if chosen else f"# {line}"]
+    return [*comment, line if is_chosen else f"# {line}"]
 
 
 # -- which column is the client, and which the target ---------------------------------------------
@@ -239,26 +241,26 @@ def guess_client(frame: pd.DataFrame, without: str = "") -> Guess:
     Guess(column='Hospital', reason='its name, and 2 different values in 4 rows')
     """
     fitting = {c: n for c, n in _distinct(frame, without).items() if 2 <= n <= len(frame) / 2}
-    found = _by_name(fitting, CLIENTS)
-    if len(found) == 1:
-        name = found[0]
+    candidates = _by_name(fitting, CLIENTS)
+    if len(candidates) == 1:
+        name = candidates[0]
         return Guess(
             name, f"its name, and {fitting[name]:,} different values in {len(frame):,} rows"
         )
     few = sorted((n, c) for c, n in fitting.items() if n <= max(2, len(frame) / 5))
     raise _question(
-        "client", "says whose row it is", found or [c for _, c in few], _distinct(frame, "")
+        "client", "says whose row it is", candidates or [c for _, c in few], _distinct(frame, "")
     )
 
 
 def guess_target(frame: pd.DataFrame, without: str = "") -> Guess:
     """The column to predict; SettingError asks where that is not plain."""
     fitting = {c: n for c, n in _distinct(frame, without).items() if n >= 2}
-    found = _by_name(fitting, TARGETS)
-    if len(found) == 1:
-        return Guess(found[0], f"its name, and {fitting[found[0]]:,} different values")
+    candidates = _by_name(fitting, TARGETS)
+    if len(candidates) == 1:
+        return Guess(candidates[0], f"its name, and {fitting[candidates[0]]:,} different values")
     last = [c for c in [*reversed(list(frame.columns))] if c in fitting]
-    raise _question("target", "is to be predicted", found or last, fitting)
+    raise _question("target", "is to be predicted", candidates or last, fitting)
 
 
 def _distinct(frame: pd.DataFrame, without: str) -> dict[str, int]:
@@ -269,8 +271,8 @@ def _by_name(fitting: dict[str, int], groups: tuple[tuple[str, ...], ...]) -> li
     """The columns with a usual name: those of the surest group that has one."""
     words = {name: _words(name) for name in fitting}
     for group in groups:
-        if found := [name for name, text in words.items() if text in group]:
-            return found
+        if names := [name for name, text in words.items() if text in group]:
+            return names
     return []
 
 

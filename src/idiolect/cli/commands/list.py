@@ -305,11 +305,11 @@ def _projections(argv: list[str]) -> None:
     plan = request.plan("lp-proj", {})
     federation = plan.make_data()
     task = plan.make_task(federation)
-    heard = plan.make_settings().sampled(federation.clients)
-    rows = all_kinds(dim, task.layout.starts, federation.clients, heard)
+    clients_heard = plan.make_settings().sampled(federation.clients)
+    rows = all_kinds(dim, task.layout.starts, federation.clients, clients_heard)
     title = (
         f"d = {task.d:,}, dim = {dim:,}, "
-        f"{heard:,} of {federation.clients:,} clients heard per round"
+        f"{clients_heard:,} of {federation.clients:,} clients heard per round"
     )
 
     def cost(key: str, text: Callable[[float], str]) -> Callable[[Row], str]:

@@ -94,15 +94,15 @@ def predict(argv: list[str]) -> None:
     frame = _frame(parsed.data, column)
     owners = _owners(parsed, frame, column)
     rows = frame.drop(columns=[column]) if column in frame.columns else frame
-    found = result.predict(rows, owners, parsed.seed, best=parsed.best)
+    prediction = result.predict(rows, owners, parsed.seed, best=parsed.best)
     named = owners if isinstance(owners, list) else None
     if parsed.json:
-        print(json.dumps(prediction_json(found, named)))
+        print(json.dumps(prediction_json(prediction, named)))
     elif output is None:
-        sys.stdout.write(prediction_csv(found, named, column))
+        sys.stdout.write(prediction_csv(prediction, named, column))
     if output is not None:
-        write_atomic(output, prediction_csv(found, named, column).encode())
-        say(f"{len(found):,} rows predicted: {output}")
+        write_atomic(output, prediction_csv(prediction, named, column).encode())
+        say(f"{len(prediction):,} rows predicted: {output}")
 
 
 def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
@@ -123,23 +123,28 @@ def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
     return frame[column].tolist()
 
 
-def prediction_json(found: Prediction, clients: list[Any] | None) -> dict[str, Any]:
+def prediction_json(prediction: Prediction, clients: list[Any] | None) -> dict[str, Any]:
     """The same as plain data."""
     out: dict[str, Any] = {}
     if clients is not None:
         out["clients"] = [str(c) for c in clients]
-    if found.labels is None:
-        return {**out, "values": found.values.tolist() if found.values is not None else []}
-    probabilities = None if found.probabilities is None else found.probabilities.tolist()
+    if prediction.labels is None:
+        return {
+            **out,
+            "values": prediction.values.tolist() if prediction.values is not None else [],
+        }
+    probabilities = None if prediction.probabilities is None else prediction.probabilities.tolist()
     return {
         **out,
-        "labels": found.labels.tolist(),
-        "classes": list(found.classes),
+        "labels": prediction.labels.tolist(),
+        "classes": list(prediction.classes),
         "probabilities": probabilities,
     }
 
 
-def prediction_csv(found: Prediction, clients: list[Any] | None = None, column: str = "") -> str:
+def prediction_csv(
+    prediction: Prediction, clients: list[Any] | None = None, column: str = ""
+) -> str:
     """A line per row: its client where there are several, and what the model says.
 
     >>> import numpy as np
@@ -148,7 +153,7 @@ def prediction_csv(found: Prediction, clients: list[Any] | None = None, column: 
     site,label,probability no,probability yes
     Bonn,no,0.75,0.25
     """
-    table = found.to_pandas()
+    table = prediction.to_pandas()
     if clients is not None:
         table.insert(0, column, clients, allow_duplicates=True)
     text = io.StringIO()
@@ -213,8 +218,8 @@ def personalise(argv: list[str]) -> None:
 
 def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federation:
     """The table of the new clients, read and prepared as the training table was."""
-    given = {"client": parsed.client, "target": parsed.target}
-    options |= {name: value for name, value in given.items() if value is not None}
+    roles = {"client": parsed.client, "target": parsed.target}
+    options |= {name: value for name, value in roles.items() if value is not None}
     reading = TableFile(**{**options, "path": parsed.data})
     how = {
         name: getattr(reading, name)

@@ -41,7 +41,7 @@ def show(argv: list[str]) -> None:
         raise SettingError("against: it is about a picture; name its file: --picture curves.png")
     places = [_place(given_path(path, "runs")) for path in parsed.runs]
     swept = [place for place in places if (place / SWEEP).exists()]
-    found = {place: load(place) for place in places if place not in swept}
+    runs = {place: load(place) for place in places if place not in swept}
     if swept and (parsed.picture or parsed.clients_table):
         raise SettingError(
             f"runs: {swept[0]} is a sweep, which stores neither curves nor clients: its table is "
@@ -50,7 +50,7 @@ def show(argv: list[str]) -> None:
     rows = [row for place in swept for row in read_sweep(place)]
     goals = Goals()
     title = ""
-    for path, one in found.items():
+    for path, one in runs.items():
         if isinstance(one, Comparison):
             rows += one.summary()
             goals = one.goals
@@ -60,11 +60,11 @@ def show(argv: list[str]) -> None:
         data = one.record.data
         title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
     if parsed.picture:
-        _draw(list(found.values()), rows, goals, given_path(parsed.picture, "picture"), against)
+        _draw(list(runs.values()), rows, goals, given_path(parsed.picture, "picture"), against)
     if parsed.delays:
         _draw_delays(parsed.runs, given_path(parsed.delays, "delays"))
     if parsed.clients_table:
-        for one in found.values():
+        for one in runs.values():
             (ERR if parsed.json else OUT).print(clients_view(one))
     if parsed.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows))
@@ -75,7 +75,7 @@ def show(argv: list[str]) -> None:
 
 
 def _draw(
-    found: Sequence[Result | Comparison],
+    runs: Sequence[Result | Comparison],
     rows: list[dict[str, Any]],
     goals: Goals,
     path: Path,
@@ -85,7 +85,7 @@ def _draw(
     if path.suffix != ".png":
         raise SettingError(f"picture: {str(path)!r} is not accepted; a .png file")
     labels = iter(row["label"] for row in rows if row["seeds"])
-    results = [r for one in found for r in (one.results if isinstance(one, Comparison) else [one])]
+    results = [r for one in runs for r in (one.results if isinstance(one, Comparison) else [one])]
     lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
     drawn = curve_picture(lines, goals, path, against or default_panels(lines, goals))
     if not drawn:

@@ -118,25 +118,27 @@ def fit(
     fill, _, flagged = missing.partition("+")
     rows = TrainingRows(client[train], len(ids), own=scale == "client")
     columns = []
-    found: dict[str, tuple[tuple[Any, ...], np.ndarray]] = {}
+    categories_by_column: dict[str, tuple[tuple[Any, ...], np.ndarray]] = {}
     for name, kind in kinds.items():
-        given = frame[name]
-        if not given.notna().to_numpy()[train].any():
+        series = frame[name]
+        if not series.notna().to_numpy()[train].any():
             raise SettingError(
                 f"column {name!r} has no value in the training rows; leave it out: --drop {name}"
             )
-        flag = bool(flagged) and bool(given.isna().to_numpy()[train].any())
+        flag = bool(flagged) and bool(series.isna().to_numpy()[train].any())
         column = Column(name, kind, flag=flag)
         if kind == CATEGORY:
-            categories, numbers = categories_of(given, name, train, max_categories)
+            categories, numbers = categories_of(series, name, train, max_categories)
             column = replace(column, categories=categories)
-            found[name] = categories, numbers[train]
+            categories_by_column[name] = categories, numbers[train]
         else:
-            values = column.read(given)[train]
+            values = column.read(series)[train]
             column = _with(column, _statistics(values, name, rows, ids, scale, fill))
         columns.append(column)
-    up, down = bytes_of_statistics(len(kinds) - len(found), scale, fill, bool(flagged))
-    names_up, names_down = bytes_of_categories(found, client[train], len(ids))
+    up, down = bytes_of_statistics(
+        len(kinds) - len(categories_by_column), scale, fill, bool(flagged)
+    )
+    names_up, names_down = bytes_of_categories(categories_by_column, client[train], len(ids))
     return Preparation(
         tuple(columns),
         scale,
@@ -201,8 +203,8 @@ def extend(
     """
     if preparation.scale != "client":
         return preparation
-    known = {str(id) for id in preparation.clients}
-    new = [k for k, id in enumerate(ids) if str(id) not in known]
+    prepared_ids = {str(client_id) for client_id in preparation.clients}
+    new = [k for k, client_id in enumerate(ids) if str(client_id) not in prepared_ids]
     if not new:
         return preparation
     rows_used = train & np.isin(client, new)

@@ -89,8 +89,8 @@ class Preparation:
 
     def bytes_of(self, ids: Sequence[ClientId]) -> list[int]:
         """Bytes that each of these clients sent; none of those who came later."""
-        sent = dict(zip(self.clients, self.bytes_up, strict=True))
-        return [sent.get(id, 0) for id in ids]
+        bytes_by_client = dict(zip(self.clients, self.bytes_up, strict=True))
+        return [bytes_by_client.get(client_id, 0) for client_id in ids]
 
     def apply(self, frame: Any, clients: Any = None) -> np.ndarray:  # -> float32[n, features]
         """Raw rows as inputs.
@@ -126,23 +126,23 @@ class Preparation:
                 "clients: numbers are scaled by each client's own mean and variance; "
                 "name the client of each row, or one for all"
             )
-        place = {id: k for k, id in enumerate(self.clients)}
-        by_text = {str(id): k for id, k in place.items()}
+        place = {client_id: k for k, client_id in enumerate(self.clients)}
+        by_text = {str(client_id): k for client_id, k in place.items()}
 
-        def find_client(given: Any) -> int:
-            id = plain_id(given)
-            found = place.get(id, by_text.get(str(id)))
-            if found is None:
-                raise unknown_client(id, self.clients)
-            return found
+        def find_client(client: Any) -> int:
+            client_id = plain_id(client)
+            position = place.get(client_id, by_text.get(str(client_id)))
+            if position is None:
+                raise unknown_client(client_id, self.clients)
+            return position
 
         if isinstance(clients, (str, int, np.integer)):
             return find_client(clients)
-        given = list(clients)
-        if len(given) != n:
-            raise SettingError(f"clients: {len(given)} ids for {n} rows; one per row, or one")
-        known = {value: find_client(value) for value in set(given)}
-        return np.array([known[value] for value in given], dtype=np.int64)
+        row_clients = list(clients)
+        if len(row_clients) != n:
+            raise SettingError(f"clients: {len(row_clients)} ids for {n} rows; one per row, or one")
+        positions = {value: find_client(value) for value in set(row_clients)}
+        return np.array([positions[value] for value in row_clients], dtype=np.int64)
 
     def _features(self, column: Column, values: pd.Series, row: np.ndarray | int) -> np.ndarray:
         if column.kind == CATEGORY:
@@ -244,7 +244,7 @@ def check(preparation: Preparation) -> None:
     names = [column.name for column in preparation.columns]
     if not names or len(set(names)) < len(names):
         raise ValueError("columns: one or more, each with a name of its own")
-    if len({str(id) for id in preparation.clients}) < len(preparation.clients):
+    if len({str(client_id) for client_id in preparation.clients}) < len(preparation.clients):
         raise ValueError("clients: an id is there twice")
     if (
         len(preparation.bytes_up) != len(preparation.clients)
@@ -288,14 +288,14 @@ def categories_of(
     More than `most` are refused: a column of names or of free text is no category.
     """
     codes, values = coded(column)
-    seen = np.unique(codes[train & (codes >= 0)])
-    if len(seen) > most:
+    training_codes = np.unique(codes[train & (codes >= 0)])
+    if len(training_codes) > most:
         raise SettingError(
-            f"column {name!r} has {len(seen):,} distinct values, such as "
-            f"{values[seen[0]]!r}; at most {most} become columns: leave it out (--drop {name}) "
-            f"or raise --max-categories{_hint([values[i] for i in seen])}"
+            f"column {name!r} has {len(training_codes):,} distinct values, such as "
+            f"{values[training_codes[0]]!r}; at most {most} become columns: leave it out "
+            f"(--drop {name}) or raise --max-categories{_hint([values[i] for i in training_codes])}"
         )
-    categories = in_order([values[i] for i in seen], column)
+    categories = in_order([values[i] for i in training_codes], column)
     return tuple(categories), _renumber(codes, values, categories)
 
 

@@ -261,8 +261,8 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
         return samples
     complete = samples.only(~rows)
     lost = len(samples.ids) - len(complete.ids)
-    gone = f", and with them all samples of {lost:,} clients" if lost else ""
-    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){gone}")
+    lost_text = f", and with them all samples of {lost:,} clients" if lost else ""
+    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){lost_text}")
     if not complete.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return complete

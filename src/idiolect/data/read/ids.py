@@ -30,18 +30,18 @@ ClientId = int | str
 COMPARED = 200  # characters of an id that an error shows and compares
 
 
-def plain_id(id: Any) -> ClientId:
+def plain_id(client_id: Any) -> ClientId:
     """One id as a Python int or text, by the rules above.
 
     >>> plain_id(np.int64(13)), plain_id(13.0), plain_id("site 0"), plain_id(("site", 0))
     (13, 13, 'site 0', "('site', 0)")
     """
-    fraction = isinstance(id, (float, np.floating)) and not float(id).is_integer()
-    if fraction or isinstance(id, (bool, np.bool_)):
-        raise SettingError(f"clients: an id must be a whole number or text, got {id}")
-    if isinstance(id, (int, float, np.integer, np.floating)):
-        return int(id)
-    return str(id)
+    fraction = isinstance(client_id, (float, np.floating)) and not float(client_id).is_integer()
+    if fraction or isinstance(client_id, (bool, np.bool_)):
+        raise SettingError(f"clients: an id must be a whole number or text, got {client_id}")
+    if isinstance(client_id, (int, float, np.integer, np.floating)):
+        return int(client_id)
+    return str(client_id)
 
 
 def read_ids(clients: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
@@ -71,8 +71,8 @@ def read_ids(clients: Any) -> tuple[tuple[ClientId, ...], np.ndarray]:
 
 def _check_text(ids: Iterable[ClientId]) -> None:
     """Refuse texts that could not be written to a file, or would not come back as they were."""
-    for id in ids:
-        text = str(id)
+    for client_id in ids:
+        text = str(client_id)
         if text.isprintable():  # most are; half characters and NUL are not
             continue
         try:
@@ -85,7 +85,7 @@ def _check_text(ids: Iterable[ClientId]) -> None:
             raise SettingError(f"clients: an id must be text without NUL, got {text!r}")
 
 
-def unknown_client(id: ClientId, ids: Sequence[ClientId]) -> SettingError:
+def unknown_client(client_id: ClientId, ids: Sequence[ClientId]) -> SettingError:
     """The error for an id that no client has.
 
     >>> print(unknown_client(7, ("site 0", "site 1")))
@@ -94,25 +94,26 @@ def unknown_client(id: ClientId, ids: Sequence[ClientId]) -> SettingError:
     client: 7 is unknown; clients are numbered 0 to 4
     """
     numbers = sorted(i for i in ids if isinstance(i, int))
-    if isinstance(id, str):
+    if isinstance(client_id, str):
         near = [str(i) for i in ids if len(str(i)) <= COMPARED]
-        close = difflib.get_close_matches(id[:COMPARED], near, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(client_id[:COMPARED], near, n=1, cutoff=0.5)
         if close:
-            return SettingError(f"client: {_cut(id)} is unknown; did you mean {close[0]!r}?")
-    if not numbers or (isinstance(id, str) and len(numbers) < len(ids)):
+            return SettingError(f"client: {_cut(client_id)} is unknown; did you mean {close[0]!r}?")
+    if not numbers or (isinstance(client_id, str) and len(numbers) < len(ids)):
         example = next(i for i in ids if isinstance(i, str))
         return SettingError(
-            f"client: {_cut(id)} is unknown; clients are named by text, such as {_cut(example)}"
+            f"client: {_cut(client_id)} is unknown; "
+            f"clients are named by text, such as {_cut(example)}"
         )
     low, high = numbers[0], numbers[-1]
     hint = f"clients are numbered {low} to {high}"
-    if isinstance(id, int) and high - low + 1 > len(numbers):  # there are gaps
-        hint += f", the nearest is {min(numbers, key=lambda i: abs(i - id))}"
-    return SettingError(f"client: {_cut(id)} is unknown; {hint}")
+    if isinstance(client_id, int) and high - low + 1 > len(numbers):  # there are gaps
+        hint += f", the nearest is {min(numbers, key=lambda i: abs(i - client_id))}"
+    return SettingError(f"client: {_cut(client_id)} is unknown; {hint}")
 
 
-def _cut(id: ClientId) -> str:
-    return repr(shown(id, COMPARED)) if isinstance(id, str) else repr(id)
+def _cut(client_id: ClientId) -> str:
+    return repr(shown(client_id, COMPARED)) if isinstance(client_id, str) else repr(client_id)
 
 
 def _as_array(clients: Any) -> np.ndarray:

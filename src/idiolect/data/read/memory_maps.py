@@ -102,10 +102,10 @@ def _fits(values: np.ndarray) -> bool:
 
 def _take(values: np.ndarray, rows: np.ndarray, change: Change | None) -> Tensor:
     ascending = np.argsort(rows)  # a disk is read from front to back
-    taken = np.asarray(values[rows[ascending]])
+    ascending_values = np.asarray(values[rows[ascending]])
     back = np.empty_like(ascending)
     back[ascending] = np.arange(len(rows))
-    t = to_tensor(taken[back])
+    t = to_tensor(ascending_values[back])
     return (t if change is None else change(t)).contiguous()
 
 

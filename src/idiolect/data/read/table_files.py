@@ -118,8 +118,8 @@ def _own_ids(texts: pd.Series) -> pd.Series:
         return texts
     if any(text.strip("+-0123456789") for text in distinct):  # fractions, which no id has
         return texts.astype(float)
-    kept = all(str(int(text)) == text and len(text) < 19 for text in distinct)
-    return texts.astype("Int64") if kept else texts
+    is_exact = all(str(int(text)) == text and len(text) < 19 for text in distinct)
+    return texts.astype("Int64") if is_exact else texts
 
 
 def _check_size(path: Path) -> None:

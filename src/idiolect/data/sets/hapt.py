@@ -101,9 +101,9 @@ def draw_parts(
     out = part.copy()
     for gap in range(1, -(-settings.window // settings.step)):  # windows of one run are neighbours
         near = (run[gap:] == run[:-gap]) & (first[gap:] - first[:-gap] < settings.window)
-        left, right = part[:-gap], part[gap:]
-        out[:-gap][near & (left < right)] = -1
-        out[gap:][near & (right < left)] = -1
+        earlier, later = part[:-gap], part[gap:]
+        out[:-gap][near & (earlier < later)] = -1
+        out[gap:][near & (later < earlier)] = -1
     return out
 
 

@@ -41,18 +41,18 @@ SPARSE = ("slope", "ca", "thal")
 LIMIT = 1 << 20  # bytes of a file; the largest has 18 kB
 
 
-def read_hospitals(given: Any) -> tuple[str, ...]:
+def read_hospitals(value: Any) -> tuple[str, ...]:
     """Hospitals by name, with commas; each once.
 
     >>> read_hospitals("Cleveland, VA")
     ('Cleveland', 'VA')
     """
-    names = read_names(given)
+    names = read_names(value)
     for name in names:
         if name not in HOSPITALS:
             raise nearest(name, HOSPITALS, "hospital")
     if not names or len(set(names)) < len(names):
-        raise SettingError(f"hospitals must be one or more, each once, got {given!r}")
+        raise SettingError(f"hospitals must be one or more, each once, got {value!r}")
     return names
 
 

@@ -220,9 +220,11 @@ class Work:
             by = max(gains, key=lambda label: gains[label].mean)
         lines = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
         trained = int((self.holdout.data.sizes("train") > 0).sum())
-        heard = self.chosen.sample or trained
+        clients_heard = self.chosen.sample or trained
         candidate = federated[by]
-        lines.append(words.cost(by, candidate.bytes_up, candidate.bytes_down, heard, trained))
+        lines.append(
+            words.cost(by, candidate.bytes_up, candidate.bytes_down, clients_heard, trained)
+        )
         winner = ""
         if "fedavg" in federated:
             fedavg = samples.gain(values["fedavg"] - alone)
@@ -296,12 +298,12 @@ class Work:
             )
         return estimate
 
-    def _advice(self, decision: Decision, *said: str, **more: Any) -> Advice:
+    def _advice(self, decision: Decision, *sentences: str, **more: Any) -> Advice:
         f = self.federation
         return Advice(
             choice=decision.choice,
             p=decision.p,
-            words=list(said),
+            words=list(sentences),
             notes=self.notes,
             metric=self.metric,
             title=f"{f.name}: {f.clients:,} clients, d = {self.task.d:,}",
@@ -345,4 +347,4 @@ def _reporting(progress: bool | Report | None) -> Iterator[Report | None]:
         yield progress
         return
     with Meter(1, style_of(progress), "trainings", estimated=True) as meter:
-        yield lambda done, total, what: meter.update(done, what, total=total)
+        yield lambda count, total, what: meter.update(count, what, total=total)

@@ -87,17 +87,17 @@ def deploy(
     return [first, against, f"This is {confidence(decision.p)}."]
 
 
-def cost(label: str, up: float, down: float, heard: int, clients: int) -> str:
+def cost(label: str, up: float, down: float, clients_heard: int, clients: int) -> str:
     """Bytes per round.
 
     >>> cost("ditto", 5000, 50_000, 5, 50)
     'ditto sends 5.0 kB up and 50.0 kB down per round, 5 of 50 clients heard: 1.0 kB up from each.'
     """
     total_up, total_down, each_up = (
-        size(n) if n >= 1000 else f"{n:.0f} B" for n in (up, down, up / heard)
+        size(n) if n >= 1000 else f"{n:.0f} B" for n in (up, down, up / clients_heard)
     )
     return (
-        f"{label} sends {total_up} up and {total_down} down per round, {heard:,} of "
+        f"{label} sends {total_up} up and {total_down} down per round, {clients_heard:,} of "
         f"{clients:,} clients heard: {each_up} up from each."
     )
 
