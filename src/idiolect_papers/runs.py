@@ -99,9 +99,8 @@ class Runs:
             directory=self.directory,
             watch=job_progress,
         )
-        return first | {
-            row: originals[search_result.best(row)] for row in rivals
-        }, search_result.cost.cpu_seconds
+        best = {row: originals[search_result.best(row)] for row in rivals}
+        return first | best, search_result.cost.cpu_seconds
 
 
 @contextmanager

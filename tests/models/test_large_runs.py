@@ -53,7 +53,7 @@ def test_a_round_on_a_large_model_lowers_the_training_loss(model, lr, name):
     torch.set_num_threads(1)
     federation = images(2, 4) if model == "resnet18" else sentences(2, 4)
     task = task_of(model, federation)
-    run = session(METHODS[name](lr), task, federation, heard=2, rows=1, batch=4)
+    run = session(METHODS[name](lr), task, federation, clients_per_round=2, rows=1, batch=4)
     everyone = torch.arange(2)
     before = run.engine.evaluate(everyone, ("train",))["train"].loss
     run.engine.advance()
@@ -67,7 +67,7 @@ def test_lp_proj_with_fifty_blocks_on_resnet34_sends_d_sub_numbers_per_client():
     task = task_of("resnet34", federation)
     method = METHODS["lp-proj-2, 50 blocks"](0.001)
     assert method.blocks == 50 and method.dim == 750 and task.d > 21_000_000
-    run = session(method, task, federation, heard=2, rows=1, batch=2)
+    run = session(method, task, federation, clients_per_round=2, rows=1, batch=2)
     run.engine.advance()
     for way in ("bytes_up", "bytes_down"):
         assert run.server.ledger.counts[way].tolist() == [HEADER.itemsize + 4 * 750] * 2
@@ -89,7 +89,7 @@ def test_rounds_take_at_most_half_as_much_again_as_the_states_the_method_names(n
     )
     assert task.d > 900_000
     method = METHODS[name](0.01)
-    run = session(method, task, federation, heard=2, rows=rows, batch=4)
+    run = session(method, task, federation, clients_per_round=2, rows=rows, batch=4)
     with Live() as live:
         for _ in range(3):
             run.engine.advance()

@@ -119,7 +119,7 @@ def malicious_of(result: Result) -> Tensor:  # -> bool[N]
 def models_of(result: Result, clients: int) -> Tensor:  # -> x[N, d]
     """The personal models at the end of a run."""
     session = result.session()
-    return torch.stack([session.personal(id) for id in session.server.roster.ids[:clients]])
+    return torch.stack([session.personal(client) for client in session.server.roster.ids[:clients]])
 
 
 @dataclass(frozen=True)

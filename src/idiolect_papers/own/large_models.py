@@ -97,10 +97,20 @@ def states(
 
 
 def session(
-    method: Method, task: Task, federation: Federation, heard: int, rows: int, batch: int
+    method: Method,
+    task: Task,
+    federation: Federation,
+    clients_per_round: int,
+    rows: int,
+    batch: int,
 ) -> Any:
     """A run before its first round, with so many clients heard per round and rows in flight."""
-    sizes: dict[str, Any] = {"sample": heard, "batch": batch, "chunk": rows, "memory": MEMORY}
+    sizes: dict[str, Any] = {
+        "sample": clients_per_round,
+        "batch": batch,
+        "chunk": rows,
+        "memory": MEMORY,
+    }
     return next(iterate(method, task, federation, **sizes)).session
 
 
