@@ -86,8 +86,8 @@ class SiteRounds(Rounds):
 
     def present(self, host: int) -> bool:
         """Not one that has just given no answer: the deadline has been waited for once."""
-        gone = self.remote.no_replies.get(host)
-        return self.sites[host].here and (gone is None or gone.reason == "malformed")
+        no_reply = self.remote.no_replies.get(host)
+        return self.sites[host].here and (no_reply is None or no_reply.reason == "malformed")
 
     # -- between rounds --------------------------------------------------------------------------
     def assemble(self) -> None:
@@ -133,8 +133,8 @@ class SiteRounds(Rounds):
 
     def _dismiss(self) -> None:
         """Who gave no answer does not take part until it has been greeted."""
-        for n, gone in self.remote.no_replies.items():
-            if gone.reason != "malformed":  # it is there; what it sends is its own affair
+        for n, no_reply in self.remote.no_replies.items():
+            if no_reply.reason != "malformed":  # it is there; what it sends is its own affair
                 self.sites[n].here = False
 
     @property
@@ -169,8 +169,8 @@ class SiteRounds(Rounds):
     def _enrolled(self, site: RegisteredSite) -> Tensor:
         return self.server.enrol(list(site.ids), site.sizes["train"])
 
-    def _tell(self, host: int, gone: NoReply) -> None:
+    def _tell(self, host: int, no_reply: NoReply) -> None:
         site = self.sites[host]
-        reason = gone.text or self.registry.network.why.get(site.node, "")
+        reason = no_reply.text or self.registry.network.why.get(site.node, "")
         after = f": {reason}" if reason else ""
-        self.registry.tell(f"{site.name} gives no message ({gone.reason}){after}")
+        self.registry.tell(f"{site.name} gives no message ({no_reply.reason}){after}")

@@ -31,8 +31,8 @@ class Guard:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
         if scope["type"] == "http" and not scope["path"].startswith(OPEN):
-            given = dict(scope["headers"]).get(KEY.encode(), b"")
-            if not hmac.compare_digest(given, self.key):
+            request_key = dict(scope["headers"]).get(KEY.encode(), b"")
+            if not hmac.compare_digest(request_key, self.key):
                 await send({"type": "http.response.start", "status": 403, "headers": []})
                 await send({"type": "http.response.body", "body": b"this needs the operator's key"})
                 return

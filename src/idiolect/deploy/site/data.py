@@ -149,9 +149,9 @@ class SiteData:
             federation = read_table(frame, how, self.site, prepared, classes)
         except SettingError as error:
             raise Refused(UNREADABLE) from error
-        made = federation.preparation
-        assert made is not None
-        texts = [c.name for c in made.columns if c.kind == CATEGORY]
+        preparation = federation.preparation
+        assert preparation is not None
+        texts = [c.name for c in preparation.columns if c.kind == CATEGORY]
         if prepared is None and texts:
             raise Refused(
                 f"data: column {texts[0]!r} holds categories, whose names all sites must know; "
