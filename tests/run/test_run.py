@@ -206,7 +206,7 @@ def test_a_refused_run_leaves_its_directory_free(name, tmp_path):
             "inputs: sample 1 holds NaN or infinity",
         ),
         (np.zeros((2, 2)), [0, -1], [0, 1], "targets: class -1 is negative"),
-        (np.zeros((2, 2)), [0.0, np.nan], [0, 1], "targets: NaN or infinity"),
+        (np.zeros((2, 2)), [0.0, np.nan], [0, 1], "targets must be finite, got NaN or infinity"),
         (np.zeros((2, 2)), [0, 1], [0], "differ in length"),
     ],
 )

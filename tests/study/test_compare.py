@@ -503,7 +503,7 @@ def test_the_caption_names_the_seeds_that_collapsed():
 
 # -- the lists ----------------------------------------------------------------------------------
 def test_channels_lists_every_channel_with_the_bytes_of_a_message(capsys):
-    rows = {r["name"]: r for r in json_of(capsys, "channels", "--d", "1000", "--json")}
+    rows = {r["name"]: r for r in json_of(capsys, "list", "channels", "--d", "1000", "--json")}
     assert set(rows) == {"none", *CHANNELS} and all(
         r["summary"].endswith(".") for r in rows.values()
     )
@@ -521,21 +521,21 @@ def test_channels_lists_every_channel_with_the_bytes_of_a_message(capsys):
         and got["sketch"] == 5 * 40 * 4
     )
     assert rows["lbgm"]["bytes"] == {"first": 24 + 4001, "again": 24 + 5}
-    out = table_of(capsys, "channels", "--d", "1000")
+    out = table_of(capsys, "list", "channels", "--d", "1000")
     assert "levels=16" in out and "4,024" in out and "4,025, then 29" in out
     assert "d: 0 is not accepted" in error_of(capsys, "channels", "--d", "0")
 
 
 @pytest.mark.parametrize(("command", "names"), [("attacks", ATTACKS), ("rules", RULES)])
 def test_attacks_and_rules_are_listed_with_their_options(command, names, capsys):
-    rows = json_of(capsys, command, "--json")
+    rows = json_of(capsys, "list", command, "--json")
     assert [r["name"] for r in rows] == list(names)
     assert all(
         r["summary"]
         and all({"name", "default", "help", "accepts"} <= o.keys() for o in r["options"])
         for r in rows
     )
-    out = table_of(capsys, command)
+    out = table_of(capsys, "list", command)
     assert all(name in out for name in names)
 
 

@@ -120,7 +120,7 @@ def test_a_comparison_takes_names_of_both_kinds(folder, capsys):
         (["run", "fedavg", "--rule", "mine:Shout"], "rule: 'mine:Shout' is not accepted"),
         (["run", "fedavg", "--channel", "mine:Shout"], "channel: 'mine:Shout' is not accepted"),
         (["run", "fedavg", "--attack", "mine:Quiet", "--malicious", "1"], "attack: 'mine:Quiet'"),
-        (["run", "fedavg", "--data", "mine:Halfway"], "data set: 'mine:Halfway' is not accepted"),
+        (["run", "fedavg", "--data", "mine:Halfway"], "data set: 'mine:Halfway' must be"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(folder, capsys, words, says):
@@ -175,9 +175,11 @@ def printed(*words):
 
 given = ["--data", "two-moons", "--model", "small-net", "--rounds", "2", "--quiet", "--json"]
 own = ["--channel", "doubled", "--rule", "quiet", "--attack", "shout", "--malicious", "1"]
-kinds = ("methods", "channels", "attacks", "rules", "data")
+kinds = ("methods", "channels", "attacks", "rules")
+listed = {kind: printed("list", kind, "--json") for kind in kinds}
+listed["data"] = printed("data", "--json")
 json.dump({
-    "listed": {kind: [row["name"] for row in printed(kind, "--json")] for kind in kinds},
+    "listed": {kind: [row["name"] for row in rows] for kind, rows in listed.items()},
     "compared": [r["label"] for r in printed("compare", "halfway:share=0.3", "fedavg", *given)],
     "run": printed("run", "halfway", *given, *own)["rounds"],
     "checked": check_method(make_method("halfway")),

@@ -143,7 +143,7 @@ Space = dict[str, Range | tuple[Any, ...]]  # name of a field or setting -> what
 def read_space(source: Mapping[str, Any] | str | Path, kinds: list[type[Method]]) -> Space:
     """A space from a mapping, or from a TOML file of the same form.
 
-    >>> from ...methods import Ditto
+    >>> from idiolect.methods import Ditto
     >>> read_space({"lam": {"low": 0.01, "high": 1, "log": True}, "steps": [5, 20]}, [Ditto])
     {'lam': Range(low=0.01, high=1.0, log=True, whole=False), 'steps': (5, 20)}
     """
@@ -228,7 +228,7 @@ def derived_space(kind: type[Method], fixed: Mapping[str, Any]) -> Space:
     the field takes; numbers of steps from 1 to twice the default. A field whose default is 0 (which
     means off, or chosen by the method) is not varied, and neither is any other field.
 
-    >>> from ...methods import FedAvg
+    >>> from idiolect.methods import FedAvg
     >>> derived_space(FedAvg, {"steps": 5})
     {'lr': Range(low=0.03, high=3.0, log=True, whole=False)}
     """
