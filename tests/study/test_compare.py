@@ -523,7 +523,7 @@ def test_channels_lists_every_channel_with_the_bytes_of_a_message(capsys):
     assert rows["lbgm"]["bytes"] == {"first": 24 + 4001, "again": 24 + 5}
     out = table_of(capsys, "list", "channels", "--d", "1000")
     assert "levels=16" in out and "4,024" in out and "4,025, then 29" in out
-    assert "d: 0 is not accepted" in error_of(capsys, "channels", "--d", "0")
+    assert "d must be" in error_of(capsys, "list", "channels", "--d", "0")
 
 
 @pytest.mark.parametrize(("command", "names"), [("attacks", ATTACKS), ("rules", RULES)])
