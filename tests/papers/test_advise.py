@@ -85,4 +85,4 @@ def test_a_small_size_writes_page_figures_and_picture(tmp_path, capsys):
     stored = json.loads((folder / "advise-accuracy.json").read_text())
     assert len(stored["figures"]["cases"]) == 3
     assert "How often" in stored["tables"] and len(stored["claims"]) == 6
-    assert "3 of 3 runs: digits, 5 classes per client" in capsys.readouterr().err
+    assert "3 of 3 runs (100 %): digits, 5 classes per client" in capsys.readouterr().err
