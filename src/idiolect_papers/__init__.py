@@ -3,4 +3,6 @@
 from .names import EXPERIMENTS, GROUPS
 from .reproduce import Experiment
 
-__all__ = ["EXPERIMENTS", "GROUPS", "Experiment"]
+__all__ = ["EXPERIMENTS", "GRIDS", "GROUPS", "Experiment"]
+
+GRIDS = ("lp-proj", "ffgg", "feddeper")  # papers with grids/PAPER.toml, for `tune --grid paper`

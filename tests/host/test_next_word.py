@@ -124,5 +124,5 @@ def test_tokens_that_are_not_known_are_refused(metric, says):
 
 @pytest.mark.parametrize("special", [[9], [-1], [0.5], "a", 3])
 def test_special_tokens_are_class_numbers(special):
-    with pytest.raises(SettingError, match="special: "):
+    with pytest.raises(SettingError, match=r"special must be .*class numbers"):
         federation(special=special)

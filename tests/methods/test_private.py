@@ -13,6 +13,7 @@ import torch
 from idiolect import FedAvg
 from idiolect.core.knobs import build
 from idiolect.data.federation import SPLITS
+from idiolect.engine.carriers.local import LocalHosts
 from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
 from idiolect.run.session import Session
@@ -61,7 +62,7 @@ def session(name, **settings):
 
 def train(made, hosts, rounds=2):
     """Rounds and evaluations with nothing between server and hosts; all bytes are counted."""
-    made.engine.hosts = hosts
+    made.engine.group = LocalHosts(hosts)
     for _ in range(rounds):
         made.engine.advance()
         made.engine.evaluate(EVERYONE, SPLITS)

@@ -1,7 +1,7 @@
 """The grids of papers: TOML files of packages that register them, as idiolect_papers does.
 
-A package registers grids/PAPER.toml by an entry point of the group `idiolect.grids`: the paper's
-name, and the package's.
+A package registers its files grids/PAPER.toml by an entry point of the group `idiolect.grids`,
+`package:NAMES`: the names of the papers, of which the first one that has a method comes first.
 
 >>> [name for name in papers()]
 ['lp-proj', 'ffgg', 'feddeper']
@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
@@ -85,14 +85,16 @@ _RUN = {f.name for f in fields(Settings)}
 
 @cache
 def _packages() -> dict[str, str]:
-    """Papers whose grids are installed, and the packages that have them.
-
-    Where a method is in several papers, the first has it.
-    """
-    registered = {entry.name: entry.value for entry in entry_points(group="idiolect.grids")}
-    if not registered and find_spec("idiolect_papers"):  # in a checkout that is not installed
-        return dict.fromkeys(("lp-proj", "ffgg", "feddeper"), "idiolect_papers")
-    return registered
+    """Paper -> the package that has its grid; the papers of a package in the package's order."""
+    packages = {
+        paper: entry.module
+        for entry in sorted(entry_points(group="idiolect.grids"), key=lambda e: e.name)
+        for paper in entry.load()
+    }
+    if not packages and find_spec("idiolect_papers"):  # in a source tree that is not installed
+        papers_package = import_module("idiolect_papers")
+        packages = dict.fromkeys(papers_package.GRIDS, papers_package.__name__)
+    return packages
 
 
 def papers() -> dict[str, dict[str, PaperGrid]]:
