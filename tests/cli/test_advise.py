@@ -82,9 +82,9 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
     [
         ("--rounds 5", "rounds: it is not accepted by advise"),
         ("--metric auc", "metric: 'auc' is not accepted by advise"),
-        ("--validation none", "validation: 'none' is not accepted"),
+        ("--validation none", "validation must be one of 'auto', 'given', 'folds', got 'none'"),
         ("dito", "did you mean 'ditto'"),
-        ("--tie 2", "tie: 2.0 is not accepted"),
+        ("--tie 2", "tie must be a number >= 0 and < 1, got 2.0"),
     ],
 )
 def test_what_has_no_meaning_is_refused_before_any_training(capsys, flags, text):

@@ -44,12 +44,24 @@ def error_of(capsys, *argv: str) -> str:
         (FEDAVG + b"lrr = 3\n", "s.toml: method setting: 'lrr' is unknown; did you mean 'lr'?"),
         (FEDAVG + b"[data]\nclient = 3\n", "s.toml: data setting: 'client' is unknown"),
         (FEDAVG + b"[model]\nname = 'mlp'\nhiden = 3\n", "s.toml: model setting: 'hiden'"),
-        (FEDAVG + b"[run]\nrounds = [1]\n", "s.toml: [run] rounds: [1] is not accepted"),
-        (FEDAVG + b"[run]\nrounds = 2020-01-01\n", "s.toml: [run] rounds: datetime.date"),
-        (FEDAVG + b"[run.rounds]\nx = 1\n", "s.toml: [run] rounds: {'x': 1} is not accepted"),
+        (
+            FEDAVG + b"[run]\nrounds = [1]\n",
+            "s.toml: [run] rounds must be a whole number >= 0, got [1]",
+        ),
+        (
+            FEDAVG + b"[run]\nrounds = 2020-01-01\n",
+            "s.toml: [run] rounds must be a whole number >= 0, got datetime.date",
+        ),
+        (
+            FEDAVG + b"[run.rounds]\nx = 1\n",
+            "s.toml: [run] rounds must be a whole number >= 0, got {'x': 1}",
+        ),
         (FEDAVG + b"[run]\nrule = {a = 1}\n", "s.toml: [run] rule: {'a': 1} is not accepted"),
         (FEDAVG + b"[run]\nloss = 3\n", "s.toml: [run] loss must be text, got 3"),
-        (FEDAVG + b"[data]\nname = 'digits'\nclients = 'x'\n", "s.toml: [data] clients: 'x'"),
+        (
+            FEDAVG + b"[data]\nname = 'digits'\nclients = 'x'\n",
+            "s.toml: [data] clients must be a whole number >= 1, got 'x'",
+        ),
         (FEDAVG + b"[data]\nname = '.x:y'\n", "'.x:y' cannot be imported"),
         (b"[method]\nname = '..:x'\n", "'..:x' cannot be imported: '..' is no module's name"),
     ],

@@ -69,7 +69,7 @@ def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
         (["fedavg", "--grid", "lamda=1"], "'lamda'"),
         (["fedavg", "--grid", "lr="], "lr has no values"),
         (["fedavg", "--grid", "lr"], "NAME=VALUE"),
-        (["fedavg", "--grid", "lr=0.1,-1"], "lr: -1.0 is not accepted"),
+        (["fedavg", "--grid", "lr=0.1,-1"], "lr must be a number > 0, got -1.0"),
         (["fedavg", "--grid", "data.clints=3"], "did you mean 'clients'"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
         (["fedavg", "--grid", "papr"], "did you mean 'paper'"),
         (["l2gd"], "not accepted for l2gd, which no paper has"),
         (["ditto", "--grid", "ffgg"], "which the grid of ffgg has not"),
-        (["fedavg", "--grid", "lr=0.1,-1"], "lr: -1.0 is not accepted"),
+        (["fedavg", "--grid", "lr=0.1,-1"], "lr must be a number > 0, got -1.0"),
         (["fedavg", "--grid", "lr=1", "--criterion", "test"], "validation data alone"),
         (["fedavg", "--space", "no-such-file.toml"], "cannot read no-such-file.toml"),
         (["fedavg", "--trials", "0"], "trials: 0 is not accepted"),

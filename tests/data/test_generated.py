@@ -145,9 +145,9 @@ def test_digits_take_any_partition(partition):
     [
         ("syntetic", {}, "did you mean 'synthetic'"),
         ("synthetic", {"alhpa": 1}, "did you mean 'alpha'"),
-        ("synthetic", {"alpha": -1}, "alpha: -1.0 is not accepted"),
-        ("synthetic", {"clients": 0}, "clients: 0 is not accepted"),
-        ("synthetic", {"test": 1.0}, "test: 1.0 is not accepted"),
+        ("synthetic", {"alpha": -1}, "alpha must be a number >= 0, got -1.0"),
+        ("synthetic", {"clients": 0}, "clients must be a whole number >= 1, got 0"),
+        ("synthetic", {"test": 1.0}, "test must be a number >= 0 and < 1, got 1.0"),
         ("digits", {"partition": "random"}, "one of 'classes', 'dirichlet', 'quantity', 'iid'"),
     ],
 )

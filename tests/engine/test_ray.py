@@ -276,7 +276,7 @@ def test_what_does_not_fit_the_data_is_refused_where_they_are(address):
     on_ray = {"engine": "ray", "address": address, "hosts": 2}
     for more, said in (
         ({"loss": "logistic"}, "loss: 'logistic' is for two classes"),
-        ({"data_options": {"clients": 0}}, "clients: 0 is not accepted"),
+        ({"data_options": {"clients": 0}}, "clients must be a whole number >= 1, got 0"),
         ({"settings": {**on_ray, "metrics": "r2"}}, "metrics: 'r2' is not accepted here"),
     ):
         fields = {"data": "synthetic", "settings": on_ray} | more

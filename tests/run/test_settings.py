@@ -182,7 +182,7 @@ def test_settings_cannot_be_changed():
     ],
 )
 def test_a_bad_hyper_parameter_is_named_with_what_is_accepted(cls, field, value):
-    with pytest.raises(SettingError, match=rf"^{field}: .* is not accepted; {field} \("):
+    with pytest.raises(SettingError, match=rf"^{field} must be .*, got .* \("):
         cls(**{field: value})
 
 

@@ -249,7 +249,7 @@ def test_dropout_and_running_statistics_have_the_plain_norm():
         ({"rounds": 5}, "rounds: it is not accepted by advise"),
         ({"target_value": 0.5}, "target_value: it is not accepted by advise"),
         ({"metric": "auc"}, "metric: 'auc' is not accepted by advise"),
-        ({"gradients": -1}, "gradients: -1 is not accepted"),
+        ({"gradients": -1}, "gradients must be a whole number >= 0, got -1"),
         ({"methods": "ditto"}, "methods: 'ditto' is not accepted; a list"),
         ({"methods": ["dichotomy"]}, "dichotomy is not accepted"),
         ({"nonsense": 1}, "nonsense"),

@@ -104,7 +104,7 @@ BAD = {
     "seeds": ({"seeds": [1, 2]}, "seeds is not accepted.*whole sweep"),
     "a part": ({"dta.clients": [1]}, "did you mean 'data'"),
     "data that are given": ({"data.clients": [1]}, "sweep over plans"),
-    "a value": ({"lr": [0.1, -1.0]}, "lr: -1.0 is not accepted"),
+    "a value": ({"lr": [0.1, -1.0]}, "lr must be a number > 0, got -1.0"),
     "of the run": ({"run.smple": [1]}, "did you mean 'sample'"),
 }
 
@@ -122,7 +122,7 @@ def test_a_text_without_values_is_refused():
         read_axes(["lr"])
     with pytest.raises(SettingError, match="given twice"):
         sweep_plans(plans("fedavg"), ["lr=0.1", "lr=0.2"])
-    with pytest.raises(SettingError, match="seeds: 0"):
+    with pytest.raises(SettingError, match="seeds must be a whole number >= 1, got 0"):
         swept(seeds=0)
     with pytest.raises(SettingError, match="methods: none"):
         swept([])

@@ -243,7 +243,7 @@ BAD_SPACES = {
     "an unknown name": ({"lamda": [1, 2]}, "did you mean 'lam'"),
     "data": ({"data.clients": [3, 4]}, "one federation and one model"),
     "parts of steps": ({"steps": {"low": 1.5, "high": 3}}, "whole numbers"),
-    "a value": ({"lr": [0.1, -1.0]}, "lr: -1.0 is not accepted"),
+    "a value": ({"lr": [0.1, -1.0]}, "lr must be a number > 0, got -1.0"),
 }
 
 

@@ -115,7 +115,7 @@ def test_sixteen_bits_keep_their_scale_and_turned_photographs_are_upright(tmp_pa
             {"layout": "client/file"},
             "layout must be levels of client, split and class that end in file, such",
         ),
-        ({"colour": "blue"}, "colour: 'blue' is not accepted"),
+        ({"colour": "blue"}, "colour must be one of 'auto', 'grey', 'rgb', got 'blue'"),
         ({"sizes": 3}, "'sizes' is unknown; did you mean 'size'"),
         ({"size": 4000, "memory": 0.5}, "takes 3.58 GiB; at most 0.5 GiB"),
     ],

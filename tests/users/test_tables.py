@@ -186,8 +186,8 @@ def test_odd_frames_get_a_clear_error():
     assert "give frame.collect()" in refused(pl.from_pandas(VISITS).lazy())
     assert "several kinds (int, str)" in refused(VISITS.assign(age=[1, "x"] * 150))
     assert "column 'age' holds" in refused(VISITS.assign(age=[[1]] * N))
-    assert "missing: 'mode' is not accepted" in refused(missing="mode")
-    assert "scale: 'minmax' is not accepted" in refused(scale="minmax")
+    assert "missing must be one of 'refuse', 'drop'" in refused(missing="mode")
+    assert "scale must be one of" in refused(scale="minmax")
     question = VISITS.age.astype(str).mask(np.arange(N) < 3, "?")
     assert "holds numbers and, in 3 rows, text such as '?'" in refused(VISITS.assign(age=question))
 

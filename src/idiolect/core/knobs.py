@@ -10,7 +10,7 @@ TOML keys, `methods --json`, docs and the error below all come from that one lin
 >>> Demo(lr=-1)
 Traceback (most recent call last):
     ...
-idiolect.core.knobs.SettingError: lr: -1.0 is not accepted; lr (step size) is a number > 0
+idiolect.core.knobs.SettingError: lr must be a number > 0, got -1.0 (step size)
 """
 
 from __future__ import annotations
@@ -144,11 +144,10 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
     if "parse" in f.metadata:
         return f.metadata["parse"](value)
     m = f.metadata
-    wanted = f"{name} ({m.get('help', 'no description')}) is {accepted(f, kind)}"
     try:
         value = _convert(value, kind)
     except (ValueError, TypeError, KeyError, OverflowError):
-        raise SettingError(f"{name}: {value!r} is not accepted; {wanted}") from None
+        raise _refused(name, value, f, kind) from None
     fits = (
         ("choices" not in m or value in m["choices"])
         and ("above" not in m or value > m["above"])
@@ -157,12 +156,15 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
         and ("high" not in m or value <= m["high"])
     )
     if not fits:
-        if value in m.get("renamed", ()):
-            raise SettingError(
-                f"{name} must be {accepted(f, kind)}, got {value!r}; use {m['renamed'][value]}"
-            )
-        raise SettingError(f"{name}: {value!r} is not accepted; {wanted}")
+        raise _refused(name, value, f, kind)
     return value
+
+
+def _refused(name: str, value: Any, f: dataclasses.Field, kind: type) -> SettingError:
+    renamed = f.metadata.get("renamed", {})
+    is_old = isinstance(value, str) and value in renamed
+    note = f"; use {renamed[value]}" if is_old else f" ({f.metadata['help']})"
+    return SettingError(f"{name} must be {accepted(f, kind)}, got {value!r}{note}")
 
 
 @dataclass(frozen=True)

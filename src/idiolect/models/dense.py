@@ -43,8 +43,8 @@ class MLP(Model):
         widths = self.hidden.replace(" ", "")
         if not WIDTHS.fullmatch(widths):
             raise SettingError(
-                f"hidden: {self.hidden!r} is not accepted; hidden (widths of the hidden layers) is "
-                "whole numbers from 1 to 999999 separated by commas, such as '100' or '512,256'"
+                "hidden must be whole numbers from 1 to 999999 separated by commas, "
+                f"got {self.hidden!r} (widths of the hidden layers, such as '100' or '512,256')"
             )
         object.__setattr__(self, "hidden", widths)  # "512, 256" and "512,256" are the same setting
 
