@@ -80,7 +80,7 @@ class Tree:
                 yield name, node
 
     def room(self, module: str) -> str:
-        """idiolect/server for idiolect.server.rules.krum; the package for a module at its top."""
+        """idiolect/server for idiolect.server.rules.rule; the package for a module at its top."""
         package, _, rest = module.partition(".")
         folder = rest.partition(".")[0]
         return f"{package}/{folder}" if f"{package}.{folder}" in self._packages else package

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attacks import plain
 from idiolect.attacks import ATTACKS, Attack, parse_attack
-from idiolect.attacks.alie import quantile
+from idiolect.attacks.collusion import quantile
 from idiolect.core import streams
 from idiolect.core.knobs import SettingError, describe
 
@@ -379,7 +379,7 @@ def test_gaussian_entries_are_independent_across_clients_and_coordinates():
 def test_gaussian_blocks_do_not_change_the_draws(monkeypatch):
     rows, malicious, reference, keys = cohort(9, 5, 6)
     whole = parse_attack("gaussian")(rows, malicious, reference, keys)
-    monkeypatch.setattr("idiolect.attacks.noise._BLOCK", 7)
+    monkeypatch.setattr("idiolect.attacks.single_client._BLOCK", 7)
     assert same_bits(parse_attack("gaussian")(rows, malicious, reference, keys), whole)
 
 

@@ -35,7 +35,7 @@ from engine.setting import (
     with_header,
 )
 from helpers import by_turns
-from idiolect.attacks.malicious_host import WatchedHost
+from idiolect.attacks.malicious import WatchedHost
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host
 from idiolect.methods import METHODS

@@ -18,7 +18,7 @@ from engine.setting import FEDERATION, RUN, TASK, bits, of_server
 from faults.engine import ENGINES, FaultyHost, Post, ScriptedHost, ScriptedServer
 from faults.fileops import at_operation, full_disk
 from idiolect.attacks import parse_attack
-from idiolect.attacks.malicious_host import MaliciousHost
+from idiolect.attacks.malicious import MaliciousHost
 from idiolect.channels import parse_channel
 from idiolect.host.host import Host
 from idiolect.host.settings import HostSettings

@@ -11,16 +11,11 @@ from __future__ import annotations
 from ..core import text
 from ..core.knobs import SettingError
 from ..core.registry import Table, subclass_of
-from .alie import Alie
 from .attack import Attack, AttackSequence, Collusion
-from .ipm import Ipm
-from .malicious import chosen, how_many
-from .malicious_host import Observer, tamper
-from .mimic import Mimic
-from .minmax import MinMax, MinSum
-from .noise import Gaussian, SameValue, SignFlip
+from .collusion import Alie, Ipm, Mimic, MinMax, MinSum
+from .malicious import Observer, chosen, how_many, tamper
 from .poisoning import DataPoison, LabelFlip, poison
-from .scaling import Scaling, Zero
+from .single_client import Gaussian, SameValue, Scaling, SignFlip, Zero
 
 ATTACKS: Table[type[Attack]] = Table(
     "attack",

@@ -14,7 +14,7 @@ from ..core.knobs import SettingError, knob
 from ..core.streams import Keys
 from ..data.federation import Federation
 from .attack import Attack
-from .noise import scalars
+from .single_client import scalars
 
 KINDS = ("random", "flip")
 LABELS = ("wrong", "uniform")
@@ -109,7 +109,6 @@ class DataPoison(Attack):
     standard deviation 20. labels = "wrong": uniform over the other classes, so flipped if there are
     two, as C.7.2 says; "uniform": over all classes, as the paper's public code draws them.
 
-    >>> import numpy as np, torch
     >>> malicious = torch.tensor([False, True])
     >>> keys = np.array([1, 2], dtype=np.uint64)
     >>> sent = DataPoison()(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), malicious, None, keys)

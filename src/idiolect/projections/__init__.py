@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, nearest
 from .block import block, layers
-from .dense import Gaussian
+from .dense import DenseProjection
 from .sparse import Contiguous, Identity, Sparse
 from .spec import Spec
 
@@ -38,8 +38,8 @@ class Projection(Protocol):
 
 
 PROJECTIONS: dict[str, Callable[..., Projection]] = {
-    "gaussian": Gaussian,
-    "orthogonal": Gaussian,
+    "gaussian": DenseProjection,
+    "orthogonal": DenseProjection,
     "block": block,
     "layers": layers,
     "sparse": Sparse,

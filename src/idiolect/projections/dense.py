@@ -85,7 +85,7 @@ def add_up(g: Tensor, block: Tensor, u: Tensor) -> Tensor:  # g[K, n]
 LIMIT = 2 << 30  # bytes of a dense P; beyond it another kind costs a thousandth of that
 
 
-class Gaussian:
+class DenseProjection:
     """Rows of i.i.d. N(0, 1) entries, each scaled to unit length (lp-proj, section 3).
 
     Costs dim * d numbers, and as many multiplications per product with one vector.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attacks import Attack, chosen
-from ..attacks.malicious_host import MaliciousHost, Observer, WatchedHost
+from ..attacks.malicious import MaliciousHost, Observer, WatchedHost
 from ..core import streams
 from ..core.files import check_object
 from ..core.knobs import SettingError

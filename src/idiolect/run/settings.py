@@ -24,7 +24,7 @@ from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE
 from ..server.rules import Rule, parse_rule, rule_text
-from ..server.rules.mean import Mean
+from ..server.rules.coordinates import Mean
 from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text
 from ..server.step import ServerStep
 from ..task.batches import BATCHING

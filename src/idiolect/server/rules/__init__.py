@@ -18,19 +18,11 @@ from __future__ import annotations
 from ...core import text
 from ...core.knobs import SettingError
 from ...core.registry import Table, subclass_of
-from .bucketing import Bucketing
-from .bulyan import Bulyan
-from .centred_clipping import CentredClipping
-from .geometric_median import GeometricMedian
-from .krum import Krum, MultiKrum
-from .mda import MDA
-from .meamed import Meamed
-from .mean import Mean
-from .median import Median
-from .nnm import NNM
-from .norm_bound import NormBound
+from .centres import CentredClipping, GeometricMedian
+from .coordinates import Meamed, Mean, Median, TrimmedMean
+from .distances import MDA, Bulyan, Krum, MultiKrum
 from .rule import Rule, RulePart, TooFew, WrappedRule, Wrapper, combine_message
-from .trimmed_mean import TrimmedMean
+from .wrappers import NNM, Bucketing, NormBound
 
 __all__ = [
     "RULES",

@@ -1,4 +1,4 @@
-"""Noise, or the client's message times noise: the Byzantine attacks of the lp-proj paper."""
+"""Attacks of malicious clients that know only their own message: noise, factors, free riding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import knob
 from ..core.streams import Keys
-from .attack import Attack
+from .attack import Attack, change
 
 _BLOCK = 1 << 20  # random numbers at once
 
@@ -81,3 +81,41 @@ class Gaussian(Attack):
 def scalars(keys: Keys, std: float, like: Tensor) -> Tensor:  # -> [F, 1]
     """One N(0, std^2) number per client."""
     return torch.from_numpy(np.multiply(std, streams.normal(keys, 1))).to(like)
+
+
+@dataclass(frozen=True)
+class Scaling(Attack):
+    """Model replacement: the change times a factor, reference + factor (row - reference).
+
+    With the mean of S messages, factor = S puts the model of a single malicious client in place of
+    the shared one. Bagdasaryan et al. 2020.
+
+    >>> rows = torch.tensor([[2.0], [3.0]])
+    >>> malicious = torch.tensor([False, True])
+    >>> w = torch.tensor([1.0])
+    >>> Scaling(factor=4)(rows, malicious, w, np.zeros(2, dtype=np.uint64)).tolist()
+    [[2.0], [9.0]]
+    """
+
+    factor: float = knob(10.0, "factor of the change; negative reverses it")
+
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+        scaled = self.factor * change(own, reference)
+        return scaled if reference is None else reference + scaled
+
+
+@dataclass(frozen=True)
+class Zero(Attack):
+    """A free rider: sends back what came down, a change of zero, and profits from the others.
+
+    Lin et al. 2019.
+
+    >>> rows = torch.tensor([[2.0], [3.0]])
+    >>> malicious = torch.tensor([False, True])
+    >>> w = torch.tensor([1.0])
+    >>> Zero()(rows, malicious, w, np.zeros(2, dtype=np.uint64)).tolist()
+    [[2.0], [1.0]]
+    """
+
+    def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
+        return torch.zeros_like(own) if reference is None else reference.expand_as(own)
