@@ -93,7 +93,7 @@ CONTENT = {
     "nested without end": (b"[" * 200_000, "nested too deeply"),
     "half a character": (b'{"a": "\\ud800"}', "not Unicode"),
     "a whole number without end": (b"9" * 5000, "digits"),
-    "a list": (b"[]", "a list; an object is expected"),
+    "a list": (b"[]", "must be an object, got a list"),
     "too long": (b" " * 999 + b"{}", "at most 512"),
 }
 
@@ -126,9 +126,12 @@ FIELDS = {"labels": list, "rounds": int, "share": float}
     [
         ({"labels": [], "rounds": 1, "share": 1, "more": 0}, "'more' is not expected; known: lab"),
         ({"labels": [], "share": 1}, "'rounds' is missing"),
-        ({"labels": {}, "rounds": 1, "share": 1}, "labels is an object; a list is expected"),
-        ({"labels": [], "rounds": True, "share": 1}, "rounds is true or false; a whole number"),
-        ({"labels": [], "rounds": 1, "share": "1"}, "share is a text; a number is expected"),
+        ({"labels": {}, "rounds": 1, "share": 1}, "labels must be a list, got an object"),
+        (
+            {"labels": [], "rounds": True, "share": 1},
+            "rounds must be a whole number, got true or false",
+        ),
+        ({"labels": [], "rounds": 1, "share": "1"}, "share must be a number, got a text"),
     ],
 )
 def test_fields_are_those_expected(value, says, tmp_path):
@@ -142,13 +145,22 @@ def test_fields_are_those_expected(value, says, tmp_path):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"version": -1, "ids": [], "counts": {}}, "it.version: -1 is not accepted"),
-        ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids: a list of whole numbers"),
-        ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids: a list of whole numbers"),
-        ({"version": 0, "ids": [], "counts": {"size": "1"}}, "it.counts.size is a text"),
-        ({"version": 0, "ids": [], "counts": {"size": -2}}, "it.counts.size: -2 is not accepted"),
+        (
+            {"version": -1, "ids": [], "counts": {}},
+            "it.version must be a whole number >= 0, got -1",
+        ),
+        ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids must be a list of whole numbers"),
+        ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids must be a list of whole numbers"),
+        (
+            {"version": 0, "ids": [], "counts": {"size": "1"}},
+            "it.counts.size must be a whole number, got a text",
+        ),
+        (
+            {"version": 0, "ids": [], "counts": {"size": -2}},
+            "it.counts.size must be a whole number >= 0, got -2",
+        ),
         ({"version": 0, "ids": []}, "the key 'counts' in it is missing"),
-        ([], "is a list; an object is expected"),
+        ([], "must be an object, got a list"),
     ],
 )
 def test_plain_data_are_built_as_their_pattern_to_the_last_level(value, says):

@@ -146,7 +146,7 @@ GOOD = Preparation(
         (lambda d: d.update(clients=[1, "1"]), "an id is there twice"),
         (lambda d: d.update(clients=[1]), "bytes_up"),
         (lambda d: d.update(bytes_up=[1, -1]), "bytes_up"),
-        (lambda d: d.update(bytes_down=1.5), "bytes_down is a number"),
+        (lambda d: d.update(bytes_down=1.5), "bytes_down must be a whole number, got a number"),
         (lambda d: d.update(columns=[]), "columns: one or more"),
         (lambda d: d["columns"].append(d["columns"][0]), "a name of its own"),
         (lambda d: d["columns"][0].update(kind="colour"), "a number, category or date"),

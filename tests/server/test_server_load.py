@@ -112,15 +112,27 @@ def test_other_tensors_are_refused_and_the_server_stays_as_it_was(change, says, 
 
 
 FACTS = {
-    "a version that is a text": (("version",), "2", "version is a text"),
-    "a version before the first": (("version",), -1, "-1 is not accepted"),
+    "a version that is a text": (("version",), "2", "version must be a whole number, got a text"),
+    "a version before the first": (("version",), -1, "got -1"),
     "a version that is true": (("version",), True, "true or false"),
     "other clients": (("clients", "ids", 0), "somebody else", "these are other clients"),
     "a client twice": (("clients", "ids"), ["client 0"] * 6, "these are other clients"),
     "clients that are lists": (("clients", "ids", 0), [], "whole numbers or texts"),
-    "counts that are texts": (("ledger", "admitted"), "8", "ledger.admitted is a text"),
-    "reasons that are a list": (("ledger", "rejected"), [], "ledger.rejected is a list"),
-    "reasons counted in texts": (("ledger", "rejected"), {"size": "1"}, "a whole number is exp"),
+    "counts that are texts": (
+        ("ledger", "admitted"),
+        "8",
+        "ledger.admitted must be a whole number, got a text",
+    ),
+    "reasons that are a list": (
+        ("ledger", "rejected"),
+        [],
+        "ledger.rejected must be an object, got a list",
+    ),
+    "reasons counted in texts": (
+        ("ledger", "rejected"),
+        {"size": "1"},
+        "must be a whole number, got a te",
+    ),
     "a field more": (("more",), 1, "'more' in server is not expected"),
 }
 

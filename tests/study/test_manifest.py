@@ -57,12 +57,15 @@ def edited(path, **changes):
 
 
 COMPARISON = {
-    "a list": ([1, 2], "it is a list; an object is expected"),
-    "a text": ("fedavg", "it is a text; an object is expected"),
+    "a list": ([1, 2], "it must be an object, got a list"),
+    "a text": ("fedavg", "it must be an object, got a text"),
     "an extra key": ({"colour": "red"}, "the key 'colour' is not expected"),
     "a missing key": ({"goals": ...}, "the key 'goals' is missing"),
-    "folders of another type": ({"folders": "0-fedavg"}, "folders is a text; a list is expected"),
-    "a folder of another type": ({"folders": [7]}, r"folders\[0\] is a whole number"),
+    "folders of another type": ({"folders": "0-fedavg"}, "folders must be a list, got a text"),
+    "a folder of another type": (
+        {"folders": [7]},
+        r"folders\[0\] must be a text, got a whole number",
+    ),
     "a folder above": ({"folders": ["../x", "1-local"]}, "'../x' does not lie in the directory"),
     "an absolute folder": ({"folders": ["/etc", "1-local"]}, "'/etc' does not lie in"),
     "the folder itself": ({"folders": [".", "1-local"]}, "'.' does not lie in"),
@@ -119,15 +122,18 @@ def test_the_copies_themselves_are_sound(copy, capsys):
 
 
 PIPELINE = {
-    "a list": ([], "it is a list; an object is expected"),
+    "a list": ([], "it must be an object, got a list"),
     "an extra key": ({"colour": "red"}, "the key 'colour' is not expected"),
     "no stages": ({"stages": ...}, "the key 'stages' is missing"),
     "no stage": ({"stages": [], "plans": []}, "stages and plans are not as many"),
     "a plan too few": ({"plans": []}, "stages and plans are not as many"),
-    "a stage of another type": ({"stages": [1, 2]}, r"stages\[0\] is a whole number"),
+    "a stage of another type": (
+        {"stages": [1, 2]},
+        r"stages\[0\] must be an object, got a whole number",
+    ),
     "rounds as a text": (
         {"stages": [{"method": "fedavg", "rounds": "1"}] * 2},
-        r"stages\[0\].rounds is a text; a whole number is expected",
+        r"stages\[0\].rounds must be a whole number, got a text",
     ),
     "a plan without a method": ({"plans": [{}, {}]}, r"plans\[0\]: the key 'method' is missing"),
 }
@@ -149,10 +155,10 @@ def test_a_bad_pipeline_json_is_refused_and_the_key_named(case, copy, capsys):
 
 
 RECORD = {
-    "a list": ([], "it is a list; an object is expected"),
+    "a list": ([], "it must be an object, got a list"),
     "an extra key": ({"colour": "red"}, "the key 'colour' is not expected"),
     "a missing key": ({"label": ...}, "the key 'label' is missing"),
-    "seeds of another type": ({"seeds": {}}, "seeds is an object; a list is expected"),
+    "seeds of another type": ({"seeds": {}}, "seeds must be a list, got an object"),
     "no seed": ({"seeds": []}, "there is no seed in it"),
     "a seed without figures": ({"seeds": [{"seed": 0}]}, r"in seeds\[0\] is missing"),
     "a model without parameters": ({"model": {}}, "'parameters' is missing"),
@@ -263,7 +269,7 @@ def test_folders_of_several_runs_are_private(made):
     ],
 )
 def test_what_is_not_of_its_type_is_refused(value, hint):
-    with pytest.raises(ValueError, match="is expected"):
+    with pytest.raises(ValueError, match="must be"):
         expect(value, hint)
 
 

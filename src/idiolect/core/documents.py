@@ -1,10 +1,17 @@
-"""JSON of unknown origin against type hints: what is not as declared is named, with its place."""
+"""JSON of unknown origin as typed objects: what is not as declared is named, with its place.
+
+A kind of document is a dataclass; `decode` builds it from plain data. A field without a default
+must be there, and nothing else may be. `field(metadata={"key": "from"})` gives a field another name
+in JSON.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Collection, Mapping
-from typing import Any, Union, get_args, get_origin
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 NoneType = type(None)
 WORDS = {
@@ -18,29 +25,97 @@ WORDS = {
 }
 
 
-def expect(value: Any, hint: Any, place: str = "it") -> None:
-    """ValueError where plain data are not of this type; a whole number is a number too.
+def decode(value: Any, hint: Any, place: str = "") -> Any:
+    """Plain data as a type hint says: a dataclass from an object, everything else as it is.
 
-    >>> expect({"fedavg": [1, 2.5]}, dict[str, list[float]])
-    >>> expect({"folders": ["0-fedavg", 7]}, dict[str, list[str]])
+    A whole number is a number too; true is no number. What does not fit is a ValueError.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Search:
+    ...     budget: int
+    ...     folders: list[str] = dataclasses.field(default_factory=list)
+    >>> decode({"budget": 3}, Search)
+    Search(budget=3, folders=[])
+    >>> decode({"budget": 3, "folders": ["0-fedavg", 7]}, Search)
     Traceback (most recent call last):
         ...
-    ValueError: folders[1] is a whole number; a text is expected
+    ValueError: folders[1] must be a text, got a whole number
+    >>> decode({"budget": 3, "colour": "red"}, Search)
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'colour' is not expected; known: budget, folders
     """
-    if hint is Any:
-        return
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = get_args(hint)
-    else:
-        kinds = (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     for kind in kinds:
         outer = get_origin(kind) or kind
+        if outer is Any:
+            return value
+        if dataclasses.is_dataclass(outer) and isinstance(value, dict):
+            return _decode_object(value, outer, place)
         if type(value) is outer or (outer is float and type(value) is int):
-            _expect_inside(value, kind, place)
-            return
-    wanted = " or ".join(WORDS[get_origin(kind) or kind] for kind in kinds)
-    kind_name = WORDS.get(type(value), type(value).__name__)
-    raise ValueError(f"{place} is {kind_name}; {wanted} is expected")
+            return _decode_inside(value, get_args(kind), place)
+    wanted = " or ".join(WORDS.get(get_origin(kind) or kind, WORDS[dict]) for kind in kinds)
+    got = WORDS.get(type(value), type(value).__name__)
+    raise ValueError(f"{place or 'it'} must be {wanted}, got {got}")
+
+
+def _decode_object(value: dict[str, Any], cls: Any, place: str) -> Any:
+    hints, required = _schema(cls)
+    _check_keys(value, hints, required, place)
+    arguments = {}
+    for key, item in value.items():
+        name, hint = hints[key]
+        arguments[name] = decode(item, hint, f"{place}.{key}" if place else key)
+    return cls(**arguments)
+
+
+@cache
+def _schema(cls: Any) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """JSON key -> field and type; and the keys that must be there."""
+    types_of = get_type_hints(cls)
+    hints: dict[str, tuple[str, Any]] = {}
+    required: list[str] = []
+    for f in dataclasses.fields(cls):
+        key = f.metadata.get("key", f.name)
+        hints[key] = (f.name, types_of[f.name])
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            required.append(key)
+    return hints, required
+
+
+def _decode_inside(value: Any, inner: tuple[Any, ...], place: str) -> Any:
+    if isinstance(value, dict) and inner:
+        return {
+            key: decode(item, inner[1], f"{place}.{key[:80]}" if place else key[:80])
+            for key, item in value.items()
+        }
+    if isinstance(value, list) and inner:
+        return [decode(item, inner[0], f"{place}[{at}]") for at, item in enumerate(value)]
+    return value
+
+
+def encode(document: Any) -> dict[str, Any]:
+    """The inverse of `decode`: a dataclass as plain data."""
+    return {
+        f.metadata.get("key", f.name): _encoded(getattr(document, f.name))
+        for f in dataclasses.fields(document)
+    }
+
+
+def _encoded(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return encode(value)
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    return value
+
+
+def expect(value: Any, hint: Any, place: str = "") -> None:
+    """ValueError where plain data are not of this type."""
+    decode(value, hint, place)
 
 
 def expect_fields(
@@ -53,27 +128,23 @@ def expect_fields(
         ...
     ValueError: the key 'colour' is not expected; known: budget
     """
-    expect(value, dict[str, Any], place or "it")
+    expect(value, dict[str, Any], place)
+    _check_keys(value, hints, [key for key in hints if key not in optional], place)
+    for key, item in value.items():
+        expect(item, hints[key], f"{place}.{key}" if place else key)
+
+
+def _check_keys(
+    value: Mapping[str, Any], known: Collection[str], required: Collection[str], place: str
+) -> None:
     inside = f" in {place}" if place else ""
     for key in value:
-        if key not in hints:
-            names = ", ".join(hints)
+        if key not in known:
+            names = ", ".join(known)
             raise ValueError(f"the key {key[:80]!r}{inside} is not expected; known: {names}")
-    for key, hint in hints.items():
-        if key in value:
-            expect(value[key], hint, f"{place}.{key}" if place else key)
-        elif key not in optional:
+    for key in required:
+        if key not in value:
             raise ValueError(f"the key {key!r}{inside} is missing")
-
-
-def _expect_inside(value: Any, kind: Any, place: str) -> None:
-    inner = get_args(kind)
-    if isinstance(value, dict) and inner:
-        for key, item in value.items():
-            expect(item, inner[1], key[:80] if place == "it" else f"{place}.{key[:80]}")
-    if isinstance(value, list) and inner:
-        for number, item in enumerate(value):
-            expect(item, inner[0], f"{place}[{number}]")
 
 
 def plain(value: Any) -> Any:

@@ -18,15 +18,17 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from .documents import expect, expect_fields
+from .documents import decode, expect, expect_fields
 from .knobs import SettingError
 from .text import csv_cell
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MOST_JSON = 256 << 20  # bytes of a JSON file that is read
+
+T = TypeVar("T")
 
 
 def private_folder(path: Path) -> Path:
@@ -226,6 +228,26 @@ def read_json_object(
     return value
 
 
+def read_document(path: Path, kind: type[T], limit: int = MOST_JSON) -> T:
+    """A JSON file as a typed object (see `decode`), or a SettingError that names file and field.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     file = Path(place) / "seeds.json"
+    ...     write_json(file, [0, "1"])
+    ...     read_document(file, list[int])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    idiolect.core.knobs.SettingError: directory: cannot use ...: [1] must be a whole number, got ...
+    """
+    try:
+        return decode(read_json(path, limit), kind)
+    except SettingError:
+        raise
+    except ValueError as error:
+        raise SettingError(f"directory: cannot use {path}: {error}") from None
+
+
 def check_object(
     value: Any, fields: Mapping[str, Any] | None = None, optional: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -250,7 +272,7 @@ def check_like(value: Any, pattern: Any, name: str = "it") -> None:
     >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
     Traceback (most recent call last):
         ...
-    ValueError: server.version is a text; a whole number is expected
+    ValueError: server.version must be a whole number, got a text
     """
     expect(value, type(pattern), name)
     if isinstance(pattern, dict) and pattern:
@@ -259,9 +281,9 @@ def check_like(value: Any, pattern: Any, name: str = "it") -> None:
         for key, item in value.items():
             check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
     elif isinstance(pattern, list) and not all(type(item) in (int, str) for item in value):
-        raise ValueError(f"{name}: a list of whole numbers or texts is expected")
+        raise ValueError(f"{name} must be a list of whole numbers or texts")
     elif type(value) is int and value < 0:
-        raise ValueError(f"{name}: {value} is not accepted; a whole number >= 0 is expected")
+        raise ValueError(f"{name} must be a whole number >= 0, got {value}")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

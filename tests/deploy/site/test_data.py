@@ -157,7 +157,7 @@ def test_sums_are_of_training_rows_and_no_row_alone(tmp_path):
     "changes, reason",
     [
         ({"pass": 3}, "pass: 1 or 2"),
-        ({"pass": "1"}, "pass is a text"),
+        ({"pass": "1"}, "pass must be a whole number, got a text"),
         ({"data": {"target": "ill"}}, "'features' in data is missing"),
         ({"missing": "median"}, "missing: one of"),
         ({"more": 1}, "'more' is not expected"),

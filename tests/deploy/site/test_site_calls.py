@@ -106,7 +106,7 @@ REFUSED = {
     "another number of classes": ({"data__classes": 3}, "10 classes at this site; 3 are agreed"),
     "a table": ({"data": form()}, "this site has no table"),
     "a run of 33 bits": ({"run": 2**32}, "32 bits"),
-    "no seed": ({"seed": "zero"}, "seed is a text"),
+    "no seed": ({"seed": "zero"}, "seed must be a whole number, got a text"),
     "another kind": ({"data__kind": "pictures"}, "one of table, array"),
     "an unknown method": ({"plan__method": "fedavgg"}, "fedavgg"),
     "an unknown model": ({"plan__model": "lenett"}, "lenett"),
@@ -178,7 +178,7 @@ def test_terms_may_change_until_clients_are_enrolled_and_not_after(tmp_path, fed
         ({"wire_ids": [-1, 0, 1, 2]}, "32 bits"),
         ({"wire_ids": [0, 1, 2, 2**40]}, "32 bits"),
         ({"checksum": 1}, "version, method, model or settings differ"),
-        ({"validation": 1}, "validation is a whole number"),
+        ({"validation": 1}, "validation must be true or false, got a whole number"),
     ],
 )
 def test_an_enrolment_that_does_not_fit_is_refused(tmp_path, federation, facts, reason):

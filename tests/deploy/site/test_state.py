@@ -46,5 +46,5 @@ def test_a_folder_of_something_else_is_no_state_directory(tmp_path):
     with pytest.raises(SettingError, match="is no state directory of a site"):
         StateFolder(tmp_path).site()
     (tmp_path / "site.json").write_text('{"format": 1, "site": 7, "data": {}, "rules": {}}')
-    with pytest.raises(SettingError, match=r"site\.json: site is a whole number"):
+    with pytest.raises(SettingError, match=r"site\.json: site must be a text, got a whole number"):
         StateFolder(tmp_path).site()
