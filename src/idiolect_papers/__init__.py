@@ -1,7 +1,6 @@
 """Stored tables and figures, and how to make them again: `idiolect reproduce NAME`."""
 
-from .names import EXPERIMENTS, GROUPS
-from .reproduce import Experiment
+from .experiments import EXPERIMENTS, GROUPS, Experiment
 
 __all__ = ["EXPERIMENTS", "GRIDS", "GROUPS", "Experiment"]
 

@@ -12,34 +12,6 @@ from idiolect.study import Stock
 
 
 @dataclass(frozen=True)
-class Case:
-    """A federation, its model, and how many clients are heard per round."""
-
-    data: str
-    model: str
-    heard: float = 0.1  # clients heard per round: below 1 a share of them
-    options: dict[str, Any] = field(default_factory=dict)  # of the data
-    model_options: dict[str, Any] = field(default_factory=dict)
-
-    def load(self, **options: Any) -> tuple[Federation, Task]:
-        """The data and the model; `options` of the data go before those of the case."""
-        federation = data.load(self.data, **{**self.options, **options})
-        return federation, self.task(federation)
-
-    def task(self, federation: Federation) -> Task:
-        shape, classes = federation.shape, federation.classes
-        return Task(partial(models.make, self.model, shape, classes, **self.model_options))
-
-    def sample(self, clients: int) -> int:
-        """How many of so many clients are heard per round.
-
-        >>> Case("mnist", "mlp", 0.2).sample(50), Case("mnist", "mlp", 5).sample(50)
-        (10, 5)
-        """
-        return max(1, round(self.heard * clients)) if self.heard < 1 else int(self.heard)
-
-
-@dataclass(frozen=True)
 class Scale:
     """How much of an experiment is run; experiments add what else they vary."""
 
@@ -57,9 +29,41 @@ class Scale:
         return f"{name}: {self.rounds} rounds, {self.seeds} seeds{part}"
 
 
-def stock_of(cases: Mapping[str, Case]) -> Stock:
+@dataclass(frozen=True)
+class Case:
+    """A federation and its model; experiments add what else they vary."""
+
+    data: str
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)  # of the data
+    model_options: dict[str, Any] = field(default_factory=dict)
+    clients_per_round: float = 0.1  # below 1 a share of the clients
+    dim: int = 21  # of the subspace of lp-proj
+
+    def load(self, **options: Any) -> tuple[Federation, Task]:
+        """The data and the model; `options` of the data go before those of the case."""
+        federation = data.load(self.data, **{**self.options, **options})
+        return federation, self.task(federation)
+
+    def task(self, federation: Federation) -> Task:
+        shape, classes = federation.shape, federation.classes
+        return Task(partial(models.make, self.model, shape, classes, **self.model_options))
+
+    def sample(self, clients: int) -> int:
+        """How many of so many clients are heard per round.
+
+        >>> Case("mnist", "mlp", clients_per_round=0.2).sample(50)
+        10
+        >>> Case("mnist", "mlp", clients_per_round=5).sample(50)
+        5
+        """
+        share = self.clients_per_round
+        return max(1, round(share * clients)) if share < 1 else int(share)
+
+
+def stock_of(cases: Mapping[str, Case], **options: Any) -> Stock:
     """The data and models of cases, by their titles."""
-    loaded = {title: case.load() for title, case in cases.items()}
+    loaded = {title: case.load(**options) for title, case in cases.items()}
     return Stock(
         {title: federation for title, (federation, _) in loaded.items()},
         {title: task for title, (_, task) in loaded.items()},

@@ -52,6 +52,9 @@ class Figure:
         return f"{self.mean:{form}}{spread}"
 
 
+Figures = Mapping[str, Figure | None]  # of one row, by column
+
+
 @dataclass(frozen=True)
 class Cell:
     """One figure of a published table, and ours."""
@@ -62,6 +65,28 @@ class Cell:
     paper: Figure | None  # None: the paper has no such row
     ours: Figure | None  # None: not run at this scale
     stand_in: bool = False  # on other data than the paper's: it may keep the order, not agree
+
+
+def beside(
+    title: str,
+    published: Mapping[str, Figures],
+    ours: Mapping[str, Figures],
+    columns: Sequence[str],
+    stand_in: bool = False,
+) -> list[Cell]:
+    """The cells of a table: the rows of the paper, then those of ours that it lacks."""
+    return [
+        Cell(
+            title,
+            row,
+            column,
+            published.get(row, {}).get(column),
+            ours.get(row, {}).get(column),
+            stand_in,
+        )
+        for row in dict.fromkeys([*published, *ours])
+        for column in columns
+    ]
 
 
 def apart(a: Figure, b: Figure) -> int:

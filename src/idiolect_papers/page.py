@@ -15,16 +15,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .experiments import EXPERIMENTS, REPRODUCED, THEORY
 from .marks import AGREES, DIFFERS, MARKS, ORDER, Cell, counts, marked, tables
-from .names import EXPERIMENTS
 from .panels import Panel, draw
-from .reproduce import REPRODUCED, THEORY
 from .texts import read_text
 
 NOT_STATED = "not stated by the paper"
 VERDICTS = (AGREES, ORDER, DIFFERS, NOT_STATED)
 NOT_FOUND = "not found"
 Row = dict[str, Any]
+Facts = Mapping[str, Any]  # what was measured, for the templates of a page
+Verdict = bool | str | Sequence[tuple[bool | str, Facts]] | None
+WORDS = ("title", "settings", "claimed", "opening", "printed", "chosen")  # templates of a page
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,21 @@ def judged(paper: str, ours: str, agrees: bool, reason: str = NOT_FOUND) -> Clai
     Claim(paper='slope -1', ours='slope -0.5', verdict='differs', reason='not found')
     """
     return Claim(paper, ours, AGREES) if agrees else Claim(paper, ours, DIFFERS, reason)
+
+
+def claim_of(statement: Mapping[str, str], facts: Facts, verdict: bool | str) -> Claim:
+    """A statement of texts/NAME.toml, filled with facts: whether it holds, or a verdict in words.
+
+    >>> statement = {"paper": "slope -1", "ours": "slope {slope:g}", "reason": "few rounds"}
+    >>> claim_of(statement, {"slope": -0.5}, False)
+    Claim(paper='slope -1', ours='slope -0.5', verdict='differs', reason='few rounds')
+    """
+    paper, ours, reason = (
+        statement.get(part, "").format_map(facts) for part in ("paper", "ours", "reason")
+    )
+    if isinstance(verdict, str):
+        return Claim(paper, ours, verdict, reason)
+    return judged(paper, ours, verdict, reason or "see the tables")
 
 
 @dataclass(frozen=True)
@@ -145,6 +162,39 @@ class Page:
             "",
         )
         return next((self.reasons[n] for n in names if n in self.reasons), NOT_FOUND)
+
+
+def page_from_text(
+    name: str,
+    facts: Facts,
+    verdicts: Mapping[str, Verdict] | None = None,
+    more_claims: Sequence[Claim] = (),
+    shared: str = "",
+    **parts: Any,
+) -> Page:
+    """The page whose words are in texts/NAME.toml, filled with the measured `facts`.
+
+    `verdicts` has for every statement whether it holds, or a verdict in words; a statement whose
+    verdict is None is left out, and one that is made several times, of every data set, has a
+    verdict and facts for each. `more_claims` follow those of the file. `parts` are the tables,
+    panels and figures of `Page`, and words that go before those of the file.
+
+    With `shared`, the words are in that file, which has statements of other pages too.
+    """
+    words = read_text(shared or name)
+    verdicts = verdicts or {}
+    claims = []
+    for key, statement in words.get("claims", {}).items():
+        verdict = verdicts.get(key) if shared else verdicts[key]
+        if isinstance(verdict, bool | str):
+            claims.append(claim_of(statement, facts, verdict))
+        elif verdict is not None:
+            claims += [claim_of(statement, {**facts, **own}, one) for one, own in verdict]
+    filled = {key: words[key].format_map(facts) for key in WORDS if key in words.keys() - parts}
+    if "order" in words:
+        filled["order"] = words["order"]
+    reasons = words.get("reasons", {}) | parts.pop("reasons", {})
+    return Page(name, claims=[*claims, *more_claims], reasons=reasons, **filled, **parts)
 
 
 # -- a page from its stored figures ---------------------------------------------------------------

@@ -44,17 +44,28 @@ class Panel:
     vertical: Sequence[tuple[float, str]] = ()  # marked places of the horizontal axis
 
 
-def draw(panels: Sequence[Panel], path: Path) -> Path:
-    """Write the picture, panels side by side."""
+def lines_of(panels: Sequence[Panel]) -> dict[str, dict[str, list[list[float]]]]:
+    """The numbers of a picture: panel -> line -> [x, y]."""
+    return {p.title: {line.label: [[*line.x], [*line.y]] for line in p.lines} for p in panels}
+
+
+def new_picture(width: float, height: float) -> Any:
+    """An empty picture of this size in inches, as matplotlib's Figure."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw(panels: Sequence[Panel], path: Path) -> Path:
+    """Write the picture, panels side by side."""
     columns = EVEN.get(len(panels), min(COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(0.6 + 4.2 * columns, 0.4 + 3.5 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_picture(0.6 + 4.2 * columns, 0.4 + 3.5 * rows)
     shared = _shared(panels)
     for number, panel in enumerate(panels, 1):
         _panel(figure.add_subplot(rows, columns, number), panel, legend=not shared)

@@ -7,10 +7,11 @@ the text of the paper we have is not legible.
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from decimal import Decimal
 from importlib import resources
 
-from .marks import Figure
+from .marks import Figure, Figures
 
 
 def read_rows(name: str) -> list[dict[str, str]]:
@@ -21,6 +22,25 @@ def read_rows(name: str) -> list[dict[str, str]]:
     """
     text = resources.files(__package__).joinpath("published", f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
+
+
+def read_table(
+    *names: str, digits: Mapping[str, int] | None = None
+) -> dict[str, dict[str, Figures]]:
+    """The figures of tables: [data set][method] -> figures by column; "" if there is one data set.
+
+    `digits` are the decimals that are known of the figures of a column.
+
+    >>> str(read_table("lp-proj-table4", "lp-proj-table10")["MNIST"]["Ditto"]["accuracy"])
+    '0.9863 ± 0.0004'
+    >>> read_table("lp-proj-table4")["Synthetic(1, 1)"]["local"]["accuracy"]
+    """
+    table: dict[str, dict[str, Figures]] = {}
+    for row in (row for name in names for row in read_rows(name)):
+        title, method = row.pop("data", ""), row.pop("method")
+        figures = {c: read_figure(cell, (digits or {}).get(c)) for c, cell in row.items()}
+        table.setdefault(title, {})[method] = figures
+    return table
 
 
 def read_figure(cell: str, digits: int | None = None) -> Figure | None:

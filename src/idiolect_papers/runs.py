@@ -18,14 +18,15 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from importlib import resources
+from operator import getitem
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from idiolect import SettingError
+from idiolect import Federation, Method, SettingError, Task
 from idiolect.study import Setting, Stock, finish, job_progress, sweep_settings
 from idiolect.study import search_settings as search
 
@@ -79,6 +80,19 @@ class Runs:
                 raise ValueError(f"{setting.label}: the same setting stands there twice")
         return {key: by_setting[setting] for key, setting in settings.items()}
 
+    def of_methods(
+        self,
+        methods: Mapping[str, Method],
+        federation: Federation,
+        task: Task,
+        seeds: int,
+        keep: Sequence[str] = (),
+        **run: Any,
+    ) -> dict[str, list[Summary]]:
+        """The summaries of every method on one federation, one per seed."""
+        settings = {row: Setting(method, run, "", "", row, {}) for row, method in methods.items()}
+        return self(settings, Stock({"": federation}, {"": task}), range(seeds), keep)
+
     def chosen(
         self, candidates: Mapping[str, Sequence[Setting]], stock: Stock, seed: int
     ) -> tuple[dict[str, Setting], float]:
@@ -127,6 +141,25 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
     runs = Runs(folder / f".{name}", jobs)
     yield runs
     shutil.rmtree(runs.directory, ignore_errors=True)
+
+
+def scaled_runs(folder: Path, name: str, scale: str, jobs: int = 0) -> Runs:
+    """Runs of a page at a scale, which stay beside it: other pages are made of them too."""
+    return Runs(folder / ".runs" / f"{name}-{scale}", jobs)
+
+
+def column(summaries: Sequence[Summary], *path: str) -> list[Any]:
+    """A figure of every summary.
+
+    >>> column([{"accuracy": {"mean": 0.5}}, {"accuracy": {"mean": 0.7}}], "accuracy", "mean")
+    [0.5, 0.7]
+    """
+    return [reduce(getitem, path, summary) for summary in summaries]
+
+
+def cpu_seconds(by_row: Mapping[Any, Sequence[Summary]]) -> float:
+    """What the runs of all rows took."""
+    return sum(sum(column(summaries, "cpu_seconds")) for summaries in by_row.values())
 
 
 # -- runs that are not settings of a sweep --------------------------------------------------------

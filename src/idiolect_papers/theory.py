@@ -1,4 +1,4 @@
-"""Pages of theorems: their words as templates, curves over repetitions, slopes with intervals."""
+"""What pages of theorems show: curves over repetitions, slopes and means with intervals."""
 
 from __future__ import annotations
 
@@ -12,41 +12,51 @@ import numpy as np
 
 from idiolect import interval
 
-from .page import Claim, Page, judged
+from .page import page_from_text as theory_page  # noqa: F401
 from .panels import Line
 from .runs import Work, finished
-from .texts import read_text
 
 W = TypeVar("W", bound=Work)
 Results = Mapping[W, Mapping[str, Any]]
 
 
-def theory_page(
-    name: str,
-    facts: Mapping[str, Any],
-    verdicts: Mapping[str, bool | str | None],
-    more_claims: Sequence[Claim] = (),
-    **parts: Any,
-) -> Page:
-    """The page whose words are in texts/NAME.toml, with the measured `facts` filled in.
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its 95 % interval."""
 
-    `verdicts` has for every statement whether it holds, or a verdict in words; a statement whose
-    verdict is None is left out. `more_claims` follow those of the file: their words depend on the
-    outcome. `parts` are the tables, panels and figures of `Page`.
+    value: float
+    half: float
+
+    @classmethod
+    def of(cls, by_seed: Sequence[float]) -> Mean:
+        half = interval(list(map(float, by_seed)))
+        return cls(float(np.mean(by_seed)), math.nan if half is None else half)
+
+    @property
+    def holds_zero(self) -> bool:
+        return abs(self.value) <= self.half
+
+    def text(self, digits: int = 3) -> str:
+        """As in the tables.
+
+        >>> Mean(0.0123456, 0.0004).text()
+        '0.0123 ± 0.0004'
+        """
+        return f"{self.value:.{digits}g} ± {self.half:.2g}"
+
+
+def banded(
+    label: str, x: Sequence[float], means: Sequence[Mean], style: int, log: bool = False
+) -> Line:
+    """Markers with the interval as a band.
+
+    On a logarithmic axis an estimate that is not positive is left out, and a band ends at a tenth
+    of the mean.
     """
-    words = read_text(name)
-    claims = []
-    for key, statement in words.pop("claims", {}).items():
-        paper, ours, reason = (
-            statement.get(part, "").format_map(facts) for part in ("paper", "ours", "reason")
-        )
-        verdict = verdicts[key]
-        if isinstance(verdict, str):
-            claims.append(Claim(paper, ours, verdict, reason))
-        elif verdict is not None:
-            claims.append(judged(paper, ours, verdict, reason or "see the tables"))
-    settings = words.pop("settings").format_map(facts)
-    return Page(name, claims=[*claims, *more_claims], settings=settings, **words, **parts)
+    known = [m if m.value > 0 or not log else Mean(math.nan, math.nan) for m in means]
+    low = [max(m.value - m.half, m.value / 10) if log else m.value - m.half for m in known]
+    high = [m.value + m.half for m in means]
+    return Line(label, x, [m.value for m in known], low, high, style=style, points=True)
 
 
 # -- rates of convergence -------------------------------------------------------------------------

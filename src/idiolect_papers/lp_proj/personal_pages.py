@@ -11,11 +11,11 @@ from typing import Any
 
 from idiolect import paired_difference
 
+from ..experiments import unknown
 from ..marks import Cell, Figure
 from ..page import Claim, Page
 from ..panels import Line, Panel
 from ..published import read_figure, read_rows
-from ..reproduce import unknown
 from ..texts import read_text
 from .personal import CASES, EQUAL, METHODS, UNTIED, VOLUME, Case, Outcome, outcome, store, stored
 
