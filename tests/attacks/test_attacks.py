@@ -434,7 +434,7 @@ def test_every_attack_is_documented_and_every_field_described(name):
         ("ipm(eps=0)", "eps must be a number > 0, got 0.0"),
         (
             "sign-flip(10)",
-            "attack: 'sign-flip(10)' is not accepted; write NAME or NAME(option=value, ...)",
+            "attack must be NAME or NAME(option=value, ...), several joined by +, got 'sign",
         ),
         ("none + zero", "attack: 'none' is unknown"),
         ("label-flip + data-poison", "attack: 2 of its parts change the labels; at most one may"),

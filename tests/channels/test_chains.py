@@ -98,8 +98,8 @@ def test_stages_that_do_not_fit_are_refused(text, why):
         ("qsgd(levels=1)", "levels must be a whole number >= 2 and <= 32768, got 1"),
         ("dgc(sparsity=1)", "sparsity must be a number >= 0 and < 1, got 1.0"),
         ("topk(share=0)", "share must be a number > 0 and <= 1, got 0.0"),
-        ("topk(0.1)", "write NAME or NAME(option=value, ...)"),
-        ("topk(share=__import__('os'))", "is not accepted"),
+        ("topk(0.1)", "channel must be NAME or NAME(option=value, ...)"),
+        ("topk(share=__import__('os'))", "must be NAME or NAME(option=value, ...)"),
     ],
 )
 def test_a_wrong_line_says_what_is_wrong(text, why):

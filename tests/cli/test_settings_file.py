@@ -56,7 +56,7 @@ def error_of(capsys, *argv: str) -> str:
             FEDAVG + b"[run.rounds]\nx = 1\n",
             "s.toml: [run] rounds must be a whole number >= 0, got {'x': 1}",
         ),
-        (FEDAVG + b"[run]\nrule = {a = 1}\n", "s.toml: [run] rule: {'a': 1} is not accepted"),
+        (FEDAVG + b"[run]\nrule = {a = 1}\n", "s.toml: [run] rule must be text or a Rule"),
         (FEDAVG + b"[run]\nloss = 3\n", "s.toml: [run] loss must be text, got 3"),
         (
             FEDAVG + b"[data]\nname = 'digits'\nclients = 'x'\n",

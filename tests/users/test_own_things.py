@@ -117,9 +117,18 @@ def test_a_comparison_takes_names_of_both_kinds(folder, capsys):
         (["run", "mine:Nothing"], "method: module 'mine' has no 'Nothing'"),
         (["run", "nowhere:Halfway"], "method: 'nowhere:Halfway' cannot be imported"),
         (["run", "mine:Quiet"], "method must be a subclass of Method, got 'mine:Quiet'"),
-        (["run", "fedavg", "--rule", "mine:Shout"], "rule: 'mine:Shout' is not accepted"),
-        (["run", "fedavg", "--channel", "mine:Shout"], "channel: 'mine:Shout' is not accepted"),
-        (["run", "fedavg", "--attack", "mine:Quiet", "--malicious", "1"], "attack: 'mine:Quiet'"),
+        (
+            ["run", "fedavg", "--rule", "mine:Shout"],
+            "rule must be a subclass of Rule or Wrapper, got 'mine:Shout'",
+        ),
+        (
+            ["run", "fedavg", "--channel", "mine:Shout"],
+            "channel must be a subclass of Stage, got 'mine:Shout'",
+        ),
+        (
+            ["run", "fedavg", "--attack", "mine:Quiet", "--malicious", "1"],
+            "attack must be a subclass of Attack, got 'mine:Quiet'",
+        ),
         (["run", "fedavg", "--data", "mine:Halfway"], "data set: 'mine:Halfway' must be"),
     ],
 )

@@ -2,22 +2,22 @@
 
 >>> parse_attack("same-value(std=50)"), parse_attack("none")
 (SameValue(std=50.0), None)
+>>> parse_attack("label-flip + scaling(factor=5)").poisons
+'flip'
 >>> sorted(ATTACKS)[:4]
 ['alie', 'data-poison', 'gaussian', 'ipm']
 """
 
 from __future__ import annotations
 
-from ..core import text
-from ..core.knobs import SettingError
-from ..core.registry import Table, subclass_of
+from ..core.registry import PartTable
 from .attack import Attack, AttackSequence, Collusion
 from .collusion import Alie, Ipm, Mimic, MinMax, MinSum
 from .malicious import Observer, chosen, how_many, tamper
 from .poisoning import DataPoison, LabelFlip, poison
 from .single_client import Gaussian, SameValue, Scaling, SignFlip, Zero
 
-ATTACKS: Table[type[Attack]] = Table(
+ATTACKS: PartTable[Attack, Attack | None] = PartTable(
     "attack",
     "idiolect.attacks",
     {
@@ -34,8 +34,15 @@ ATTACKS: Table[type[Attack]] = Table(
         "min-sum": MinSum,
         "mimic": Mimic,
     },
-    subclass_of(Attack),
+    Attack,
+    join=lambda parts: parts[0] if len(parts) == 1 else AttackSequence(tuple(parts)),
+    split=lambda attack: attack.parts if isinstance(attack, AttackSequence) else (attack,),
+    empty=lambda: None,
 )
+
+# parts joined by + act in order on the same malicious clients; None for "" or "none"
+parse_attack = ATTACKS.parse
+attack_text = ATTACKS.text
 
 __all__ = [
     "ATTACKS",
@@ -50,29 +57,3 @@ __all__ = [
     "poison",
     "tamper",
 ]
-
-
-def parse_attack(spec: str | Attack | None) -> Attack | None:
-    """The attack in a line of text, None for "" or "none".
-
-    Parts joined by + act in order on the same malicious clients.
-
-    >>> parse_attack("label-flip + scaling(factor=5)").poisons
-    'flip'
-    """
-    if spec is None or isinstance(spec, Attack):
-        return spec
-    if not isinstance(spec, str):
-        raise SettingError(f"attack: {spec!r} is not accepted; text or an Attack")
-    if spec.strip() in ("", "none"):
-        return None
-    parts = text.build_parts(spec, ATTACKS, "attack")
-    return parts[0] if len(parts) == 1 else AttackSequence(tuple(parts))
-
-
-def attack_text(attack: Attack | None) -> str:
-    """The text that `parse_attack` makes this attack of."""
-    if attack is None:
-        return "none"
-    parts = attack.parts if isinstance(attack, AttackSequence) else (attack,)
-    return " + ".join(ATTACKS.text(part) for part in parts)

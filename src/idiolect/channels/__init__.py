@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-from ..core import text
-from ..core.knobs import SettingError
-from ..core.registry import Table, subclass_of
+from ..core.registry import PartTable
 from .channel import Channel
 from .clip import Clip
 from .dgc import DGC
@@ -23,7 +21,7 @@ from .sketch import Sketch
 from .stage import Form, Stage
 from .topk import TopK
 
-CHANNELS: Table[type[Stage]] = Table(
+CHANNELS: PartTable[Stage, Channel] = PartTable(
     "channel",
     "idiolect.channels",
     {
@@ -39,29 +37,15 @@ CHANNELS: Table[type[Stage]] = Table(
         "sketch": Sketch,
         "topk": TopK,
     },
-    subclass_of(Stage),
+    Stage,
+    whole=Channel,
+    join=lambda stages: Channel(tuple(stages)),
+    split=lambda channel: channel.stages,
+    empty=Channel,
 )
 
+# a channel from its text, a stage or a channel; "none" or "" sends numbers as they are
+parse_channel = CHANNELS.parse
+channel_text = CHANNELS.text
+
 __all__ = ["CHANNELS", "Channel", "Form", "Stage", "channel_text", "parse_channel"]
-
-
-def parse_channel(spec: str | Stage | Channel) -> Channel:
-    """A channel from its text, a stage or a channel; "none" or "" sends numbers as they are."""
-    if isinstance(spec, Channel):
-        return spec
-    if isinstance(spec, Stage):
-        return Channel((spec,))
-    if not isinstance(spec, str):
-        raise SettingError(f"channel: {spec!r} is not accepted; text, a Stage or a Channel")
-    if spec.strip() in ("", "none"):
-        return Channel()
-    return Channel(tuple(text.build_parts(spec, CHANNELS, "channel")))
-
-
-def channel_text(channel: Channel) -> str:
-    """The text that `parse_channel` makes this channel of.
-
-    >>> channel_text(parse_channel("feedback+topk( share = 0.5 )"))
-    'feedback + topk(share=0.5)'
-    """
-    return " + ".join(CHANNELS.text(stage) for stage in channel.stages) or "none"

@@ -3,24 +3,30 @@
 A name is one of the built-in ones, one that an installed package offers (an entry point of the
 table's group, such as `idiolect.methods`), or `module:Name`, which is imported. Everything that
 takes a name takes all three.
+
+Small parts are chosen by name and options in one line, "topk(share=0.01) + qsgd(levels=16)", on the
+command line, in a plan or in Python: see `PartTable`. Nothing is evaluated; only literals are read.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import keyword
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from .knobs import SettingError, nearest
+from .knobs import SettingError, build, nearest
 
 T = TypeVar("T")
+Part = TypeVar("Part")
+Whole = TypeVar("Whole")
 
 
 class Table(Mapping[str, T], Generic[T]):
@@ -56,16 +62,8 @@ class Table(Mapping[str, T], Generic[T]):
         if name in self.built_in:
             return self.built_in[name]
         if name not in self._found or _ALLOWED.get() is not None:
-            self._found[name] = self._accepted(name, self._load(name))
+            self._found[name] = self._accept(name, self._load(name))
         return self._found[name]
-
-    def _accepted(self, name: str, thing: Any) -> T:
-        try:
-            return self._accept(name, thing)
-        except SettingError as error:
-            if str(error).startswith(f"{self.kind}: "):
-                raise
-            raise SettingError(f"{self.kind}: {error}") from None
 
     def known(self) -> dict[str, T]:
         """The built-in entries, and those that have been asked for by name."""
@@ -77,24 +75,6 @@ class Table(Mapping[str, T], Generic[T]):
             if entry is thing:
                 return name
         return f"{thing.__module__}:{thing.__qualname__}"
-
-    def text(self, part: Any) -> str:
-        """A part as it would be written: its name and the options that differ from their defaults.
-
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Pear:
-        ...     size: int = 2
-        >>> Table("fruit", "idiolect.example", {"pear": Pear}).text(Pear(size=3))
-        'pear(size=3)'
-        """
-        changed = [
-            f"{f.name}={_literal(getattr(part, f.name))}"
-            for f in dataclasses.fields(part)
-            if f.init and getattr(part, f.name) != f.default
-        ]
-        options = f"({', '.join(changed)})" if changed else ""
-        return self.name_of(type(part)) + options
 
     def _load(self, name: str) -> Any:
         allowed = _ALLOWED.get()
@@ -131,16 +111,130 @@ class Table(Mapping[str, T], Generic[T]):
         return f"Table({self.kind}: {names if len(names) < 400 else names[:397] + '...'})"
 
 
-def subclass_of(*bases: type) -> Callable[[str, Any], Any]:
-    """What a table of classes accepts: subclasses of one of `bases`."""
-    wanted = " or ".join(base.__name__ for base in bases)
+class PartTable(Table[type[Part]], Generic[Part, Whole]):
+    """Dataclasses by name, chosen with their options by a line of text; their fields are options.
 
-    def accept(name: str, thing: Any) -> Any:
-        if isinstance(thing, type) and issubclass(thing, bases):
+    `join` makes the whole of the parts in a line, which are joined by +; a table without it takes
+    one part. `split` gives the parts back. `empty` is what "" and "none" stand for, if anything.
+
+    >>> from dataclasses import dataclass
+    >>> from .knobs import Knobs, knob
+    >>> @dataclass(frozen=True)
+    ... class Pear(Knobs):
+    ...     size: int = knob(2, "its size")
+    >>> fruit = PartTable("fruit", "idiolect.example", {"pear": Pear}, Pear)
+    >>> fruit.parse("pear( size = 3 )"), fruit.text(Pear(size=4))
+    (Pear(size=3), 'pear(size=4)')
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, type[Part]],
+        *bases: type,
+        whole: type | None = None,
+        join: Callable[[list[Any]], Whole] | None = None,
+        split: Callable[[Any], Sequence[Part]] = lambda whole: (whole,),
+        empty: Callable[[], Whole] | None = None,
+    ):
+        super().__init__(kind, group, built_in, self._accept_subclass)
+        self._bases = bases
+        self._whole = whole or bases[0]
+        self._join = join or self._only
+        self._split = split
+        self._empty = empty
+
+    def parse(self, spec: Any) -> Whole:
+        """What a line of text stands for; the thing itself, or one part of it, is taken too."""
+        nothing = spec is None or (isinstance(spec, str) and spec.strip() in ("", "none"))
+        if nothing and self._empty is not None:
+            return self._empty()
+        if isinstance(spec, self._whole):
+            return cast(Whole, spec)
+        if isinstance(spec, self._bases):
+            parts: list[Any] = [spec]
+        elif isinstance(spec, str):
+            parts = [self._part(text.strip()) for text in split_outside(spec, "+")]
+        else:
+            names = " or a ".join(dict.fromkeys(t.__name__ for t in (self._whole, *self._bases)))
+            raise SettingError(f"{self.kind} must be text or a {names}, got {spec!r}")
+        try:
+            return self._join(parts)
+        except Misjoined as error:
+            raise SettingError(f"{self.kind} must be {error}, got {spec!r}") from None
+
+    def text(self, whole: Whole) -> str:
+        """The line of text that `parse` makes this of: options that differ from their defaults."""
+        if whole is None:
+            return "none"
+        return " + ".join(map(self._part_text, self._split(whole))) or "none"
+
+    def _part(self, text: str) -> Part:
+        name, options = _name_and_options(text, self.kind)
+        return build(self.find(name), options, f"{self.kind} {name}")
+
+    def _part_text(self, part: Any) -> str:
+        changed = [
+            f"{f.name}={_literal(getattr(part, f.name))}"
+            for f in dataclasses.fields(part)
+            if f.init and getattr(part, f.name) != f.default
+        ]
+        options = f"({', '.join(changed)})" if changed else ""
+        return self.name_of(type(part)) + options
+
+    def _accept_subclass(self, name: str, thing: Any) -> Any:
+        if isinstance(thing, type) and issubclass(thing, self._bases):
             return thing
-        raise SettingError(f"{name!r} is not accepted; it must be a subclass of {wanted}")
+        bases = " or ".join(base.__name__ for base in self._bases)
+        raise SettingError(f"{self.kind} must be a subclass of {bases}, got {name!r}")
 
-    return accept
+    def _only(self, parts: list[Any]) -> Any:
+        if len(parts) > 1:
+            raise Misjoined(f"one of {', '.join(self)}")
+        return parts[0]
+
+
+class Misjoined(ValueError):
+    """Parts that cannot be joined: what they must be."""
+
+
+def split_outside(text: str, separator: str) -> list[str]:
+    """Split at the separators that stand outside parentheses and brackets.
+
+    >>> split_outside("a=(1, 2), b=3", ",")
+    ['a=(1, 2)', ' b=3']
+    """
+    pieces = [""]
+    depth = 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if c == separator and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += c
+    return pieces
+
+
+def _name_and_options(part: str, field: str) -> tuple[str, dict[str, Any]]:
+    name, _, rest = part.partition("(")
+    try:
+        if "(" in part and not rest.endswith(")"):
+            raise ValueError
+        call = ast.parse(f"f({rest[:-1] if rest else ''})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+            raise ValueError
+        options = {str(k.arg): _value(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError):
+        raise SettingError(
+            f"{field} must be NAME or NAME(option=value, ...), several joined by +, got {part!r}"
+        ) from None
+    return name.strip(), options
+
+
+def _value(node: ast.expr) -> Any:
+    """A literal; a bare word is text."""
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _literal(value: Any) -> str:

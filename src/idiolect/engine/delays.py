@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import streams, text
+from ..core import streams
 from ..core.knobs import Knobs, SettingError, knob
-from ..core.registry import Table, subclass_of
+from ..core.registry import PartTable
 from ..core.streams import Keys
 
 MOST = 10_000_000  # delays of a trace
@@ -166,7 +166,7 @@ def _lognormal(z: np.ndarray, sigma: float) -> np.ndarray:
     return np.exp(sigma * z - sigma**2 / 2)
 
 
-DELAYS: Table[type[Delays]] = Table(
+DELAYS: PartTable[Delays, Delays | None] = PartTable(
     "delays",
     "idiolect.delays",
     {
@@ -176,28 +176,8 @@ DELAYS: Table[type[Delays]] = Table(
         "lognormal": LogNormal,
         "trace": Trace,
     },
-    subclass_of(Delays),
+    Delays,
+    empty=lambda: None,
 )
-
-
-def parse_delays(spec: str | Delays | None) -> Delays | None:
-    """The delays in a line such as "exponential(mean=1, slow=0.1)"; None for "" or "none"."""
-    if spec is None or isinstance(spec, Delays):
-        return spec
-    if not isinstance(spec, str):
-        raise SettingError(f"delays: {spec!r} is not accepted; text or Delays")
-    if spec.strip() in ("", "none"):
-        return None
-    parts = text.build_parts(spec, DELAYS, "delays")
-    if len(parts) > 1:
-        raise SettingError(f"delays: {spec!r} is not accepted; one of {', '.join(DELAYS)}")
-    return parts[0]
-
-
-def delays_text(delays: Delays | None) -> str:
-    """The text that `parse_delays` makes these delays of.
-
-    >>> delays_text(parse_delays("pareto( shape=2 )"))
-    'pareto(shape=2.0)'
-    """
-    return "none" if delays is None else DELAYS.text(delays)
+parse_delays = DELAYS.parse
+delays_text = DELAYS.text

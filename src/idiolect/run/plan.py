@@ -17,7 +17,7 @@ from torch import nn
 from .. import data, models
 from ..core.documents import expect_fields
 from ..core.knobs import SettingError, build, nearest, with_role
-from ..core.text import split_outside
+from ..core.registry import split_outside
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, PRESET, make_method, name_of

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core import text
-from ..core.knobs import Knobs, SettingError, knob
-from ..core.registry import Table, subclass_of
+from ..core.knobs import Knobs, knob
+from ..core.registry import PartTable
 
 
 @dataclass(frozen=True)
@@ -53,26 +52,11 @@ class Hinge(Staleness):
         return 1.0 if tau <= self.b else 1 / (self.a * (tau - self.b) + 1)
 
 
-STALENESS: Table[type[Staleness]] = Table(
+STALENESS: PartTable[Staleness, Staleness] = PartTable(
     "staleness",
     "idiolect.staleness",
     {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge},
-    subclass_of(Staleness),
+    Staleness,
 )
-
-
-def parse_staleness(spec: str | Staleness) -> Staleness:
-    """The weight in a line such as "constant", "polynomial(a=0.5)" or "hinge(a=10, b=4)"."""
-    if isinstance(spec, Staleness):
-        return spec
-    if not isinstance(spec, str):
-        raise SettingError(f"staleness: {spec!r} is not accepted; text or a Staleness")
-    parts = text.build_parts(spec, STALENESS, "staleness")
-    if len(parts) > 1:
-        raise SettingError(f"staleness: {spec!r} is not accepted; one of {', '.join(STALENESS)}")
-    return parts[0]
-
-
-def staleness_text(staleness: Staleness) -> str:
-    """The text that `parse_staleness` makes this weight of."""
-    return STALENESS.text(staleness)
+parse_staleness = STALENESS.parse
+staleness_text = STALENESS.text

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError, kinds_of, nearest
-from ..core.text import split_outside
+from ..core.registry import split_outside
 from ..method import Method
 from ..methods import PRESET, has_preset
 from ..run.settings import Settings

@@ -73,15 +73,15 @@ def test_mda_refuses_more_subsets_than_it_can_try_and_says_what_else_to_do():
         ("centred-clipping(tau=-1)", "tau must be a number >= 0, got -1.0"),
         ("centred-clipping(start=zero)", "start must be one of 'last', 'median', got 'zero'"),
         ("bucketing(size=0) + mean", "size must be a whole number >= 1, got 0"),
-        ("bucketing", "rule: 'bucketing' is not accepted; bucketing must be followed by a rule"),
+        ("bucketing", "rule must be wrappers and then a rule (mean, median"),
         (
             "krum + median",
-            "krum ends a rule, only bucketing, nnm, norm-bound may stand before another",
+            "rule must be one rule, with no others than bucketing, nnm, norm-bound before it",
         ),
-        ("median + bucketing", "median ends a rule"),
-        ("krum(f=2", "write NAME or NAME"),
+        ("median + bucketing", "rule must be wrappers and then a rule"),
+        ("krum(f=2", "rule must be NAME or NAME(option=value, ...)"),
         ("", "rule: '' is unknown"),
-        ("math:pi", "rule: 'math:pi' is not accepted; it must be a subclass of Rule or Wrapper"),
+        ("math:pi", "rule must be a subclass of Rule or Wrapper, got 'math:pi'"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_what_would_be(text, message, form):

@@ -74,7 +74,7 @@ def _accept(name: str, thing: Any) -> Metric:
     if isinstance(thing, Metric):
         return thing
     if not usable(thing):
-        raise SettingError(f"{name!r} is not accepted; a function of (outputs, targets)")
+        raise SettingError(f"metrics must be functions of (outputs, targets), got {name!r}")
     return Own(thing)
 
 

@@ -15,9 +15,9 @@ f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
 
 from __future__ import annotations
 
-from ...core import text
-from ...core.knobs import SettingError
-from ...core.registry import Table, subclass_of
+from typing import Any
+
+from ...core.registry import Misjoined, PartTable
 from .centres import CentredClipping, GeometricMedian
 from .coordinates import Meamed, Mean, Median, TrimmedMean
 from .distances import MDA, Bulyan, Krum, MultiKrum
@@ -53,32 +53,12 @@ _BUILT_IN: tuple[type[RulePart], ...] = (
 )
 
 
-RULES: Table[type[RulePart]] = Table(
-    "rule",
-    "idiolect.rules",
-    {part.title: part for part in _BUILT_IN},
-    subclass_of(Rule, Wrapper),
-)
-
-
-def parse_rule(spec: str | Rule) -> Rule:
-    """The rule of a line such as "median", "krum(f=2)" or "nnm + trimmed-mean"."""
-    if isinstance(spec, Rule):
-        return spec
-    if not isinstance(spec, str):
-        raise SettingError(f"rule: {spec!r} is not accepted; text or a Rule")
-    *wrappers, rule = text.build_parts(spec, RULES, "rule")
-    for wrapper in wrappers:
-        if not isinstance(wrapper, Wrapper):
-            raise SettingError(
-                f"rule: {spec!r} is not accepted; {RULES.name_of(type(wrapper))} ends a rule, "
-                f"only {_names(Wrapper)} may stand before another"
-            )
+def _joined(parts: list[Any]) -> Rule:
+    *wrappers, rule = parts
     if not isinstance(rule, Rule):
-        raise SettingError(
-            f"rule: {spec!r} is not accepted; {RULES.name_of(type(rule))} must be followed by "
-            f"a rule: {_names(Rule)}"
-        )
+        raise Misjoined(f"wrappers and then a rule ({_names(Rule)})")
+    if not all(isinstance(part, Wrapper) for part in wrappers):
+        raise Misjoined(f"one rule, with no others than {_names(Wrapper)} before it")
     return WrappedRule(tuple(wrappers), rule) if wrappers else rule
 
 
@@ -86,11 +66,14 @@ def _names(kind: type[RulePart]) -> str:
     return ", ".join(name for name, part in RULES.built_in.items() if issubclass(part, kind))
 
 
-def rule_text(rule: Rule) -> str:
-    """The text that `parse_rule` makes this rule of.
-
-    >>> rule_text(parse_rule("bucketing(size=3)+median"))
-    'bucketing(size=3) + median'
-    """
-    parts = (*rule.wrappers, rule.rule) if isinstance(rule, WrappedRule) else (rule,)
-    return " + ".join(RULES.text(part) for part in parts)
+RULES: PartTable[RulePart, Rule] = PartTable(
+    "rule",
+    "idiolect.rules",
+    {part.title: part for part in _BUILT_IN},
+    Rule,
+    Wrapper,
+    join=_joined,
+    split=lambda rule: (*rule.wrappers, rule.rule) if isinstance(rule, WrappedRule) else (rule,),
+)
+parse_rule = RULES.parse
+rule_text = RULES.text
