@@ -81,7 +81,7 @@ def test_data_sets_become_clients():
             {"targets": np.where(Y == 1, np.nan, 0.5)},
             "targets must be finite, got NaN or infinity in row 1",
         ),
-        ({"inputs": [["cat"]] * 12}, "give numbers"),
+        ({"inputs": [["cat"]] * 12}, "must be numbers, got text"),
         ({"split": ["train"] * 11 + ["dev"]}, "split: 'dev' is unknown"),
         ({"split": ["train"]}, "split: 1 entries for 12 samples"),
         ({"test": 1.0}, "test must be a share in .*, got 1.0"),
@@ -157,7 +157,7 @@ def test_bad_tables_are_refused_with_the_reason(frame, options, message):
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("visits.xlsx", "a .csv or .parquet file"), ("nowhere.csv", "there is no file")],
+    [("visits.xlsx", "must be a .csv, .tsv or .parquet file"), ("nowhere.csv", "there is no file")],
 )
 def test_bad_paths_are_refused(path, message):
     with pytest.raises(SettingError, match=message):

@@ -243,12 +243,15 @@ UNKNOWN_FILTER = part(b"IDAT", zlib.compress(b"\x05" + bytes(13)))
         (SIGNATURE + header() + part(b"IDAT", b"no zlib") + END, "damaged PNG file"),
         (SIGNATURE + header() + UNKNOWN_FILTER + END, "damaged PNG file"),
         (SIGNATURE + header() + BOMB_IN_A_TEXT + PIXELS + END, "damaged PNG file"),
-        (SIGNATURE + header() + END, "only 8-bit grey or RGB"),
-        (SIGNATURE + header(depth=16) + WIDE_PIXELS + END, "only 8-bit grey or RGB"),
-        (SIGNATURE + header(depth=16, colour=0) + WIDE_PIXELS + END, "only 8-bit grey or RGB"),
-        (SIGNATURE + header(depth=4, colour=0) + PIXELS + END, "only 8-bit grey or RGB"),
-        (SIGNATURE + header(colour=3) + PIXELS + END, "only 8-bit grey or RGB"),
-        (SIGNATURE + header(colour=6) + PIXELS + END, "only 8-bit grey or RGB"),
+        (SIGNATURE + header() + END, "must be an 8-bit grey or RGB"),
+        (SIGNATURE + header(depth=16) + WIDE_PIXELS + END, "must be an 8-bit grey or RGB"),
+        (
+            SIGNATURE + header(depth=16, colour=0) + WIDE_PIXELS + END,
+            "must be an 8-bit grey or RGB",
+        ),
+        (SIGNATURE + header(depth=4, colour=0) + PIXELS + END, "must be an 8-bit grey or RGB"),
+        (SIGNATURE + header(colour=3) + PIXELS + END, "must be an 8-bit grey or RGB"),
+        (SIGNATURE + header(colour=6) + PIXELS + END, "must be an 8-bit grey or RGB"),
         (SIGNATURE + header(width=30_000, height=5_000) + PIXELS + END, "at most"),
         (SIGNATURE + header(width=2**31, height=2**31) + PIXELS + END, "too many pixels"),
     ],
@@ -265,5 +268,5 @@ def test_the_size_of_a_picture_is_checked_before_it_is_decoded(tmp_path, monkeyp
     assert cifar.read_png(tmp_path / "x.png").shape == (4, 5, 3)
     monkeypatch.setattr(cifar, "SHEET_LIMIT", 4 * 5 * 3 - 1)
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
-    with pytest.raises(SettingError, match="5 x 4 pixels are not accepted; at most 59 bytes"):
+    with pytest.raises(SettingError, match="at most 59 bytes of pixels, got 5 x 4"):
         cifar.read_png(tmp_path / "x.png")

@@ -6,7 +6,7 @@ import torch
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect.data.sets.regression import Linear, Logistic
+from idiolect.data.sets.regression import LinearRegression, LogisticRegression
 from idiolect.data.sets.synthetic import Synthetic
 
 
@@ -73,7 +73,7 @@ def test_power_sizes_differ_and_keep_the_minimum():
 
 
 def test_linear_features_are_exactly_orthogonal():
-    f, _ = Linear(clients=3, samples=40, features=8, b=1.7).draw()
+    f, _ = LinearRegression(clients=3, samples=40, features=8, b=1.7).draw()
     assert f.inputs.dtype == f.targets.dtype == torch.float64 and f.classes == 0
     for k in range(3):
         x, _ = f.part(k, "train")
@@ -83,7 +83,7 @@ def test_linear_features_are_exactly_orthogonal():
 
 
 def test_linear_parameters_and_noise_have_the_variances_asked_for():
-    f, w = Linear(
+    f, w = LinearRegression(
         clients=200, samples=30, features=20, mean=2.0, heterogeneity=0.25, noise=0.5
     ).draw()
     assert float(w.mean()) == pytest.approx(2.0, abs=0.05) and float(w.var()) == pytest.approx(
@@ -94,7 +94,7 @@ def test_linear_parameters_and_noise_have_the_variances_asked_for():
 
 
 def test_linear_without_noise_is_solved_by_the_true_parameters():
-    f, w = Linear(clients=2, samples=10, features=4, noise=0).draw()
+    f, w = LinearRegression(clients=2, samples=10, features=4, noise=0).draw()
     x, y = f.part(1, "test")
     assert torch.allclose(x @ w[1], y, atol=1e-12)
 
@@ -105,7 +105,7 @@ def test_fewer_samples_than_features_cannot_be_orthogonal():
 
 
 def test_logistic_heterogeneity_is_at_most_the_radius_around_the_exact_average():
-    f, w = Logistic(clients=30, radius=0.7, norm=1.5).draw()
+    f, w = LogisticRegression(clients=30, radius=0.7, norm=1.5).draw()
     away = (w - w.mean(0)).norm(dim=1)
     assert float(away.max()) == pytest.approx(0.7) and float(w.mean(0).norm()) == pytest.approx(1.5)
     assert (
@@ -117,12 +117,12 @@ def test_logistic_heterogeneity_is_at_most_the_radius_around_the_exact_average()
 
 def test_logistic_radius_0_or_one_client_means_one_common_model():
     for options in ({"radius": 0.0, "clients": 4}, {"clients": 1}):
-        _, w = Logistic(**options).draw()
+        _, w = LogisticRegression(**options).draw()
         assert torch.equal(w, w[:1].expand_as(w)) and float(w[0].norm()) == pytest.approx(2.0)
 
 
 def test_logistic_labels_follow_the_logistic_law():
-    f, w = Logistic(
+    f, w = LogisticRegression(
         clients=1, samples=60_000, features=3, norm=3.0, bound=2.0, valid=0, test=0
     ).draw()
     score = torch.sigmoid(f.inputs @ w[0])

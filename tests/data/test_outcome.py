@@ -97,7 +97,7 @@ def test_the_kind_that_is_given_wins_and_nothing_is_said():
         ([0.5, np.inf], "classes", "must be finite, got NaN or infinity in row 1"),
         (["a", "b"], "values", "must be numbers for a regression, got texts"),
         (np.array(["2020"], dtype="datetime64[D]"), "auto", "got datetime64.* values"),
-        ([("a", 1)], "auto", "not accepted"),
+        ([("a", 1)], "auto", "must be numbers, got text"),
         (dict, "auto", "got the class dict"),
         ([1, 2], "class", "kind must be one of 'auto', 'classes', 'values', got 'class'"),
         ([-100, 0, 1, 0, 1, 1], "auto", "-100 marks an ignored position"),

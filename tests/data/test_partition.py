@@ -114,10 +114,10 @@ def test_the_test_part_follows_the_training_part():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: partition.by_classes(LABELS, 10, 11), "classes_per_client: 11"),
-        (lambda: partition.by_classes(LABELS, 10, 0), "classes_per_client: 0"),
+        (lambda: partition.by_classes(LABELS, 10, 11), "classes_per_client must be .* got 11"),
+        (lambda: partition.by_classes(LABELS, 10, 0), "classes_per_client must be .* got 0"),
         (lambda: partition.by_classes(np.repeat([0, 1], [500, 3]), 100, 1), "take fewer clients"),
-        (lambda: partition.iid(LABELS, 0), "clients: 0"),
+        (lambda: partition.iid(LABELS, 0), "clients must be a whole number >= 1, got 0"),
         (lambda: partition.iid(LABELS[:5], 6), "too few for 6 clients"),
         (lambda: partition.iid(np.array([], dtype=int), 1), "too few"),
         (lambda: partition.quantity(LABELS, 20, -1.0), "sigma"),

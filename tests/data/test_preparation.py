@@ -13,7 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
-from idiolect.data.prepare import Column, Preparation
+from idiolect.data.prepare import Preparation, TableColumn
 from idiolect.data.prepare.fit import MEDIAN_STEPS, TrainingRows
 
 ROWS = 24
@@ -125,8 +125,8 @@ def test_medians_of_clients_are_those_of_pandas():
 
 GOOD = Preparation(
     (
-        Column("age", "number", fill=(50.0, 60.0), centre=(50.0, 60.0), spread=(1.0, 2.0)),
-        Column("ward", "category", categories=("a", "b"), flag=True),
+        TableColumn("age", "number", fill=(50.0, 60.0), centre=(50.0, 60.0), spread=(1.0, 2.0)),
+        TableColumn("ward", "category", categories=("a", "b"), flag=True),
     ),
     "client",
     "mean+flag",

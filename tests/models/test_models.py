@@ -201,7 +201,7 @@ def test_unknown_model_suggests_the_nearest():
 def test_a_shape_the_network_cannot_take_is_refused(name, inputs, side):
     with pytest.raises(
         SettingError,
-        match=rf"^inputs: .* not accepted; {name} takes images .* of {side}x{side} pixels or more",
+        match=rf"^inputs must be images .* of {side}x{side} pixels or more for {name}",
     ):
         make(name, inputs, 10)
 
@@ -211,7 +211,7 @@ def test_a_shape_the_network_cannot_take_is_refused(name, inputs, side):
     [((), 10, "inputs"), ((0,), 10, "inputs"), ((60,), 0, "outputs")],
 )
 def test_empty_shapes_are_refused(inputs, outputs, field):
-    with pytest.raises(SettingError, match=f"^{field}: "):
+    with pytest.raises(SettingError, match=f"^{field}.* must be "):
         make("linear", inputs, outputs)
 
 

@@ -207,7 +207,10 @@ def test_a_model_drawn_anew_has_new_adapters_of_the_papers_scale():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"adapter": "bottleneck"}, "adapter_rank: 0 is not accepted with adapter 'bottleneck'"),
+        (
+            {"adapter": "bottleneck"},
+            "with adapter 'bottleneck', got 0",
+        ),
         ({"adapter": "conv", "adapter_rank": 2}, "a 1x1 convolution has no inner width"),
         ({"adapter": "bottleneck", "adapter_rank": 2}, "as a transformer has; kind 'low-rank'"),
         ({"adapter": "conv"}, "as a ResNet has; kind 'low-rank'"),

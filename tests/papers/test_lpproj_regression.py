@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from helpers import state_of
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
 from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32
 from idiolect_papers.lp_proj.figure1 import settings
 
-SETTING = Linear(clients=10, samples=16, features=8, b=1.5, noise=0.5)
+SETTING = LinearRegression(clients=10, samples=16, features=8, b=1.5, noise=0.5)
 SMALL = figure1.Figure1Size(
     setting=SETTING, dim=3, malicious=2, tau=20.0, multiples=(1, 64), seeds=3, plays=3
 )

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import idiolect as il
-from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.regression import LogisticRegression
 from idiolect.study.advise import text as words
 from idiolect.study.advise.client_tests import GAINS, INCONCLUSIVE, LOSES, client_gains
 from idiolect.study.advise.decide import Compared, alternative, decide
@@ -167,7 +167,7 @@ def test_r2_and_the_threshold_are_those_of_a_plain_numpy_version():
     federation = il.data.load("logistic", clients=5, samples=20, features=3, valid=0.0)
     halves = halves_of(federation)
     x = torch.from_numpy(RNG.normal(0, 1, (10, 3)))
-    task = logistic.task(Logistic(features=3)).under(dtype=torch.float64)
+    task = logistic.task(LogisticRegression(features=3)).under(dtype=torch.float64)
     found = heterogeneity([(x, halves.to("cpu", torch.float64))], task, seed=0)
     a, b = x[0::2].numpy(), x[1::2].numpy()
     n = federation.sizes("train").numpy()
@@ -193,12 +193,12 @@ def test_r2_and_the_threshold_are_those_of_a_plain_numpy_version():
 
 @pytest.mark.parametrize(("times", "side"), [(0.0, "below"), (1.0, "near"), (9.0, "above")])
 def test_the_ratio_is_one_where_fedavg_and_local_cross(times, side):
-    s = Logistic(
+    s = LogisticRegression(
         clients=40, samples=300, features=4, bound=2.0, design="signs", norm=0.5, radius=0.1,
         places="sphere", valid=0.0, test=0.0,
     )  # fmt: skip
     radius = times**0.5 * logistic.crossing(s, s.draw()[1], s.samples)
-    federation = Logistic(**{**s.as_dict(), "radius": radius}).load()
+    federation = LogisticRegression(**{**s.as_dict(), "radius": radius}).load()
     halves = halves_of(federation)
     task = logistic.task(s).under(dtype=torch.float64)
     x = logistic.local(halves)  # the exact optima of the halves
@@ -211,7 +211,7 @@ def test_the_ratio_is_one_where_fedavg_and_local_cross(times, side):
 
 def test_r2_needs_two_clients_with_four_samples():
     federation = il.data.load("logistic", clients=3, samples=3, features=3, valid=0.0, test=0.0)
-    task = logistic.task(Logistic(features=3))
+    task = logistic.task(LogisticRegression(features=3))
     assert heterogeneity([(torch.zeros(6, 3), halves_of(federation))], task, 0) is None
 
 

@@ -108,9 +108,9 @@ def test_targets_may_be_a_dict_of_arrays():
     ("inputs", "message"),
     [
         ({"a": X, "b": X[:5]}, r"inputs\['b'\]: 5 samples, but 12 client ids"),
-        ({0: X}, "the key 0 is not accepted; keys are text"),
+        ({0: X}, "must have keys of text, got 0"),
         ({}, "an empty dict"),
-        ({"a": [["x"]] * N}, r"inputs\['a'\]: text is not accepted; give numbers"),
+        ({"a": [["x"]] * N}, r"inputs\['a'\] must be numbers, got text"),
     ],
 )
 def test_bad_trees_are_refused_by_the_name_of_the_part(inputs, message):
@@ -157,7 +157,7 @@ def test_a_dict_of_sequences_gets_a_mask_unless_it_has_one():
     [
         ([np.ones((2, k % 3 + 1)) for k in range(N)], {}, r"sample 1 has shape \(2, 2\), sample 0"),
         ([[]] + [[1]] * (N - 1), {}, "sample 0 is empty"),
-        (SEQUENCES, {"ragged": "pad"}, "ragged: 'pad' is not accepted; one of 'mask', 'lengths'"),
+        (SEQUENCES, {"ragged": "pad"}, "ragged must be one of 'mask', 'lengths', got 'pad'"),
     ],
 )
 def test_bad_sequences_are_refused(inputs, options, message):
@@ -211,9 +211,12 @@ def test_pictures_with_three_lines_are_not_turned_round():
         ),
         ({"inputs": torch.nn.Linear(1, 1)}, "inputs must be an array, samples first, got a Linear"),
         ({"inputs": None}, "inputs must be an array, samples first, got a NoneType"),
-        ({"inputs": 3.0}, "inputs: one number is not accepted"),
-        ({"inputs": X.astype(complex)}, "complex128 values are not accepted; give numbers"),
-        ({"inputs": torch.zeros(N, 2, dtype=torch.cfloat)}, "complex64 values are not accepted"),
+        ({"inputs": 3.0}, "inputs must be an array, samples first, got one number"),
+        ({"inputs": X.astype(complex)}, "must be numbers, got complex128 values"),
+        (
+            {"inputs": torch.zeros(N, 2, dtype=torch.cfloat)},
+            "got torch.complex64 values",
+        ),
         ({"inputs": X[:3]}, "inputs, targets and clients differ in length: 3, 12, 12"),
         (
             {"inputs": pd.DataFrame({"age": Y, "sex": ["f"] * N})},
@@ -224,7 +227,7 @@ def test_pictures_with_three_lines_are_not_turned_round():
         ({"inputs": pa.table({"a": [1, None] * 6})}, "sample 1 holds NaN"),
         ({"channels": "middle"}, "channels must be one of 'auto', 'first', 'last', got 'middle'"),
         ({"channels": "last"}, "channels: 'last' needs pictures .* have 2 dimensions"),
-        ({"split": [["train"]] * N}, r"split: shape \(12, 1\) is not accepted"),
+        ({"split": [["train"]] * N}, r"split must be one entry per sample, got shape \(12, 1\)"),
         ({"split": ["train", None, "test"] * 4}, "split: 'None' is unknown"),
     ],
 )

@@ -206,19 +206,19 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("datasets", "message"),
     [
-        ([Stream()], "can only be iterated is not accepted; give list"),
-        ([DataLoader(tensors())], "a DataLoader is not accepted; give its data set, .dataset"),
+        ([Stream()], "got one that can only be iterated; give list"),
+        ([DataLoader(tensors())], "got a DataLoader; give its .dataset"),
         ([Items], "client '00000' must be a data set, got the class Items"),
         (Items, "datasets must be a dict or a list with one data set per client, got the"),
         (tensors(), "datasets must be a dict or a list with one data set per client, got one"),
         ("data", "datasets must be a dict or a list with one data set per client, got a str"),
         ({"a": X}, r"client 'a' must be a data set of samples \(input, target\), or a pair of"),
-        ({"a": (scipy.sparse.csr_matrix(X), Y)}, "client 'a': inputs: a sparse matrix per client"),
+        ({"a": (scipy.sparse.csr_matrix(X), Y)}, "client 'a': inputs must be dense, got a sparse"),
         (
             {"a": [torch.ones(2)]},
             r"client 'a', sample 0 must be a pair \(input, target\) or a dict, got one",
         ),
-        ({"a": [("hello", 1)]}, "inputs: text is not accepted"),
+        ({"a": [("hello", 1)]}, "inputs must be numbers, got text"),
         (
             {"a": [(torch.ones(2), None)]},
             "client 'a': targets, sample 0: every sample needs a value, got None",

@@ -93,8 +93,8 @@ def test_names_of_classes_may_be_given():
             {"kind": "classes"},
             "targets must be whole numbers of an integer type for kind 'classes'",
         ),
-        ([["a", "b"]] * N, {}, "text is not accepted"),
-        ({"a": ["x"] * N}, {}, r"targets\['a'\]: text is not accepted"),
+        ([["a", "b"]] * N, {}, "must be numbers, got text"),
+        ({"a": ["x"] * N}, {}, r"targets\['a'\] must be numbers, got text"),
         (
             torch.nn.CrossEntropyLoss,
             {},

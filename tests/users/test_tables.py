@@ -182,7 +182,7 @@ def test_odd_frames_get_a_clear_error():
     assert "'site' is the index of the frame" in refused(VISITS.set_index("site"))
     assert "'age' holds infinity in row 2" in refused(VISITS.assign(age=[1, 2, np.inf] * 100))
     assert "sample 0 has no client id" in refused(VISITS.assign(site=[None, "a", "b"] * 100))
-    assert "a list is not accepted; a pandas or polars" in refused([1, 2])
+    assert "must be a pandas or polars DataFrame, or a pyarrow Table, got a list" in refused([1, 2])
     assert "give frame.collect()" in refused(pl.from_pandas(VISITS).lazy())
     assert "several kinds (int, str)" in refused(VISITS.assign(age=[1, "x"] * 150))
     assert "column 'age' holds" in refused(VISITS.assign(age=[[1]] * N))
@@ -496,7 +496,7 @@ def test_new_clients_are_read_as_the_old_ones_were():
     assert "with these class_names, got 'values'" in refused(fresh, kind="values", **known)
     dose = fresh.assign(ill=AGE)
     assert read(dose, split="part", preparation=old.preparation).classes == 0
-    assert "missing: not accepted with a preparation" in refused(fresh, missing="mean", **known)
+    assert "missing must be left out with a preparation" in refused(fresh, missing="mean", **known)
     other = fresh.assign(ill="perhaps")
     assert "trained for the classes 'no', 'yes'" in refused(other, split="part", **known)
 

@@ -106,7 +106,7 @@ def _extract(
         target = folder / file
         leaves_folder = file in ("", ".", "..") or re.search(r"[/\\\0:]", file)
         if leaves_folder or target.exists():
-            raise FetchError(f"{name!r}: not accepted as the name of a new file")
+            raise FetchError(f"a member must have the name of a new file, got {name!r}")
         if not regular:
             raise FetchError(f"{name}: not a regular file of at most {LIMIT} bytes")
         with opened() as body:

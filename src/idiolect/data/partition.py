@@ -35,8 +35,8 @@ def by_classes(
     number, have = _number(labels, clients)
     if not 1 <= classes_per_client <= len(have):
         raise SettingError(
-            f"classes_per_client: {classes_per_client} is not accepted; "
-            f"the data hold {len(have)} classes"
+            f"classes_per_client must be from 1 to {len(have)}, the classes of the data, "
+            f"got {classes_per_client}"
         )
     rng = np.random.default_rng(seed)
     shard_count = clients * classes_per_client
@@ -73,7 +73,7 @@ def dirichlet(
     (True, 300)
     """
     if not alpha > 0:
-        raise SettingError(f"alpha: {alpha!r} is not accepted; a number > 0")
+        raise SettingError(f"alpha must be a number > 0, got {alpha!r}")
     number, have = _number(labels, clients, minimum)
     rng = np.random.default_rng(seed)
     for _ in range(TRIES):
@@ -99,7 +99,7 @@ def quantity(
     [25, 25, 25, 25]
     """
     if not sigma >= 0:
-        raise SettingError(f"sigma: {sigma!r} is not accepted; a number >= 0")
+        raise SettingError(f"sigma must be a number >= 0, got {sigma!r}")
     number, _ = _number(labels, clients, minimum)
     rng = np.random.default_rng(seed)
     least = max(minimum, 1)
@@ -176,13 +176,13 @@ def _number(labels: np.ndarray, clients: int, minimum: int = 1) -> tuple[np.ndar
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise SettingError(
-            f"labels: an array of {labels.dtype} of shape {labels.shape} is not accepted; "
-            "one whole number per sample"
+            f"labels must be one whole number per sample, got {labels.dtype} of shape "
+            f"{labels.shape}"
         )
     if len(labels) and labels.min() < 0:
         raise SettingError(f"labels: class {labels.min()} is negative; classes are numbered from 0")
     if clients < 1:
-        raise SettingError(f"clients: {clients} is not accepted; a whole number >= 1")
+        raise SettingError(f"clients must be a whole number >= 1, got {clients}")
     if clients * max(minimum, 1) > len(labels):
         raise SettingError(
             f"clients: {len(labels)} samples are too few for {clients} clients "

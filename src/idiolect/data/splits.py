@@ -51,7 +51,7 @@ def read_split(split: Sequence[str] | np.ndarray, n: int) -> np.ndarray:
     """The user's "train", "valid" and "test" as 0, 1 and 2."""
     names = np.asarray(split).astype(str)
     if names.ndim != 1:
-        raise SettingError(f"split: shape {names.shape} is not accepted; one entry per sample")
+        raise SettingError(f"split must be one entry per sample, got shape {names.shape}")
     for alias, name in ALIASES.items():
         names = np.where(names == alias, name, names)
     if len(names) != n:

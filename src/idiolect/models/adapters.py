@@ -190,8 +190,8 @@ def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-
         owner = module.get_submodule(name.rpartition(".")[0])
         if fnmatchcase(name, ADAPTER) and not isinstance(owner, Adapter):
             raise SettingError(
-                f"module: the name {name!r} is not accepted; "
-                "names with 'adapter.' are for what adapt adds"
+                "module must have no names with 'adapter.', which are for what adapt adds, got "
+                f"{name!r}"
             )
     adapted: dict[nn.Module, Adapted] = {}
     for name, layer in layers_by_name.items():

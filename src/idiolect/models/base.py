@@ -35,13 +35,12 @@ class Model(Knobs):
         super().__post_init__()
         if self.adapter == "bottleneck" and not self.adapter_rank:
             raise SettingError(
-                "adapter_rank: 0 is not accepted with adapter 'bottleneck'; "
-                "its inner width, a whole number >= 1"
+                "adapter_rank must be a whole number >= 1 with adapter 'bottleneck', got 0"
             )
         if self.adapter == "conv" and self.adapter_rank:
             raise SettingError(
-                f"adapter_rank: {self.adapter_rank} is not accepted with adapter 'conv'; "
-                "a 1x1 convolution has no inner width: leave it out"
+                "adapter_rank must be left out with adapter 'conv', as a 1x1 convolution has no "
+                f"inner width, got {self.adapter_rank}"
             )
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
@@ -71,13 +70,11 @@ def check_shapes(inputs: tuple[int, ...], outputs: int) -> tuple[int, ...]:
     inputs = tuple(inputs)
     if not inputs or not all(isinstance(n, Integral) and n > 0 for n in inputs):
         raise SettingError(
-            f"inputs: {inputs} is not accepted; "
-            "inputs is the shape of one sample, whole numbers > 0"
+            f"inputs must be the shape of one sample, whole numbers > 0, got {inputs}"
         )
     if not isinstance(outputs, Integral) or outputs < 1:
         raise SettingError(
-            f"outputs: {outputs!r} is not accepted; "
-            "outputs (classes, or 1 for regression) is a whole number >= 1"
+            f"outputs (classes, or 1 for regression) must be a whole number >= 1, got {outputs!r}"
         )
     return inputs
 
@@ -100,11 +97,11 @@ def image(name: str, inputs: tuple[int, ...], side: int) -> tuple[int, int, int]
     >>> image("lenet", (784,), 16)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: inputs: (784,) is not accepted; lenet takes images ...
+    idiolect.core.knobs.SettingError: inputs must be images (channels, height, width) ...
     """
     if len(inputs) != 3 or min(inputs[1:]) < side:
         raise SettingError(
-            f"inputs: {inputs} is not accepted; {name} takes images (channels, height, width) "
-            f"of {side}x{side} pixels or more"
+            f"inputs must be images (channels, height, width) of {side}x{side} pixels or more for "
+            f"{name}, got {inputs}"
         )
     return inputs[0], inputs[1], inputs[2]

@@ -49,15 +49,13 @@ class Embed(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.is_floating_point():
             raise SettingError(
-                f"inputs: {tokens.dtype} is not accepted; "
-                "transformer takes tokens, whole numbers (int64)"
+                f"inputs must be tokens, whole numbers (int64), for transformer, got {tokens.dtype}"
             )
         length = tokens.shape[-1]
         context = self.positions.num_embeddings
         if length > context:
             raise SettingError(
-                f"inputs: {length} tokens are not accepted; "
-                f"this transformer has positions for at most {context}"
+                f"inputs must be at most {context} tokens for this transformer, got {length}"
             )
         # Indexed and not nn.Embedding's own forward: under vmap that would read a token outside the
         # vocabulary from the next client's embedding. A negative index would count from the end, so
@@ -130,21 +128,17 @@ class Transformer(Model):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise SettingError(
-                f"heads: {self.heads} is not accepted; "
-                f"heads divide the width, which is {self.width}"
-            )
+            raise SettingError(f"heads must divide the width, {self.width}, got {self.heads}")
 
     def layers(self, inputs: tuple[int, ...], outputs: int) -> Layers:
         if len(inputs) != 1:
             raise SettingError(
-                f"inputs: {inputs} is not accepted; "
-                "transformer takes samples (T,), which are T tokens"
+                f"inputs must be samples (T,), which are T tokens, for transformer, got {inputs}"
             )
         if outputs < 2:
             raise SettingError(
-                f"outputs: {outputs} is not accepted; "
-                "for transformer it is the size of the vocabulary, 2 or more"
+                "outputs must be the size of the vocabulary, 2 or more, for transformer, got "
+                f"{outputs}"
             )
         embed = Embed(outputs, inputs[0], self.width)
         layers: Layers = [("embed", embed)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import idiolect as il
 from idiolect.data.federation import Federation
-from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.regression import LogisticRegression
 from idiolect.method import Method
 from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
 from idiolect.run.run import run
@@ -51,10 +51,12 @@ class AlternativeSize:
                         yield LogisticCell(m, n, radius, seed, self.features, self.dim, lams)
 
 
-def instance(clients: int, samples: int, radius: float, seed: int, features: int) -> Logistic:
+def instance(
+    clients: int, samples: int, radius: float, seed: int, features: int
+) -> LogisticRegression:
     """`samples` to train on, a quarter as many more to choose λ on."""
     valid = samples // 4
-    return Logistic(
+    return LogisticRegression(
         clients=clients,
         samples=samples + valid,
         features=features,
@@ -100,7 +102,7 @@ class LogisticCell(Work):
 class Trial:
     """A federation with its truth."""
 
-    s: Logistic
+    s: LogisticRegression
     federation: Federation
     truth: Tensor
     seed: int

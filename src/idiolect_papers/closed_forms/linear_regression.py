@@ -1,8 +1,8 @@
 """Federated linear regression before any data are drawn: losses, attacks and fairness.
 
 From the lp-proj paper (Han, Li, Lin and Zhang, JMLR 2024, Section 4.2 and Appendix B), for the
-setting of `Linear` data: n samples per client, sum_i xi_i xi_i^T = b n I, noise sigma, all clients
-in every round. `linear_solutions` has the models themselves, from the data.
+setting of `LinearRegression`: n samples per client, sum_i xi_i xi_i^T = b n I, noise sigma, all
+clients in every round. `linear_solutions` has the models themselves, from the data.
 docs/fidelity.md lists where the paper's formulas had to be corrected.
 
 Losses (B.2, Theorem 30). Every model leaves some coordinates alone and pulls the others the share
@@ -23,11 +23,11 @@ averages losses over the noise of training; `realised_variance` keeps that noise
 losses of any single run. Then Local is no longer perfectly fair, and lp-proj is fairer than pFedMe
 only for large enough λ: for many clients, from the λ of Proposition 16 on.
 
->>> s = Linear(clients=10, samples=50, features=20)
+>>> s = LinearRegression(clients=10, samples=50, features=20)
 >>> by_method = local_loss(s), lpproj_loss(s, 0.2, 5, 0.1), pfedme_loss(s, 0.2, 0.1)
 >>> [round(loss, 4) for loss in (*by_method, fedavg_loss(s, 0.1))]
 [0.7, 0.6932, 0.6728, 1.52]
->>> figure1 = Linear()  # n = 200, N = 100, d = 100, b = 1, sigma = 1
+>>> figure1 = LinearRegression()  # n = 200, N = 100, d = 100, b = 1, sigma = 1
 >>> spread = attacked_spread(figure1, spread=0.1, malicious=20, power=100.0**2)
 >>> f"{best_lam(figure1, spread):.3g} {lpproj_wins_from(figure1, spread):.3g}"
 '0.000246 0.000493'
@@ -45,11 +45,11 @@ import math
 import torch
 from torch import Tensor
 
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 
 
 # -- expected test losses, the best λ, and which method wins --------------------------------------
-def coordinate(s: Linear, lam: float, spread: float) -> float:
+def coordinate(s: LinearRegression, lam: float, spread: float) -> float:
     """b/2 E(x - w_k)^2 of one coordinate, mean over clients.
 
     The noise of the estimate, then the bias towards the others.
@@ -59,17 +59,17 @@ def coordinate(s: Linear, lam: float, spread: float) -> float:
     return ((own + (1 - own) / s.clients) * s.noise**2 / s.samples + s.b * a**2 * spread) / 2
 
 
-def local_loss(s: Linear) -> float:
+def local_loss(s: LinearRegression) -> float:
     """L^loc = σ²/2 + σ² d / (2n)."""
     return s.noise**2 / 2 + s.features * coordinate(s, 0, 0)
 
 
-def fedavg_loss(s: Linear, spread: float) -> float:
+def fedavg_loss(s: LinearRegression, spread: float) -> float:
     """L^Avg = σ²/2 + σ² d / (2Nn) + b d Σ / 2."""
     return s.noise**2 / 2 + s.features * coordinate(s, math.inf, spread)
 
 
-def pfedme_loss(s: Linear, lam: float, spread: float) -> float:
+def pfedme_loss(s: LinearRegression, lam: float, spread: float) -> float:
     """L^Me(λ), with the last term b λ² d Σ / (2 (b + λ)²).
 
     The paper has a further N in the denominator of that term.
@@ -80,31 +80,31 @@ def pfedme_loss(s: Linear, lam: float, spread: float) -> float:
 ditto_loss = pfedme_loss  # the same models, because all clients have the same b
 
 
-def lpproj_loss(s: Linear, lam: float, dim: int, spread: float) -> float:
+def lpproj_loss(s: LinearRegression, lam: float, dim: int, spread: float) -> float:
     """L^l2(λ) for orthonormal rows of P, corrected as `pfedme_loss`."""
     return (
         s.noise**2 / 2 + dim * coordinate(s, lam, spread) + (s.features - dim) * coordinate(s, 0, 0)
     )
 
 
-def lpproj_slope(s: Linear, lam: float, dim: int, spread: float) -> float:
+def lpproj_slope(s: LinearRegression, lam: float, dim: int, spread: float) -> float:
     """d L^l2 / d λ (Remark 31, its bracket closed after Σ₁); with dim = d, that of pFedMe."""
     return s.b**2 * dim * (lam * spread - _estimation_noise(s)) / (s.b + lam) ** 3
 
 
 # -- the best λ, and which method wins ------------------------------------------------------------
-def best_lam(s: Linear, spread: float) -> float:
+def best_lam(s: LinearRegression, spread: float) -> float:
     """λ* = (1 - 1/N) σ² / (n Σ), the same for pFedMe, Ditto and lp-proj-2 (Lemma 29).
 
     ∞ where the other clients can only help.
 
-    >>> round(best_lam(Linear(clients=10, samples=50, noise=1.0), 0.1), 9)
+    >>> round(best_lam(LinearRegression(clients=10, samples=50, noise=1.0), 0.1), 9)
     0.18
     """
     return _estimation_noise(s) / spread if spread > 0 else math.inf
 
 
-def lpproj_wins_from(s: Linear, spread: float) -> float:
+def lpproj_wins_from(s: LinearRegression, spread: float) -> float:
     """L^loc <= L^l2(λ) <= L^Me(λ) if and only if λ is at least this (Proposition 16).
 
     2 λ* / (1 - λ*/b); ∞, which means never, if λ* >= b.
@@ -113,12 +113,12 @@ def lpproj_wins_from(s: Linear, spread: float) -> float:
     return 2 * best / (1 - best / s.b) if best < s.b else math.inf
 
 
-def pfedme_beats_fedavg_from(s: Linear, spread: float) -> float:
+def pfedme_beats_fedavg_from(s: LinearRegression, spread: float) -> float:
     """L^Me(λ) <= L^Avg if and only if λ is at least this: (λ* - b) / 2, or 0."""
     return max(0.0, (best_lam(s, spread) - s.b) / 2)
 
 
-def lpproj_beats_fedavg_from(s: Linear, lam: float, dim: int) -> float:
+def lpproj_beats_fedavg_from(s: LinearRegression, lam: float, dim: int) -> float:
     """L^l2(λ) <= L^Avg if and only if the spread is at least this."""
     b = s.b
     d = s.features
@@ -127,7 +127,7 @@ def lpproj_beats_fedavg_from(s: Linear, lam: float, dim: int) -> float:
     return _estimation_noise(s) / b * numerator / denominator
 
 
-def _estimation_noise(s: Linear) -> float:
+def _estimation_noise(s: LinearRegression) -> float:
     return (1 - 1 / s.clients) * s.noise**2 / s.samples
 
 
@@ -140,13 +140,13 @@ def spread_of(w: Tensor, P: Tensor | None = None) -> float:  # w[N, d], P[m, d]
     return float(_coordinates(w, P).var(0, correction=0).mean())
 
 
-def attacked_spread(s: Linear, spread: float, malicious: int, power: float) -> float:
+def attacked_spread(s: LinearRegression, spread: float, malicious: int, power: float) -> float:
     """Σ' from Σ₁ (or Σ₂), N_a and M (τ², or M₀)."""
     return spread + malicious / s.clients**2 * (power - s.noise**2 / (s.b * s.samples))
 
 
 def same_value_spread(
-    s: Linear, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
+    s: LinearRegression, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
 ) -> float:
     """Malicious clients send c (1, ..., 1), c ~ N(0, τ²); eq. (37), M = τ²."""
     u = _coordinates(w, P)
@@ -159,7 +159,7 @@ gaussian_spread = same_value_spread  # messages N(0, τ² I): the same trace, so
 
 
 def sign_flip_spread(
-    s: Linear, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
+    s: LinearRegression, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
 ) -> float:
     """Malicious clients send -|c| ŵ_k, c ~ N(0, τ²); eqs. (40) to (43)."""
     u = _coordinates(w, P)
@@ -177,7 +177,9 @@ def _coordinates(w: Tensor, P: Tensor | None) -> Tensor:
 
 
 # -- fairness: the variance of test losses over clients -------------------------------------------
-def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float:  # w[N, d]
+def variance(
+    s: LinearRegression, lam: float, w: Tensor, P: Tensor | None = None
+) -> float:  # w[N, d]
     """V(λ) for given true parameters, eq. (45).
 
     (b²/4) (λ / (b + λ))⁴ times the variance of ||P (w̄ - w_k)||².
@@ -188,7 +190,7 @@ def variance(s: Linear, lam: float, w: Tensor, P: Tensor | None = None) -> float
 
 
 def expected_variance(
-    s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None
+    s: LinearRegression, lam: float, covariance: Tensor, P: Tensor | None = None
 ) -> float:  # covariance[d, d]
     """E V(λ) over w_k ~ N(μ, Σ_w), eqs. (46) to (48).
 
@@ -199,7 +201,9 @@ def expected_variance(
     return s.b**2 / 2 * _share(s, lam) ** 4 * (N - 1) * (N - 2) / N**2 * float((S @ S).trace())
 
 
-def realised_variance(s: Linear, lam: float, covariance: Tensor, P: Tensor | None = None) -> float:
+def realised_variance(
+    s: LinearRegression, lam: float, covariance: Tensor, P: Tensor | None = None
+) -> float:
     """The same with the noise of training in each client's loss, averaged over test noise.
 
     Not in the paper. The errors e_k = x_k - w_k are exchangeable Gaussians with variance V and
@@ -217,7 +221,7 @@ def realised_variance(s: Linear, lam: float, covariance: Tensor, P: Tensor | Non
     return s.b**2 / 2 * (1 - 1 / N) * (float((minus @ plus).trace()) + free)
 
 
-def _share(s: Linear, lam: float) -> float:
+def _share(s: LinearRegression, lam: float) -> float:
     return 1.0 if math.isinf(lam) else lam / (s.b + lam)
 
 

@@ -1,16 +1,17 @@
 """Federated logistic regression with known truth: excess risks, minimisers and λ.
 
 From the paper of Chen, Zheng, Long and Su (2021), whose Section 4.1 proves its lower bounds on this
-instance. The data are those of `idiolect.data.sets.regression.Logistic`; m clients with n samples
-each, N = m n in all. Models are rows x[m, d], the truth is w*[m, d].
+instance. The data are those of `idiolect.data.sets.regression.LogisticRegression`; m clients
+with n samples each, N = m n in all. Models are rows x[m, d], the truth is w*[m, d].
 
 - `ier`, `aer`: individual and average excess risks, eq. (2.1) and Definition 4.2;
 - `local`, `fedavg`, `fedprox`: exact minimisers of eq. (1.3), (4.5) and (4.8), by Newton's method;
 - `lam_for_aer`, `lam_for_ier`: λ of FedProx as the proofs of Theorems 4.4 and 4.5 choose it;
 - `rate`: min(d m/N, R²) + d/N of Theorem 4.1; `crossing`: where FedAvg and Local are equally good.
 
->>> s = Logistic(clients=4, samples=500, features=3, design="signs", places="sphere", valid=0,
-...              test=0)
+>>> s = LogisticRegression(
+...     clients=4, samples=500, features=3, design="signs", places="sphere", valid=0, test=0
+... )
 >>> federation, truth = s.draw()
 >>> x = local(federation)
 >>> float(aer(ier(s, truth, x))) < float(aer(ier(s, truth, fedavg(federation).expand(4, -1))))
@@ -26,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import Federation, SettingError, Task
-from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.regression import LogisticRegression
 
 MOST_POINTS = 2**16  # of {-c, c}^d that are enumerated
 MOST_STEPS = 100  # of Newton's method
 
 
-def task(s: Logistic) -> Task:
+def task(s: LogisticRegression) -> Task:
     """x^T w without intercept, from w = 0, with the loss log(1 + exp(-y x^T w))."""
 
     def model() -> nn.Module:
@@ -44,7 +45,9 @@ def task(s: Logistic) -> Task:
 
 
 # -- excess risks ---------------------------------------------------------------------------------
-def points(s: Logistic, fresh: int = 200_000, seed: int = 0) -> Tensor:  # -> float64[P, d]
+def points(
+    s: LogisticRegression, fresh: int = 200_000, seed: int = 0
+) -> Tensor:  # -> float64[P, d]
     """Feature vectors whose mean is the expectation over the law of x.
 
     All 2^d of them for features that are signs: then expectations are exact. Else `fresh` ones.
@@ -65,7 +68,9 @@ def risks(x: Tensor, truth: Tensor, at: Tensor) -> Tensor:  # x[m, d], w*[m, d] 
     return (F.softplus(score) - chance * score).mean(1)
 
 
-def ier(s: Logistic, truth: Tensor, x: Tensor, at: Tensor | None = None) -> Tensor:  # -> [m]
+def ier(
+    s: LogisticRegression, truth: Tensor, x: Tensor, at: Tensor | None = None
+) -> Tensor:  # -> [m]
     """IER_i = E[l(x_i, Z_i) - l(w*_i, Z_i)], eq. (2.1)."""
     at = points(s) if at is None else at
     return risks(x, truth, at) - risks(truth, truth, at)
@@ -99,7 +104,7 @@ class Constants:
     mean: float  # the mean one
 
 
-def constants(s: Logistic, truth: Tensor) -> Constants:
+def constants(s: LogisticRegression, truth: Tensor) -> Constants:
     values = torch.linalg.eigvalsh(curvature(truth, points(s)))
     return Constants(float(values.min()), float(values.max()), float(values.mean()))
 
@@ -114,7 +119,7 @@ def rate(features: int, clients: int, total: int, radius: float) -> float:
     return min(features * clients / total, radius**2) + features / total
 
 
-def crossing(s: Logistic, truth: Tensor, samples: int) -> float:
+def crossing(s: LogisticRegression, truth: Tensor, samples: int) -> float:
     """The R at which FedAvg and Local are equally good, for many `samples` n per client.
 
     To first order Local has d / (2n), and FedAvg d / (2N) + h R² / 2, h the curvature along the
@@ -214,7 +219,7 @@ def _training(federation: Federation) -> tuple[Tensor, Tensor]:  # -> [m, n, d],
     if not bool((sizes == n).all()):
         raise SettingError(
             "samples: clients with different numbers of training samples are not accepted here; "
-            "all the same, as `idiolect.data.sets.regression.Logistic` draws them"
+            "all the same, as `idiolect.data.sets.regression.LogisticRegression` draws them"
         )
     offsets = federation.offsets["train"]
     rows = slice(int(offsets[0]), int(offsets[-1]))

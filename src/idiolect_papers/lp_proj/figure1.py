@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from idiolect import Federation
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 
 from ..closed_forms import linear_regression as linear
 from ..page import Claim, judged
@@ -39,7 +39,7 @@ LARGEST = 1.2  # λ from which on the inner problem of lp-proj takes many steps
 class Figure1Size:
     """The sizes of the experiment; those of the paper as defaults."""
 
-    setting: Linear = Linear()  # n = 200, N = 100, d = 100, b = 1, σ = 1
+    setting: LinearRegression = LinearRegression()  # n = 200, N = 100, d = 100, b = 1, σ = 1
     dim: int = 10
     malicious: int = 20
     tau: float = 100.0
@@ -49,7 +49,7 @@ class Figure1Size:
     plays: int = 16  # of the paper's round per seed
     ditto_seeds: int = 2
 
-    def draw_setting(self, seed: int) -> Linear:
+    def draw_setting(self, seed: int) -> LinearRegression:
         """The setting of a seed: Σ₁ is as given, in expectation over the true parameters."""
         N = self.setting.clients
         benign = N - self.malicious

@@ -36,23 +36,23 @@ from idiolect import (
     projections,
     run,
 )
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 
 SOLVED = 1e-13  # lp-proj's inner problem: what is left of the distance to its solution
 
 
-def pfedme(s: Linear, lam: float) -> Method:
+def pfedme(s: LinearRegression, lam: float) -> Method:
     """The envelope, whose curvature is b + λ, by one step; then w_k <- ŵ_k."""
     lr = (s.b + lam) / (s.b * lam)
     return PFedMe(lam=lam, lr=lr, personal_lr=1 / (s.b + lam), steps=1, nu=0.0)
 
 
-def ditto(s: Linear, lam: float) -> Method:
+def ditto(s: LinearRegression, lam: float) -> Method:
     """w_k <- ŵ_k by one step, and the personal model by one."""
     return Ditto(lam=lam, lr=1 / s.b, steps=1, personal_lr=1 / (s.b + lam), personal_steps=1)
 
 
-def lpproj(s: Linear, lam: float, dim: int) -> Method:
+def lpproj(s: LinearRegression, lam: float, dim: int) -> Method:
     """P with orthonormal rows; (3) by gradient descent to rounding, then w_k <- P ŵ_k.
 
     The curvature of (3) is b beside the subspace and b + λ in it: with the step 2 / (2 b + λ) what
@@ -71,12 +71,12 @@ def lpproj(s: Linear, lam: float, dim: int) -> Method:
     )
 
 
-def local(s: Linear) -> Method:
+def local(s: LinearRegression) -> Method:
     """ŵ_k by one step."""
     return Local(lr=1 / s.b, steps=1)
 
 
-def fedavg(s: Linear) -> Method:
+def fedavg(s: LinearRegression) -> Method:
     """w_k <- ŵ_k by one step."""
     return FedAvg(lr=1 / s.b, steps=1)
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from idiolect import Federation, Method
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 
 from ..closed_forms import linear_regression as linear
 from ..panels import Line, Panel
@@ -34,7 +34,7 @@ LOCAL, FEDAVG, PFEDME, DITTO, LPPROJ = "Local", "FedAvg", "pFedMe", "Ditto", "lp
 class Theorem32Size:
     """The sizes of the experiment; those of the paper's Figure 1 as defaults."""
 
-    setting: Linear = Linear()
+    setting: LinearRegression = LinearRegression()
     dim: int = 10
     lams: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     seeds: int = 8  # draws of the true parameters, features and P
@@ -56,7 +56,7 @@ def drawn(
 ) -> tuple[Tensor, Tensor]:  # xi[N, n, d], w[N, d]
     """Features and true parameters of a seed; w_k ~ N(0, Σ_w)."""
     s = size.setting
-    federation, w = Linear(**{**s.as_dict(), "seed": seed}).draw()
+    federation, w = LinearRegression(**{**s.as_dict(), "seed": seed}).draw()
     xi = torch.stack([federation.part(k, "train")[0] for k in range(s.clients)])
     common = np.random.default_rng([seed, 1]).standard_normal((s.clients, 1))
     shared = s.heterogeneity**0.5 * torch.from_numpy(common)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from idiolect import Advice, Federation, Result, Task, advise, make_method, models, run
-from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.regression import LogisticRegression
 from idiolect.data.sets.synthetic import Synthetic
 
 from ..closed_forms import logistic
@@ -108,7 +108,7 @@ def _synthetic(case: Case) -> tuple[Federation, Task]:
 def _logistic(case: Case) -> tuple[Federation, Task]:
     """Section 4.1 of the paper: all clients at distance R, R² a multiple of the crossing's."""
     samples = case.other + case.test
-    spec = Logistic(
+    spec = LogisticRegression(
         clients=case.clients,
         samples=samples,
         features=10,

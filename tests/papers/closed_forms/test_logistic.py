@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 import idiolect as il
 from idiolect.core.knobs import SettingError
-from idiolect.data.sets.regression import Logistic
+from idiolect.data.sets.regression import LogisticRegression
 from idiolect_papers.closed_forms import logistic
 
 SETTINGS = {"batching": "full", "dtype": "float64", "eval_every": 0, "progress": False}
@@ -26,7 +26,7 @@ def small(**changes):
         "valid": 0,
         "test": 0,
     }
-    return Logistic(**given | changes)
+    return LogisticRegression(**given | changes)
 
 
 # -- the instance ----------------------------------------------------------------------------------

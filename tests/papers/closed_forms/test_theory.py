@@ -11,7 +11,7 @@ from torch import nn
 import idiolect as il
 from helpers import run, state_of
 from idiolect import projections
-from idiolect.data.sets.regression import Linear
+from idiolect.data.sets.regression import LinearRegression
 from idiolect.methods import make_method
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
@@ -19,7 +19,9 @@ from idiolect_papers.closed_forms import linear_solutions as solutions
 N = 8
 n = 30
 d = 12
-SETTING = Linear(clients=N, samples=n, features=d, b=1.5, heterogeneity=0.3, noise=0.8, mean=0.2)
+SETTING = LinearRegression(
+    clients=N, samples=n, features=d, b=1.5, heterogeneity=0.3, noise=0.8, mean=0.2
+)
 LAM = 0.6
 every_features = pytest.mark.parametrize("features", ["orthogonal", "unlike"])
 every_projection = pytest.mark.parametrize("projection", ["identity", "gaussian"])
@@ -309,7 +311,7 @@ def test_trained_models_have_the_expected_test_loss(name):
     P = projection_of("gaussian", 1)
     excess = []
     for seed in range(24):
-        s = Linear(**{**SETTING.as_dict(), "seed": seed})
+        s = LinearRegression(**{**SETTING.as_dict(), "seed": seed})
         federation, w = s.draw()
         task = il.Task(nn.Linear(d, 1, bias=False), "half_squared")
         result = il.run(
@@ -334,7 +336,7 @@ def test_trained_models_have_the_expected_test_loss(name):
 
 
 # -- the best λ and the thresholds -----------------------------------------------------------------
-FIGURE1 = Linear()
+FIGURE1 = LinearRegression()
 ATTACKED = linear.attacked_spread(FIGURE1, spread=0.1, malicious=20, power=100.0**2)
 SPREADS = [0.001, 0.004, 0.02, 0.1, 1.0, ATTACKED]
 
@@ -425,7 +427,7 @@ def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
 @pytest.mark.parametrize("tau", [0.0, 0.3, 10.0])
 def test_the_losses_under_attack_are_those_of_theorem_30(tau):
     """Eq. (39) as printed, where the noise of one client weighs as much as the rest."""
-    s = Linear(clients=5, samples=4, features=4, b=1.5, noise=2.0)
+    s = LinearRegression(clients=5, samples=4, features=4, b=1.5, noise=2.0)
     malicious = 3
     dim = 3
     spread = 0.2
@@ -484,7 +486,7 @@ def test_the_simulated_variance_over_clients_has_the_expected_mean(P):
 @pytest.mark.parametrize("P", [None, orthonormal(4)], ids=["pfedme", "lp-proj"])
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.6, 5.0])
 def test_the_simulated_variance_of_realised_losses_has_the_expected_mean(P, lam):
-    s = Linear(**{**SETTING.as_dict(), "noise": 5.0})
+    s = LinearRegression(**{**SETTING.as_dict(), "noise": 5.0})
     S = any_covariance()
     seen = torch.eye(d).double() if P is None else P
     w = federations(S, 6000)
@@ -524,7 +526,7 @@ def test_a_larger_lambda_is_less_fair_in_expected_losses():
 
 
 def test_without_noise_realised_losses_are_expected_losses():
-    s = Linear(**{**SETTING.as_dict(), "noise": 0.0})
+    s = LinearRegression(**{**SETTING.as_dict(), "noise": 0.0})
     S = any_covariance()
     P = orthonormal(4)
     assert linear.realised_variance(s, LAM, S, P) == pytest.approx(
@@ -536,7 +538,7 @@ def test_without_noise_realised_losses_are_expected_losses():
 def test_with_training_noise_and_many_clients_lpproj_is_fairer_exactly_where_it_is_better(
     heterogeneity,
 ):
-    s = Linear(clients=10**6, samples=n, features=d, heterogeneity=heterogeneity)
+    s = LinearRegression(clients=10**6, samples=n, features=d, heterogeneity=heterogeneity)
     S = heterogeneity * torch.eye(d).double()
     threshold = linear.lpproj_wins_from(s, heterogeneity)
     for lam in np.geomspace(1e-3, 1e3, 30):

@@ -5,6 +5,6 @@ variances and categories of training rows) · preparation (the result, as plain 
 (the same from sums of several sites)
 """
 
-from .preparation import Column, Preparation
+from .preparation import Preparation, TableColumn
 
-__all__ = ["Column", "Preparation"]
+__all__ = ["Preparation", "TableColumn"]

@@ -40,14 +40,14 @@ def read_frame(table: Any) -> pd.DataFrame:
     elif library == "polars" and hasattr(table, "iter_columns"):
         frame = pd.DataFrame({column.name: _from_polars(column) for column in table.iter_columns()})
     elif library == "polars" and hasattr(table, "collect"):
-        raise SettingError("frame: a lazy frame is not accepted; give frame.collect()")
+        raise SettingError("frame must be a DataFrame, got a lazy frame; give frame.collect()")
     elif library == "pyarrow" and hasattr(table, "column_names"):
         refuse_twice(table.column_names)
         frame = pd.DataFrame({name: _from_arrow(table[name]) for name in table.column_names})
     else:
         raise SettingError(
-            f"frame: a {type(table).__name__} is not accepted; "
-            "a pandas or polars DataFrame, or a pyarrow Table"
+            "frame must be a pandas or polars DataFrame, or a pyarrow Table, got a "
+            f"{type(table).__name__}"
         )
     names = [str(name) for name in frame.columns]
     refuse_twice(names)
@@ -232,7 +232,7 @@ def read_names(names: Any) -> tuple[str, ...]:
         return tuple(str(name) for name in names)
     if names is None:
         return ()
-    raise SettingError(f"columns: {names!r} is not accepted; a list of names, or text with commas")
+    raise SettingError(f"columns must be a list of names, or text with commas, got {names!r}")
 
 
 def write_names(names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from ...core.documents import expect_fields
 from ...core.knobs import SettingError
 from .columns import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
 from .fit import bytes_of_statistics
-from .preparation import Column, Preparation, length_of
+from .preparation import Preparation, TableColumn, length_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def combine(
                 raise SettingError(
                     f"column {name!r} holds text at one place and numbers at another"
                 )
-            columns.append(Column(name, CATEGORY, tuple(sorted(distinct)), flag))
+            columns.append(TableColumn(name, CATEGORY, tuple(sorted(distinct)), flag))
             continue
         count = sum(one["count"] for one in every)
         squares = sum(_squares(place.get(name), name) for place in second)
@@ -122,7 +122,7 @@ def combine(
         rounding = count * eps * variance + (count * centre[name] * eps) ** 2
         spread = 1.0 if variance <= rounding else math.sqrt(variance)
         fills = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
-        columns.append(Column(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
+        columns.append(TableColumn(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
     return Preparation(tuple(columns), "federated", missing)
 
 

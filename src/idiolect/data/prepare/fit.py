@@ -19,7 +19,7 @@ from ...core.knobs import SettingError
 from ...core.text import listed, note
 from ..read.ids import ClientId
 from .columns import CATEGORY
-from .preparation import Column, Preparation, bytes_of_categories, categories_of
+from .preparation import Preparation, TableColumn, bytes_of_categories, categories_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ def fit(
                 f"column {name!r} has no value in the training rows; leave it out: --drop {name}"
             )
         flag = bool(flagged) and bool(series.isna().to_numpy()[train].any())
-        column = Column(name, kind, flag=flag)
+        column = TableColumn(name, kind, flag=flag)
         if kind == CATEGORY:
             categories, numbers = categories_of(series, name, train, max_categories)
             column = replace(column, categories=categories)
@@ -185,7 +185,7 @@ def _statistics(
     }
 
 
-def _with(column: Column, statistics: dict[str, tuple[float, ...]]) -> Column:
+def _with(column: TableColumn, statistics: dict[str, tuple[float, ...]]) -> TableColumn:
     fill, centre, spread = (statistics[name] for name in ("fill", "centre", "spread"))
     return replace(column, fill=fill, centre=centre, spread=spread)
 

@@ -37,7 +37,7 @@ MISSING = ("refuse", "drop", *FILLS, *(f"{fill}+flag" for fill in FILLS))
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of the table. Statistics have one entry, or one per client (scale "client")."""
 
     name: str
@@ -74,7 +74,7 @@ class Preparation:
     `bytes_down` (the same for each) are what agreeing on them sends.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     scale: str = "none"
     missing: str = "refuse"
     clients: tuple[ClientId, ...] = ()  # whose rows it was made from
@@ -100,8 +100,8 @@ class Preparation:
         its columns, and said in a line.
 
         >>> import pandas as pd
-        >>> ward = Column("ward", "category", categories=("icu", "er"))
-        >>> age = Column("age", "number", centre=(50.0,), spread=(10.0,))
+        >>> ward = TableColumn("ward", "category", categories=("icu", "er"))
+        >>> age = TableColumn("age", "number", centre=(50.0,), spread=(10.0,))
         >>> Preparation((age, ward)).apply(pd.DataFrame({"ward": ["er"], "age": [70]})).tolist()
         [[2.0, 0.0, 1.0]]
         """
@@ -144,7 +144,9 @@ class Preparation:
         positions = {value: find_client(value) for value in set(row_clients)}
         return np.array([positions[value] for value in row_clients], dtype=np.int64)
 
-    def _features(self, column: Column, values: pd.Series, row: np.ndarray | int) -> np.ndarray:
+    def _features(
+        self, column: TableColumn, values: pd.Series, row: np.ndarray | int
+    ) -> np.ndarray:
         if column.kind == CATEGORY:
             codes, unknown = which(values, column.name, column.categories)
             if unknown:
@@ -171,7 +173,9 @@ class Preparation:
             )
         return np.hstack([features, lacks[:, None]]) if column.flag else features
 
-    def _refuse_overflow(self, column: Column, numbers: np.ndarray, features: np.ndarray) -> None:
+    def _refuse_overflow(
+        self, column: TableColumn, numbers: np.ndarray, features: np.ndarray
+    ) -> None:
         too_large = np.isinf(features[:, 0])
         if too_large.any():
             row = int(np.argmax(too_large))
@@ -194,7 +198,7 @@ class Preparation:
             columns = []
             for number, column in enumerate(saved["columns"]):
                 expect_fields(column, _COLUMN, place=f"columns[{number}]")
-                columns.append(Column(**{k: _frozen(v) for k, v in column.items()}))
+                columns.append(TableColumn(**{k: _frozen(v) for k, v in column.items()}))
             preparation = cls(
                 **{k: _frozen(v) for k, v in saved.items()} | {"columns": tuple(columns)}
             )
@@ -257,7 +261,7 @@ def check(preparation: Preparation) -> None:
         _check_column(column, preparation)
 
 
-def _check_column(column: Column, preparation: Preparation) -> None:
+def _check_column(column: TableColumn, preparation: Preparation) -> None:
     place = f"column {column.name[:80]!r}"
     if column.kind == CATEGORY:
         texts = {isinstance(c, str) for c in column.categories}

@@ -165,7 +165,9 @@ def _row_count(values: Any) -> int | None:
 def _check_lengths(tree: Any, name: str, n: int) -> None:
     def check(leaf: Any, at: str) -> None:
         if isinstance(leaf, RaggedSamples):
-            raise SettingError(f"{at}: sequences of different lengths so deep are not accepted")
+            raise SettingError(
+                f"{at} must not be nested deeper, got sequences of different lengths"
+            )
         if rows_of(leaf) != n:
             raise SettingError(f"{at}: {rows_of(leaf)} samples, but {n} client ids")
 

@@ -42,7 +42,7 @@ def read_tree(values: Any, name: str, n: int) -> Any:
             raise SettingError(f"{name}: an empty dict was given; at least one array is needed")
         for key in values:
             if not isinstance(key, str):
-                raise SettingError(f"{name}: the key {key!r} is not accepted; keys are text")
+                raise SettingError(f"{name} must have keys of text, got {key!r}")
         return {key: read_tree(v, f"{name}[{key!r}]", n) for key, v in values.items()}
     if isinstance(values, (tuple, list)) and _is_tree(values, n):
         return tuple(read_tree(v, f"{name}[{i}]", n) for i, v in enumerate(values))
@@ -97,9 +97,9 @@ def read_array(values: Any, name: str) -> Any:  # -> Tensor | ndarray | csr_arra
     if isinstance(out, np.ndarray):
         out = _check_numbers(out, name)
     elif isinstance(out, Tensor) and out.is_complex():
-        raise SettingError(f"{name}: {out.dtype} values are not accepted; give real numbers")
+        raise SettingError(f"{name} must be real numbers, got {out.dtype} values")
     if not isinstance(out, RaggedSamples) and out.ndim == 0:
-        raise SettingError(f"{name}: one number is not accepted; an array, samples first")
+        raise SettingError(f"{name} must be an array, samples first, got one number")
     return out
 
 
@@ -191,8 +191,8 @@ def _check_numbers(array: np.ndarray, name: str) -> np.ndarray:
         text = array.dtype.kind in "UST" or (
             array.dtype == object and any(isinstance(v, str) for v in array.ravel())
         )
-        what = "text is" if text else f"{array.dtype} values are"
-        raise SettingError(f"{name}: {what} not accepted; give numbers")
+        what = "text" if text else f"{array.dtype} values"
+        raise SettingError(f"{name} must be numbers, got {what}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:

@@ -150,11 +150,11 @@ def _check(dataset: Any, client: Any) -> None:
         raise SettingError(f"{where} must be a data set, got the class {dataset.__name__}")
     if isinstance(dataset, IterableDataset) or is_streamed(dataset):
         raise SettingError(
-            f"{where}: a data set that can only be iterated is not accepted; "
-            "give list(dataset), or a data set with a length and an index"
+            f"{where} must be a data set with a length and an index, got one that can only be "
+            "iterated; give list(dataset)"
         )
     if isinstance(dataset, DataLoader):
-        raise SettingError(f"{where}: a DataLoader is not accepted; give its data set, .dataset")
+        raise SettingError(f"{where} must be a data set, got a DataLoader; give its .dataset")
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not is_pair(dataset) and (not sized or is_array(dataset) or isinstance(dataset, str)):
         raise SettingError(
@@ -195,7 +195,7 @@ def _division(
 ) -> dict[str, Any]:
     """The options with the split of each sample; a missing split is drawn from training samples."""
     if options.get("split") is not None:
-        raise SettingError("split: not accepted with data sets that are divided already")
+        raise SettingError("split must be left out for data sets that are divided already")
     part = np.repeat([SPLITS.index(s) for s in splits], sizes)
     shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
     split = complete_split(part, read_ids(who)[1], **shares, seed=options.get("seed", 0))

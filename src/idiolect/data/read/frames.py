@@ -180,7 +180,7 @@ def _check_known(
         return
     for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
         if getattr(options, name) != getattr(TableOptions(), name):
-            raise SettingError(f"{name}: not accepted with a preparation, which decides it")
+            raise SettingError(f"{name} must be left out with a preparation, which decides it")
 
 
 def _check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:

@@ -283,7 +283,7 @@ def _column(values: Any, where: str) -> Any:
     array = read_array(values, where)
     if is_sparse(array):
         raise SettingError(
-            f"{where}: a sparse matrix per client is not accepted; give all of them to "
+            f"{where} must be dense, got a sparse matrix; give all of them to "
             "Federation.from_arrays (scipy.sparse.vstack), or matrix.toarray()"
         )
     return to_tensor(array) if isinstance(array, (Tensor, np.ndarray)) else array.samples

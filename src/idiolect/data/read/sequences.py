@@ -28,8 +28,7 @@ def pad_targets(ragged: RaggedSamples, name: str) -> Tensor:
     """Class numbers of different lengths; positions beyond the end are ignored by the losses."""
     if ragged.samples[0].is_floating_point():
         raise SettingError(
-            f"{name}: values of different lengths are not accepted; "
-            "class numbers may differ in length, values may not"
+            f"{name} must be class numbers to differ in length, got values of different lengths"
         )
     note(f"{name}: sequences are padded with {IGNORED}, which the losses pass over")
     return pad(ragged, IGNORED)
@@ -79,7 +78,7 @@ def _go_with(targets: Any, lengths: Tensor) -> bool:
 def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:
     """The tree with padded tensors for sequences, and their masks or lengths."""
     if way not in WAYS:
-        raise SettingError(f"ragged: {way!r} is not accepted; one of 'mask', 'lengths'")
+        raise SettingError(f"ragged must be one of 'mask', 'lengths', got {way!r}")
     if isinstance(tree, RaggedSamples):
         lengths = _lengths(tree)
         _say(name, lengths, f"the model gets (padded, {way})", way)

@@ -43,9 +43,7 @@ class TableFile(TableOptions):
         """The table as it is in the file."""
         path = given_path(self.path, "path")
         if path.suffix.lower() not in SUFFIXES:
-            raise SettingError(
-                f"path: {self.path!r} is not accepted; a .csv or .parquet file (or .tsv)"
-            )
+            raise SettingError(f"path must be a .csv, .tsv or .parquet file, got {self.path!r}")
         if not path.is_file():
             raise SettingError(f"path: there is no file {self.path!r}")
         try:

@@ -68,7 +68,7 @@ def read_targets(
     if column is not None:
         if ignored is not None:
             raise SettingError(
-                f"ignored: {ignored} is not accepted with one target per sample; "
+                f"ignored must be left out with one target per sample, got {ignored}; "
                 "leave out samples without a target"
             )
         return _one_per_sample(column, n, kind, len(names) or classes, names)
@@ -78,7 +78,7 @@ def read_targets(
     values = each_leaf(tree, "targets", lambda leaf, name: _several_per_sample(leaf, name, kind))
     if isinstance(tree, (dict, tuple)):
         if names:
-            raise SettingError("class_names: not accepted with targets in dicts and tuples")
+            raise SettingError("class_names must be left out with targets in dicts and tuples")
         return Targets(values, classes or 0)
     return Targets(values, _count_classes(values, len(names) or classes), names)
 
@@ -403,7 +403,7 @@ def _mark_ignored(leaf: Any, ignored: int) -> Any:
 def _several_per_sample(leaf: Any, name: str, kind: str) -> Any:
     """Values [n, t], class numbers [n, ...]; as an array or a tensor of floats or integers."""
     if is_sparse(leaf):
-        raise SettingError(f"{name}: a sparse matrix is not accepted; give `matrix.toarray()`")
+        raise SettingError(f"{name} must be dense, got a sparse matrix; give matrix.toarray()")
     values = read_array(leaf, name)
     if isinstance(values, RaggedSamples):
         values = pad_targets(values, name)

@@ -81,12 +81,12 @@ def read_png(path: str | Path) -> np.ndarray:  # -> uint8[height, width, 1 or 3]
             channels = {"L": 1, "RGB": 3}.get(picture.mode, 0)
             # Pillow reads other depths into these modes too; the decoder's raw mode tells
             if not channels or not picture.tile or picture.tile[0][3] != picture.mode:
-                raise SettingError(f"{path}: not accepted; only 8-bit grey or RGB pictures are")
+                raise SettingError(f"{path} must be an 8-bit grey or RGB picture")
             width, height = picture.size
             if width * height * channels > SHEET_LIMIT:
                 raise SettingError(
-                    f"{path}: {width} x {height} pixels are not accepted; "
-                    f"at most {SHEET_LIMIT} bytes of pixels"
+                    f"{path} must have at most {SHEET_LIMIT} bytes of pixels, "
+                    f"got {width} x {height} pixels"
                 )
             picture.verify()  # the checksums; it uses up the file
         with Image.open(path, formats=("PNG",)) as picture:

@@ -16,14 +16,14 @@ from ..splits import Shares
 
 @register("linear")
 @dataclass(frozen=True)
-class Linear(Knobs):
+class LinearRegression(Knobs):
     """Federated linear regression with exactly orthogonal features (lp-proj paper, Section 4.2).
 
     y = xi^T w_k + z with w_k ~ N(mean, heterogeneity I), z ~ N(0, noise^2) and
     sum_i xi_i xi_i^T = b n I. The features are fixed: validation and test data have the same ones
     with new noise, as in the paper's test loss. The defaults are those of its Figure 1.
 
-    >>> f, w = Linear(clients=2, samples=6, features=3, b=2.0).draw()
+    >>> f, w = LinearRegression(clients=2, samples=6, features=3, b=2.0).draw()
     >>> x, y = f.part(0, "train")
     >>> torch.allclose(x.T @ x, 2.0 * 6 * torch.eye(3, dtype=x.dtype)), tuple(w.shape)
     (True, (2, 3))
@@ -75,7 +75,7 @@ class Linear(Knobs):
 
 @register("logistic")
 @dataclass(frozen=True)
-class Logistic(Shares):
+class LogisticRegression(Shares):
     """Logistic regression with heterogeneity at most R (paper of Chen, Zheng, Long and Su).
 
     Section 4.1 of Chen et al., "A Theorem of the Alternative for Personalized Federated Learning".
@@ -84,7 +84,7 @@ class Logistic(Shares):
     by all (`places`), and the w_k average to w exactly. Labels are 0 and 1 (-1 and +1 in the
     paper). `idiolect_papers.closed_forms.logistic` has its risks and minimisers.
 
-    >>> f, w = Logistic(clients=5, radius=0.5).draw()
+    >>> f, w = LogisticRegression(clients=5, radius=0.5).draw()
     >>> round(float((w - w.mean(0)).norm(dim=1).max()), 6), f.classes
     (0.5, 2)
     """

@@ -153,8 +153,8 @@ class Text(Knobs):
         if not max(1, self.clients) <= len(able):
             reason = f"at least {self.minimum} tokens and one training window of {self.length}"
             raise SettingError(
-                f"clients: {self.clients} is not accepted; "
-                f"{len(able)} of {len(names)} clients have {reason}"
+                f"clients must be at most {len(able)}, got {self.clients}: {len(able)} of "
+                f"{len(names)} have {reason}"
             )
         if self.clients:
             able = np.sort(able[np.argsort(-sizes[able], kind="stable")[: self.clients]])
