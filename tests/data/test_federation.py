@@ -144,7 +144,7 @@ def test_the_kind_of_target_can_be_chosen(tmp_path):
         ),
         (FRAME, {"target": "sick"}, "target: column 'sick' is not in the table"),
         (FRAME, {"kind": "values"}, "a regression needs numbers"),
-        (FRAME, {"kind": "value"}, "kind: 'value' is not accepted"),
+        (FRAME, {"kind": "value"}, "kind must be one of 'auto', 'classes', 'values', got 'value'"),
         (FRAME.assign(site=["a", None] * 10), {}, "sample 1 has no client id"),
         (FRAME.assign(ill=[None, "yes"] * 10), {}, "row 0 of column 'ill' is empty"),
         (FRAME[["site", "ill"]], {}, "no feature columns"),
