@@ -290,7 +290,7 @@ def test_a_model_that_no_other_process_finds_is_refused():
 # -- experiments, small ----------------------------------------------------------------------------
 def test_figure_3_of_ffgg_in_small(tmp_path):
     drawn = Quadratic(clients=5, samples=40, shared=8, private=4, zeta=10.0, truth="common")
-    size = figure3.Size(drawn, (5, 50), (12, 12), real_rounds=0, workers=1)
+    size = figure3.Figure3Size(drawn, (5, 50), (12, 12), real_rounds=0, workers=1)
     figure3.write(tmp_path, size)
     stored = json.loads((tmp_path / "ffgg-figure3.json").read_text())
     assert len(stored["claims"]) == 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,19 +19,35 @@ import idiolect as il
 
 from ..closed_forms.quadratic import Problem, Quadratic
 from ..page import Row
-from ..panels import Line, Panel
 from ..theory import theory_page
-from . import runs as methods
-from .runs import FFGG, JOINT, L2GD, LOCAL, SCAFFOLD, FollowedRuns, NormCurve, exact
+from .runs import (
+    FFGG,
+    JOINT,
+    L2GD,
+    LOCAL,
+    SCAFFOLD,
+    Curves,
+    NormCurve,
+    NormRun,
+    baselines,
+    exact,
+    ffgg,
+    joint,
+    l2gd,
+    norm_panel,
+    problem_of,
+    stored_curves,
+    train_curves,
+)
 
 EXACT = "exact solution"
 TRUE = "FFGG, 1/L_F"
-STYLES = {FFGG: 0, TRUE: 1, SCAFFOLD: 2, LOCAL: 3, L2GD: 4, JOINT: 5}
+FEW_STEPS = "L2GD, first iterations"  # before its first message: plain gradient steps
+LABELS = (FFGG, TRUE, SCAFFOLD, LOCAL, L2GD, JOINT)
 # of the first problem of (a), by an independent implementation: ‖F(θ)‖ by rounds, floors by τ
 REFERENCE = {0: 12.80, 1: 1.285, 101: 0.656, 201: 0.337, 501: 4.57e-2, 1000: 1.65e-3}
 REFERENCE |= {2000: 2.1e-6, 3000: 2.8e-9}
 FLOORS = {1: 2.1e-2, 2: 1.4e-3, 3: 9.2e-5, 5: 6e-7}
-Curves = dict[str, NormCurve]
 
 
 def common(drawn: Quadratic) -> Quadratic:
@@ -53,9 +70,9 @@ class Figure1aSize:
     few_rounds: int = 1500
 
 
-def write_a(folder: Path, size: Figure1aSize | None = None) -> list[Path]:
+def write_a(folder: Path, size: Figure1aSize | None = None, workers: int = 2) -> list[Path]:
     """Run everything and write the page of (a)."""
-    began = time.process_time()
+    began = time.monotonic()
     size = size or Figure1aSize()
     fewer = replace(size.drawn, samples=size.few)
     cases = {
@@ -63,16 +80,34 @@ def write_a(folder: Path, size: Figure1aSize | None = None) -> list[Path]:
         "own targets": (size.drawn, size.other_taus, size.other_rounds),
         f"own targets, n = {size.few}": (fewer, size.few_taus, size.few_rounds),
     }
-    total = sum(rounds * (len(taus) * 10 + sum(taus)) for _, taus, rounds in cases.values())
-    with FollowedRuns("ffgg-figure1a", total) as runs:
-        curves = {name: conjugate_gradients(runs, name, *case) for name, case in cases.items()}
+    # of F itself, as the seed's problem has it: the largest step that Theorem 1 allows
+    lrs = {drawn: 1 / problem_of(drawn).constants().mean_F for drawn, *_ in cases.values()}
+    jobs = {
+        name: {
+            label: NormRun(
+                label,
+                drawn,
+                # SciPy's conjugate gradients start at 0 by default
+                il.Ffgg(part="w.*", lr=lrs[drawn], solver="cg", steps=tau, start="common"),
+                rounds,
+                10 + tau,
+                stands_still=True,
+            )
+            for tau in taus
+            for label in [f"τ = {tau}"]
+        }
+        for name, (drawn, taus, rounds) in cases.items()
+    }
+    curves = train_curves(jobs, folder, "ffgg-figure1a", workers)
+    for name, (drawn, _, rounds) in cases.items():
+        curves[name][EXACT] = exact(EXACT, problem_of(drawn), lrs[drawn], rounds)
     first, _, few = curves.values()
-    end, few_end = first[EXACT].norms[-1], few[EXACT].norms[-1]
+    end = first[EXACT].norms[-1]
     floors = [floor(first, tau) for tau in size.taus]
     ten, best = floor(first, 10), floor(first, max(size.taus))
     rounding = 1e-12 * first[EXACT].norms[0]
     shown = (0, 1, 101, 501, 1000, 1500, 2000, 3000)
-    styles = sorted({*size.taus, *size.other_taus, *size.few_taus})  # one colour for one τ
+    styles = [f"τ = {tau}" for tau in sorted({*size.taus, *size.other_taus, *size.few_taus})]
     return theory_page(
         "ffgg-figure1a",
         facts={
@@ -84,7 +119,7 @@ def write_a(folder: Path, size: Figure1aSize | None = None) -> list[Path]:
             "most": max(size.taus),
             "best": best,
             "few_best": floor(few, max(size.few_taus)),
-            "few_end": few_end,
+            "few_end": few[EXACT].norms[-1],
             "floors": ", ".join(f"{value:.1g}" for value in floors),
         },
         verdicts={
@@ -101,48 +136,23 @@ def write_a(folder: Path, size: Figure1aSize | None = None) -> list[Path]:
         }
         | {
             "The first problem by an independent implementation, with L as the notebook has it": (
-                reference_rows(first, common(size.drawn).draw())
+                reference_rows(first, problem_of(common(size.drawn)))
             )
         },
-        figures={
-            name: {label: c.line().y for label, c in group.items()}
-            for name, group in curves.items()
-        },
+        figures={name: stored_curves(group) for name, group in curves.items()},
         panels=[
-            Panel(
+            norm_panel(
                 name,
-                "round",
-                "‖F(θ)‖",
                 [
-                    *(
-                        group[label].line(style=place)
-                        for place, tau in enumerate(styles)
-                        if (label := f"τ = {tau}") in group
-                    ),
+                    *(group[s].line(style=i) for i, s in enumerate(styles) if s in group),
                     group[EXACT].line(formula=True, style=len(styles)),
                 ],
-                log="y",
+                "round",
             )
             for name, group in curves.items()
         ],
-        seconds=time.process_time() - began,
+        seconds=time.monotonic() - began,
     ).write(folder)
-
-
-def conjugate_gradients(
-    runs: FollowedRuns, name: str, drawn: Quadratic, taus: tuple[int, ...], rounds: int
-) -> Curves:
-    """A curve for each τ, and that of exact solutions."""
-    problem = drawn.draw()
-    # of F itself, as the seed's problem has it: the largest step that Theorem 1 allows
-    lr = 1 / problem.constants().mean_F
-    curves = {}
-    for tau in taus:
-        # SciPy's conjugate gradients start at 0 by default
-        method = il.Ffgg(part="w.*", lr=lr, solver="cg", steps=tau, start="common")
-        curve = runs.follow(f"τ = {tau}", problem, method, rounds, 10 + tau, True, case=name)
-        curves[curve.label] = curve
-    return curves | {EXACT: exact(EXACT, problem, lr, rounds)}
 
 
 def floor(curves: Curves, tau: int) -> float:
@@ -179,29 +189,37 @@ class Figure1bSize:
     other_taus: tuple[int, ...] = (100,)  # with one common θ*
     rounds: int = 150
 
+    def runs(self, drawn: Quadratic, tau: int) -> dict[str, NormRun]:
+        """All methods with τ local steps (FFGG for the first τ with both its step sizes)."""
+        constants = problem_of(drawn).constants()
+        methods: dict[str, il.Method] = {FFGG: ffgg(constants, tau)}
+        if tau == self.taus[0]:
+            methods[TRUE] = ffgg(constants, tau, true=True)
+        methods |= baselines(constants, tau)
+        jobs = {
+            label: NormRun(label, drawn, method, self.rounds, 10 + tau)
+            for label, method in methods.items()
+        }
+        loopless = l2gd(constants, tau)
+        alone = il.FedAvg(lr=loopless.lr / (1 - loopless.p), steps=self.rounds)
+        return jobs | {FEW_STEPS: NormRun(FEW_STEPS, drawn, alone, 1, self.rounds)}
 
-def write_b(folder: Path, size: Figure1bSize | None = None) -> list[Path]:
+
+def write_b(folder: Path, size: Figure1bSize | None = None, workers: int = 2) -> list[Path]:
     """Run everything and write the page of (b) to (d)."""
-    began = time.process_time()
+    began = time.monotonic()
     size = size or Figure1bSize()
     rounds = size.rounds
     cases = {f"τ = {tau}, own targets": (size.drawn, tau) for tau in size.taus}
     cases |= {f"τ = {tau}, common θ*": (common(size.drawn), tau) for tau in size.other_taus}
-    with FollowedRuns(
-        "ffgg-figure1b", sum(5 * (10 + t) * rounds for _, t in cases.values())
-    ) as runs:
-        problems = {drawn: drawn.draw() for drawn, _ in cases.values()}
-        curves = {
-            title: compare(runs, problems[drawn], tau, rounds, both=tau == size.taus[0])
-            for title, (drawn, tau) in cases.items()
-        }
-        by_iteration = {
-            title: iterations(curves[title][L2GD], tau) for title, (_, tau) in cases.items()
-        }
-        places = {
-            title: at_iteration(runs, problems[drawn], by_iteration[title], tau, rounds)
-            for title, (drawn, tau) in cases.items()
-        }
+    jobs = {title: size.runs(*case) for title, case in cases.items()}
+    curves = train_curves(jobs, folder, "ffgg-figure1b", workers)
+    counts, places = {}, {}
+    for title, (drawn, tau) in cases.items():
+        alone = curves[title].pop(FEW_STEPS).norms[-1]
+        counts[title] = iterations(len(curves[title][L2GD].norms) - 1, tau)
+        places[title] = at_iteration(curves[title][L2GD], counts[title], alone, rounds)
+        curves[title][JOINT] = joint(problem_of(drawn), rounds)
     ends = {
         title: {label: curve.at(rounds) for label, curve in group.items()}
         for title, group in curves.items()
@@ -218,7 +236,7 @@ def write_b(folder: Path, size: Figure1bSize | None = None) -> list[Path]:
         facts={
             "size": size,
             "drawn": size.drawn,
-            "constants": problems[size.drawn].constants(),
+            "constants": problem_of(size.drawn).constants(),
             "first": first,
             "end": end,
             "one_model": f"{first}, {rounds} rounds: {names} Local GD {end[LOCAL]:.3g}; "
@@ -242,85 +260,59 @@ def write_b(folder: Path, size: Figure1bSize | None = None) -> list[Path]:
             ],
             "L2GD by iterations, gradient and mean steps alike, as the authors' notebook counts": [
                 row
-                for title, curve in by_iteration.items()
-                for row in iteration_rows(title, curve, *places[title])
+                for title, group in curves.items()
+                for row in iteration_rows(title, group[L2GD], counts[title], *places[title])
             ],
         },
-        figures={
-            title: {label: curve.line().y for label, curve in group.items()}
-            for title, group in curves.items()
-        },
+        figures={title: stored_curves(group) for title, group in curves.items()},
         panels=[
-            Panel(
+            norm_panel(
                 title,
-                "communication round",
-                "‖F(θ)‖",
-                [
-                    unlabelled(
-                        curve.line(formula=label == JOINT, style=STYLES[label]), title != first
-                    )
+                [  # the first panel's legend holds for all panels
+                    replace(line, label=label if title == first else "")
                     for label, curve in group.items()
+                    for line in [curve.line(formula=label == JOINT, style=LABELS.index(label))]
                 ],
-                log="y",
             )
             for title, group in curves.items()
         ],
-        seconds=time.process_time() - began,
+        seconds=time.monotonic() - began,
     ).write(folder)
 
 
-def unlabelled(line: Line, condition: bool) -> Line:
-    """The first panel's legend holds for all panels."""
-    return replace(line, label="") if condition else line
-
-
-def compare(runs: FollowedRuns, problem: Problem, tau: int, rounds: int, both: bool) -> Curves:
-    """All methods with τ local steps (FFGG with `both` its step sizes), and the joint optimum."""
-    constants = problem.constants()
-    compared = {
-        FFGG: methods.ffgg(constants, tau),
-        **({TRUE: methods.ffgg(constants, tau, true=True)} if both else {}),
-        **methods.baselines(constants, tau),
-    }
-    return {
-        label: runs.follow(label, problem, method, rounds, 10 + tau, case=f"τ = {tau}")
-        for label, method in compared.items()
-    } | {JOINT: methods.joint(problem, rounds)}
-
-
-def iterations(curve: NormCurve, tau: int, seed: int = 0) -> NormCurve:
-    """L2GD over its iterations: each round begins with mean steps, and gradient steps follow."""
+def iterations(rounds: int, tau: int, seed: int = 0) -> list[int]:
+    """L2GD's iterations after each round, which begins with mean steps; gradient steps follow."""
 
     def trials(u: float, stop: float) -> int:  # until the first success
         return 1 if stop >= 1 else 1 + int(math.log1p(-u) / math.log1p(-stop))
 
     count = [0]
-    for t in range(len(curve.norms) - 1):
+    for t in range(rounds):
         u = il.streams.uniform(il.streams.keys(seed, "l2gd", t), 2)[0]
         mean_steps = trials(u[0], 1 - 1 / tau) if t else 0
         count.append(count[-1] + mean_steps + trials(u[1], 1 / tau))
-    return replace(curve, across=tuple(count))
+    return count
 
 
 def at_iteration(
-    runs: FollowedRuns, problem: Problem, curve: NormCurve, tau: int, count: int
+    curve: NormCurve, counts: Sequence[int], alone: float, count: int
 ) -> tuple[int, float]:
     """(iterations, ‖F(θ)‖) of L2GD's mean model after `count` iterations.
 
-    Until the first message these are gradient steps, as Local GD's; then the next message counts.
+    Until the first message these are gradient steps (`alone`); then the next message counts.
     """
-    if count <= curve.rounds[1]:
-        l2gd = methods.l2gd(problem.constants(), tau)
-        method = il.FedAvg(lr=l2gd.lr / (1 - l2gd.p), steps=count)
-        return count, runs.follow(f"L2GD, {count} iterations", problem, method, 1, 0).norms[-1]
-    r = int(np.searchsorted(curve.rounds, count))
-    return int(curve.rounds[r]), curve.norms[r]
+    if count <= counts[1]:
+        return count, alone
+    r = int(np.searchsorted(counts, count))
+    return counts[r], curve.norms[r]
 
 
-def iteration_rows(title: str, curve: NormCurve, count: int, norm: float) -> list[Row]:
-    messages = int(np.searchsorted(curve.rounds, count, side="right")) - 1
+def iteration_rows(
+    title: str, curve: NormCurve, counts: Sequence[int], count: int, norm: float
+) -> list[Row]:
+    messages = int(np.searchsorted(counts, count, side="right")) - 1
     places = {(count, messages, norm)}
-    places |= {(int(curve.rounds[r]), r, curve.norms[r]) for r in (1, 2, len(curve.norms) - 1)}
+    places |= {(counts[r], r, curve.norms[r]) for r in (1, 2, len(curve.norms) - 1)}
     return [
         {"": title, "iterations": i, "communications": r, "‖F(θ)‖": float(f"{norm:.3g}")}
         for i, r, norm in sorted(places)

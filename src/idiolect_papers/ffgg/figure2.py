@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..closed_forms.quadratic import NORMS, Problem, Quadratic
-from ..panels import Panel
+from ..closed_forms.quadratic import NORMS, Quadratic
 from ..theory import theory_page
-from . import runs as methods
-from .runs import FFGG, JOINT, L2GD, LOCAL, SCAFFOLD, FollowedRuns, NormCurve, exact
+from .runs import (
+    FFGG,
+    JOINT,
+    L2GD,
+    LOCAL,
+    SCAFFOLD,
+    NormRun,
+    baselines,
+    exact,
+    ffgg,
+    joint,
+    norm_panel,
+    problem_of,
+    stored_curves,
+    train_curves,
+)
 
+NAME = "ffgg-figure2"
 EXACT, STATEFUL = "FFGG, exact", "FFGG, w kept"
-NAMES = {"spectral": "spectral", "frobenius": "Frobenius"}  # of the norms, in words
+NORM_WORDS = {"spectral": "spectral", "frobenius": "Frobenius"}
 
 
 @dataclass(frozen=True)
@@ -25,19 +40,33 @@ class Figure2Size:
     tau: int = 20
     rounds: int = 150
 
-
-def write(folder: Path, size: Figure2Size | None = None) -> list[Path]:
-    """Run everything and write the page."""
-    began = time.process_time()
-    size = size or Figure2Size()
-    cases = [(norm, zeta) for norm in NORMS for zeta in size.zetas]
-    with FollowedRuns("ffgg-figure2", 5 * len(cases) * (10 + size.tau) * size.rounds) as runs:
-        curves = {
-            (norm, zeta): compare(
-                runs, replace(size.drawn, norm=norm, zeta=zeta).draw(), zeta, size
-            )
-            for norm, zeta in cases
+    def runs(self, drawn: Quadratic) -> dict[str, NormRun]:
+        """All methods with τ local steps; FFGG also with w kept."""
+        constants = problem_of(drawn).constants()
+        method = ffgg(constants, self.tau)
+        methods = {FFGG: method, STATEFUL: replace(method, start="kept")}
+        return {
+            label: NormRun(label, drawn, method, self.rounds, 10 + self.tau)
+            for label, method in (methods | baselines(constants, self.tau)).items()
         }
+
+
+def write(folder: Path, size: Figure2Size | None = None, workers: int = 2) -> list[Path]:
+    """Run everything and write the page."""
+    began = time.monotonic()
+    size = size or Figure2Size()
+    cases = {
+        (norm, zeta): replace(size.drawn, norm=norm, zeta=zeta)
+        for norm in NORMS
+        for zeta in size.zetas
+    }
+    jobs = {case: size.runs(drawn) for case, drawn in cases.items()}
+    curves = train_curves(jobs, folder, NAME, workers)
+    for case, drawn in cases.items():
+        problem = problem_of(drawn)
+        lr = 1 / problem.constants().example1
+        curves[case][EXACT] = exact(EXACT, problem, lr, size.rounds)
+        curves[case][JOINT] = joint(problem, size.rounds)
     printed = [curves[NORMS[0], zeta] for zeta in size.zetas]
     start = [group[FFGG].norms[0] for group in printed]
 
@@ -49,10 +78,10 @@ def write(folder: Path, size: Figure2Size | None = None) -> list[Path]:
 
     floors = {label: ends(label) for label in (SCAFFOLD, LOCAL, L2GD)}
     spread = max(shares(FFGG)) / min(shares(FFGG))
-    titles = {(norm, zeta): f"ζ = {zeta:g}, {NAMES[norm]} norm" for norm, zeta in cases}
+    titles = {(norm, zeta): f"ζ = {zeta:g}, {NORM_WORDS[norm]} norm" for norm, zeta in cases}
     shown = sorted({0, size.rounds // 15, size.rounds // 3, size.rounds})
     return theory_page(
-        "ffgg-figure2",
+        NAME,
         facts={
             "size": size,
             "drawn": size.drawn,
@@ -72,53 +101,27 @@ def write(folder: Path, size: Figure2Size | None = None) -> list[Path]:
             and max(values[-1] / values[0] for values in floors.values()) > 2,
         },
         tables={
-            f"‖F(θ)‖ after so many rounds; matrices of {NAMES[norm]} norm 1": [
+            f"‖F(θ)‖ after so many rounds; matrices of {NORM_WORDS[norm]} norm 1": [
                 {"ζ": f"{zeta:g}", "method": label} | curve.row(shown)
                 for zeta in size.zetas
                 for label, curve in curves[norm, zeta].items()
             ]
             for norm in NORMS
         },
-        figures={
-            titles[case]: {label: curve.line().y for label, curve in group.items()}
-            for case, group in curves.items()
-        },
+        figures={titles[case]: stored_curves(group) for case, group in curves.items()},
         panels=[
-            Panel(
+            norm_panel(
                 titles[case],
-                "communication round",
-                "‖F(θ)‖",
                 [  # as far as they are above rounding
                     curve.down_to(1e-13 * curve.norms[0]).line(formula=label in (EXACT, JOINT))
                     for label, curve in group.items()
                 ],
-                "y",
             )
             for case, group in curves.items()
         ],
-        seconds=time.process_time() - began,
+        seconds=time.monotonic() - began,
     ).write(folder)
 
 
-def text(values: list[float]) -> str:
+def text(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2g}" for value in values)
-
-
-def compare(
-    runs: FollowedRuns, problem: Problem, zeta: float, size: Figure2Size
-) -> dict[str, NormCurve]:
-    """All methods with τ local steps; FFGG also with exact solutions, and with w kept."""
-    constants = problem.constants()
-    ffgg = methods.ffgg(constants, size.tau)
-    compared = {
-        FFGG: ffgg,
-        STATEFUL: replace(ffgg, start="kept"),
-        **methods.baselines(constants, size.tau),
-    }
-    return {
-        label: runs.follow(label, problem, method, size.rounds, 10 + size.tau, case=f"ζ = {zeta:g}")
-        for label, method in compared.items()
-    } | {
-        EXACT: exact(EXACT, problem, ffgg.lr, size.rounds),
-        JOINT: methods.joint(problem, size.rounds),
-    }

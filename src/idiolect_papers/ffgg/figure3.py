@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import Ffgg, Moment, parse_delays, run, streams
+from idiolect import Ffgg, parse_delays, streams
 
 from ..closed_forms.quadratic import Problem, Quadratic
-from ..page import Claim, Page, Row
 from ..panels import Line, Panel
-from ..runs import Work, finished
+from ..theory import theory_page, train
+from .runs import NormCurve, NormRun, norm_panel, problem_of
 
+NAME = "ffgg-figure3"
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the theoretical step sizes, as printed
 SYNC, THEOREM, SHARE = "synchronous", "asynchronous, Theorem 7", "asynchronous, 1/(M L)"
 MODES = (SYNC, THEOREM, SHARE)
@@ -33,7 +34,7 @@ REAL = "measured, two processes"
 
 
 @dataclass(frozen=True)
-class Size:
+class Figure3Size:
     """The sizes of the experiment; those of the paper as defaults."""
 
     drawn: Quadratic = Quadratic(
@@ -45,64 +46,26 @@ class Size:
     real_rounds: int = 10  # with worker processes, for delays of a real machine
     workers: int = 2  # runs at once
 
+    def run(self, tau: int, mode: str, rounds: int, steps: StepSizes) -> NormRun:
+        method = Ffgg(part="w.*", lr=steps.lr, solver="gd", private_lr=steps.private_lr, steps=tau)
+        engine = () if mode == SYNC else (("timing", "arrivals"), ("delays", self.delays))
+        label = f"τ = {tau}, {mode}"
+        return NormRun(label, self.drawn, method, rounds, 4.0 + tau, settings=engine)
+
+    def run_in_processes(self, job: NormRun) -> dict[str, Any]:
+        """The same by the real clock: hosts in two processes."""
+        engine = (("timing", "arrivals"), ("engine", "processes"), ("hosts", 2))
+        return replace(job, rounds=self.real_rounds, settings=engine).train()
+
 
 @dataclass(frozen=True)
-class Steps:
-    """Step sizes: their theoretical values, the best factors, and what they come to."""
+class StepSizes:
+    """γ_θ and γ_w, and the factors of their theoretical values that they come from."""
 
     lr: float
     private_lr: float
-    outer: float
-    inner: float
-
-
-@dataclass(frozen=True)
-class Job(Work):
-    """One run, followed by ‖F(θ)‖ after every M updates."""
-
-    drawn: Quadratic = field(default_factory=Quadratic)
-    mode: str = SYNC
-    tau: int = 5
-    rounds: int = 100
-    lr: float = 1.0
-    private_lr: float = 1.0
-    delays: str = ""
-
-    def cost(self) -> float:
-        return self.rounds * (4.0 + self.tau)
-
-    def train(self) -> dict[str, Any]:
-        problem = self.drawn.draw()
-        return follow(problem, self)
-
-
-def follow(problem: Problem, job: Job, **settings: Any) -> dict[str, Any]:
-    """Norms after every round, and the staleness of every update."""
-    norms = [problem.norm(torch.zeros(problem.T.shape[-1], dtype=torch.float64))]
-    stale: list[float] = []
-
-    def watch(moment: Moment) -> None:
-        norms.append(problem.norm(moment.state()["theta"]))
-        stale.extend(line["staleness"] for line in moment.delays)
-
-    method = Ffgg(part="w.*", lr=job.lr, solver="gd", private_lr=job.private_lr, steps=job.tau)
-    engine = {"delays": job.delays} if job.delays else {}
-    if job.mode != SYNC:
-        engine["timing"] = "arrivals"
-    run_settings: dict[str, Any] = {
-        "rounds": job.rounds,
-        "sample": len(problem.t),
-        "batching": "full",
-        "dtype": "float64",
-        "eval_every": 0,
-        "threads": 1,
-        "progress": False,
-        "on_round": watch,
-        **engine,
-        **settings,
-    }
-    run(method, problem.task(), problem.federation(), **run_settings)
-    return {"norms": norms, "staleness": stale}
+    outer: float = 1.0
+    inner: float = 1.0
 
 
 # -- step sizes -----------------------------------------------------------------------------------
@@ -150,10 +113,10 @@ class Affine:
 
 def tuned(
     problem: Problem, tau: int, mode: str, rounds: int, order: Sequence[tuple[int, int]]
-) -> Steps:
+) -> StepSizes:
     """The factors with the least ‖F(θ)‖ at the end, of all 25 pairs."""
     base, private = theoretical(problem, mode, max(stale for _, stale in order))
-    best = Steps(base, private, 1.0, 1.0)
+    best = StepSizes(base, private)
     least = float("inf")
     for inner in FACTORS:
         update = Affine.of(problem, tau, inner * private)
@@ -165,7 +128,7 @@ def tuned(
             norm = problem.norm(theta)
             if norm < least:
                 least = norm
-                best = Steps(outer * base, inner * private, outer, inner)
+                best = StepSizes(outer * base, inner * private, outer, inner)
     return best
 
 
@@ -203,211 +166,145 @@ def asynchronous(update: Affine, lrs: Tensor, order: Sequence[tuple[int, int]]) 
 
 
 # -- the page -------------------------------------------------------------------------------------
-def write(folder: Path, size: Size | None = None) -> list[Path]:
+Outcomes = Mapping[tuple[int, str], dict[str, Any]]  # by τ and mode
+
+
+def write(folder: Path, size: Figure3Size | None = None) -> list[Path]:
     """Choose step sizes, run everything and write the page."""
-    began = time.perf_counter()
-    size = size or Size()
-    problem = size.drawn.draw()
-    step_sizes: dict[tuple[int, str], Steps] = {}
-    jobs: dict[tuple[int, str], Job] = {}
+    began = time.monotonic()
+    size = size or Figure3Size()
+    problem = problem_of(size.drawn)
+    M = size.drawn.clients
+    step_sizes: dict[tuple[int, str], StepSizes] = {}
+    jobs: dict[tuple[int, str], NormRun] = {}
     for tau, rounds in zip(size.taus, size.rounds, strict=True):
-        order = order_of(problem, size.delays, rounds * len(problem.t))
+        order = order_of(problem, size.delays, rounds * M)
         for mode in MODES:
             steps = tuned(problem, tau, mode, rounds, order)
             step_sizes[tau, mode] = steps
-            delays = "" if mode == SYNC else size.delays
-            jobs[tau, mode] = Job(size.drawn, mode, tau, rounds, steps.lr, steps.private_lr, delays)
-    results = finished(list(jobs.values()), folder, "ffgg-figure3", size.workers)
+            jobs[tau, mode] = size.run(tau, mode, rounds, steps)
+    results = train(jobs, folder, NAME, size.workers)
     outcomes = {key: results[job] for key, job in jobs.items()}
-    real = measured(problem, jobs[size.taus[1], SHARE], size) if size.real_rounds else {}
+    staleness = {size.delays: outcomes[size.taus[0], SHARE]["staleness"]}
+    if size.real_rounds:
+        real = size.run_in_processes(jobs[size.taus[1], SHARE])
+        staleness[REAL] = real["staleness"]
     first = outcomes[size.taus[0], SYNC]["norms"][0]
-    page = Page(
-        name="ffgg-figure3",
-        title="FFGG, Figure 3: asynchronous against synchronous",
-        settings=words(size, bool(real)),
-        claims=claims(outcomes, real, size),
+    marks = sorted({max(1, r * min(size.rounds) // 3) for r in (1, 2, 3)} | {max(size.rounds)})
+    curves = {
+        (tau, mode): NormCurve(mode, one["norms"]).line(POINTS, digits=4)
+        for (tau, mode), one in outcomes.items()
+    }
+    return theory_page(
+        NAME,
+        **statements(outcomes, staleness, size),
         tables={
-            f"‖F(θ)‖ after so many updates of a client (at 0: {first:.4g})": rows(outcomes, size),
+            f"‖F(θ)‖ after so many updates of a client (at 0: {first:.4g})": [
+                {"τ": tau, "": mode}
+                | {
+                    f"{M * r:,}": float(f"{one['norms'][r]:.3g}") if r < len(one["norms"]) else None
+                    for r in marks
+                }
+                for (tau, mode), one in outcomes.items()
+            ],
             "Step sizes: the chosen factors of γ_θ and γ_w": [
                 {"τ": tau, "": mode, "γ_θ": s.lr, "factor": s.outer, "γ_w": s.private_lr}
                 | {"factor ": s.inner}
                 for (tau, mode), s in step_sizes.items()
             ],
-            "Staleness: steps of the server between start and arrival": stale_rows(
-                outcomes, real, size
-            ),
+            "Staleness: steps of the server between start and arrival": [
+                {"delays": name, "arrivals": len(s), "mean": float(np.mean(s))}
+                | {"largest": int(max(s))}
+                for name, s in staleness.items()
+            ],
         },
-        figures={f"τ = {tau}, {mode}": thin(one["norms"]) for (tau, mode), one in outcomes.items()},
-        panels=[*norm_panels(outcomes, size), *stale_panels(outcomes, real, size)],
-        seconds=time.perf_counter() - began,
-        order=13,
-    )
-    return page.write(folder)
-
-
-def measured(problem: Problem, job: Job, size: Size) -> dict[str, Any]:
-    """The same by the real clock: hosts in two processes."""
-    short = Job(job.drawn, job.mode, job.tau, size.real_rounds, job.lr, job.private_lr, "")
-    return follow(problem, short, engine="processes", hosts=2)
-
-
-def thin(values: Sequence[float]) -> list[float]:
-    places = np.unique(np.linspace(0, len(values) - 1, POINTS).astype(int))
-    return [float(f"{values[i]:.4g}") for i in places]
-
-
-def norm_panels(outcomes: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Panel]:
-    M = size.drawn.clients
-    panels = []
-    for tau, rounds in zip(size.taus, size.rounds, strict=True):
-        lines = [
-            Line(
-                mode,
-                [M * float(x) for x in np.unique(np.linspace(0, rounds, POINTS).astype(int))],
-                thin(outcomes[tau, mode]["norms"]),
-            )
-            for mode in MODES
-        ]
-        panels.append(Panel(f"τ = {tau}", "updates of a client", "‖F(θ)‖", lines, log="y"))
-    return panels
+        figures={f"τ = {tau}, {mode}": line.y for (tau, mode), line in curves.items()},
+        panels=[
+            *(
+                norm_panel(
+                    f"τ = {tau}",
+                    [replace(line, x=[M * x for x in line.x]) for line in lines],
+                    "updates of a client",
+                )
+                for tau in size.taus
+                for lines in [[curves[tau, mode] for mode in MODES]]
+            ),
+            *stale_panels(outcomes, staleness, size),
+        ],
+        seconds=time.monotonic() - began,
+    ).write(folder)
 
 
 def stale_panels(
-    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
+    outcomes: Outcomes, staleness: Mapping[str, Sequence[float]], size: Figure3Size
 ) -> list[Panel]:
     """Delays, as the paper's second line has them: in steps of the server."""
-    longest = max(size.taus, key=lambda tau: size.rounds[size.taus.index(tau)])
-    both = {"exponential, simulated": outcomes[longest, SHARE]["staleness"]}
-    if real:
-        both[REAL] = real["staleness"]
+    longest = size.taus[size.rounds.index(max(size.rounds))]
+    simulated = {"exponential, simulated": outcomes[longest, SHARE]["staleness"]}
+    measured = {REAL: staleness[REAL]} if REAL in staleness else {}
     panels = []
-    for number, (name, stale) in enumerate(both.items()):
+    for number, (name, stale) in enumerate((simulated | measured).items()):
         every = max(1, len(stale) // 400)
         peaks = [max(stale[i : i + every]) for i in range(0, len(stale), every)]
         across = [float(i) for i in range(0, len(stale), every)]
-        line = Line("", across, peaks, style=3 + number)
         what = "staleness" if every == 1 else f"largest staleness of {every}"
-        panels.append(Panel(f"delays: {name}", "arrival", what, [line]))
+        lines = [Line("", across, peaks, style=3 + number)]
+        panels.append(Panel(f"delays: {name}", "arrival", what, lines))
     return panels
 
 
-def rows(outcomes: dict[tuple[int, str], dict[str, Any]], size: Size) -> list[Row]:
-    M = size.drawn.clients
-    marks = sorted({max(1, r * min(size.rounds) // 3) for r in (1, 2, 3)} | {max(size.rounds)})
-    return [
-        {"τ": tau, "": mode}
-        | {
-            f"{M * r:,}": float(f"{one['norms'][r]:.3g}") if r < len(one["norms"]) else None
-            for r in marks
-        }
-        for (tau, mode), one in outcomes.items()
-    ]
+def statements(
+    outcomes: Outcomes, staleness: Mapping[str, Sequence[float]], size: Figure3Size
+) -> dict[str, Any]:
+    """The facts and verdicts of the page."""
 
+    def norm(tau: int, mode: str, at: int) -> float:
+        return float(outcomes[tau, mode]["norms"][at])
 
-def stale_rows(
-    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
-) -> list[Row]:
-    named = {size.delays: outcomes[size.taus[0], SHARE]["staleness"]}
-    if real:
-        named[REAL] = real["staleness"]
-    return [
-        {"delays": name, "arrivals": len(s), "mean": float(np.mean(s)), "largest": int(max(s))}
-        for name, s in named.items()
-    ]
+    def asynchronous_norm(tau: int, at: int) -> float:
+        return min(norm(tau, THEOREM, at), norm(tau, SHARE, at))
 
-
-def claims(
-    outcomes: dict[tuple[int, str], dict[str, Any]], real: dict[str, Any], size: Size
-) -> list[Claim]:
-    def end(tau: int, mode: str) -> float:
-        return float(outcomes[tau, mode]["norms"][-1])
-
-    def best(tau: int) -> float:
-        return min(end(tau, THEOREM), end(tau, SHARE))
-
-    def at_half(tau: int, mode: str) -> float:
-        return float(outcomes[tau, mode]["norms"][len(outcomes[tau, mode]["norms"]) // 2])
-
-    slower = [best(tau) > end(tau, SYNC) for tau in size.taus]
+    best = {tau: asynchronous_norm(tau, -1) for tau in size.taus}
+    slower = [best[tau] > norm(tau, SYNC, -1) for tau in size.taus]
+    half = {tau: len(outcomes[tau, SYNC]["norms"]) // 2 for tau in size.taus}
     ahead = [
-        tau
-        for tau in size.taus
-        if min(at_half(tau, THEOREM), at_half(tau, SHARE)) < at_half(tau, SYNC)
+        tau for tau in size.taus if asynchronous_norm(tau, half[tau]) < norm(tau, SYNC, half[tau])
     ]
-    on_the_way = ", ".join(f"{tau}" for tau in ahead)
-    ends = ", ".join(f"τ = {t}: {best(t):.2g} against {end(t, SYNC):.2g}" for t in size.taus)
-    falling = all(b < a for a, b in pairwise(best(t) for t in size.taus[:3]))
+    half_way = "; half way the asynchronous one is ahead for τ = " + ", ".join(map(str, ahead))
     first, last = size.taus[0], size.taus[-1]
     at = min(size.rounds)
-
-    def gain(mode: str) -> float:
-        norms = [outcomes[tau, mode]["norms"][at] for tau in (first, last)]
-        return float(norms[0] / norms[1])
-
-    gains = {mode: gain(mode) for mode in MODES}
-    stale = max(outcomes[size.taus[0], SHARE]["staleness"])
+    gains = [norm(first, mode, at) / norm(last, mode, at) for mode in MODES]
     M = size.drawn.clients
-    less = max(gains[THEOREM], gains[SHARE]) < gains[SYNC]
-    return [
-        Claim(
-            "The synchronous variant is faster than the asynchronous one",
-            f"at the end, the better asynchronous run against the synchronous: {ends}"
-            + (f"; half way the asynchronous one is ahead for τ = {on_the_way}" if ahead else ""),
-            "agrees" if all(slower) and not ahead else "same order" if any(slower) else "differs",
-            "" if all(slower) and not ahead else "not for every τ, and not all the way",
-        ),
-        Claim(
-            "The asynchronous variant improves by increasing the local steps τ",
-            "at the end "
-            + ", ".join(f"{best(t):.2g} (τ = {t})" for t in size.taus)
-            + f"; after {at * M:,} updates τ = {last} is {max(gains[THEOREM], gains[SHARE]):.2g} "
-            f"times as near as τ = {first}",
-            "agrees" if falling else "differs",
-            "" if falling else "not found",
-        ),
-        Claim(
-            "Its improvement with τ is slower than that of the synchronous variant",
-            f"from τ = {first} to {last}, ‖F‖ after {at * M:,} updates falls by a factor of "
-            f"{gains[SYNC]:.2g} (synchronous), {gains[THEOREM]:.2g} (Theorem 7), "
-            f"{gains[SHARE]:.2g} (1/(M L)): with the noise ι no θ is best for every client, and "
-            "arrivals, which weigh clients unequally for a while, stop at a floor",
-            "agrees" if less else "differs",
-            "" if less else "not found",
-        ),
-        Claim(
-            "The maximum delay is typically much larger than the number of workers",
-            f"the largest staleness is {stale:.0f} with {M} clients and exponential delays"
-            + (f", {max(real['staleness']):.0f} as measured with two processes" if real else ""),
-            "agrees" if stale > 3 * M else "differs",
-            "" if stale > 3 * M else "delays of another kind",
-        ),
-    ]
-
-
-def words(size: Size, real: bool) -> str:
-    d = size.drawn
-    rounds = ", ".join(
-        f"{r * d.clients:,} (τ = {t})" for t, r in zip(size.taus, size.rounds, strict=True)
-    )
-    measured = (
-        " Delays of a real machine are measured beside it: two worker processes that work off the "
-        f"orders of all {d.clients} clients, {size.real_rounds * d.clients} arrivals at τ = "
-        f"{size.taus[1]}."
-        if real
-        else ""
-    )
-    factors = ", ".join(f"{f:g}" for f in FACTORS)
-    sizes = f"M = {d.clients}, d_θ = {d.shared}, d_w = {d.private}, n = {d.samples:,}"
-    return f"""\
-As printed (Appendix E.2): the problem of E.1 with {sizes},
-ζ = {d.zeta:g}; τ steps of GD for line 4; step sizes are theoretical values times {factors},
-inner and outer ones, the best pair at the end of the run. A client's update is one direction; a
-synchronous round has {d.clients}. Algorithm 3 applies a whole γ_θ Δ for every arrival, without 1/M.
-
-Left open, and chosen here: which theoretical value the asynchronous γ_θ starts from. Theorem 7 has
-1/(2 L √(2 M τ_max)), with τ_max of the run; the authors' notebook takes the same number for every
-update in both variants, and sums the 40 of a synchronous round, which is 1/(M L) per arrival: both
-are shown. L is that of Example 1. The vectors have one common θ* (b_1 = y_1), so that Assumption 2
-holds but for the noise ι = {d.noise:g}. Delays are not those of the authors' machine but drawn:
-{size.delays} for every piece of work, all clients always at work.{measured}
-Updates: {rounds}; the paper does not say how many."""
+    stale = max(staleness[size.delays])
+    updates = zip(size.taus, size.rounds, strict=True)
+    measured = REAL in staleness
+    facts = {
+        "size": size,
+        "drawn": size.drawn,
+        "factors": ", ".join(f"{f:g}" for f in FACTORS),
+        "updates": ", ".join(f"{r * M:,} (τ = {t})" for t, r in updates),
+        "ends": ", ".join(f"τ = {t}: {best[t]:.2g} against {norm(t, SYNC, -1):.2g}" for t in best),
+        "half_way": half_way if ahead else "",
+        "best": ", ".join(f"{norm:.2g} (τ = {t})" for t, norm in best.items()),
+        "first": first,
+        "last": last,
+        "updates_compared": at * M,
+        "gain": max(gains[1:]),
+        "gains": gains,
+        "stale": stale,
+        "measured": f" Delays of a real machine are measured beside it: two worker processes that "
+        f"work off the orders of all {M} clients, {size.real_rounds * M} arrivals at "
+        f"τ = {size.taus[1]}."
+        if measured
+        else "",
+        "stale_measured": f", {max(staleness[REAL]):.0f} as measured with two processes"
+        if measured
+        else "",
+    }
+    verdicts: dict[str, bool | str] = {
+        "faster": (all(slower) and not ahead) or ("same order" if any(slower) else False),
+        "improves": all(b < a for a, b in pairwise(list(best.values())[:3])),
+        "slower": max(gains[1:]) < gains[0],
+        "delays": stale > 3 * M,
+    }
+    return {"facts": facts, "verdicts": verdicts}

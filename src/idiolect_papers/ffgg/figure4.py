@@ -11,17 +11,23 @@ import numpy as np
 
 import idiolect as il
 
-from ..closed_forms.quadratic import Problem, Quadratic
-from ..panels import Panel
+from ..closed_forms.quadratic import Quadratic
 from ..theory import theory_page
-from .runs import FollowedRuns, NormCurve
+from .runs import NormCurve, NormRun, norm_panel, problem_of, stored_curves, train_curves
 
+NAME = "ffgg-figure4"
 CLEAN, ROBUST, MEAN, OWN = (
     "no Byzantine clients",
     "Byzantine, median of buckets",
     "Byzantine, mean",
     "Byzantine, median of buckets, own targets",
 )
+BUCKETS = {"rule": "bucketing(size=2) + median"}
+REFERENCE: dict[str, dict[int, float]] = {
+    CLEAN: {0: 12.80, 1: 1.285, 101: 0.656, 501: 4.57e-2, 1000: 1.65e-3},
+    ROBUST: {101: 0.691, 501: 5.9e-2, 1000: 2.9e-3},
+    MEAN: {1000: 3.9e-2},
+}
 
 
 @dataclass(frozen=True)
@@ -32,38 +38,38 @@ class Figure4Size:
     malicious: int = 10
     rounds: int = 1000
 
-    @property
-    def attack(self) -> dict[str, Any]:
-        """Malicious clients send the gradient with its sign flipped."""
-        return {"attack": "scaling(factor=-1)", "malicious": float(self.malicious)}
-
-
-BUCKETS = {"rule": "bucketing(size=2) + median"}
-
-
-def write(folder: Path, size: Figure4Size | None = None) -> list[Path]:
-    """Run everything and write the page."""
-    began = time.process_time()
-    size = size or Figure4Size()
-    with FollowedRuns("ffgg-figure4", 4 * size.rounds) as runs:
-        problem = size.drawn.draw()
-        curves = {
-            CLEAN: measure(runs, CLEAN, problem, size),
-            ROBUST: measure(runs, ROBUST, problem, size, **size.attack, **BUCKETS),
-            MEAN: measure(runs, MEAN, problem, size, **size.attack),
+    def runs(self) -> dict[str, NormRun]:
+        """Algorithm 5 with exact computations; malicious clients flip the gradient's sign."""
+        attack = {"attack": "scaling(factor=-1)", "malicious": float(self.malicious)}
+        own = replace(self.drawn, truth="own", noise=1e-3)
+        return {
+            CLEAN: self._run(CLEAN, self.drawn),
+            ROBUST: self._run(ROBUST, self.drawn, **attack, **BUCKETS),
+            MEAN: self._run(MEAN, self.drawn, **attack),
+            OWN: self._run(OWN, own, **attack, **BUCKETS),
         }
-        own = replace(size.drawn, truth="own", noise=1e-3).draw()
-        curves[OWN] = measure(runs, OWN, own, size, **size.attack, **BUCKETS)
+
+    def _run(self, label: str, drawn: Quadratic, **settings: Any) -> NormRun:
+        lr = 1 / problem_of(drawn).constants().F
+        method = il.Ffgg(part="w.*", lr=lr, solver="exact", start="common")
+        return NormRun(label, drawn, method, self.rounds, settings=tuple(settings.items()))
+
+
+def write(folder: Path, size: Figure4Size | None = None, workers: int = 2) -> list[Path]:
+    """Run everything and write the page."""
+    began = time.monotonic()
+    size = size or Figure4Size()
+    curves = train_curves({NAME: size.runs()}, folder, NAME, workers)[NAME]
     shown = [r for r in (0, 1, 101, 501, 1000) if r <= size.rounds]
     clean, robust = (rate(curves[label], size.rounds) for label in (CLEAN, ROBUST))
     end = {label: curve.at(size.rounds) for label, curve in curves.items()}
     remains = end[OWN] > 10 * end[ROBUST]
     return theory_page(
-        "ffgg-figure4",
+        NAME,
         facts={
             "size": size,
             "drawn": size.drawn,
-            "constants": problem.constants(),
+            "constants": problem_of(size.drawn).constants(),
             "clean": clean,
             "robust": robust,
             "end_robust": end[ROBUST],
@@ -81,38 +87,20 @@ def write(folder: Path, size: Figure4Size | None = None) -> list[Path]:
                 {"": label} | curve.row(shown) for label, curve in curves.items()
             ],
             "The same by an independent implementation, 32 honest clients and 10 copies of them": [
-                {"": label} | {f"{r}": REFERENCE[label].get(r) for r in shown}
-                for label in REFERENCE
+                {"": label} | {f"{r}": reference.get(r) for r in shown}
+                for label, reference in REFERENCE.items()
             ],
         },
-        figures={label: curve.line().y for label, curve in curves.items()},
+        figures=stored_curves(curves),
         panels=[
-            Panel(
+            norm_panel(
                 f"{size.malicious} of {size.drawn.clients} clients flip the sign",
-                "round",
-                "‖F(θ)‖",
                 [curve.line() for curve in curves.values()],
-                log="y",
+                "round",
             )
         ],
-        seconds=time.process_time() - began,
+        seconds=time.monotonic() - began,
     ).write(folder)
-
-
-REFERENCE: dict[str, dict[int, float]] = {
-    CLEAN: {0: 12.80, 1: 1.285, 101: 0.656, 501: 4.57e-2, 1000: 1.65e-3},
-    ROBUST: {101: 0.691, 501: 5.9e-2, 1000: 2.9e-3},
-    MEAN: {1000: 3.9e-2},
-}
-
-
-def measure(
-    runs: FollowedRuns, label: str, problem: Problem, size: Figure4Size, **settings: Any
-) -> NormCurve:
-    """Algorithm 5 with exact computations on the clients."""
-    lr = 1 / problem.constants().F
-    method = il.Ffgg(part="w.*", lr=lr, solver="exact", start="common")
-    return runs.follow(label, problem, method, size.rounds, 1, **settings)
 
 
 def rate(curve: NormCurve, rounds: int) -> tuple[float, float]:
