@@ -7,28 +7,28 @@ import pytest
 from idiolect_papers.ffgg import table2
 from idiolect_papers.ffgg.table2 import (
     FFGG,
+    ROWS,
     TABLE2,
     TABLE3,
     FfggCase,
     FfggTable2Size,
     Pipelines,
     against,
-    all_rows,
     best_split,
     cases,
     fixed,
+    measure,
     opening,
-    tabled,
 )
 from idiolect_papers.page import page_of
 
 SMALL = FfggCase(
     "synthetic",
-    "EMNIST",
-    (("clients", 4), ("samples", 60)),
-    model_options=(("hidden", "8,8"),),
+    "mlp",
+    2,
+    {"clients": 4, "samples": 60},
+    {"hidden": "8,8"},
     rounds=(4, 1),
-    sample=2,
 )
 FEW = FfggTable2Size("quick: a tenth", seeds=2, first=(0.1, 0.3), rates=(0.1,), workers=1)
 
@@ -42,7 +42,7 @@ def test_the_published_table_is_whole():
 def test_full_scale_has_the_settings_of_table_3(tmp_path):
     found = cases("full", tmp_path)
     case = found["shakespeare (for StackOverflow)"]
-    assert case.settings(1) == {
+    assert case.settings(1, 50) == {
         "rounds": 1000,
         "sample": 50,
         "batch": 64,
@@ -51,14 +51,14 @@ def test_full_scale_has_the_settings_of_table_3(tmp_path):
         "schedule": "warmup:100*linear",
         "clip": 0.1,
     }
-    assert found["hapt"].settings(2)["rounds"] == 500
+    assert found["hapt"].settings(2, 50)["rounds"] == 500
 
 
 def test_published_sets_are_run_where_their_files_are(tmp_path):
     assert set(cases("quick", tmp_path)) == set(table2.STAND_INS)
     (tmp_path / "femnist").mkdir()
     found = cases("quick", tmp_path)
-    assert ("path", str(tmp_path / "femnist")) in found["FEMNIST"].options
+    assert found["FEMNIST"].options["path"] == str(tmp_path / "femnist")
     assert cases("full", tmp_path)["FEMNIST"].model == "resnet18"
 
 
@@ -66,7 +66,7 @@ def test_published_sets_are_run_where_their_files_are(tmp_path):
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "reproduced"
     folder.mkdir()
-    found = tabled({"FEMNIST": SMALL}, FEW, folder)
+    found = table2.page(measure({"FEMNIST": SMALL}, FEW, folder), FEW)
     return found, found.write(folder)
 
 
@@ -87,7 +87,7 @@ def test_a_tenth_of_quick_marks_the_cells_that_were_run(page):
 def test_every_row_goes_on_from_the_same_shared_model(page):
     found, _ = page
     for one in found.figures["FEMNIST"]:
-        assert set(one["rows"]) == set(all_rows())
+        assert set(one["rows"]) == set(ROWS)
         starts = {row["start"] for row in one["rows"].values()}
         assert starts == {one["rows"]["FedAvg"]["test"]}
         assert one["first"] in FEW.first
@@ -103,7 +103,7 @@ def test_step_sizes_are_chosen_without_test_data():
 
 
 def test_a_stored_run_is_gone_on_with(tmp_path):
-    rates = ((f"{FFGG}: Adapter", (0.1,)),)
+    rates = {f"{FFGG}: Adapter": (0.1,)}
     job = Pipelines(SMALL, 0, (0.1,), rates, str(tmp_path))
     first = job.train()
     again = job.train()
@@ -114,9 +114,7 @@ def test_a_stored_run_is_gone_on_with(tmp_path):
 
 
 def result(**tests):
-    rows = {
-        row: {"test": 0.5, "valid": 0.5, "personalised": 0.5, "start": 0.4} for row in all_rows()
-    }
+    rows = {row: {"test": 0.5, "valid": 0.5, "personalised": 0.5, "start": 0.4} for row in ROWS}
     for row, test in tests.items():
         rows[row.replace("_", " ")] |= {"test": test, "valid": test}
     return {"rows": rows, "first": 0.1, "majority": 0.1, "seconds": 1.0}
@@ -142,6 +140,6 @@ def test_validation_data_choose_the_split_not_test_data():
 
 
 def test_every_row_has_the_same_step_sizes_to_choose_from():
-    rates = dict(fixed((0.1, 0.3)))
+    rates = fixed((0.1, 0.3))
     assert rates.pop("FedAvg") == (0.1,)  # its own is that of step 1
     assert set(rates.values()) == {(0.1, 0.3)}
