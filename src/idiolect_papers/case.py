@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from idiolect import Federation, Task, data, models
 from idiolect.study import Stock
+
+from .known_words import known_words
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,20 @@ class Scale:
 class Case:
     """A federation and its model; experiments add what else they vary."""
 
-    data: str
-    model: str
+    data: str | Callable[..., Federation]  # its name, or a function of the options and the seed
+    model: str | type[nn.Module]
     options: dict[str, Any] = field(default_factory=dict)  # of the data
     model_options: dict[str, Any] = field(default_factory=dict)
     clients_per_round: float = 0.1  # below 1 a share of the clients
     dim: int = 21  # of the subspace of lp-proj
+    known: bool = False  # of texts: only known words are to be predicted
 
     def load(self, **options: Any) -> tuple[Federation, Task]:
         """The data and the model; `options` of the data go before those of the case."""
-        federation = data.load(self.data, **{**self.options, **options})
+        make = self.data if callable(self.data) else partial(data.load, self.data)
+        federation = make(**{**self.options, **options})
+        if self.known:
+            federation = known_words(federation)
         return federation, self.task(federation)
 
     def task(self, federation: Federation) -> Task:
@@ -68,3 +76,9 @@ def stock_of(cases: Mapping[str, Case], **options: Any) -> Stock:
         {title: federation for title, (federation, _) in loaded.items()},
         {title: task for title, (_, task) in loaded.items()},
     )
+
+
+def majority_accuracy(federation: Federation) -> float:
+    """Of all test data, what each client's commonest class in training gets right."""
+    hits = federation.majority_hits("test").sum()
+    return float(hits / federation.class_counts("test").sum())

@@ -185,9 +185,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
-    """One run: a frozen dataclass of plain fields whose `train` gives plain data."""
+    """One run: a frozen dataclass of plain fields whose `train` gives plain data.
+
+    With `eq=False` a subclass may have fields that have no hash, such as a dict.
+    """
 
     def train(self) -> dict[str, Any]:
         raise NotImplementedError

@@ -16,18 +16,18 @@ from idiolect_papers.ffgg.table2 import (
     against,
     best_split,
     cases,
+    comparison,
     fixed,
     measure,
-    opening,
 )
 from idiolect_papers.page import page_of
 
 SMALL = FfggCase(
     "synthetic",
     "mlp",
-    2,
     {"clients": 4, "samples": 60},
     {"hidden": "8,8"},
+    clients_per_round=2,
     rounds=(4, 1),
 )
 FEW = FfggTable2Size("quick: a tenth", seeds=2, first=(0.1, 0.3), rates=(0.1,), workers=1)
@@ -129,7 +129,7 @@ def test_the_order_is_said_with_its_interval():
     row = against("set", found)
     assert row["FedAvg"] == "-10.00 ± 0.00 (worse)"
     assert row["Local Training"].endswith("(better)")
-    assert "against FedAvg: worse on 1" in opening({"set": found})
+    assert "against FedAvg: worse on 1" in comparison({"set": found})["comparisons"]
 
 
 def test_validation_data_choose_the_split_not_test_data():

@@ -18,8 +18,7 @@ import torch
 import idiolect as il
 
 from ..closed_forms.quadratic import Problem, Quadratic
-from ..page import Row
-from ..theory import theory_page
+from ..page import Row, page_from_text
 from .runs import (
     FFGG,
     JOINT,
@@ -108,7 +107,7 @@ def write_a(folder: Path, size: Figure1aSize | None = None, workers: int = 2) ->
     rounding = 1e-12 * first[EXACT].norms[0]
     shown = (0, 1, 101, 501, 1000, 1500, 2000, 3000)
     styles = [f"τ = {tau}" for tau in sorted({*size.taus, *size.other_taus, *size.few_taus})]
-    return theory_page(
+    return page_from_text(
         "ffgg-figure1a",
         facts={
             "size": size,
@@ -231,7 +230,7 @@ def write_b(folder: Path, size: Figure1bSize | None = None, workers: int = 2) ->
     by_steps = all(ends[title][FFGG] < places[title][1] for title in ends)
     shown = sorted({0, rounds // 10, rounds // 3, rounds})
     names = f"FFGG {end[FFGG]:.3g}, SCAFFOLD {end[SCAFFOLD]:.3g},"
-    return theory_page(
+    return page_from_text(
         "ffgg-figure1b",
         facts={
             "size": size,

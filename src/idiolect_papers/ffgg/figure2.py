@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..closed_forms.quadratic import NORMS, Quadratic
-from ..theory import theory_page
+from ..page import page_from_text
 from .runs import (
     FFGG,
     JOINT,
@@ -80,7 +80,7 @@ def write(folder: Path, size: Figure2Size | None = None, workers: int = 2) -> li
     spread = max(shares(FFGG)) / min(shares(FFGG))
     titles = {(norm, zeta): f"ζ = {zeta:g}, {NORM_WORDS[norm]} norm" for norm, zeta in cases}
     shown = sorted({0, size.rounds // 15, size.rounds // 3, size.rounds})
-    return theory_page(
+    return page_from_text(
         NAME,
         facts={
             "size": size,

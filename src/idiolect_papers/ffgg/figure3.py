@@ -21,8 +21,9 @@ from torch import Tensor
 from idiolect import Ffgg, parse_delays, streams
 
 from ..closed_forms.quadratic import Problem, Quadratic
+from ..page import page_from_text
 from ..panels import Line, Panel
-from ..theory import theory_page, train
+from ..theory import train
 from .runs import NormCurve, NormRun, norm_panel, problem_of
 
 NAME = "ffgg-figure3"
@@ -195,7 +196,7 @@ def write(folder: Path, size: Figure3Size | None = None) -> list[Path]:
         (tau, mode): NormCurve(mode, one["norms"]).line(POINTS, digits=4)
         for (tau, mode), one in outcomes.items()
     }
-    return theory_page(
+    return page_from_text(
         NAME,
         **statements(outcomes, staleness, size),
         tables={

@@ -12,7 +12,7 @@ import numpy as np
 import idiolect as il
 
 from ..closed_forms.quadratic import Quadratic
-from ..theory import theory_page
+from ..page import page_from_text
 from .runs import NormCurve, NormRun, norm_panel, problem_of, stored_curves, train_curves
 
 NAME = "ffgg-figure4"
@@ -64,7 +64,7 @@ def write(folder: Path, size: Figure4Size | None = None, workers: int = 2) -> li
     clean, robust = (rate(curves[label], size.rounds) for label in (CLEAN, ROBUST))
     end = {label: curve.at(size.rounds) for label, curve in curves.items()}
     remains = end[OWN] > 10 * end[ROBUST]
-    return theory_page(
+    return page_from_text(
         NAME,
         facts={
             "size": size,

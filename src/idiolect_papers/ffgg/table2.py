@@ -34,10 +34,9 @@ from idiolect import (
 )
 from idiolect.study import SplitCandidate
 
-from ..case import Case
-from ..known_words import known_words
+from ..case import Case, majority_accuracy
 from ..marks import Cell, Figure
-from ..page import Page
+from ..page import Page, page_from_text
 from ..panels import Line, Panel
 from ..published import read_figure, read_rows
 from ..runs import Work, finished
@@ -86,24 +85,19 @@ ROWS = (FEDAVG, LOCAL, *(f"{family}: {name}" for family in FAMILIES for name in 
 class FfggCase(Case):
     """A data set, its model, and which column of Table 3 it is trained by."""
 
-    heard: float = 10  # where it is not as printed
+    clients_per_round: float = 10  # where it is not as printed
     column: str = "EMNIST"
-    known: bool = False  # only known words are to be predicted
     rank: int = 4  # of adapters
     adapter: str = "low-rank"
     as_printed: bool = False  # server's optimiser, schedule, clipping, clients per round, batch
     rounds: tuple[int, int] = (0, 0)  # of steps 1 and 2; 0: as printed
-
-    def load(self, **options: Any) -> tuple[Federation, Task]:
-        federation, task = super().load(**options)
-        return known_words(federation) if self.known else federation, task
 
     def settings(self, step: int, clients: int) -> dict[str, Any]:
         """Of step 1 or 2, with so many clients."""
         printed = TABLE3[self.column]
         rounds = self.rounds[step - 1] or printed["rounds"][step - 1]
         if not self.as_printed:
-            return {"rounds": rounds, "sample": min(int(self.heard), clients), "batch": 32}
+            return {"rounds": rounds, "sample": min(self.sample(clients), clients), "batch": 32}
         warmup = max(1, round(printed["warmup"] * rounds))
         linear = f"warmup:{warmup}*linear"
         return {
@@ -159,8 +153,8 @@ class Pipelines(Work):
             ]
             out["rows"][row] = max(outcomes, key=lambda outcome: _number(outcome["valid"]))
         if not self.chooses:
-            hits = federation.majority_hits("test").sum() / federation.class_counts("test").sum()
-            out |= {"majority": float(hits), "clients": federation.clients, "d": task.d}
+            majority = majority_accuracy(federation)
+            out |= {"majority": majority, "clients": federation.clients, "d": task.d}
         return out | {"seconds": time.process_time() - began}
 
     def _row(
@@ -264,6 +258,7 @@ def _number(value: float | None) -> float:
 
 # -- the page -------------------------------------------------------------------------------------
 NAME = "ffgg-table2"
+TEXTS = read_text(NAME)
 SEARCH = 100  # the seed of the search for step sizes; the final runs have 0, 1, 2
 Results = list[dict[str, Any]]  # of one data set, by seed
 
@@ -285,34 +280,33 @@ _HIDDEN = {"hidden": "64,32"}
 _WORDS: dict[str, Any] = {"column": "StackOverflow", "known": True}
 STAND_INS = {
     "quickdraw (for FEMNIST)": FfggCase(
-        "quickdraw", "mlp", 10, {"clients": 30}, _HIDDEN, rounds=(60, 8)
+        "quickdraw", "mlp", {"clients": 30}, _HIDDEN, rounds=(60, 8)
     ),
-    "hapt": FfggCase("hapt", "mlp", 10, {"step": 128}, _HIDDEN, rounds=(60, 8)),
+    "hapt": FfggCase("hapt", "mlp", {"step": 128}, _HIDDEN, rounds=(60, 8)),
     "shakespeare (for StackOverflow)": FfggCase(
         "shakespeare",
         "transformer",
-        6,
         {"clients": 12, "cap": 2000, "length": 20},
         _SMALL,
+        clients_per_round=6,
         rounds=(120, 6),
         **_WORDS,
     ),
     "chitchat (for StackOverflow)": FfggCase(
         "chitchat",
         "transformer",
-        6,
         {"clients": 12, "cap": 2000, "vocabulary": 100},
         _SMALL,
+        clients_per_round=6,
         rounds=(120, 6),
         **_WORDS,
     ),
 }
 PUBLISHED = {  # as in appendix E.5, from standard files
-    "FEMNIST": FfggCase("femnist", "resnet18", 10, {"minimum": 125}, adapter="conv"),
+    "FEMNIST": FfggCase("femnist", "resnet18", {"minimum": 125}, adapter="conv"),
     "GLDv2": FfggCase(
         "gldv2",
         "resnet18",
-        10,
         {"minimum": 50, "size": 224, "test": 0.5},
         column="GLDv2",
         adapter="conv",
@@ -320,7 +314,6 @@ PUBLISHED = {  # as in appendix E.5, from standard files
     "StackOverflow": FfggCase(
         "stackoverflow",
         "transformer",
-        10,
         {"users": 1000},
         rank=16,
         adapter="bottleneck",
@@ -350,7 +343,7 @@ def cases(scale: str, folder: Path) -> dict[str, FfggCase]:
     """The stand-ins, and the published sets whose files are there."""
     data_sets = {}
     for title, case in PUBLISHED.items():
-        path = folder / case.data
+        path = folder / str(case.data)
         if path.is_dir():
             if scale == "quick":
                 case = replace(case, rounds=(60, 8), rank=4, adapter="low-rank", **QUICK[title])
@@ -374,19 +367,15 @@ def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
     ours = {title: rows_of(by_seed) for title, by_seed in results.items()}
     stand_ins = [title for title in ours if title not in SETS]
     shown = list(next(iter(ours.values()), {}))
-    texts = read_text(NAME)
-    return Page(
+    return page_from_text(
         NAME,
-        texts["title"],
+        facts=comparison(results),
         scale=size.text,
-        printed=texts["printed"],
-        chosen=texts["chosen"],
         cells=[
             Cell("Test accuracy, %", row, name, paper[name], _percent(ours.get(name, {}).get(row)))
             for name in SETS
             for row, paper in TABLE2.items()
         ],
-        opening=opening(results),
         tables={
             "**Sets that can be had here: test accuracy, %**": [
                 {"method": row} | {t: str(_percent(ours[t][row])) for t in stand_ins}
@@ -403,7 +392,7 @@ def page(results: Mapping[str, Results], size: FfggTable2Size) -> Page:
                 against(title, by_seed) for title, by_seed in results.items()
             ],
         },
-        pictures={texts["picture"]: [panel(*result) for result in results.items()]},
+        pictures={TEXTS["picture"]: [panel(*result) for result in results.items()]},
         figures=dict(results),
         seconds=sum(one["seconds"] for by_seed in results.values() for one in by_seed),
     )
@@ -497,9 +486,8 @@ def _word(difference: float, half: float | None) -> str:
     return "better" if difference > 0 else "worse"
 
 
-def opening(results: Mapping[str, Results]) -> str:
+def comparison(results: Mapping[str, Results]) -> dict[str, Any]:
     """Does the order of the paper show on these sets?"""
-    texts = read_text(NAME)
     missing = ", ".join(name for name in SETS if name not in results)
     compared = [against(title, by_seed) for title, by_seed in results.items()]
     comparisons = []
@@ -507,11 +495,11 @@ def opening(results: Mapping[str, Results]) -> str:
         words = [one[row].rsplit("(", 1)[1].rstrip(")") for one in compared]
         counts = ", ".join(f"{word} on {words.count(word)}" for word in dict.fromkeys(words))
         comparisons.append(f"against {row}: {counts}")
-    return texts["opening"].format(
-        missing=texts["missing"].format(names=missing) if missing else "",
-        sets=len(compared),
-        comparisons="; ".join(comparisons),
-    )
+    return {
+        "missing": TEXTS["missing"].format(names=missing) if missing else "",
+        "sets": len(compared),
+        "comparisons": "; ".join(comparisons),
+    }
 
 
 def panel(title: str, by_seed: Results) -> Panel:
