@@ -1,5 +1,5 @@
-# make demo | deploy-demo | lint | test | test-all | faults | soak | mutation | bench: each sets up
-# what it needs in .venv; bench in .venv-bench, beside the packages it compares with
+# make demo | deploy-demo | lint | settings | test | test-all | faults | soak | mutation | bench: each
+# sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 # the same bits wherever a number lies in memory, as the command has it
 export MKL_CBWR ?= AUTO
@@ -9,7 +9,7 @@ BENCH := .venv-bench
 FEDJAX := .venv-fedjax
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo deploy-demo lint test test-all faults soak mutation bench bench-peers clean
+.PHONY: demo deploy-demo lint settings test test-all faults soak mutation bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
@@ -23,6 +23,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m benchmarks.typed_settings --check
+
+# the typed keywords of idiolect.run, from its settings
+settings: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.typed_settings
 
 # without the tests marked "slow" (see addopts in pyproject.toml)
 test: $(VENV)/.dev

@@ -41,6 +41,7 @@ def knob(
     choices: tuple | None = None,
     parse: Callable[[Any], Any] | None = None,
     write: Callable[[Any], str] | None = None,
+    takes: tuple[Any, ...] | None = None,
     on_resume: str = "same",
     roles: tuple[str, ...] = (),
     refused_in: Mapping[str, str] | None = None,
@@ -50,14 +51,14 @@ def knob(
 
     The range: above < value < below, low <= value <= high, or one of `choices`. A field that holds
     an object has `parse`, from text (or the object itself) to the object, and `write`, back to
-    text.
+    text; `takes` are further types that `parse` reads.
     `on_resume` says whether a run may be continued with another value: "same", "may change" or
     "may grow". `roles` are what the field is about, see `with_role`; `refused_in` maps a use of the
     dataclass that does not take this field to the reason; `renamed` maps earlier choices to what
     replaces them.
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
-    extras = {"parse": parse, "write": write, "renamed": renamed}
+    extras = {"parse": parse, "write": write, "takes": takes, "renamed": renamed}
     metadata = {k: v for k, v in {**bounds, **extras}.items() if v is not None}
     about = {"on_resume": on_resume, "roles": roles, "refused_in": dict(refused_in or {})}
     return field(default=default, metadata={"help": help, **about, **metadata})

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from ..attacks import Attack, attack_text, how_many, parse_attack
-from ..channels import Channel, channel_text, parse_channel
+from ..attacks import ATTACKS, Attack, how_many
+from ..channels import CHANNELS, Channel, Stage
 from ..core.knobs import Knobs, SettingError, knob
 from ..engine.arrivals import NEXT
 from ..engine.carriers import ENGINES, EngineTraits
 from ..engine.carriers.ray import Place
-from ..engine.delays import Delays, delays_text, parse_delays
+from ..engine.delays import DELAYS, Delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE
-from ..server.rules import Rule, parse_rule, rule_text
+from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
-from ..server.staleness import Constant, Staleness, parse_staleness, staleness_text
+from ..server.staleness import STALENESS, Constant, Staleness
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
 from ..task.client_optimizer import ELEMENTWISE, STATES, ClientOptimizer
@@ -34,6 +35,7 @@ from ..task.task import Numerics
 from .client_weights import ClientWeights
 from .schedule import FORMS, Schedule
 
+AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAY_CHANGE = "may change"
 MAY_GROW = "may grow"
@@ -140,6 +142,7 @@ class Selection(Knobs):
         "client,weight lines, or a JSON object; '' = by samples",
         parse=ClientWeights.parse,
         write=str,
+        takes=(Mapping[Any, float],),
         refused_in={"deployment": "sites count by their samples"},
     )
 
@@ -219,15 +222,16 @@ class Communication(Knobs):
         Channel(),
         "how messages up are coded, e.g. 'qsgd(levels=16)', 'feedback + topk(share=0.01) + half'; "
         "see: channels",
-        parse=parse_channel,
-        write=channel_text,
+        parse=CHANNELS.parse,
+        write=CHANNELS.text,
+        takes=(Stage,),
     )
     rule: Rule = knob(
         Mean(),
         "the server's aggregation rule, e.g. 'median', 'krum(f=2)', "
         "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
-        parse=parse_rule,
-        write=rule_text,
+        parse=RULES.parse,
+        write=RULES.text,
     )
 
 
@@ -257,8 +261,8 @@ class Timing(Knobs):
         "how long clients take, in simulated time: 'constant(mean=1)', 'exponential(mean=1)', "
         "'pareto(shape=1.5)', 'lognormal(sigma=1)', 'trace(path=\"delays.csv\")'; any of them with "
         "spread=, slow= and slowdown= for clients that are unlike",
-        parse=parse_delays,
-        write=delays_text,
+        parse=DELAYS.parse,
+        write=DELAYS.text,
         refused_in={"deployment": "time is real here"},
     )
     concurrency: int = knob(
@@ -276,8 +280,8 @@ class Timing(Knobs):
         Constant(),
         "arrivals: the weight of a message by its staleness, 'constant', 'polynomial(a=0.5)' "
         "or 'hinge(a=10, b=4)'",
-        parse=parse_staleness,
-        write=staleness_text,
+        parse=STALENESS.parse,
+        write=STALENESS.text,
     )
     buffer: int = knob(
         1, "arrivals: messages per step of the server, through its rule (FedBuff)", low=1
@@ -343,8 +347,8 @@ class Adversary(Knobs):
         None,
         "what malicious clients do, e.g. 'sign-flip', 'same-value(std=100)', 'data-poison'; "
         "see: attacks",
-        parse=parse_attack,
-        write=attack_text,
+        parse=ATTACKS.parse,
+        write=ATTACKS.text,
         refused_in={"advise": _HONEST, "deployment": "malicious clients are for simulations"},
     )
     malicious: float = knob(
@@ -386,6 +390,7 @@ class Evaluation(Knobs):
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,
+        takes=(AnyMetric, Sequence[AnyMetric]),
         roles=(
             COMPARISON,
             EVALUATION,
@@ -564,12 +569,12 @@ class Settings(
                     raise SettingError(f"{f.name}: {values[f.name]!r} requires {needed}")
         if self.carrier.remote and self.delays is not None:
             raise SettingError(
-                f"delays: {delays_text(self.delays)!r} requires engine='local'; with "
+                f"delays: {DELAYS.text(self.delays)!r} requires engine='local'; with "
                 f"{self.engine!r} time is real"
             )
         if self.carrier.remote and self.attack is not None and self.attack.colludes:
             raise SettingError(
-                f"attack: {attack_text(self.attack)!r} requires engine='local': it reads the "
+                f"attack: {ATTACKS.text(self.attack)!r} requires engine='local': it reads the "
                 "honest messages of the round, which are in other processes"
             )
 

@@ -1,6 +1,6 @@
 """The settings of a run as keywords that editors and type checkers know.
 
-`Settings` owns them: names, defaults, ranges and what they mean. A test compares the two.
+Written by `python -m benchmarks.typed_settings` from `Settings`, which owns them.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from ..attacks import Attack
-from ..channels import Channel, Stage
+from ..attacks.attack import Attack
+from ..channels.channel import Channel
+from ..channels.stage import Stage
 from ..engine.delays import Delays
-from ..host.metrics import Metric
-from ..server.rules import Rule
+from ..host.metrics.metric import Metric
+from ..server.rules.rule import Rule
 from ..server.staleness import Staleness
 from .client_weights import ClientWeights
 from .schedule import Schedule
-
-AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
 
 
 class RunSettings(TypedDict, total=False):
@@ -68,7 +67,13 @@ class RunSettings(TypedDict, total=False):
     malicious: float
     eval_every: int
     eval_train: bool
-    metrics: AnyMetric | Sequence[AnyMetric]
+    metrics: (
+        tuple[Metric, ...]
+        | Metric
+        | Callable[..., Any]
+        | str
+        | Sequence[Metric | Callable[..., Any] | str]
+    )
     metric: str
     target_value: float | str | None
     patience: int
