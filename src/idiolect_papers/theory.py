@@ -28,13 +28,16 @@ class Mean:
     half: float
 
     @classmethod
-    def of(cls, by_seed: Sequence[float]) -> Mean:
+    def of(cls, by_seed: Sequence[float] | np.ndarray) -> Mean:
         half = interval(list(map(float, by_seed)))
         return cls(float(np.mean(by_seed)), math.nan if half is None else half)
 
     @property
     def holds_zero(self) -> bool:
         return abs(self.value) <= self.half
+
+    def scaled(self, factor: float) -> Mean:
+        return Mean(factor * self.value, factor * self.half)
 
     def text(self, digits: int = 3) -> str:
         """As in the tables.

@@ -12,10 +12,9 @@ from idiolect.data.sets.regression import LinearRegression
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
 from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32
-from idiolect_papers.lp_proj.figure1 import settings
 
 SETTING = LinearRegression(clients=10, samples=16, features=8, b=1.5, noise=0.5)
-SMALL = figure1.Figure1Size(
+SMALL = figure1.AttackedSize(
     setting=SETTING, dim=3, malicious=2, tau=20.0, multiples=(1, 64), seeds=3, plays=3
 )
 LAM = 0.4
@@ -52,7 +51,7 @@ def test_under_attack_models_are_tied_to_the_mean_of_honest_solutions_and_forged
     method, P = method_and_subspace(name)
     federation = SETTING.load()
     H, found = known(federation)
-    given = settings(attack, SMALL)
+    given = SMALL.run_settings(attack)
     first = regression.play(method, federation, 0, 4, **given)
     liar = regression.malicious_of(first)
     assert int(liar.sum()) == SMALL.malicious
@@ -69,7 +68,7 @@ def test_under_attack_models_are_tied_to_the_mean_of_honest_solutions_and_forged
 def test_a_play_of_the_round_depends_on_no_earlier_one():
     """The messages of a round are drawn anew, and a benign one is the local solution again."""
     federation = SETTING.load()
-    given = settings("gaussian", SMALL) | {"eval_every": 1}
+    given = SMALL.run_settings("gaussian") | {"eval_every": 1}
     runs = [
         regression.tested(
             regression.play(regression.pfedme(SETTING, LAM), federation, 0, T, **given)
@@ -85,7 +84,7 @@ def test_a_play_of_the_round_depends_on_no_earlier_one():
 def figure(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figure") / "theory"
     folder.mkdir()
-    figure1.write(folder, SMALL)
+    figure1.write(folder, SMALL, workers=1)
     return json.loads((folder / "lp-proj-figure1.json").read_text())
 
 
@@ -102,19 +101,19 @@ def test_figure_1_has_every_attack_formula_and_run(figure):
     assert same["verdict"] == "agrees"
 
 
-def test_runs_and_formula_agree_in_the_mean_where_the_attack_has_light_tails():
+def test_runs_and_formula_agree_in_the_mean_where_the_attack_has_light_tails(tmp_path):
     """Gaussian messages: a chi-square variable with many degrees of freedom."""
-    size = figure1.Figure1Size(
+    size = figure1.AttackedSize(
         setting=SETTING, dim=3, malicious=2, tau=20.0, multiples=(64,), seeds=8, plays=12
     )
-    found = figure1.measure("gaussian", size)
+    outcome = figure1.measure(size, tmp_path, workers=1, attacks=("gaussian",))["gaussian"]
     for name in (figure1.PFEDME, figure1.LPPROJ):
-        ratio = found["ran"][name].mean() / found["said"][name].mean()
+        ratio = outcome.runs[name].mean() / outcome.formulas[name].mean()
         assert ratio == pytest.approx(1, abs=0.35), name
 
 
 def test_sigma_1_is_as_given_in_expectation():
-    size = figure1.Figure1Size(setting=SETTING, malicious=2)
+    size = figure1.AttackedSize(setting=SETTING, malicious=2)
     w = torch.cat([size.draw_setting(seed).draw()[1].unsqueeze(0) for seed in range(400)])
     benign = w[:, 2:]
     around = (benign.sum(1, keepdim=True) / 10 - benign).square().mean()
@@ -128,7 +127,7 @@ def test_theorem_32_holds_exactly_for_runs_without_noise(tmp_path):
     size = theorem32.Theorem32Size(
         setting=SETTING, dim=3, lams=(0.1, 1.0), seeds=2, draws=2, dims=(2, 4, 8)
     )
-    theorem32.write(folder, size)
+    theorem32.write(folder, size, workers=1)
     stored = json.loads((folder / "lp-proj-theorem32.json").read_text())
     for one in stored["figures"]["by_seed"]:
         assert one["Local"]["clean"] < 1e-20
@@ -163,15 +162,14 @@ def test_correlated_coefficients_have_the_covariance_that_the_formula_is_given()
 def test_the_slope_in_lambda_is_proportional_to_the_shared_dimensions(tmp_path):
     folder = tmp_path / "theory"
     folder.mkdir()
-    figure = figure1.Figure1Size(setting=SETTING, malicious=2, tau=20.0, seeds=2, plays=3)
+    figure = figure1.AttackedSize(setting=SETTING, malicious=2, tau=20.0, seeds=2, plays=3)
     size = remark17.Remark17Size(figure, dims=(2, 8), slope_at=(0.1,))
-    remark17.write(folder, size)
+    remark17.write(folder, size, workers=1)
     stored = json.loads((folder / "lp-proj-remark17.json").read_text())
     slope = np.array(stored["figures"]["slope"][0])
     assert np.median(slope[1] / slope[0]) == pytest.approx(4, rel=0.25)  # the same c in every place
     spread = stored["figures"]["spread"]
-    said = remark17.per_dimension(size, {"best": stored["figures"]["best"]})
     steps = np.diff(
         [linear.lpproj_loss(SETTING, stored["figures"]["best"], m, spread) for m in (3, 4)]
     )
-    assert said == pytest.approx(steps[0])
+    assert size.per_dimension == pytest.approx(steps[0])

@@ -11,15 +11,10 @@ plays the paper's round again, under attacks drawn anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from idiolect import (
@@ -32,12 +27,12 @@ from idiolect import (
     PFedMe,
     Result,
     Task,
-    interval,
     projections,
     run,
 )
 from idiolect.data.sets.regression import LinearRegression
 
+LOCAL, FEDAVG, PFEDME, DITTO, LPPROJ = "Local", "FedAvg", "pFedMe", "Ditto", "lp-proj-2"
 SOLVED = 1e-13  # lp-proj's inner problem: what is left of the distance to its solution
 
 
@@ -69,6 +64,13 @@ def lpproj(s: LinearRegression, lam: float, dim: int) -> Method:
         steps=max(steps, 2),
         nu=0.0,
     )
+
+
+def tied(name: str, s: LinearRegression, lam: float, dim: int) -> Method:
+    """The method of this name with this λ."""
+    if name == LPPROJ:
+        return lpproj(s, lam, dim)
+    return {PFEDME: pfedme, DITTO: ditto}[name](s, lam)
 
 
 def local(s: LinearRegression) -> Method:
@@ -120,42 +122,3 @@ def models_of(result: Result, clients: int) -> Tensor:  # -> x[N, d]
     """The personal models at the end of a run."""
     session = result.session()
     return torch.stack([session.personal(client) for client in session.server.roster.ids[:clients]])
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over seeds with its 95 % interval."""
-
-    value: float
-    half: float
-
-    @classmethod
-    def of(cls, by_seed: Sequence[float]) -> Mean:
-        half = interval(list(map(float, by_seed)))
-        return cls(float(np.mean(by_seed)), math.nan if half is None else half)
-
-    @property
-    def holds_zero(self) -> bool:
-        return abs(self.value) <= self.half
-
-    def text(self, digits: int = 3) -> str:
-        """As in the tables.
-
-        >>> Mean(0.0123456, 0.0004).text()
-        '0.0123 ± 0.0004'
-        """
-        return f"{self.value:.{digits}g} ± {self.half:.2g}"
-
-
-@contextmanager
-def progress(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr; the function advances it."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
-    ) as bar:
-        job = bar.add_task(name, total=total)
-        yield lambda: bar.advance(job)

@@ -22,12 +22,14 @@ from idiolect import Federation, Method
 from idiolect.data.sets.regression import LinearRegression
 
 from ..closed_forms import linear_regression as linear
+from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..theory import theory_page
+from ..runs import Work
+from ..theory import Mean, banded, train
 from . import regression
-from .regression import Mean, models_of, play
+from .regression import FEDAVG, LOCAL, LPPROJ, PFEDME, models_of, play
 
-LOCAL, FEDAVG, PFEDME, DITTO, LPPROJ = "Local", "FedAvg", "pFedMe", "Ditto", "lp-proj-2"
+NAME = "lp-proj-theorem32"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def observed(
     return Federation.from_arrays(flat, y.reshape(-1), owner, valid=0, test=0)
 
 
-def run_losses(
+def losses_by_draw(
     size: Theorem32Size, method: Method, federations: list[Federation], w: Tensor, seed: int
 ) -> Tensor:
     """Losses [draws, N] of the personal models that runs end with, averaged over test noise.
@@ -85,12 +87,11 @@ def run_losses(
     Exactly: σ²/2 + b/2 ||x_k - w_k||², since the features of the test data are the same.
     """
     s = size.setting
-    out = []
+    losses = []
     for federation in federations:
-        result = play(method, federation, seed, 2, eval_every=0)
-        x = models_of(result, s.clients)
-        out.append(s.noise**2 / 2 + s.b / 2 * (x - w).square().sum(1))
-    return torch.stack(out)
+        x = models_of(play(method, federation, seed, 2, eval_every=0), s.clients)
+        losses.append(s.noise**2 / 2 + s.b / 2 * (x - w).square().sum(1))
+    return torch.stack(losses)
 
 
 def of_expected(loss: Tensor) -> float:  # loss[M, N]
@@ -110,89 +111,86 @@ def of_realised(loss: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class SeedRuns:
-    """The data of one seed, and V of the methods on them."""
+class LamRuns(Work):
+    """V of every method, by λ, for the true parameters of one seed."""
 
     size: Theorem32Size
     seed: int
-    w: Tensor  # [N, d]
-    noisy: list[Federation]
-    clean: list[Federation]  # one, without noise
 
-    def measure(self, method: Method) -> dict[str, float]:
-        noisy = run_losses(self.size, method, self.noisy, self.w, self.seed)
-        return {
-            "averaged": of_expected(noisy),
-            "realised": of_realised(noisy),
-            "clean": self.without_noise(method),
+    def cost(self) -> float:
+        return len(self.size.lams) * (self.size.draws + 1)
+
+    def train(self) -> dict[str, Any]:
+        size, s = self.size, self.size.setting
+        xi, w = drawn(size, self.seed)
+        noisy = [observed(size, xi, w, [self.seed, 2, m]) for m in range(size.draws)]
+        clean = [observed(size, xi, w)]
+        P = regression.subspace(size.dim, s.features, self.seed)
+
+        def measured(method: Method) -> dict[str, float]:
+            losses = losses_by_draw(size, method, noisy, w, self.seed)
+            return {
+                "averaged": of_expected(losses),
+                "realised": of_realised(losses),
+                "clean": of_realised(losses_by_draw(size, method, clean, w, self.seed)),
+            }
+
+        outcome: dict[str, Any] = {
+            LOCAL: measured(regression.local(s)),
+            FEDAVG: measured(regression.fedavg(s)) | {"formula": linear.variance(s, math.inf, w)},
+            PFEDME: [],
+            LPPROJ: [],
+            "apart": 0.0,  # pFedMe and Ditto, relative
         }
-
-    def without_noise(self, method: Method) -> float:
-        return of_realised(run_losses(self.size, method, self.clean, self.w, self.seed))
-
-
-def over_lams(size: Theorem32Size, seed: int) -> dict[str, Any]:
-    """V of every method, by λ, for the true parameters of one seed."""
-    s = size.setting
-    xi, w = drawn(size, seed)
-    noisy = [observed(size, xi, w, [seed, 2, m]) for m in range(size.draws)]
-    runs = SeedRuns(size, seed, w, noisy, [observed(size, xi, w)])
-    P = regression.subspace(size.dim, s.features, seed)
-    out: dict[str, Any] = {
-        LOCAL: runs.measure(regression.local(s)),
-        FEDAVG: runs.measure(regression.fedavg(s)),
-        PFEDME: [],
-        LPPROJ: [],
-        "apart": 0.0,  # pFedMe and Ditto, relative
-    }
-    out[FEDAVG]["formula"] = linear.variance(s, math.inf, w)
-    for lam in size.lams:
-        outcome = runs.measure(regression.pfedme(s, lam))
-        out[PFEDME].append(outcome | {"formula": linear.variance(s, lam, w)})
-        if seed == 0:
-            twin = runs.measure(regression.ditto(s, lam))
-            apart = max(abs(twin[k] / outcome[k] - 1) for k in ("clean", "realised"))
-            out["apart"] = max(out["apart"], apart)
-        outcome = runs.measure(regression.lpproj(s, lam, size.dim))
-        out[LPPROJ].append(outcome | {"formula": linear.variance(s, lam, w, P)})
-    return out
+        for lam in size.lams:
+            for name, projection in ((PFEDME, None), (LPPROJ, P)):
+                formula = {"formula": linear.variance(s, lam, w, projection)}
+                method = regression.tied(name, s, lam, size.dim)
+                outcome[name].append(measured(method) | formula)
+            if self.seed == 0:
+                twin, pfedme = measured(regression.ditto(s, lam)), outcome[PFEDME][-1]
+                apart = max(abs(twin[k] / pfedme[k] - 1) for k in ("clean", "realised"))
+                outcome["apart"] = max(outcome["apart"], apart)
+        return outcome
 
 
-def over_dims(size: Theorem32Size, rho: float, seed: int) -> dict[int, dict[str, float]]:
+@dataclass(frozen=True)
+class DimRuns(Work):
     """V of lp-proj by d_sub, for true parameters whose coefficients correlate."""
-    s = size.setting
-    xi, w = drawn(size, seed, rho)
-    runs = SeedRuns(size, seed, w, [], [observed(size, xi, w)])
-    out = {}
-    for dim in size.dims:
-        P = regression.subspace(dim, s.features, seed)
-        out[dim] = {
-            "clean": runs.without_noise(regression.lpproj(s, size.dims_lam, dim)),
-            "formula": linear.variance(s, size.dims_lam, w, P),
-            "mean_formula": linear.expected_variance(s, size.dims_lam, covariance(size, rho), P),
-        }
-    return out
+
+    size: Theorem32Size
+    rho: float
+    seed: int
+
+    def train(self) -> dict[str, dict[str, float]]:
+        size, s, lam = self.size, self.size.setting, self.size.dims_lam
+        xi, w = drawn(size, self.seed, self.rho)
+        clean = [observed(size, xi, w)]
+        outcome = {}
+        for dim in size.dims:
+            P = regression.subspace(dim, s.features, self.seed)
+            method = regression.lpproj(s, lam, dim)
+            outcome[str(dim)] = {
+                "clean": of_realised(losses_by_draw(size, method, clean, w, self.seed)),
+                "formula": linear.variance(s, lam, w, P),
+                "mean_formula": linear.expected_variance(s, lam, covariance(size, self.rho), P),
+            }
+        return outcome
 
 
 # -- the page -------------------------------------------------------------------------------------
 
 
-def write(folder: Path, size: Theorem32Size | None = None) -> list[Path]:
+def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> list[Path]:
     """Run everything and write the page."""
     began = time.perf_counter()
     size = size or Theorem32Size()
-    total = size.seeds * (1 + len(size.correlations))
-    with regression.progress("lp-proj-theorem32", total) as step:
-        by_seed = []
-        for seed in range(size.seeds):
-            by_seed.append(over_lams(size, seed))
-            step()
-        by_dim: dict[float, list[dict[int, dict[str, float]]]] = {}
-        for rho in size.correlations:
-            by_dim[rho] = []
-            for seed in range(size.seeds):
-                by_dim[rho].append(over_dims(size, rho, seed))
-                step()
+    seeds = range(size.seeds)
+    over_lams = [LamRuns(size, seed) for seed in seeds]
+    over_dims = {rho: [DimRuns(size, rho, seed) for seed in seeds] for rho in size.correlations}
+    results = train([over_lams, over_dims], folder, NAME, workers)
+    by_seed = [results[job] for job in over_lams]
+    by_dim = {rho: [results[job] for job in jobs] for rho, jobs in over_dims.items()}
     last = len(size.lams) - 1
     lam = size.lams[last]
     inside = [mean.holds_zero for mean in errors(size, by_seed)]
@@ -210,8 +208,8 @@ def write(folder: Path, size: Theorem32Size | None = None) -> list[Path]:
     }
     less_uniform = [lam for lam, gap in gaps.items() if gap.value - gap.half > 0]
     more_uniform = [lam for lam, gap in gaps.items() if gap.value + gap.half < 0]
-    return theory_page(
-        "lp-proj-theorem32",
+    return page_from_text(
+        NAME,
         facts={
             "size": size,
             "largest_correlation": size.correlations[-1],
@@ -273,10 +271,10 @@ def expected(size: Theorem32Size, name: str, lam: float) -> float:
     return linear.expected_variance(size.setting, lam, S, P if name == LPPROJ else None)
 
 
-def rows(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[Row]:
     out = []
     for i, lam in enumerate(size.lams):
-        row: dict[str, Any] = {"λ": f"{lam:g}"}
+        row: Row = {"λ": f"{lam:g}"}
         for name in (PFEDME, LPPROJ):
             row[f"{name}, as printed"] = f"{2 * expected(size, name, lam):.3g}"
             row[f"{name}, formula"] = f"{expected(size, name, lam):.3g}"
@@ -286,21 +284,23 @@ def rows(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[dict[str, A
     return out
 
 
-def dim_rows(size: Theorem32Size, by_dim: dict[float, list[Any]]) -> list[dict[str, Any]]:
+def dim_rows(size: Theorem32Size, by_dim: dict[float, list[Any]]) -> list[Row]:
     out = []
     for dim in size.dims:
-        row: dict[str, Any] = {"d_sub": dim}
+        row: Row = {"d_sub": dim}
         for rho, outcome in by_dim.items():
-            formula = np.mean([one[dim]["mean_formula"] for one in outcome])
+            formula = np.mean([one[str(dim)]["mean_formula"] for one in outcome])
             row[f"correlation {rho:g}: formula"] = f"{formula:.3g}"
-            row[f"correlation {rho:g}: runs"] = Mean.of([o[dim]["clean"] for o in outcome]).text()
+            row[f"correlation {rho:g}: runs"] = Mean.of(
+                [o[str(dim)]["clean"] for o in outcome]
+            ).text()
         out.append(row)
     return out
 
 
-def exponent(size: Theorem32Size, outcome: list[dict[int, dict[str, float]]]) -> float:
+def exponent(size: Theorem32Size, outcome: list[Any]) -> float:
     """Of V as a power of d_sub, by least squares on logarithms of the means of runs."""
-    V = [np.mean([one[dim]["clean"] for one in outcome]) for dim in size.dims]
+    V = [np.mean([one[str(dim)]["clean"] for one in outcome]) for dim in size.dims]
     return float(np.polyfit(np.log(size.dims), np.log(V), 1)[0])
 
 
@@ -328,14 +328,19 @@ def panels(
     third: list[Line] = []
     S = covariance(size)
     P = torch.eye(size.setting.features, dtype=torch.float64)[: size.dim]
+
+    def points(name: str, kind: str, style: int) -> Line:
+        means = [of(by_seed, name, i, kind) for i in range(len(lams))]
+        return banded(f"{name}, runs", lams, means, style, log=True)
+
     for style, name in enumerate((PFEDME, LPPROJ)):
         formula = [expected(size, name, lam) for lam in grid]
         first.append(Line(f"{name}, formula", grid, formula, style=style, formula=True))
-        first.append(_points(name, by_seed, lams, style, "clean"))
+        first.append(points(name, "clean", style))
         projection = P if name == LPPROJ else None
         variances = [linear.realised_variance(size.setting, lam, S, projection) for lam in grid]
         third.append(Line(f"{name}, formula", grid, variances, style=style, formula=True))
-        third.append(_points(name, by_seed, lams, style, "realised"))
+        third.append(points(name, "realised", style))
     everyone = linear.expected_variance(size.setting, math.inf, S)
     ends = [lams[0], lams[-1]]
     first.append(Line("FedAvg, formula", ends, [everyone] * 2, style=2, formula=True))
@@ -344,12 +349,12 @@ def panels(
     second: list[Line] = []
     for style, (rho, outcome) in enumerate(by_dim.items()):
         dims = list(map(float, size.dims))
-        formula = [float(np.mean([o[d]["mean_formula"] for o in outcome])) for d in size.dims]
+        formula = [float(np.mean([o[str(d)]["mean_formula"] for o in outcome])) for d in size.dims]
         second.append(
             Line(f"correlation {rho:g}, formula", dims, formula, style=style + 3, formula=True)
         )
-        means = [Mean.of([o[d]["clean"] for o in outcome]) for d in size.dims]
-        second.append(_band(f"correlation {rho:g}, runs", dims, means, style + 3))
+        means = [Mean.of([o[str(d)]["clean"] for o in outcome]) for d in size.dims]
+        second.append(banded(f"correlation {rho:g}, runs", dims, means, style + 3, log=True))
     threshold = linear.lpproj_wins_from(size.setting, size.setting.heterogeneity)
     return [
         Panel("V of expected losses", "λ", "variance over clients", first, log="xy"),
@@ -363,18 +368,3 @@ def panels(
             vertical=[(threshold, "threshold")] if lams[0] < threshold < lams[-1] else (),
         ),
     ]
-
-
-def _points(
-    name: str, by_seed: list[dict[str, Any]], lams: list[float], style: int, kind: str
-) -> Line:
-    means = [of(by_seed, name, i, kind) for i in range(len(lams))]
-    return _band(f"{name}, runs", lams, means, style)
-
-
-def _band(label: str, x: list[float], means: list[Mean], style: int) -> Line:
-    """Markers and interval; where an estimate is not positive a logarithmic axis leaves it out."""
-    y = [m.value if m.value > 0 else math.nan for m in means]
-    low = [max(m.value - m.half, m.value / 10) if m.value > 0 else math.nan for m in means]
-    high = [m.value + m.half for m in means]
-    return Line(label, x, y, low, high, style=style, points=True)
