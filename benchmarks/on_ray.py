@@ -68,10 +68,10 @@ class Watch:
         """Look at every carrier that is made from now on."""
         from idiolect.engine.carriers.ray import RayCarrier
 
-        wait, send, receive = RayCarrier._wait_for_all, RayCarrier.send, RayCarrier.receive
+        start, send, receive = RayCarrier.__init__, RayCarrier.send, RayCarrier.receive
 
-        def waiting(carrier: Any) -> None:
-            wait(carrier)
+        def starting(carrier: Any, recipes: Any, place: Any) -> None:
+            start(carrier, recipes, place)
             self._carriers.append(carrier)
             self._pids = carrier.ray.get([actor.pid.remote() for actor in carrier.actors])
 
@@ -84,7 +84,7 @@ class Watch:
             self.frames += sum(len(frame or b"") for _, frame in found)
             return found
 
-        RayCarrier._wait_for_all = waiting  # type: ignore[method-assign]
+        RayCarrier.__init__ = starting  # type: ignore[method-assign]
         RayCarrier.send = sending  # type: ignore[method-assign]
         RayCarrier.receive = receiving  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from idiolect.engine.carriers import Carrier
 from idiolect.engine.carriers.local import LocalHosts
 from idiolect.engine.remote_hosts import RemoteHosts
+from idiolect.engine.retry import HostCalls
 from idiolect.engine.rounds import Rounds
 from idiolect.host.service import Service
 
@@ -47,8 +48,11 @@ def local_rounds(server, hosts, delays=None) -> Rounds:
 
 def remote_rounds(server, hosts, carrier, **options) -> Rounds:
     """Rounds with hosts behind a carrier."""
+    strict = options.pop("strict", True)
+    delays = options.pop("delays", None)
     counters = server.contract.method.traits.counters
-    return Rounds(server, RemoteHosts(hosts, carrier, counters, **options))
+    group = RemoteHosts(hosts, HostCalls(carrier, strict=strict), counters, **options)
+    return Rounds(server, group, delays)
 
 
 def remote(server, hosts, **options) -> Rounds:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from idiolect.data.federation import SPLITS, Federation
-from idiolect.engine.carriers import Carrier
+from idiolect.engine.carriers import SiteCarrier
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.host import Host
@@ -83,13 +83,12 @@ class StandIn:
         return Call("status", {"concluded": self.service.concluded})
 
 
-class Wires(Carrier):
+class Wires(SiteCarrier):
     """Frames to sites by node; a node that is not in `sites` is gone."""
 
     def __init__(self, sites: dict[int, StandIn]):
+        super().__init__()
         self.sites = sites
-        self.nodes: list[int] = []
-        self.why: dict[int, str] = {}
         self.sent: deque[tuple[int, int, bytes]] = deque()
         self.tickets = 0
         # (node, request, reply) -> the reply as it arrives; None: it is lost
@@ -100,9 +99,6 @@ class Wires(Carrier):
 
     def online(self) -> set[int]:
         return set(self.sites)
-
-    def send(self, host: int, frame: bytes) -> int:
-        return self.send_to(self.nodes[host], frame)
 
     def send_to(self, node: int, frame: bytes) -> int:
         self.tickets += 1

@@ -28,7 +28,9 @@ ray = pytest.importorskip("ray")
 
 from engine.loopback import remote_rounds  # noqa: E402
 from idiolect.cli.main import main  # noqa: E402
-from idiolect.engine.carriers import ray as engine  # noqa: E402
+from idiolect.engine import ray_cluster  # noqa: E402
+from idiolect.engine.carriers import Place  # noqa: E402
+from idiolect.engine.carriers.ray import RayCarrier  # noqa: E402
 from idiolect.host.lazy_federation import LazyFederation  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
@@ -104,8 +106,8 @@ class ThroughRay(Loopback):
 
 @pytest.fixture(scope="module")
 def actor(cluster):
-    engine.connect(engine.Place(cluster.address))
-    return ray.remote(engine.HostActor).options(num_cpus=0).remote()
+    ray_cluster.connect(Place(cluster.address))
+    return ray.remote(ray_cluster.HostActor).options(num_cpus=0).remote()
 
 
 @pytest.fixture
@@ -143,9 +145,9 @@ def test_every_method_is_the_same_as_in_one_process_after_20_rounds(method, addr
 
 
 def test_hosts_are_on_both_nodes(address):
-    place = engine.Place(address)
-    found = engine.connect(place)
-    actors = engine._take(found, 2, place)
+    place = Place(address)
+    found = ray_cluster.connect(place)
+    actors = ray_cluster._take(found, 2, place)
     nodes = found.get([a.node.remote() for a in actors])
     assert len(set(nodes)) == 2
     for actor in actors:
@@ -286,13 +288,13 @@ def test_what_does_not_fit_the_data_is_refused_where_they_are(address):
 
 def test_a_tuning_runs_on_the_cluster(address, monkeypatch):
     made = []
-    hosts = engine.RayCarrier.__init__
+    hosts = RayCarrier.__init__
 
     def noting(carrier, recipes, place):
         made.append(len(recipes))
         hosts(carrier, recipes, place)
 
-    monkeypatch.setattr(engine.RayCarrier, "__init__", noting)
+    monkeypatch.setattr(RayCarrier, "__init__", noting)
     given = {"grid": {"lr": [0.0001, 0.1]}, "rounds": 3, "hosts": 2, "sample": 3, "jobs": 1}
     on_ray = {"engine": "ray", "address": address}
     there = il.tune("fedavg", task(), federation(), **given, **on_ray)
@@ -346,14 +348,14 @@ def test_a_stage_takes_over_the_rows_of_the_one_before(address):
 @pytest.fixture
 def pids(monkeypatch):
     """The process of the second host of every carrier that is made."""
-    found: dict[engine.RayCarrier, int] = {}
-    wait = engine.RayCarrier._wait_for_all
+    found: dict[RayCarrier, int] = {}
+    start = RayCarrier.__init__
 
-    def waiting(carrier):
-        wait(carrier)
+    def starting(carrier, recipes, place):
+        start(carrier, recipes, place)
         found[carrier] = carrier.ray.get(carrier.actors[1].pid.remote())
 
-    monkeypatch.setattr(engine.RayCarrier, "_wait_for_all", waiting)
+    monkeypatch.setattr(RayCarrier, "__init__", starting)
     return found
 
 
@@ -366,7 +368,7 @@ def test_a_killed_host_comes_back_with_its_rows_and_repeats_the_round(
 ):
     """Nothing is lost, and nothing is counted twice."""
     struck: list[int] = []
-    send = engine.RayCarrier.send
+    send = RayCarrier.send
 
     def striking(carrier, host, frame):
         told = b'"version": 2' in frame[8:200] or b'"version": 3' in frame[8:200]
@@ -375,7 +377,7 @@ def test_a_killed_host_comes_back_with_its_rows_and_repeats_the_round(
             struck.append(pids[carrier])
         return send(carrier, host, frame)
 
-    monkeypatch.setattr(engine.RayCarrier, "send", striking)
+    monkeypatch.setattr(RayCarrier, "send", striking)
     here, there = both(method, address, eval_every=1)
     assert len(struck) == 1
     same(here, there)
@@ -384,8 +386,8 @@ def test_a_killed_host_comes_back_with_its_rows_and_repeats_the_round(
 
 def test_a_host_that_does_not_come_back_is_all_its_clients_absent(address, pids, monkeypatch):
     """Its clients have crashed, in every round until the end; the others go on."""
-    send = engine.RayCarrier.send
-    gone: list[engine.RayCarrier] = []
+    send = RayCarrier.send
+    gone: list[RayCarrier] = []
 
     def killing(carrier, host, frame):
         if host == 1 and b'"update"' in frame[8:60] and b'"version": 1,' in frame[8:200]:
@@ -393,7 +395,7 @@ def test_a_host_that_does_not_come_back_is_all_its_clients_absent(address, pids,
             gone.append(carrier)
         return send(carrier, host, frame)
 
-    monkeypatch.setattr(engine.RayCarrier, "send", killing)
+    monkeypatch.setattr(RayCarrier, "send", killing)
     given = settings(sample=0, hosts=2, eval_every=1, patience_for_hosts=0.5)
     rounds = []
 
@@ -414,7 +416,7 @@ def test_a_host_that_does_not_come_back_is_all_its_clients_absent(address, pids,
 
 
 def test_a_host_whose_rows_are_gone_does_not_start_anew(address, pids, monkeypatch):
-    send = engine.RayCarrier.send
+    send = RayCarrier.send
     struck: list[int] = []
 
     def striking(carrier, host, frame):
@@ -427,7 +429,7 @@ def test_a_host_whose_rows_are_gone_does_not_start_anew(address, pids, monkeypat
             os.kill(pids[carrier], signal.SIGKILL)
         return send(carrier, host, frame)
 
-    monkeypatch.setattr(engine.RayCarrier, "send", striking)
+    monkeypatch.setattr(RayCarrier, "send", striking)
     missing = []
     given = settings(sample=0, hosts=2, eval_every=0, patience_for_hosts=5)
     with pytest.raises(RuntimeError, match="cannot be reached"):
@@ -445,13 +447,13 @@ def test_a_host_whose_rows_are_gone_does_not_start_anew(address, pids, monkeypat
 
 def test_a_round_goes_on_without_a_host_that_is_late(address, monkeypatch):
     carriers = []
-    wait = engine.RayCarrier._wait_for_all
+    start = RayCarrier.__init__
 
-    def waiting(carrier):
-        wait(carrier)
+    def starting(carrier, recipes, place):
+        start(carrier, recipes, place)
         carriers.append(carrier)
 
-    monkeypatch.setattr(engine.RayCarrier, "_wait_for_all", waiting)
+    monkeypatch.setattr(RayCarrier, "__init__", starting)
     missing = []
 
     def note(moment):
@@ -486,7 +488,7 @@ il.run("ditto", task(), federation(), engine="ray", address=sys.argv[1],
 
 
 def test_a_run_resumes_after_its_driver_was_killed(address, tmp_path):
-    engine.dismiss()  # idle actors of this process hold CPUs
+    ray_cluster.dismiss()  # idle actors of this process hold CPUs
     for turn, expected in (("die", -signal.SIGKILL), ("resume", 0)):
         done = subprocess.run(
             [sys.executable, "-c", RUN, address, tmp_path / "run", turn],
@@ -567,7 +569,9 @@ def test_settings_of_ray_without_ray():
 
 
 def test_machines_with_another_version_are_refused(address, monkeypatch):
-    monkeypatch.setattr(engine, "about", lambda: {"idiolect": "0.0.1", "torch": "1", "numpy": "1"})
+    monkeypatch.setattr(
+        ray_cluster, "about", lambda: {"idiolect": "0.0.1", "torch": "1", "numpy": "1"}
+    )
     refusal(
         "host 1 has idiolect .*, and this process 0.0.1", engine="ray", address=address, hosts=2
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..core.files import check_object
 from ..core.types import Id
 from ..data.federation import Census
 from ..data.splits import SPLITS
+from ..engine.carriers import SiteCarrier
 from ..host.calls import FAILED, REFUSED, Call
 
 MOST_CLIENTS = 1 << 20  # of a site
@@ -132,17 +133,6 @@ LOST = 10.0  # seconds until a silent node is greeted again: the message may be 
 MOST_REASON = 500  # characters kept of a reason given by a site
 
 
-class Network(Protocol):
-    """What carries frames to nodes that come and go."""
-
-    nodes: list[int]  # of each host
-    why: dict[int, str]  # node -> why its last frame has no reply
-
-    def online(self) -> set[int]: ...
-    def send_to(self, node: int, frame: bytes) -> int: ...
-    def receive(self, seconds: float) -> list[tuple[int, bytes | None]]: ...
-
-
 @dataclass
 class Conversation:
     """A conversation with a node."""
@@ -157,7 +147,7 @@ class Conversation:
 class SiteRegistry:
     """The sites of a federation."""
 
-    network: Network
+    network: SiteCarrier
     agreement: dict[str, Any]  # what the federation is about: the facts of the call "agree"
     tell: Callable[[str], None]
     same_node: bool = True  # nodes are authenticated: a site keeps its node

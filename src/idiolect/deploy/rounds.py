@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
-from ..engine.retry import PATIENCE, NoReply
+from ..engine.retry import PATIENCE, HostCalls, NoReply
 from ..engine.rounds import Rounds
 from ..host.metrics import Form
 from ..host.remote_host import HostLike, SiteProxy
@@ -52,18 +52,10 @@ class SiteRounds(Rounds):
     ):
         self.proxies: list[HostLike] = []
         self.sites: list[RegisteredSite] = []  # of each proxy
-        self.remote = RemoteHosts(
-            self.proxies,
-            registry.network,  # type: ignore[arg-type]  # a Carrier too
-            server.contract.method.traits.counters,
-            deadline,
-            patience,
-            silence=SILENCE,
-            strict=False,
-            on_no_reply=self._tell,
-            on_unexpected=registry.receive_reply,
-            is_present=self.present,
-        )
+        calls = HostCalls(registry.network, deadline, patience, SILENCE, strict=False)
+        calls.on_unexpected = registry.receive_reply
+        counters = server.contract.method.traits.counters
+        self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
         super().__init__(server, self.remote)
         self.registry = registry
         self.host_settings = host_settings

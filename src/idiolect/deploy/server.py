@@ -22,6 +22,7 @@ from ..core.files import check_object, read_json, write_json
 from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
+from ..engine.carriers import SiteCarrier
 from ..engine.retry import PATIENCE
 from ..host.metrics import form_of
 from ..host.remote_host import HostLike
@@ -41,7 +42,7 @@ from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
 from .config import Deployment, Terms, agreed_form
-from .registry import Network, RegisteredSite, SiteRegistry, census_of
+from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import LOOK, SiteRounds
 
 SITES = "sites.json"
@@ -54,7 +55,7 @@ Sums = dict[str, list[int]]  # site -> bytes up, bytes down
 
 
 def serve(
-    network: Network,
+    network: SiteCarrier,
     deployment: Deployment,
     directory: Path,
     *,

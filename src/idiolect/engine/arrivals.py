@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from ..server.selection import select
 from ..server.server import Server
 from ..server.state import check_arrivals, load_arrivals, most_arrivals_bytes, save_arrivals
 from .carriers.local import LocalHosts
-from .clocks import Delivery, RealClock, SimulatedClock
+from .clocks import PendingUpdate, RealClock, SimulatedClock
 from .delays import ConstantDelay, Delays
 from .engine import Engine, check_time
 from .remote_hosts import RemoteHosts
@@ -111,27 +112,27 @@ class Arrivals(Engine):
         version = server.version
         return select(seed, version, roster.keys, candidates, len(self.free), "next client")
 
-    def _receive(self, delivery: Delivery, factors: Factors) -> None:
+    def _receive(self, update: PendingUpdate, factors: Factors) -> None:
         """A message is used at once."""
         server = self.server
-        counted = {n: torch.tensor([count]) for n, count in delivery.counted.items()}
-        client = torch.tensor([delivery.wire_id])
-        server.account(client, torch.tensor([delivery.gradients]), counted)
-        outcome = self.arrivals.receive(
-            delivery.wire_id, delivery.messages, delivery.values, factors, delivery.reason
-        )
-        self.clock.conclude(delivery.wire_id, outcome.conclusion)
+        wire_id = update.wire_id
+        counted = {n: torch.tensor([count]) for n, count in update.counted.items()}
+        server.account(torch.tensor([wire_id]), torch.tensor([update.gradients]), counted)
+        messages = [update.message] if update.message else []
+        values = np.full(len(messages), update.values)
+        outcome = self.arrivals.receive(wire_id, messages, values, factors)
+        self.clock.conclude(wire_id, outcome.conclusion)
         assert self.free is not None
-        self.free.append(delivery.wire_id)
+        self.free.append(wire_id)
         self.delays_of_round.append(
             {
                 "round": (server.version - 1) // server.sample + 1,
-                "client": server.roster.ids[delivery.wire_id],
-                "started": delivery.version,
+                "client": server.roster.ids[wire_id],
+                "started": update.version,
                 "staleness": outcome.staleness,
-                "start": delivery.start,
-                "time": delivery.time,
-                "delay": delivery.time - delivery.start,
+                "start": update.start,
+                "time": update.arrival,
+                "delay": update.arrival - update.start,
                 "counted": int(outcome.fate == "admitted"),
             }
         )

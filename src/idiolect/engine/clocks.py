@@ -13,9 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.tensors import Shapes, check_shapes
@@ -25,6 +23,7 @@ from ..host.calls import FAILED, Call
 from ..host.host import Host
 from ..server.protocol import RoundConclusion, RoundRequest
 from ..server.server import Server
+from ..wire.ragged import Ragged
 from .delays import Delays
 from .remote_hosts import RemoteHosts
 from .retry import failure
@@ -34,28 +33,14 @@ from .retry import failure
 class PendingUpdate:
     """One piece of work: from the start of a client to the arrival of its message."""
 
-    version: int
+    wire_id: int
+    version: int  # of the server's model that it started from
     start: float
-    arrival: float
-    message: bytes | None = None  # None until it is computed
+    arrival: float = 0.0
+    message: bytes | None = None  # None until it is computed; empty where the client sends none
     values: float = 0.0  # 32-bit words of it as the lp-proj paper counts
     gradients: int = 0
     counted: dict[str, int] = field(default_factory=dict)  # see Traits.counters
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What has arrived from a client."""
-
-    wire_id: int
-    messages: Sequence[bytes]  # one; none where it was lost
-    values: np.ndarray
-    gradients: int
-    version: int  # that it started from
-    start: float
-    time: float
-    counted: dict[str, int]  # see Traits.counters
-    reason: str = "silent"  # why there is no message, where there is none
 
 
 @dataclass
@@ -81,30 +66,17 @@ class SimulatedClock:
         keys = self.server.roster.keys[order.train.numpy()]
         took = self.delays.draw(self.server.contract.task.seed, keys, order.turns.numpy())
         for wire_id, delay in zip(order.train.tolist(), took.tolist(), strict=True):
-            flight = PendingUpdate(order.version, self.now, self.now + delay)
+            flight = PendingUpdate(wire_id, order.version, self.now, self.now + delay)
             self.under_way[wire_id] = flight
             heapq.heappush(self._queue, (flight.arrival, wire_id))
         self._orders.append(order)
 
-    def next(self) -> Delivery:
+    def next(self) -> PendingUpdate:
         """The next message that arrives; clients of the same instant come by wire id."""
         self.now, wire_id = heapq.heappop(self._queue)
         if self.under_way[wire_id].message is None:
             self.compute()
-        flight = self.under_way.pop(wire_id)
-        assert flight.message is not None
-        messages = [flight.message] if flight.message else []
-        values = np.full(len(messages), flight.values)
-        return Delivery(
-            wire_id,
-            messages,
-            values,
-            flight.gradients,
-            flight.version,
-            flight.start,
-            self.now,
-            flight.counted,
-        )
+        return self.under_way.pop(wire_id)
 
     def another_now(self) -> bool:
         """Whether the next message arrives at this very instant."""
@@ -122,7 +94,7 @@ class SimulatedClock:
             for k, wire_id in enumerate(update.trained.tolist()):
                 self.under_way[wire_id].gradients = int(update.gradients[k])
                 self.under_way[wire_id].counted = {n: int(t[k]) for n, t in update.counted.items()}
-                self.under_way[wire_id].message = b""  # where the client sends none
+                self.under_way[wire_id].message = b""
             senders = update.trained.tolist()[: len(update.messages)]
             for k, wire_id in enumerate(senders):
                 self.under_way[wire_id].message = update.messages.row(k)
@@ -143,31 +115,26 @@ class SimulatedClock:
         """Hosts of this process have no work under way."""
 
     # -- checkpoints -----------------------------------------------------------------------------
+    @property
+    def _columns(self) -> dict[str, torch.dtype]:
+        """What is saved of each message beside its bytes."""
+        whole = ("wire_ids", "version", "gradients", "lengths", *self._counted)
+        real = ("start", "arrival", "values")
+        return dict.fromkeys(whole, torch.int64) | dict.fromkeys(real, torch.float64)
+
     def save(self) -> State:
         """Messages that are on their way."""
-        flights = sorted(self.under_way.items())
-        raw_messages = [f.message or b"" for _, f in flights]
-        lengths = np.array([len(m) for m in raw_messages], dtype=np.int64)
-        messages = np.zeros((len(raw_messages), int(lengths.max(initial=0))), dtype=np.uint8)
-        for row, message in zip(messages, raw_messages, strict=True):
-            row[: len(message)] = np.frombuffer(message, dtype=np.uint8)
-        whole = {
-            "wire_ids": [k for k, _ in flights],
-            "version": [f.version for _, f in flights],
-            "gradients": [f.gradients for _, f in flights],
-            **{f"counted.{n}": [f.counted[n] for _, f in flights] for n in self._counted},
+        flights = [flight for _, flight in sorted(self.under_way.items())]
+        messages = Ragged.of([f.message or b"" for f in flights])
+        columns = {
+            "wire_ids": [f.wire_id for f in flights],
+            "lengths": messages.lengths.tolist(),
+            **{f"counted.{n}": [f.counted[n] for f in flights] for n in self._counters},
         }
-        real = {
-            "start": [f.start for _, f in flights],
-            "arrival": [f.arrival for _, f in flights],
-            "values": [f.values for _, f in flights],
-        }
-        return {
-            **{n: torch.tensor(v, dtype=torch.int64) for n, v in whole.items()},
-            **{n: torch.tensor(v, dtype=torch.float64) for n, v in real.items()},
-            "lengths": torch.from_numpy(lengths),
-            "messages": torch.from_numpy(messages),
-        }
+        for name in ("version", "gradients", "start", "arrival", "values"):
+            columns[name] = [getattr(f, name) for f in flights]
+        tensors = {n: torch.tensor(columns[n], dtype=dtype) for n, dtype in self._columns.items()}
+        return {**tensors, "messages": torch.from_numpy(messages.matrix)}
 
     def check(self, shapes: Shapes, most: int) -> None:
         """Refuse, by ValueError, what is not `most` messages at most, each of a possible length."""
@@ -176,23 +143,14 @@ class SimulatedClock:
             count, width = shapes["messages"][0]
         if count > most or width > self.widest:
             raise ValueError("flights: more or longer messages than this run has under way")
-        expected: dict[str, Any] = {
-            **dict.fromkeys(("wire_ids", "version", "gradients", "lengths"), torch.int64),
-            **dict.fromkeys((f"counted.{n}" for n in self._counted), torch.int64),
-            **dict.fromkeys(("start", "arrival", "values"), torch.float64),
-        }
-        check_shapes(
-            shapes,
-            {n: ((count,), dtype) for n, dtype in expected.items()}
-            | {"messages": ((count, width), torch.uint8)},
-        )
+        expected: Shapes = {n: ((count,), dtype) for n, dtype in self._columns.items()}
+        check_shapes(shapes, {**expected, "messages": ((count, width), torch.uint8)})
 
     def load(self, tensors: State, now: float) -> None:
         """As it was saved."""
         ids = tensors["wire_ids"]
         lengths = tensors["lengths"]
         times = torch.stack([tensors["start"], now - tensors["start"], tensors["arrival"] - now])
-        counted = [f"counted.{n}" for n in self._counted]
         client_ids = torch.tensor(sorted(self._host), dtype=torch.int64)
         if not (
             bool(torch.isin(ids, client_ids).all())
@@ -200,7 +158,7 @@ class SimulatedClock:
             and bool((times >= 0).all())
             and bool(torch.isfinite(times).all())
             and bool(((lengths >= 0) & (lengths <= tensors["messages"].shape[1])).all())
-            and all(bool((tensors[n] >= 0).all()) for n in ("gradients", *counted))
+            and all(bool((tensors[n] >= 0).all()) for n in ("gradients", *self._counted))
             and bool((tensors["version"] <= self.server.version).all())
         ):
             raise ValueError("flights: a message that cannot be under way")
@@ -208,22 +166,27 @@ class SimulatedClock:
         messages = tensors["messages"].numpy()
         for k, wire_id in enumerate(ids.tolist()):
             flight = PendingUpdate(
+                wire_id,
                 int(tensors["version"][k]),
                 float(tensors["start"][k]),
                 float(tensors["arrival"][k]),
                 messages[k, : int(lengths[k])].tobytes(),
                 float(tensors["values"][k]),
                 int(tensors["gradients"][k]),
-                {n: int(tensors[f"counted.{n}"][k]) for n in self._counted},
+                {n: int(tensors[f"counted.{n}"][k]) for n in self._counters},
             )
             self.under_way[wire_id] = flight
             self._queue.append((flight.arrival, wire_id))
         heapq.heapify(self._queue)
 
     @property
-    def _counted(self) -> tuple[str, ...]:
+    def _counters(self) -> tuple[str, ...]:
         """What the method counts beside gradients."""
         return self.server.contract.method.traits.counters
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        return tuple(f"counted.{name}" for name in self._counters)
 
     @property
     def widest(self) -> int:
@@ -234,7 +197,7 @@ class SimulatedClock:
 
     def most_bytes(self, most: int) -> int:
         """The most that the tensors of `save` take."""
-        return most * (self.widest + (7 + len(self._counted)) * 8)
+        return most * (self.widest + (7 + len(self._counters)) * 8)
 
 
 class RealClock:
@@ -248,7 +211,7 @@ class RealClock:
         self.under_way: dict[int, PendingUpdate] = {}  # by wire id
         self._updates: dict[int, int] = {}  # tickets of updates -> client
         self._notices: set[int] = set()  # tickets of conclusions, whose replies are empty
-        self._deliveries: deque[Delivery] = deque()
+        self._arrived: deque[PendingUpdate] = deque()
         self._host_of = {int(k): n for n, host in enumerate(group.hosts) for k in host.wire_ids}
         self._before = 0.0  # seconds before this start of the run
         self._start: float | None = None
@@ -267,15 +230,15 @@ class RealClock:
             wire_id = int(client)
             single = replace(order, train=client, heard=client, turns=turn)
             frame = calls.order_call(single, "begin").pack()
-            ticket = self.group.carrier.send(self._host_of[wire_id], frame)
+            ticket = self.group.calls.carrier.send(self._host_of[wire_id], frame)
             self._updates[ticket] = wire_id
-            self.under_way[wire_id] = PendingUpdate(order.version, self.now, self.now)
+            self.under_way[wire_id] = PendingUpdate(wire_id, order.version, self.now)
 
-    def next(self) -> Delivery:
+    def next(self) -> PendingUpdate:
         """The next message, as soon as there is one."""
-        while not self._deliveries:
+        while not self._arrived:
             self._receive()
-        return self._deliveries.popleft()
+        return self._arrived.popleft()
 
     def another_now(self) -> bool:
         """No two messages arrive at the same instant."""
@@ -284,7 +247,7 @@ class RealClock:
     def conclude(self, wire_id: int, conclusion: RoundConclusion) -> None:
         """The client learns whether its message counted."""
         frame = calls.verdict_call(conclusion, "arrived").pack()
-        self._notices.add(self.group.carrier.send(self._host_of[wire_id], frame))
+        self._notices.add(self.group.calls.carrier.send(self._host_of[wire_id], frame))
 
     def pause(self) -> None:
         """The end of a round: work continues."""
@@ -295,7 +258,7 @@ class RealClock:
             self._receive()
 
     def _receive(self) -> None:
-        for ticket, frame in self.group.carrier.receive(1.0):
+        for ticket, frame in self.group.calls.carrier.receive(1.0):
             if frame is None:
                 raise RuntimeError("a host was lost; the run can be resumed from its checkpoint")
             reply = Call.open(frame)
@@ -307,19 +270,13 @@ class RealClock:
             wire_id = self._updates.pop(ticket)
             counted = self.server.contract.method.traits.counters
             update = calls.read_sent(reply, torch.tensor([wire_id]), counted)
-            started = self.under_way.pop(wire_id)
-            self._deliveries.append(
-                Delivery(
-                    wire_id,
-                    [update.messages.row(k) for k in range(len(update.messages))],
-                    np.asarray(update.values),
-                    int(update.gradients.sum()),
-                    started.version,
-                    started.start,
-                    self.now,
-                    {n: int(t.sum()) for n, t in update.counted.items()},
-                )
-            )
+            flight = self.under_way.pop(wire_id)
+            flight.arrival = self.now
+            flight.gradients = int(update.gradients.sum())
+            flight.counted = {n: int(t.sum()) for n, t in update.counted.items()}
+            flight.message = update.messages.row(0) if len(update.messages) else b""
+            flight.values = float(update.values.sum())
+            self._arrived.append(flight)
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> State:

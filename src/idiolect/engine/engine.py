@@ -42,14 +42,14 @@ class HostGroup(Protocol):
         """Tell all hosts of the round how it ended."""
 
     def evaluate(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+        self,
+        version: int,
+        down: bytes,
+        wire_ids: Tensor,
+        splits: tuple[str, ...],
+        shared: bool = False,
     ) -> list[dict[str, Scores]]:
-        """Scores of personal models, by host."""
-
-    def evaluate_shared(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> list[dict[str, Scores]]:
-        """Scores of the shared model, by host."""
+        """Scores of personal models, or of the shared one, by host."""
 
     def sender(self, n: int) -> Tensor | None:
         """The wire ids that host n may speak for; None: all."""
@@ -100,25 +100,25 @@ class Engine:
     def settle(self) -> None:
         """Wait until hosts have no work under way."""
 
-    def evaluate(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
-        """Scores of these clients' personal models."""
+    def evaluate(
+        self, wire_ids: Tensor, splits: tuple[str, ...], shared: bool = False
+    ) -> dict[str, Scores]:
+        """Scores of these clients' personal models, or of the shared one on their data."""
         self.settle()
         version = self.rounds
-        parts = self.group.evaluate(version, self.server.message(version), wire_ids, splits)
+        down = self.server.message(version)
+        parts = self.group.evaluate(version, down, wire_ids, splits, shared)
         return {split: Scores.merge([part[split] for part in parts]) for split in splits}
 
     def evaluate_shared(
         self, splits: tuple[str, ...], wire_ids: Tensor | None = None
     ) -> dict[str, Scores]:
         """Scores of the shared model on these clients, or all; {} if the method has none."""
-        self.settle()
         if not self.server.has_shared_model():
             return {}
         if wire_ids is None:
             wire_ids = torch.cat([host.wire_ids for host in self.hosts]).sort().values
-        version = self.rounds
-        parts = self.group.evaluate_shared(version, self.server.message(version), wire_ids, splits)
-        return {split: Scores.merge([part[split] for part in parts]) for split in splits}
+        return self.evaluate(wire_ids, splits, shared=True)
 
     def check_complete(self) -> None:
         """RuntimeError where some clients cannot be reached."""

@@ -7,7 +7,7 @@ that does not come back in time, or does not answer by the deadline, count as ab
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -21,8 +21,7 @@ from ..host.remote_host import HostLike, SiteProxy
 from ..host.scores import Scores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire.ragged import Ragged
-from .carriers import Carrier
-from .retry import PATIENCE, RETRY_SECONDS, UNREACHED, HostCalls, NoReply
+from .retry import RETRY_SECONDS, UNREACHED, HostCalls, NoReply
 
 T = TypeVar("T")
 
@@ -32,16 +31,9 @@ class RemoteHosts:
     """Calls hosts by a carrier. `hosts` are proxies: who is where, without private rows."""
 
     hosts: Sequence[HostLike]
-    carrier: Carrier
+    calls: HostCalls
     counted: tuple[str, ...] = ()  # what the method counts: see Traits.counters
-    deadline: float = 0.0  # seconds after which a round goes on without late hosts; 0 = none
-    patience: float = PATIENCE
-    retry_seconds: float = RETRY_SECONDS
-    silence: float = 0.0  # seconds after which a silent host is asked for its status; 0 = never
-    strict: bool = True  # hosts run this run's own code: a failure there ends the run
     on_no_reply: Callable[[int, NoReply], None] = lambda host, reply: None
-    # a reply that came too late for its round
-    on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
     is_present: Callable[[int], bool] = lambda host: True  # whether a host is evaluated at all
 
     no_replies: dict[int, NoReply] = field(default_factory=dict)  # in the last exchange
@@ -50,16 +42,8 @@ class RemoteHosts:
     _lost: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.calls = HostCalls(
-            self.carrier,
-            self.deadline,
-            self.patience,
-            self.retry_seconds,
-            self.silence,
-            self.strict,
-            self._note_lost,
-            lambda ticket, frame: self.on_unexpected(ticket, frame),
-        )
+        self.strict = self.calls.strict
+        self.calls.on_lost = self._note_lost
 
     def sender(self, n: int) -> Tensor | None:
         return self.hosts[n].wire_ids
@@ -122,18 +106,14 @@ class RemoteHosts:
 
     # -- models ----------------------------------------------------------------------------------
     def evaluate(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+        self,
+        version: int,
+        down: bytes,
+        wire_ids: Tensor,
+        splits: tuple[str, ...],
+        shared: bool = False,
     ) -> list[dict[str, Scores]]:
-        return self._scores("evaluate", version, down, wire_ids, splits)
-
-    def evaluate_shared(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> list[dict[str, Scores]]:
-        return self._scores("evaluate_shared", version, down, wire_ids, splits)
-
-    def _scores(
-        self, kind: str, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> list[dict[str, Scores]]:
+        kind = "evaluate_shared" if shared else "evaluate"
         clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
         clients = {n: ids for n, ids in clients.items() if len(ids)}
         frames = {
@@ -164,7 +144,7 @@ class RemoteHosts:
         return scores
 
     def check_complete(self) -> None:
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.calls.patience
         while self.calls.away and time.monotonic() < end:
             self.calls.look_for_lost(RETRY_SECONDS)
         if self.calls.away:
@@ -174,18 +154,16 @@ class RemoteHosts:
                 "be evaluated; the run can be resumed"
             )
 
-    def each(self, frames: Mapping[int, Call]) -> dict[int, Call]:
-        """One call to each of these hosts, outside a round; all must answer."""
-        replies = {}
+    def ask(self, n: int, call: Call) -> Call:
+        """One call to a host, outside a round; it must answer."""
         self.calls.open()
-        for n, reply in self.calls.ask(frames):
-            if isinstance(reply, NoReply):
-                raise RuntimeError(f"host {n + 1} of {len(self.hosts)} cannot be reached")
-            replies[n] = reply
-        return replies
+        ((_, reply),) = self.calls.ask({n: call})
+        if isinstance(reply, NoReply):
+            raise RuntimeError(f"host {n + 1} of {len(self.hosts)} cannot be reached")
+        return reply
 
     def close(self) -> None:
-        self.carrier.close()
+        self.calls.carrier.close()
 
     # -- replies ---------------------------------------------------------------------------------
     def _read(

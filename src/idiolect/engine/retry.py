@@ -53,10 +53,10 @@ class HostCalls:
     carrier: Carrier
     deadline: float = 0.0  # seconds to wait for replies where a deadline applies; 0 = none
     patience: float = PATIENCE
-    retry_seconds: float = RETRY_SECONDS
     silence: float = 0.0  # see `_PendingCalls`
-    strict: bool = True
+    strict: bool = True  # hosts run this run's own code: a failure there ends the run
     on_lost: Callable[[int], None] = lambda host: None  # a host has been given up
+    # a reply that came too late for its round
     on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
 
     written: dict[int, int] = field(default_factory=dict)  # host -> the last round on its disk
@@ -126,7 +126,7 @@ class HostCalls:
                     probes[self.carrier.send(n, Call("status").pack())] = n
                     line.called_at = now
                     line.silence *= 2
-            frames = self.carrier.receive(min(self.retry_seconds, max(end - now, 0.0)))
+            frames = self.carrier.receive(min(RETRY_SECONDS, max(end - now, 0.0)))
             for ticket, frame in sorted(frames, key=lambda reply: reply[0]):
                 if ticket in tickets:
                     n = tickets.pop(ticket)
@@ -157,7 +157,7 @@ class HostCalls:
         line.ticket = -1
         if frame is None:
             _mark_lost(line)
-            line.retry_at = time.monotonic() + self.retry_seconds
+            line.retry_at = time.monotonic() + RETRY_SECONDS
             return
         reply = self._open(n, frame)
         if isinstance(reply, NoReply):

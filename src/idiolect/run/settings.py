@@ -18,8 +18,7 @@ from ..attacks import ATTACKS, Attack, how_many
 from ..channels import CHANNELS, Channel, Stage
 from ..core.knobs import Knobs, SettingError, knob
 from ..engine.arrivals import NEXT
-from ..engine.carriers import ENGINES, EngineTraits
-from ..engine.carriers.ray import Place
+from ..engine.carriers import ENGINES, EngineTraits, Place
 from ..engine.delays import DELAYS, Delays
 from ..host.metrics import Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
@@ -244,8 +243,7 @@ class Timing(Knobs):
 
     engine: str = knob(
         "local",
-        "where hosts are: in this process (local), in worker processes of this machine "
-        "(processes), on a Ray cluster (ray) or at real sites (flower; see: deploy init)",
+        f"where hosts are: {', '.join(f'{e.where} ({name})' for name, e in ENGINES.items())}",
         choices=tuple(ENGINES),
         renamed={"inprocess": "engine='local'", "asynchronous": "timing='arrivals'"},
     )

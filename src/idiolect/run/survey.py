@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data.federation import Federation
-from ..engine.carriers.ray import ask
 from ..host.baselines import trivial
 from ..host.lazy_federation import LazyFederation
 from ..host.metrics import in_use
@@ -28,7 +27,8 @@ def data_of(plans: Sequence[Plan]) -> Federation:
     3
     """
     settings = [plan.make_settings() for plan in plans]
-    if not all(s.carrier.loads_data for s in settings):
+    ask = settings[0].carrier.ask
+    if ask is None or not all(s.carrier.loads_data for s in settings):
         return plans[0].make_data()
     return ask(Survey(tuple(plan.as_dict() for plan in plans)), settings[0].place)
 

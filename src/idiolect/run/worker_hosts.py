@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..data.federation import Census, Federation
 from ..engine.carriers import Carrier
 from ..engine.engine import Engine
 from ..engine.remote_hosts import RemoteHosts
-from ..host.calls import Call
+from ..engine.retry import HostCalls
 from ..host.host import Host
 from ..host.lazy_federation import LazyFederation
 from ..host.remote_host import HostLike, RemoteHost
@@ -73,28 +74,30 @@ class WorkerHosts:
         self.carrier: Carrier | None = None
 
     def hosts(self, shares: Sequence[Share]) -> Sequence[HostLike]:
-        self.carrier = self._carrier(shares)
-        return [_proxy(share) for share in shares]
-
-    def _carrier(self, shares: Sequence[Share]) -> Carrier:
-        if self.settings.engine == "processes":
-            from ..engine.carriers.processes import ProcessCarrier
-
-            threads = max(1, torch.get_num_threads() // len(shares))
-            recipes = [_recipe(share, InlineData(share.data()), threads) for share in shares]
-            return ProcessCarrier(recipes)
-        from ..engine.carriers.ray import RayCarrier
-
-        place = self.settings.place
+        engine, place = self.settings.carrier, self.settings.place
+        assert engine.start is not None
+        threads = place.threads if engine.cluster else torch.get_num_threads() // len(shares)
         recipes = [
-            _recipe(share, self._data(share), place.threads, str(self.folder / f"host-{n}"))
+            HostRecipe(
+                share.kind,
+                share.contract,
+                self._data(share),
+                share.wire_ids,
+                share.settings,
+                share.options,
+                max(1, threads),
+                str(self.folder / f"host-{n}") if engine.cluster else "",
+            )
             for n, share in enumerate(shares)
         ]
-        return RayCarrier(recipes, place)
+        self.carrier = engine.start(recipes, place)
+        return [_proxy(share) for share in shares]
 
     def _data(self, share: Share) -> Callable[[], Federation]:
         """How a host loads its data: by name, or as they are if the run has them as an object."""
         load: Callable[[], Federation]
+        if not self.settings.carrier.loads_data:
+            return InlineData(share.data())
         if isinstance(share.federation, LazyFederation):
             load = share.federation.load
         elif self.origin.get("data"):
@@ -107,10 +110,11 @@ class WorkerHosts:
         assert self.carrier is not None
         s = self.settings
         counters = server.contract.method.traits.counters
-        group = RemoteHosts(hosts, self.carrier, counters, s.deadline, s.patience_for_hosts)
+        calls = HostCalls(self.carrier, s.deadline, s.patience_for_hosts)
+        group = RemoteHosts(hosts, calls, counters)
         for number, host in enumerate(hosts):
             assert isinstance(host, RemoteHost)
-            host.ask = _asking(group, number)
+            host.ask = partial(group.ask, number)
         return build_engine(server, group, s, method)
 
     def leave(self, hosts: Sequence[HostLike]) -> None:
@@ -129,21 +133,6 @@ class WorkerHosts:
             self.folder.parent.rmdir()
 
 
-def _recipe(
-    share: Share, load: Callable[[], Federation], threads: int, folder: str = ""
-) -> HostRecipe:
-    return HostRecipe(
-        share.kind,
-        share.contract,
-        load,
-        share.wire_ids,
-        share.settings,
-        share.options,
-        threads,
-        folder,
-    )
-
-
 def _proxy(share: Share) -> RemoteHost:
     census = share.federation
     if not isinstance(census, Census):
@@ -151,10 +140,3 @@ def _proxy(share: Share) -> RemoteHost:
     clients = census.of(share.wire_ids)
     local = Host(share.contract, clients, share.wire_ids, share.settings)
     return RemoteHost(local, share.data)
-
-
-def _asking(group: RemoteHosts, number: int) -> Callable[[Call], Call]:
-    def ask(call: Call) -> Call:
-        return group.each({number: call})[number]
-
-    return ask

@@ -11,7 +11,9 @@ import time
 from typing import Any
 
 from ...core.knobs import SettingError
-from . import Carrier
+from . import EngineTraits, SiteCarrier
+
+ENGINE = EngineTraits("at real sites (see: deploy init)")
 
 RECORD = "frame"  # of deploy/flower/relay.py: the one record in a message, and its one entry
 # seconds between two looks for replies: the first, and after a while; Flower's own loop waits for 3
@@ -21,33 +23,28 @@ MOST_SAID = 500  # characters that are kept of why a node gave no reply
 UNREACHED = 60.0  # seconds without the SuperLink after which a run ends; it can be resumed
 
 
-class FlowerCarrier(Carrier):
+class FlowerCarrier(SiteCarrier):
     """Frames to the nodes of a Flower Grid and back.
 
     A frame travels as bytes in a ConfigRecord: 295 bytes around it, against 719 of an ArrayRecord.
     """
 
     def __init__(self, grid: Any, poll: float = POLL):
+        super().__init__()
         require()
         self.grid = grid
         self.poll = poll
         self._pause = poll  # until the next look
-        self.nodes: list[int] = []  # of each host; a host that comes back may have another
-        self.why: dict[int, str] = {}  # node -> why its last frame has no reply
         self._waiting: dict[str, tuple[int, int]] = {}  # message id -> ticket, node
         self._refused: list[int] = []  # tickets of frames that could not even be sent
         self._tickets = 0
         self._failing = 0.0  # since when replies cannot be asked for; 0 = they can
 
     def online(self) -> set[int]:
-        """The nodes that Flower takes to be connected; one that died is for another 45 seconds."""
+        """Those that Flower takes to be connected; one that died is for another 45 seconds."""
         return {int(node) for node in self.grid.get_node_ids()}
 
-    def send(self, host: int, frame: bytes) -> int:
-        return self.send_to(self.nodes[host], frame)
-
     def send_to(self, node: int, frame: bytes) -> int:
-        """A frame to a node that is no host yet; a ticket."""
         from flwr.app import ConfigRecord, Message, RecordDict
 
         self._tickets += 1

@@ -11,6 +11,9 @@ from torch import Tensor
 from ...host.host import Host
 from ...host.scores import Scores
 from ...server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from . import EngineTraits
+
+ENGINE = EngineTraits("in this process", remote=False)
 
 
 @dataclass
@@ -38,16 +41,17 @@ class LocalHosts:
             host.conclude(conclusion)
 
     def evaluate(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+        self,
+        version: int,
+        down: bytes,
+        wire_ids: Tensor,
+        splits: tuple[str, ...],
+        shared: bool = False,
     ) -> list[dict[str, Scores]]:
-        """Scores of personal models, by host."""
+        """Scores of personal models, or of the shared one, by host."""
+        if shared:
+            return [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
         return [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
-
-    def evaluate_shared(
-        self, version: int, down: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> list[dict[str, Scores]]:
-        """Scores of the shared model, by host."""
-        return [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
 
     def sender(self, n: int) -> Tensor | None:
         """The wire ids that host n may speak for; None: it is trusted."""

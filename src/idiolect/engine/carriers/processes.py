@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.knobs import SettingError
 from ...host.service import HostRecipe
-from . import Carrier
+from . import Carrier, EngineTraits, Place
 
 SECONDS_TO_END = 10.0  # until a process that does not end by itself is terminated
 READY = b"ready"
@@ -25,7 +25,7 @@ READY = b"ready"
 class ProcessCarrier(Carrier):
     """Frames to worker processes and back; each answers its frames in order."""
 
-    def __init__(self, recipes: Sequence[HostRecipe]):
+    def __init__(self, recipes: Sequence[HostRecipe], place: Place = Place()):
         context = _context()
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
@@ -130,3 +130,6 @@ def _listen(pipe: Connection, frames: Queue[bytes | None]) -> None:
             frames.put(pipe.recv_bytes())
     except (EOFError, OSError):
         frames.put(None)
+
+
+ENGINE = EngineTraits("in worker processes of this machine", ProcessCarrier)

@@ -1,69 +1,31 @@
 """Ray: hosts as actors on the machines of a cluster, one for each share of the clients.
 
-An actor loads its clients' data, keeps their private rows and vectorises over them; the driver has
-the server only. A killed actor is started again by Ray, takes its rows from disk and is told the
-round again (see `remote`). Ray runs any code that its driver sends: a cluster is one trust domain.
+A killed actor is started again by Ray, takes its rows from disk and is sent the calls of the round
+again (`engine.retry`).
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Sequence
 from typing import Any
 
-from ...core.knobs import SettingError
-from ...core.text import note
-from ...data.federation import Federation
-from ...host.service import HostRecipe, Service
-from . import Carrier
-
-SECONDS_TO_START = 300.0  # for all actors together: they import torch and load their data
-SECONDS_IDLE = 15.0  # that actors without a host wait for the next run
-NO_HOST = b"no host"  # what an actor says that has none
-Load = Callable[[], Federation]  # the data of a host, loaded where it is
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where hosts run."""
-
-    address: str = ""  # of a cluster; "" = one that is started on this machine
-    cpus: float = 1.0  # of each host
-    gpus: float = 0.0
-
-    @property
-    def threads(self) -> int:
-        """Of torch at each host."""
-        return max(1, int(self.cpus))
+from ...host.service import HostRecipe
+from .. import ray_cluster
+from . import Carrier, EngineTraits, Place
 
 
 class RayCarrier(Carrier):
-    """Frames to actors and back.
-
-    A restarted actor has no host: it is told its recipe again, and then the frame.
-    """
+    """Frames to actors and back."""
 
     def __init__(self, recipes: Sequence[HostRecipe], place: Place):
-        self.ray = connect(place)
+        self.ray = ray_cluster.connect(place)
         self.place = place
-        _check_room(self.ray, len(recipes), place)
         self.recipes = [self.ray.put(recipe) for recipe in recipes]
-        self.actors = _take(self.ray, len(recipes), place)
+        self.actors = ray_cluster.start_actors(self.ray, self.recipes, place)
         self._under_way: dict[Any, tuple[int, int, bytes]] = {}  # reference -> ticket, host, frame
         self._tickets = 0
         self._all_well = True  # no actor was ever lost
-        try:
-            self._wait_for_all()
-        except BaseException:
-            self.close(reuse=False)
-            raise
 
     def send(self, host: int, frame: bytes) -> int:
         self._tickets += 1
@@ -74,19 +36,17 @@ class RayCarrier(Carrier):
         self._under_way[self.actors[host].handle.remote(frame)] = (ticket, host, frame)
 
     def receive(self, seconds: float) -> list[tuple[int, bytes | None]]:
-        waiting = list(self._under_way)
-        if not waiting:
+        if not self._under_way:
             time.sleep(seconds)
             return []
-        ready, late = self.ray.wait(waiting, num_returns=1, timeout=seconds)
+        ready, late = self.ray.wait(list(self._under_way), num_returns=1, timeout=seconds)
         if late:
-            more, _ = self.ray.wait(late, num_returns=len(late), timeout=0)
-            ready = [*ready, *more]
+            ready = ready + self.ray.wait(late, num_returns=len(late), timeout=0)[0]
         replies = []
         for reference in ready:
             ticket, host, frame = self._under_way.pop(reference)
             reply = self._reply(reference)
-            if reply == NO_HOST:
+            if reply == ray_cluster.NO_HOST:  # restarted: it gets its recipe, then the frame
                 self.actors[host].become.remote(self.recipes[host])
                 self._send(ticket, host, frame)
             else:
@@ -100,240 +60,15 @@ class RayCarrier(Carrier):
             self._all_well = False
             return None
 
-    def close(self, reuse: bool = True) -> None:
+    def close(self) -> None:
         """Actors that have nothing to do any more may serve the next run of this process."""
         for reference in self._under_way:
             self.ray.cancel(reference)
-        idle = reuse and self._all_well and not self._under_way and self.ray.is_initialized()
-        for actor in self.actors:
-            if idle:
-                actor.become.remote(None)
-            else:
-                self.ray.kill(actor)
-        if idle:
-            _keep(self.ray, self.actors, self.place)
+        idle = self._all_well and not self._under_way and self.ray.is_initialized()
+        ray_cluster.release_actors(self.ray, self.actors, self.place, idle)
         self.actors = []
         self.recipes = []
         self._under_way = {}
 
-    def _wait_for_all(self) -> None:
-        """Every actor has its data, and is of the same code as this process."""
-        ours = about()
-        try:
-            versions = self.ray.get(
-                [a.become.remote(r) for a, r in zip(self.actors, self.recipes, strict=True)],
-                timeout=SECONDS_TO_START,
-            )
-        except self.ray.exceptions.GetTimeoutError:
-            raise SettingError(
-                f"hosts: {len(self.actors)} hosts did not start on the Ray cluster within "
-                f"{SECONDS_TO_START:g} seconds; fewer, or with fewer cpus_per_host"
-            ) from None
-        except self.ray.exceptions.RayTaskError as error:
-            raise _cause(error) from None
-        except self.ray.exceptions.RayActorError as error:
-            raise RuntimeError(f"a host did not start on the Ray cluster:\n{error}") from None
-        for number, theirs in enumerate(versions, 1):
-            _check_same(ours, theirs, number)
 
-
-def about() -> dict[str, str]:
-    """Versions that all machines of a run must have alike."""
-    return {name: version(name) for name in ("idiolect", "torch", "numpy")}
-
-
-def _check_same(ours: dict[str, str], theirs: dict[str, str], number: int) -> None:
-    for name, expected in ours.items():
-        if theirs[name] != expected:
-            raise SettingError(
-                f"address: host {number} has {name} {theirs[name]}, and this process "
-                f"{expected}; all machines of a run need the same"
-            )
-
-
-def ask(question: Callable[[], Any], place: Place) -> Any:
-    """The answer of a process of the cluster, which may be a host afterwards."""
-    ray = connect(place)
-    ours = about()
-    _check_room(ray, 1, place)
-    (actor,) = _take(ray, 1, place)
-    try:
-        _check_same(ours, ray.get(actor.become.remote(None), timeout=SECONDS_TO_START), 1)
-        answer = ray.get(actor.answer.remote(question))
-    except BaseException as error:
-        ray.kill(actor)
-        if isinstance(error, ray.exceptions.GetTimeoutError):
-            raise SettingError(
-                f"cpus_per_host: no host started on the Ray cluster within {SECONDS_TO_START:g} "
-                "seconds; fewer"
-            ) from None
-        if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.RayActorError):
-            raise _cause(error) from None
-        raise
-    _keep(ray, [actor], place)
-    return answer
-
-
-class HostActor:
-    """A reusable actor that serves one host at a time."""
-
-    def __init__(self) -> None:
-        self.service: Service | None = None
-
-    def become(self, recipe: HostRecipe | None) -> dict[str, str]:
-        """A host, with its rows from disk; None: nobody any more."""
-        self.service = None
-        if recipe is not None:
-            self.service = recipe.service()
-        return about()
-
-    def handle(self, frame: bytes) -> bytes:
-        return NO_HOST if self.service is None else self.service.handle(frame)
-
-    def answer(self, question: Callable[[], Any]) -> Any:
-        """What the driver wants to know of data that it does not have."""
-        return question()
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def node(self) -> str:
-        """The machine it is on."""
-        return str(module().get_runtime_context().get_node_id())
-
-
-def _cause(error: Exception) -> Exception:
-    """A setting that a host refuses is refused here in the same words."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, SettingError):
-        return SettingError(str(cause))
-    return RuntimeError(f"a host did not start on the Ray cluster:\n{error}")
-
-
-_idle: dict[tuple[str, Place], list[Any]] = {}  # actors of this process without a host
-_leaving: list[threading.Timer] = []
-
-
-def _keep(ray: Any, actors: Sequence[Any], place: Place) -> None:
-    """For the next run of this process, if it comes soon: they hold CPUs of the cluster."""
-    _idle.setdefault(_session(ray, place), []).extend(actors)
-    timer = threading.Timer(SECONDS_IDLE, dismiss)
-    timer.daemon = True
-    timer.start()
-    _leaving.append(timer)
-
-
-def dismiss() -> None:
-    """Idle actors end."""
-    ray = module()
-    for actors in _idle.values():
-        while actors:
-            actor = actors.pop()
-            if ray.is_initialized():
-                ray.kill(actor)
-
-
-def _session(ray: Any, place: Place) -> tuple[str, Place]:
-    return ray.get_runtime_context().get_job_id(), place
-
-
-def _take(ray: Any, count: int, place: Place) -> list[Any]:
-    """Actors: idle ones first, then new ones."""
-    while _leaving:
-        _leaving.pop().cancel()
-    idle = _idle.get(_session(ray, place), [])
-    reused_actors = [idle.pop() for _ in range(min(count, len(idle)))]
-    dismiss()  # the others hold CPUs that new ones may need
-    if len(reused_actors) == count:
-        return reused_actors
-    actor_class = ray.remote(HostActor).options(
-        num_cpus=place.cpus,
-        num_gpus=place.gpus,
-        max_restarts=-1,
-        max_task_retries=0,
-        scheduling_strategy="SPREAD",
-    )
-    return [*reused_actors, *(actor_class.remote() for _ in range(count - len(reused_actors)))]
-
-
-# -- the cluster -----------------------------------------------------------------------------------
-def module() -> Any:
-    """The package ray, or a message that says how to get it."""
-    try:
-        import ray
-    except ImportError:
-        raise SettingError(
-            "engine: 'ray' needs the package ray, which is not installed; "
-            "pip install 'idiolect[ray]'"
-        ) from None
-    return ray
-
-
-def connect(place: Place) -> Any:
-    """The package ray, connected to the cluster, or to one that is started here."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns about it
-    if not place.address:
-        os.environ.setdefault("RAY_worker_niceness", "0")  # hosts are the work, as threads here are
-        _protect()
-    ray = module()
-    if ray.is_initialized():
-        return ray
-    quiet = {"log_to_driver": False, "configure_logging": True, "logging_level": "ERROR"}
-    if not place.address:
-        ray.init(address="local", include_dashboard=False, **quiet)
-        return ray
-    try:
-        _check_answers(place.address)
-        ray.init(address=place.address, **quiet)
-    except (OSError, ValueError) as error:
-        raise SettingError(
-            f"address: no Ray cluster answers at {place.address!r} ({_line(error)}); "
-            "'HOST:PORT' of `ray start --head`, 'auto' on one of its machines, or '' to start one"
-        ) from None
-    except RuntimeError as error:
-        raise SettingError(
-            f"address: the Ray cluster at {place.address!r} cannot be used ({_line(error)})"
-        ) from None
-    return ray
-
-
-def _check_answers(address: str) -> None:
-    """Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5.0).close()
-
-
-def _protect() -> None:
-    """Nobody without a new token gets into the cluster that is started here.
-
-    Ray reads the mode when it is imported.
-    """
-    if "ray" in sys.modules:
-        if os.environ.get("RAY_AUTH_MODE") != "token":
-            note(
-                "ray: it was imported before idiolect could switch its token authentication on; "
-                "whoever reaches its ports can use it. Set RAY_AUTH_MODE=token first"
-            )
-        return
-    if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
-        variables = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-        if not any(name in os.environ for name in variables):
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
-def _line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
-
-
-def _check_room(ray: Any, hosts: int, place: Place) -> None:
-    """Refuse hosts that the cluster could never hold."""
-    has = ray.cluster_resources()
-    for name, each, setting in (("CPU", place.cpus, "cpus_per_host"), ("GPU", place.gpus, "gpus")):
-        if each * hosts > has.get(name, 0.0):
-            raise SettingError(
-                f"hosts: {hosts} with {each:g} {name}s each need {each * hosts:g}, and the Ray "
-                f"cluster has {has.get(name, 0.0):g}; fewer hosts, or a smaller {setting}"
-            )
+ENGINE = EngineTraits("on a Ray cluster", RayCarrier, ask=ray_cluster.ask, cluster=True)
