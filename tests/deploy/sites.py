@@ -17,7 +17,7 @@ import torch
 
 from deploy.sockets import Sockets
 from engine.loopback import local_rounds, remote_rounds
-from idiolect.core.framing import exchange
+from idiolect.deploy.site.sockets import exchange
 from idiolect.engine.rounds import Rounds
 from idiolect.host.calls import MOST_FRAME, Call
 from idiolect.run.plan import Plan

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from idiolect.core.framing import TooLarge, exchange
+from idiolect.deploy.site.sockets import TooLarge, exchange
 from idiolect.engine.carriers import Carrier
 from idiolect.host.calls import MOST_FRAME
 

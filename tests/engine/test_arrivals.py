@@ -234,8 +234,7 @@ class Tampered(Arrivals):
 
     def _receive(self, delivery, factors):
         messages = self.tamper(self.server.version, delivery.messages[0])
-        values = np.ones(len(messages))
-        super()._receive(replace(delivery, messages=messages, values=values), factors)
+        super()._receive(replace(delivery, messages=messages, values=1.0), factors)
 
 
 def nan(message):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ..core.files import private_folder, private_opener, write_atomic
+from ..core.files import private_folder, write_atomic
 from ..core.knobs import SettingError
 from ..engine.carriers.flower import require
 
@@ -23,75 +23,38 @@ def make_authority(
 ) -> None:
     """ca.crt, and server.crt with server.key for a server that is reached under these names.
 
-    Valid for `days`, from now or `since`.
-
-    The authority's own key is not kept: no one can issue further certificates in its name.
+    The server's certificate is valid for `days`, from now or `since`. The authority's own key is
+    not kept: no one can issue further certificates in its name.
     """
     require()
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    import trustme
 
-    now = since or datetime.now(UTC) - timedelta(minutes=5)  # clocks may differ a little
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-
-    def certificate(subject: str, key: Any) -> Any:
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "idiolect test authority")])
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now)
-            .not_valid_after(now + timedelta(days=days))
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False
-            )
-        )
-
-    signs = dict.fromkeys(
-        (
-            "digital_signature",
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    root = (
-        certificate("idiolect test authority", authority)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **signs), True)
-        .sign(authority, hashes.SHA256())
-    )
-    certified = (
-        certificate(names[0], server)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-        .sign(authority, hashes.SHA256())
+    start = since or datetime.now(UTC) - timedelta(minutes=5)  # clocks may differ a little
+    authority = trustme.CA(organization_name="idiolect test authority")
+    server = authority.issue_cert(
+        *names, common_name=names[0], not_before=start, not_after=start + timedelta(days=days)
     )
     private_folder(folder)
-    write_atomic(folder / "ca.crt", _pem(root))
-    write_atomic(folder / "server.crt", _pem(certified))
-    _write_private(folder / "server.key", server, ssh=False)
+    write_atomic(folder / "ca.crt", authority.cert_pem.bytes())
+    write_atomic(folder / "server.crt", server.cert_chain_pems[0].bytes())
+    write_atomic(folder / "server.key", server.private_key_pem.bytes())
 
 
 def make_site_key(path: Path) -> bytes:
     """A site's own key at `path`; its public half, which the server registers."""
     require()
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
 
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_private(path, key, ssh=True)
+    private_folder(path.parent)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    write_atomic(path, private)
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
@@ -154,22 +117,3 @@ def _name(text: str) -> Any:
         return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
     except ValueError:
         return x509.DNSName(text)
-
-
-def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _write_private(path: Path, key: Any, ssh: bool) -> None:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
-
-    form = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
-    private_folder(path.parent)
-    with open(path, "wb", opener=private_opener) as file:
-        file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))

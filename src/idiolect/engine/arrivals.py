@@ -118,7 +118,7 @@ class Arrivals(Engine):
         wire_id = update.wire_id
         counted = {n: torch.tensor([count]) for n, count in update.counted.items()}
         server.account(torch.tensor([wire_id]), torch.tensor([update.gradients]), counted)
-        messages = [update.message] if update.message else []
+        messages = update.messages or ()
         values = np.full(len(messages), update.values)
         outcome = self.arrivals.receive(wire_id, messages, values, factors)
         self.clock.conclude(wire_id, outcome.conclusion)

@@ -37,8 +37,8 @@ class PendingUpdate:
     version: int  # of the server's model that it started from
     start: float
     arrival: float = 0.0
-    message: bytes | None = None  # None until it is computed; empty where the client sends none
-    values: float = 0.0  # 32-bit words of it as the lp-proj paper counts
+    messages: Sequence[bytes] | None = None  # None until computed: one, or none if it sends none
+    values: float = 0.0  # 32-bit words of a message as the lp-proj paper counts
     gradients: int = 0
     counted: dict[str, int] = field(default_factory=dict)  # see Traits.counters
 
@@ -74,7 +74,7 @@ class SimulatedClock:
     def next(self) -> PendingUpdate:
         """The next message that arrives; clients of the same instant come by wire id."""
         self.now, wire_id = heapq.heappop(self._queue)
-        if self.under_way[wire_id].message is None:
+        if self.under_way[wire_id].messages is None:
             self.compute()
         return self.under_way.pop(wire_id)
 
@@ -94,10 +94,10 @@ class SimulatedClock:
             for k, wire_id in enumerate(update.trained.tolist()):
                 self.under_way[wire_id].gradients = int(update.gradients[k])
                 self.under_way[wire_id].counted = {n: int(t[k]) for n, t in update.counted.items()}
-                self.under_way[wire_id].message = b""
+                self.under_way[wire_id].messages = ()
             senders = update.trained.tolist()[: len(update.messages)]
             for k, wire_id in enumerate(senders):
-                self.under_way[wire_id].message = update.messages.row(k)
+                self.under_way[wire_id].messages = (update.messages.row(k),)
                 self.under_way[wire_id].values = float(update.values[k])
 
     def conclude(self, wire_id: int, conclusion: RoundConclusion) -> None:
@@ -125,7 +125,7 @@ class SimulatedClock:
     def save(self) -> State:
         """Messages that are on their way."""
         flights = [flight for _, flight in sorted(self.under_way.items())]
-        messages = Ragged.of([f.message or b"" for f in flights])
+        messages = Ragged.of([b"".join(f.messages or ()) for f in flights])
         columns = {
             "wire_ids": [f.wire_id for f in flights],
             "lengths": messages.lengths.tolist(),
@@ -163,14 +163,14 @@ class SimulatedClock:
         ):
             raise ValueError("flights: a message that cannot be under way")
         self.now = now
-        messages = tensors["messages"].numpy()
+        messages = Ragged(tensors["messages"].numpy(), lengths.numpy())
         for k, wire_id in enumerate(ids.tolist()):
             flight = PendingUpdate(
                 wire_id,
                 int(tensors["version"][k]),
                 float(tensors["start"][k]),
                 float(tensors["arrival"][k]),
-                messages[k, : int(lengths[k])].tobytes(),
+                (messages.row(k),) if lengths[k] else (),
                 float(tensors["values"][k]),
                 int(tensors["gradients"][k]),
                 {n: int(tensors[f"counted.{n}"][k]) for n in self._counters},
@@ -274,8 +274,8 @@ class RealClock:
             flight.arrival = self.now
             flight.gradients = int(update.gradients.sum())
             flight.counted = {n: int(t.sum()) for n, t in update.counted.items()}
-            flight.message = update.messages.row(0) if len(update.messages) else b""
-            flight.values = float(update.values.sum())
+            flight.messages = [update.messages.row(k) for k in range(len(update.messages))]
+            flight.values = float(update.values.mean()) if len(update.values) else 0.0
             self._arrived.append(flight)
 
     # -- checkpoints -----------------------------------------------------------------------------

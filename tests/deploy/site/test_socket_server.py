@@ -1,5 +1,6 @@
 """The socket: for one user, one request per connection, and nobody is held up by another."""
 
+import asyncio
 import os
 import socket
 import stat
@@ -9,9 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from idiolect.core.framing import LENGTH, TooLarge, exchange, head, read_frame, write_frame
 from idiolect.core.knobs import SettingError
-from idiolect.deploy.site.socket_server import MOST_PEERS, SocketServer
+from idiolect.deploy.site.sockets import (
+    LENGTH,
+    MOST_PEERS,
+    SocketServer,
+    TooLarge,
+    exchange,
+    framed,
+    read_frame,
+)
 
 
 class Echo:
@@ -37,17 +45,28 @@ class Echo:
 def listening(path, seconds: float = 5.0):
     echo = Echo()
     listener = SocketServer(path, echo, seconds)
-    stop = threading.Event()
-    thread = threading.Thread(target=listener.serve, args=(stop.is_set,))
+    loop = asyncio.new_event_loop()
+    serving = loop.create_task(listener.serve())
+    thread = threading.Thread(target=loop.run_until_complete, args=(serving,))
     thread.start()
     try:
         yield echo
     finally:
-        stop.set()
-        listener.wake_writer.send(b"x")
+        loop.call_soon_threadsafe(serving.cancel)
         thread.join(10)
-        listener.close()
         assert not thread.is_alive()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+
+def head(length: int) -> bytes:
+    return length.to_bytes(LENGTH, "little")
+
+
+def write_frame(peer, frame: bytes) -> None:
+    peer.sendall(framed(frame))
 
 
 @pytest.fixture
@@ -82,12 +101,11 @@ def test_a_frame_that_is_too_large_is_refused_unread(path):
         with connected(path) as peer:
             peer.sendall(head(1001))  # and nothing of it
             assert (
-                read_frame(peer, 1000)
-                == b"refused: a frame of 1001 bytes is not accepted; at most 1000"
+                read_frame(peer, 1000) == b"refused: a frame must have at most 1000 bytes, got 1001"
             )
         with connected(path) as peer:
             peer.sendall(b"\xff" * LENGTH)
-            assert read_frame(peer, 1000).startswith(b"refused: a frame of 18446744073709551615")
+            assert read_frame(peer, 1000).endswith(b", got 18446744073709551615")
         assert exchange(str(path), bytes(5_000_000), 1000, 10).startswith(b"refused")
         assert exchange(str(path), b"fine", 1000, 10) == b"re: fine"
     assert echo.handled == [b"fine"]
@@ -192,7 +210,7 @@ def test_a_socket_that_a_killed_process_has_left_is_replaced(path):
 
 def test_a_file_in_the_place_of_the_socket_is_not_removed(path):
     path.write_text("mine")
-    with pytest.raises(SettingError, match="is no socket"):
+    with pytest.raises(SettingError, match="must be a socket"):
         SocketServer(path, Echo())
     assert path.read_text() == "mine"
 

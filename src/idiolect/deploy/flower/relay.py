@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.framing import TooLarge, exchange
+from ..site.sockets import TooLarge, exchange
 
 RECORD = "frame"  # the name of the one record in a message, and of the one entry in it
 MOST_FRAME = 1 << 31  # bytes
