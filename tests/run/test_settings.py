@@ -9,10 +9,10 @@ from torch import optim
 import idiolect as il
 from idiolect import METHODS, FedAvg, FedProx, FedProxSoft, Local, LpProj, Settings
 from idiolect.core.knobs import SettingError, build, describe
-from idiolect.core.optimizers import optimizers, parse_options
 from idiolect.methods import make_method, name_of
 from idiolect.run.schedule import Schedule
 from idiolect.server.step import ServerStep
+from idiolect.task.client_optimizer import optimizers, parse_options
 
 NAN, INF = float("nan"), float("inf")
 

@@ -294,7 +294,7 @@ def test_the_rows_given_are_left_as_they_are():
         ({"optimizer": "adm"}, "did you mean 'adam'"),
         ({"optimizer": "adam", "optimizer_options": "lr=1"}, "does not fit adam"),
         ({"optimizer": "adam", "optimizer_options": "beta=1"}, "does not fit adam"),
-        ({"optimizer": "adam", "optimizer_options": "0.9"}, "write name=value"),
+        ({"optimizer": "adam", "optimizer_options": "0.9"}, "optimizer_options must be name=value"),
         ({"optimizer": "adam", "optimizer_options": "differentiable=True"}, "differentiable"),
         ({"optimizer_state": "private"}, "sgd, which has no state to keep"),
         ({"optimizer_state": "kept"}, "one of 'reset', 'private'"),

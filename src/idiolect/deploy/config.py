@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.documents import expect_fields
+from ..core.documents import expect_fields, toml_sections
 from ..core.files import write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, refused_in
-from ..core.toml import toml_sections
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
 from .site.agreement import TABLE, read_form

@@ -34,7 +34,7 @@ _NUMBERS = {
 
 
 @dataclass(frozen=True)
-class Form:
+class Curve:
     """A curve by name and numbers, as text `step:100:0.5`."""
 
     kind: str
@@ -93,24 +93,24 @@ class Schedule:
     {'rates': 0.45454545454545453, 'nu': 0.25}
     """
 
-    curves: tuple[tuple[str, tuple[Form, ...]], ...] = ()  # field -> forms, multiplied
+    curves: tuple[tuple[str, tuple[Curve, ...]], ...] = ()  # field -> factors, multiplied
 
     @classmethod
     def parse(cls, value: str | Schedule) -> Schedule:
         """A schedule from its text."""
         if isinstance(value, Schedule):
             return value
-        curves: dict[str, tuple[Form, ...]] = {}
+        curves: dict[str, tuple[Curve, ...]] = {}
         # a sign before a digit belongs to a number
         for part in re.split(r"\s*[+,]\s*(?=[A-Za-z_])", str(value).strip()):
             name, equals, text = part.rpartition("=")
             name = name.strip() if equals else RATES
-            forms = tuple(_form(word.strip()) for word in text.split("*"))
-            if not name or name in curves or not all(form.sound() for form in forms):
+            factors = tuple(_curve(word.strip()) for word in text.split("*"))
+            if not name or name in curves or not all(curve.sound() for curve in factors):
                 raise SettingError(f"schedule: {value!r} is not accepted; {ACCEPTED}")
-            curves[name] = forms
-        constant = (Form("constant"),)
-        return cls(tuple((n, forms) for n, forms in curves.items() if forms != constant))
+            curves[name] = factors
+        constant = (Curve("constant"),)
+        return cls(tuple((n, factors) for n, factors in curves.items() if factors != constant))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -120,23 +120,23 @@ class Schedule:
     @property
     def over_all_rounds(self) -> bool:
         """Whether a factor depends on how many rounds there are."""
-        return any(form.kind in OVER_ALL_ROUNDS for _, forms in self.curves for form in forms)
+        return any(c.kind in OVER_ALL_ROUNDS for _, factors in self.curves for c in factors)
 
     def factors(self, round: int, rounds: int) -> Factors:
         """The factor of each field in this round of `rounds`; {} for a constant schedule."""
-        return {n: math.prod(f(round, rounds) for f in forms) for n, forms in self.curves}
+        return {n: math.prod(f(round, rounds) for f in factors) for n, factors in self.curves}
 
     def __str__(self) -> str:
         texts = [
-            ("" if name == RATES else f"{name}=") + "*".join(map(str, forms))
-            for name, forms in self.curves
+            ("" if name == RATES else f"{name}=") + "*".join(map(str, factors))
+            for name, factors in self.curves
         ]
         return " + ".join(texts) or "constant"
 
 
-def _form(word: str) -> Form:
+def _curve(word: str) -> Curve:
     kind, *rest = word.split(":")
     try:
-        return Form(kind, tuple(float(n) for n in rest))
+        return Curve(kind, tuple(float(n) for n in rest))
     except ValueError:
-        return Form(kind, (math.nan,))
+        return Curve(kind, (math.nan,))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..core.knobs import Factors, nearest
-from ..core.optimizers import make_optimizer, optimizers
 from ..core.types import State, prefixed, under
+from ..task.client_optimizer import make_optimizer, optimizers
 
 _PREFIX = "optimizer."
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.columns import Column, fitted_table
-from ..core.documents import plain
+from ..core.documents import plain, toml_sections
 from ..core.files import write_atomic, write_csv, write_json
 from ..core.knobs import build, check, kinds_of, written
 from ..core.text import shown
-from ..core.toml import toml_sections
 from ..data import DATASETS
 from ..method import Method
 from ..methods import METHODS

@@ -8,16 +8,16 @@ differ are stepped in groups, so that each has the bias correction of its own hi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, nearest
-from ..core.optimizers import make_optimizer, parse_options
 from ..core.types import State, prefixed, under
 from .layout import Layout, matching
 
@@ -411,3 +411,50 @@ class Steps:
                 else:
                     out[name][:, i] = t
         return out
+
+
+# -- torch's optimisers by name, with options as text: for clients and for the server -------------
+_NOT_FROM_A_GRADIENT_ALONE = ("optimizer", "lbfgs", "sparseadam", "muon")
+
+
+def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """torch's optimisers by lower-case name, those that step from a gradient alone.
+
+    >>> {"sgd", "adam"} <= optimizers().keys(), "lbfgs" in optimizers()
+    (True, False)
+    """
+    classes = {
+        name.lower(): cls
+        for name, cls in vars(torch.optim).items()
+        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)
+    }
+    return {n: cls for n, cls in classes.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
+
+
+def parse_options(options: str, field: str) -> dict[str, Any]:
+    """Options as text, "momentum=0.9, betas=(0.9, 0.99)", to a dict; `field` is the setting's name.
+
+    >>> parse_options("momentum=0.9, nesterov=True", "server_options")
+    {'momentum': 0.9, 'nesterov': True}
+    """
+    try:
+        call = ast.parse(f"f({options})", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise SettingError(
+            f"{field} must be name=value, name=value, ..., got {options!r}"
+        ) from None
+
+
+def make_optimizer(
+    name: str, options: str, lr: float, parameters: Iterable[Any], field: str
+) -> torch.optim.Optimizer:
+    """A new optimiser of these tensors or parameter groups; options that do not fit are refused."""
+    try:
+        cls = cast(Any, optimizers()[name])
+        return cls(parameters, lr=lr, **parse_options(options, field))
+    except SettingError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise SettingError(f"{field}: {options!r} does not fit {name}: {error}") from None

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.documents import toml_text
 from ...core.files import given_path, write_atomic
 from ...core.knobs import SettingError, accepted, kinds_of, written
 from ...core.text import listed, shown
-from ...core.toml import toml_text
 from ...data import load
 from ...data.federation import SPLITS, Federation
 from ...data.read.table_files import TableFile
