@@ -111,4 +111,4 @@ def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):
     assert "started in Python" in capsys.readouterr().err
     (tmp_path / "sweep.json").write_text('{"format": 1, "plans": 3}')
     assert main(["resume", str(tmp_path)]) == 2
-    assert "no sweep is described" in capsys.readouterr().err
+    assert "no plan is described" in capsys.readouterr().err

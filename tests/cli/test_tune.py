@@ -7,7 +7,8 @@ import json
 import pytest
 from rich.console import Console
 
-from idiolect.cli.commands import tune
+from idiolect.cli import output
+from idiolect.cli.commands import study
 from idiolect.cli.main import main
 from idiolect.study.sweep import Trial
 
@@ -150,7 +151,7 @@ def test_a_directory_of_something_else(tmp_path, capsys):
     assert "started in Python" in capsys.readouterr().err
     (tmp_path / "tune.json").write_text('{"format": 1, "plans": []}')
     assert main(["resume", str(tmp_path)]) == 2
-    assert "no tuning is described" in capsys.readouterr().err
+    assert "no plan is described" in capsys.readouterr().err
     assert main(["sweep", "fedavg", "--grid", "lr=1", *SMALL, "--directory", f"{tmp_path}/s"]) == 0
     assert tuned(tmp_path / "s", "fedavg", "--grid", "lr=1") == 2
     assert "holds a sweep" in capsys.readouterr().err
@@ -159,7 +160,8 @@ def test_a_directory_of_something_else(tmp_path, capsys):
 @pytest.mark.parametrize("width", [60, 80])
 def test_it_is_readable_on_narrow_terminals(tmp_path, monkeypatch, width):
     out = io.StringIO()
-    monkeypatch.setattr(tune, "OUT", Console(file=out, width=width))
+    for module in (study, output):
+        monkeypatch.setattr(module, "OUT", Console(file=out, width=width))
     words = ["lp-proj:dim=5", "--grid", "lam=0.1,1", "--grid", "personal_lr=0.1,0.2", "--quiet"]
     assert tuned(tmp_path / "a", *words) == 0
     lines = [line for line in out.getvalue().splitlines() if "best.toml" not in line]

@@ -439,7 +439,9 @@ def test_a_comparison_goes_on_to_more_rounds_and_a_pipeline_does_not(capsys):
     rows = json.loads(output(capsys, "resume both --rounds 4 --quiet --json"))
     assert {r["rounds"] for r in rows[1:]} == {4}
     output(capsys, "pipeline fedavg@1 local@1 --directory line", *QUICK)
-    assert "stages have rounds of their own" in refused(capsys, "resume line --rounds 4")
+    assert "rounds must be those of the stages (METHOD@ROUNDS), got 4" in refused(
+        capsys, "resume line --rounds 4"
+    )
 
 
 # -- is anyone left behind -------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_given_weights_are_the_start(capsys, tmp_path):
         (["--parts", "all"], "nothing would be shared"),
         (["--start", "local"], "start: local has no shared model"),
         (["--start", "fedavgg"], "did you mean 'fedavg'"),
-        (["--adapters", "lora"], "choose from"),
+        (["--adapters", "lora"], "adapters must be one of 'low-rank'"),
         (["--adapters", "conv"], "as a ResNet has"),
         (["--part", "output"], "did you mean --parts"),
         (["--valid", "0"], "no client has validation data"),

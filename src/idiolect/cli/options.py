@@ -1,26 +1,30 @@
-"""Flags and TOML keys from dataclass fields: nothing is listed twice."""
+"""Flags, help and settings files, all from dataclass fields: nothing is listed twice."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
+import textwrap
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NoReturn
 
 from ..core.files import given_path
-from ..core.knobs import BOOLEANS, SettingError, accepted, check, kinds_of, nearest, written
+from ..core.knobs import BOOLEANS, SettingError, accepted, build, check, kinds_of, nearest, written
 from ..data import DATASETS
 from ..methods import METHODS, Preset, has_preset
 from ..models import MODELS, options_of
+from ..report.console import OUT
 from ..run.client_weights import ClientWeights
 from ..run.plan import Plan, row_spec
 from ..run.settings import SECTIONS
 from ..task.initial import Initial
 from ..task.losses import LOSSES
-from .help import Help
+from .commands import COMMANDS
+from .output import Output
 from .suggest import TABLES, unknown_flag
 
 FROM_FILES = ("table", "folder")  # data sets whose `path` is a file or folder of the user's
@@ -28,53 +32,133 @@ FILE_SECTIONS = ("method", "run", "task", "data", "model")  # of a settings file
 MOST = 1 << 20  # bytes of a settings file; one with all settings has a few thousand
 
 
+# -- help: a line per flag; `--help all`, `--help rounds` or `--help selection` says more ----------
+class HelpFormatter(argparse.HelpFormatter):
+    """Texts are folded to the width of the terminal, examples stay as they are."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28, width=min(OUT.width, 100))
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = "") -> None:
+        super().add_usage(usage, actions, groups, prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        value = "" if action.nargs == 0 else self._format_args(action, action.dest.upper())
+        return f"{', '.join(action.option_strings)} {value}".strip()
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            line if line.startswith(" ") else textwrap.fill(line, width)
+            for line in text.splitlines()
+        )
+
+
+class Help(argparse.Action):
+    """Print help and end: short by default, with a word all of it, one section or one flag."""
+
+    def __init__(self, option_strings: Any, dest: str, **options: Any):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", metavar="TOPIC", **options)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        print(_help_text(parser, str(values or "").strip().lstrip("-")), end="")
+        parser.exit()
+
+
+def _help_text(parser: Parser, topic: str) -> str:
+    words = (_metavar(a) for a in parser._actions if not a.option_strings)
+    parser.usage = " ".join([parser.prog, *words, "[flags]"]).replace("%", "%%")
+    topics = {s.lstrip("-"): ("flag", [a]) for a in parser._actions for s in a.option_strings}
+    for group in parser._action_groups:
+        for word in (group.title or "").lower().split(" "):
+            topics.setdefault(word, (str(group.title), group._group_actions))
+    for action in parser._actions:
+        _describe(action, is_short=topic != "all" and topic not in topics)
+    if topic in topics:
+        formatter = parser._get_formatter()
+        formatter.start_section(topics[topic][0])
+        formatter.add_arguments(topics[topic][1])
+        formatter.end_section()
+        return formatter.format_help()
+    return parser.format_help()
+
+
+def _describe(action: argparse.Action, is_short: bool) -> None:
+    """What the help says of a flag: in short its default and one clause, without examples."""
+    text = action.help or ""
+    if hasattr(action, "field"):
+        f, kind = action.field
+        default = written(f, f.default)
+        text = f.metadata["help"].replace("%", "%%")
+        if is_short:
+            action.metavar = str(default) or "TEXT"
+            action.nargs = 0 if default is False else None
+        else:
+            text += f" (default {default!r}; {accepted(f, kind)})".replace("%", "%%")
+    action.help = re.sub(r", e\.g\. [^;]*", "", text) if is_short else text
+
+
+def _metavar(action: argparse.Action) -> str:
+    name = str(action.metavar or action.dest).upper()
+    return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+# -- flags -----------------------------------------------------------------------------------------
 class Parser(argparse.ArgumentParser):
     """The flags of one command; those made of dataclass fields belong to a section.
 
-    Errors are SettingErrors; an unknown flag suggests the nearest.
+    `options` is a dataclass of the command's own flags, and `output` names the fields of `Output`
+    that it has: both are made by `parse`. Errors are SettingErrors; an unknown flag suggests the
+    nearest.
     """
 
-    def __init__(self, command: str, description: str, examples: str = ""):
+    def __init__(
+        self,
+        command: str,
+        description: str | None = "",
+        examples: str = "",
+        options: type | None = None,
+        output: Collection[str] = (),
+    ):
         super().__init__(
             prog=f"idiolect {command}",
             allow_abbrev=False,
-            description=description,
+            description=description or COMMANDS[command].sentence,
             epilog=examples,
             add_help=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
-        self.add_argument("-h", "--help", action=Help, help="this text")
+        self._positionals.title = "what"
+        self._optionals.title = "flags"
+        text = "this text; of a flag, a section (--help run) or all, in full"
+        self.add_argument("-h", "--help", action=Help, help=text)
         # section -> name -> the field and its type
         self.fields: dict[str, dict[str, tuple[dataclasses.Field, type]]] = {}
         self.open_sections: set[str] = set()  # those that take any other name too
+        self.own: dict[str, type] = {}
+        if options is not None:
+            self.own["options"] = options
+            self.add_fields("options", options)
+        if output:
+            self.own["output"] = Output
+            others = {f.name for f in dataclasses.fields(Output)} - set(output)
+            self.add_fields("output", Output, without=others)
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message}; see: {self.prog} --help")
 
-    def add_json(self) -> None:
-        """The flag of commands whose output programs read."""
-        self.add_argument(
-            "--json",
-            action="store_true",
-            help="print one JSON value on stdout, everything else on stderr",
-        )
-
-    def add_output(self) -> None:
-        """The flags of commands that train."""
-        self.add_argument(
-            "--directory", help="where the run is written (default runs/<time>-<name>)"
-        )
-        self.add_json()
-        self.add_argument("--quiet", action="store_true", help="no progress")
-
     def add_fields(
-        self, section: str, cls: type, title: str, without: Collection[str] = ()
+        self, section: str, cls: type, title: str = "", without: Collection[str] = ()
     ) -> argparse._ArgumentGroup:
         """A flag per field of a dataclass.
 
         Fields of data and models whose plain name means something else get the section as prefix.
         """
-        group = self.add_argument_group(title)
+        group = self.add_argument_group(title) if title else self._optionals
         kinds = kinds_of(cls)
         flags = {action.dest.partition(".")[2] for action in self._actions}
         section_fields = self.fields.setdefault(section, {})
@@ -86,18 +170,14 @@ class Parser(argparse.ArgumentParser):
                 continue
             prefixed = section in ("data", "model") and (f.name == "seed" or f.name in flags)
             flag = f"{section}_{f.name}" if prefixed else f.name
-            default = written(f, f.default)
-            text = f"{f.metadata['help']} (default {default!r}; {accepted(f, kinds[f.name])})"
             switch = {"nargs": "?", "const": "true"} if kinds[f.name] is bool else {}
             action: Any = group.add_argument(
                 f"--{flag.replace('_', '-')}",
                 dest=f"{section}.{f.name}",
                 metavar=f.name.upper(),
-                help=text.replace("%", "%%"),
                 **switch,  # type: ignore[arg-type]
             )
-            action.short = f.metadata["help"]
-            action.shown_default = default
+            action.field = (f, kinds[f.name])  # what the help of it is made of
         return group
 
     def add_method(self, name: str) -> None:
@@ -111,30 +191,29 @@ class Parser(argparse.ArgumentParser):
         self._action_groups = [*others[:2], *groups, *others[2:]]
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        """The command's arguments."""
-        parsed, unknown = self.parse_known_intermixed_args(self._with_values(argv))
+        """The command's arguments; its own options and output as objects."""
+        switches = {s for a in self._actions if a.const == "true" for s in a.option_strings}
+        # a switch takes the next word only if that says true or false: no method, no file
+        words = [
+            f"{word}=true" if word in switches and after.lower() not in BOOLEANS else word
+            for word, after in zip_longest(argv, argv[1:], fillvalue="")
+        ]
+        parsed, unknown = self.parse_known_intermixed_args(words)
         if unknown and unknown[0].startswith("-"):
             flags = [s for action in self._actions for s in action.option_strings]
             raise unknown_flag(unknown[0], flags, self.prog)
         if unknown:
             self.error(f"{unknown[0]!r} is one argument too many for {self.prog}")
+        for section, cls in self.own.items():
+            setattr(parsed, section, build(cls, self.values(parsed, section), section))
         return parsed
-
-    def _with_values(self, argv: list[str]) -> list[str]:
-        """A switch takes the next word only if that says true or false: no method, no file."""
-        switches = {s for a in self._actions if a.const == "true" for s in a.option_strings}
-        pairs = zip_longest(argv, argv[1:], fillvalue="")
-        return [
-            f"{word}=true" if word in switches and after.lower() not in BOOLEANS else word
-            for word, after in pairs
-        ]
 
     def values(self, parsed: argparse.Namespace, section: str) -> dict[str, Any]:
         """The flags of a section that the user has set."""
         flags = {n: getattr(parsed, f"{section}.{n}", None) for n in self.fields.get(section, {})}
         return {name: value for name, value in flags.items() if value is not None}
 
-    def words(self, argv: list[str], classes: Iterable[type] = ()) -> list[int]:
+    def words(self, argv: list[str], classes: Iterable[type]) -> list[int]:
         """Where the arguments stand that are neither flags nor values of flags.
 
         `classes`: dataclasses whose flags may occur before this parser has them.
@@ -153,6 +232,22 @@ class Parser(argparse.ArgumentParser):
             if not word.startswith("-") and not is_value:
                 places.append(i)
         return places
+
+
+def run_action(
+    command: str, actions: Mapping[str, Callable[[list[str]], None]], argv: list[str], noun: str
+) -> None:
+    """Run the action that the arguments name: `idiolect deploy init`."""
+    place = next((i for i, word in enumerate(argv) if word in actions), None)
+    if place is not None:
+        actions[argv[place]]([*argv[:place], *argv[place + 1 :]])
+    elif word := next((word for word in argv if not word.startswith("-")), ""):
+        raise nearest(word, actions, noun)
+    else:  # help, or the error for a missing action
+        lines = [f"  {name}: {(action.__doc__ or '')}" for name, action in actions.items()]
+        parser = Parser(command, examples="\n".join(lines))
+        parser.add_argument("action", help=", ".join(actions))
+        parser.parse(argv)
 
 
 def peek(argv: list[str], flag: str) -> str | None:
@@ -313,15 +408,22 @@ class TrainingParser(Parser):
     The flags of data, model and method follow when the arguments are known: `request` adds them.
     """
 
-    def __init__(self, command: str, description: str, examples: str = ""):
-        super().__init__(command, description, examples)
+    def __init__(
+        self,
+        command: str,
+        examples: str = "",
+        options: type | None = None,
+        results: Collection[str] = (),
+        description: str | None = "",
+    ):
+        output = ("directory", "json", "quiet", *results)
+        super().__init__(command, description, examples, options, output)
         own = "or module:Name of your own"
         add = self.add_argument
         add("--config", help="settings from a TOML file; flags win")
         add("--data", help=f"data set: {', '.join(DATASETS)}, {own} (default synthetic)")
         add("--model", help=f"model: {', '.join(MODELS)}, {own} (default: chosen from the data)")
         add("--loss", help=f"loss: {', '.join(LOSSES)} (default: chosen from the data)")
-        self.add_output()
         for section in SECTIONS:
             title = section.__name__.lower()
             self.add_fields("run", section, title if title == "run" else f"run: {title}")

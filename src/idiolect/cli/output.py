@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import Any
 
 from ..core.files import given_folder, resume_command
-from ..core.knobs import nearest
+from ..core.knobs import Knobs, knob, nearest
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT
 from ..report.plots import AXES
@@ -20,38 +20,46 @@ from ..report.tables import ALSO, read_also
 from ..run.interrupts import Interrupted
 from ..run.result import Result
 from ..study.comparison import Comparison
-from .options import Parser
 
 
-def emit(as_json: bool, value: Any, *views: Any) -> None:
-    """Print the value as one line of JSON, or what people see instead."""
-    if as_json:
-        print(json.dumps(value))
-        return
-    for view in views:
-        OUT.print(view, highlight=False)
+def panels(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The panels that the user names; () = the default.
+
+    >>> panels("rounds, bytes"), panels("")
+    (('rounds', 'bytes'), ())
+    """
+    parts = value.split(",") if isinstance(value, str) else value
+    names = tuple(name.strip() for name in parts if name.strip())
+    for name in names:
+        if name not in AXES:
+            raise nearest(name, AXES, "against")
+    return names
 
 
 @dataclass(frozen=True)
-class Output:
-    """What a command that trains shows, and how."""
+class Output(Knobs):
+    """The flags on output: what a command shows and where it writes."""
 
-    json: bool
-    quiet: bool
-    against: tuple[str, ...] = ()  # the panels of curves.png; () = all
-    clients_table: bool = False
-    also: tuple[str, ...] = ()  # further columns of the table
-
-    @classmethod
-    def of(cls, parsed: Any) -> Output:
-        """As the flags say; refuses an unknown panel or column before anything is trained."""
-        return cls(
-            parsed.json,
-            getattr(parsed, "quiet", False),
-            panels(getattr(parsed, "against", None)),
-            getattr(parsed, "clients_table", False),
-            read_also(getattr(parsed, "also", None)),
-        )
+    directory: str = knob("", "where the run is written; '' = runs/<time>-<name>")
+    json: bool = knob(False, "print one JSON value on stdout, everything else on stderr")
+    quiet: bool = knob(False, "no progress")
+    against: tuple[str, ...] = knob(
+        (),
+        f"panels of curves.png: {', '.join(AXES)}; several with commas; '' = rounds, bytes, "
+        "gradients and seconds, or time where there is a clock",
+        parse=panels,
+        write=",".join,
+    )
+    clients_table: bool = knob(
+        False, "clients by name: best, median, worst, and who gains or loses against Local"
+    )
+    also: tuple[str, ...] = knob(
+        (),
+        "further columns, several with commas: "
+        + "; ".join(f"{name}: {text}" for name, text in ALSO.items()),
+        parse=read_also,
+        write=",".join,
+    )
 
     @property
     def style(self) -> Style:
@@ -67,18 +75,26 @@ class Output:
         if self.clients_table:
             (ERR if self.json else OUT).print(clients_view(result))
 
+    def new_directory(self, name: str) -> Path:
+        """The run directory: the user's, or a new one named by time and method."""
+        if self.directory:
+            return given_folder(self.directory, "directory")
+        base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace(':', '.')}"
+        directory = base
+        number = 1
+        while directory.exists():
+            directory = base.with_name(f"{base.name}-{number}")
+            number += 1
+        return directory
 
-def directory_for(path: str | None, name: str) -> Path:
-    """The run directory: the user's, or a new one named by time and method."""
-    if path:
-        return given_folder(path, "directory")
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace(':', '.')}"
-    directory = base
-    number = 1
-    while directory.exists():
-        directory = base.with_name(f"{base.name}-{number}")
-        number += 1
-    return directory
+
+def emit(as_json: bool, value: Any, *views: Any) -> None:
+    """Print the value as one line of JSON, or what people see instead."""
+    if as_json:
+        print(dumps(value))
+        return
+    for view in views:
+        OUT.print(view, highlight=False)
 
 
 @contextmanager
@@ -89,44 +105,3 @@ def resumable(directory: Path) -> Iterator[None]:
     except Interrupted as stop:
         text = f"{stop}; continue with: {resume_command(directory)}"
         raise Interrupted(text, stop.number) from None
-
-
-# -- flags of commands that show results ---------------------------------------------------------
-def add_against(parser: Parser) -> None:
-    """--against, of commands that draw curves."""
-    parser.add_argument(
-        "--against",
-        metavar="WHAT",
-        help=f"panels of curves.png: {', '.join(AXES)}; several with commas "
-        "(default rounds,bytes,gradients,seconds; time in place of seconds where there is a clock)",
-    )
-
-
-def panels(text: str | None) -> tuple[str, ...]:
-    """The panels that the user names; () = the default.
-
-    >>> panels("rounds, bytes"), panels(None)
-    (('rounds', 'bytes'), ())
-    """
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
-    for name in names:
-        if name not in AXES:
-            raise nearest(name, AXES, "against")
-    return names
-
-
-def add_clients_table(parser: Parser) -> None:
-    """--clients-table: is anyone left behind?"""
-    parser.add_argument(
-        "--clients-table",
-        action="store_true",
-        help="clients by name: best, median, worst, and who gains or loses against Local",
-    )
-
-
-def add_also(parser: Parser) -> None:
-    """--also: optional columns of the table."""
-    what = "; ".join(f"{name}: {text}" for name, text in ALSO.items())
-    parser.add_argument(
-        "--also", metavar="COLUMNS", help=f"further columns, several with commas: {what}"
-    )

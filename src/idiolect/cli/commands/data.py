@@ -9,42 +9,38 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...core.columns import fitted_table, words
-from ...core.knobs import SettingError, describe, nearest
+from ...core.knobs import SettingError, describe
 from ...core.text import listed, shown
 from ...data import DATASETS, get, load, picture, table
 from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
 from ...report.console import OUT, literal, say
-from ..options import Parser
+from ..options import Parser, run_action
+from ..output import emit
 
 
 def data(argv: list[str]) -> None:
     """Data sets: list, get or show."""
-    parser = Parser("data", "Data sets: what there is, get one, see who has what.")
-    parser.add_argument("action", nargs="?", default="list", help="list, get NAME or show NAME")
+    flags_only = all(word.startswith("-") for word in argv) and not {"-h", "--help"} & set(argv)
+    run_action("data", ACTIONS, ["list", *argv] if flags_only else argv, "data command")
+
+
+def _parser(action: str, description: str | None) -> Parser:
+    parser = Parser(f"data {action}", description, output=("json",))
     parser.add_argument("name", nargs="?", help="the data set")
-    parser.add_json()
-    parser.add_argument(
-        "--picture", help="show: also draw who has what into this file (.png, .svg, .pdf)"
-    )
-    words = [argv[i] for i in parser.words(argv, DATASETS.known().values())]
-    if len(words) > 1 and words[0] == "show":
-        parser.add_fields("data", DATASETS.find(words[1]), f"data {words[1]}")
-    parsed = parser.parse(argv)
-    actions = {"list": _list, "get": _get, "show": _show}
-    if parsed.action not in actions:
-        raise nearest(parsed.action, actions, "data command")
-    actions[parsed.action](parsed, parser.values(parsed, "data"))
+    return parser
 
 
-def _named(name: str | None) -> str:
-    if name is None:
+def _named(parsed: Any) -> str:
+    if parsed.name is None:
         raise SettingError(f"data: name a data set: {', '.join(DATASETS)}")
-    return name
+    return parsed.name
 
 
-def _get(parsed: Any, options: dict[str, Any]) -> None:
-    name = _named(parsed.name)
+def _get(argv: list[str]) -> None:
+    """Download a data set."""
+    parsed = _parser("get", _get.__doc__).parse(argv)
+    name = _named(parsed)
     if name in OWN:
         own = OWN[name]
         raise SettingError(
@@ -58,33 +54,37 @@ def _get(parsed: Any, options: dict[str, Any]) -> None:
         )
     folder = str(get(name))
     source = SOURCES[name]
-    if parsed.json:
-        about = {"terms": source.terms, "citation": source.citation}
-        print(json.dumps({"name": name, "folder": folder, **about}))
-        return
-    print(shown(f"{name} lies in {folder}"))
-    print(f"terms: {source.terms}")
-    if source.citation:
-        print(f"cite: {source.citation}")
-
-
-def _show(parsed: Any, options: dict[str, Any]) -> None:
-    federation = load(_named(parsed.name), **options)
-    if parsed.json:
-        counts = federation.class_counts("train").tolist() if federation.classes else None
-        facts = {
-            "name": federation.name,
-            "clients": list(federation.ids),
-            "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
-            "class_counts": counts,
-            "class_names": list(federation.class_names),
-            **_table_facts(federation),
-        }
+    facts = {"name": name, "folder": folder, "terms": source.terms, "citation": source.citation}
+    lines = [f"{name} lies in {folder}", f"terms: {source.terms}"]
+    lines += [f"cite: {source.citation}"] if source.citation else []
+    if parsed.output.json:
         print(json.dumps(facts))
     else:
-        OUT.print(table(federation, width=OUT.width))
-        if federation.preparation is not None:
-            OUT.print(_columns(federation))
+        print("\n".join(map(shown, lines)))
+
+
+def _show(argv: list[str]) -> None:
+    """See who has what."""
+    parser = _parser("show", _show.__doc__)
+    parser.add_argument(
+        "--picture", help="also draw who has what into this file (.png, .svg, .pdf)"
+    )
+    if places := parser.words(argv, DATASETS.known().values()):
+        name = argv[places[0]]
+        parser.add_fields("data", DATASETS.find(name), f"data {name}")
+    parsed = parser.parse(argv)
+    federation = load(_named(parsed), **parser.values(parsed, "data"))
+    counts = federation.class_counts("train").tolist() if federation.classes else None
+    facts = {
+        "name": federation.name,
+        "clients": list(federation.ids),
+        "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
+        "class_counts": counts,
+        "class_names": list(federation.class_names),
+        **_table_facts(federation),
+    }
+    views = [_columns(federation)] if federation.preparation is not None else []
+    emit(parsed.output.json, facts, table(federation, width=OUT.width), *views)
     if parsed.picture:
         say(f"picture: {picture(federation, parsed.picture)}")
 
@@ -131,7 +131,9 @@ def _origin(name: str) -> str:
     return "your files (--path)" if name in OWN else "no download"
 
 
-def _list(parsed: Any, options: dict[str, Any]) -> None:
+def _list(argv: list[str]) -> None:
+    """What data sets there are."""
+    parsed = Parser("data list", _list.__doc__, output=("json",)).parse(argv)
     rows: list[dict[str, Any]] = []
     for name in DATASETS:
         cls = DATASETS.find(name)
@@ -146,9 +148,9 @@ def _list(parsed: Any, options: dict[str, Any]) -> None:
                 "fields": describe(cls),
             }
         )
-    if parsed.json:
-        print(json.dumps(rows))
-        return
     headings = {"name": "data", "summary": "what it is", "source": "from", "terms": "terms"}
     columns = [words(heading, key) for key, heading in headings.items()]
-    OUT.print(fitted_table(columns, rows, OUT.width))
+    emit(parsed.output.json, rows, fitted_table(columns, rows, OUT.width))
+
+
+ACTIONS = {"list": _list, "get": _get, "show": _show}

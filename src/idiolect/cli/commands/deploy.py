@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ... import data
 from ...core.files import check_object, given_folder, given_path, read_json, write_json
-from ...core.knobs import SettingError, build, kinds_of, nearest
+from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
 from ...data.prepare.columns import coded
 from ...data.read.table_files import TableFile
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, certify, create
-from ...methods import METHODS
 from ...models import MODELS, options_of
 from ...report.console import OUT, say
 from ...report.tables import results_table
@@ -31,8 +31,8 @@ from ...run.settings import SECTIONS
 from ...study.load import load
 from ...task.initial import Initial
 from ...task.losses import LOSSES
-from ..options import Parser, peek
-from ..output import directory_for
+from ..options import Parser, peek, run_action
+from ..output import emit
 
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
 INIT_EXAMPLES = """For example:
@@ -42,37 +42,33 @@ INIT_EXAMPLES = """For example:
 
 def deploy(argv: list[str]) -> None:
     """Init, server, site, run, stop or certificates."""
-    words = [argv[i] for i in Parser("deploy", "").words(argv)]
-    if not words:
-        parser = Parser("deploy", "A federation of real sites, carried by Flower.")
-        parser.add_argument("action", help=", ".join(ACTIONS))
-        parser.parse(argv)
-    if words[0] not in ACTIONS:
-        raise nearest(words[0], ACTIONS, "deploy command")
-    rest = list(argv)
-    rest.remove(words[0])
-    ACTIONS[words[0]](rest)
+    run_action("deploy", ACTIONS, argv, "deploy command")
 
 
 # -- a new one -------------------------------------------------------------------------------------
-def _init(argv: list[str]) -> None:
-    parser = Parser("deploy init", "Write a folder for a new federation, for server and sites.")
-    parser.epilog = INIT_EXAMPLES
-    parser.add_argument("folder", help="where it is written")
-    parser.add_argument("--method", help=f"{', '.join(METHODS)} (default fedavg)")
-    parser.add_argument("--model", help=f"{', '.join(MODELS)} (default: chosen from the data)")
-    parser.add_argument("--loss", help=f"{', '.join(LOSSES)} (default: chosen from the data)")
-    parser.add_argument("--like", help="a table with the columns of the sites'; no row is kept")
-    parser.add_argument("--target", help="the column to predict")
-    parser.add_argument("--features", help="columns to predict from, with commas (default: all)")
-    parser.add_argument("--classes", help="the classes of the target, with commas, or 'none'")
-    parser.add_argument("--drop", default="", help="columns of --like that are no features")
-    parser.add_argument(
-        "--scale",
-        default="client",
-        help="client: each site by its own means; federated: by those of all, from counts and sums",
+@dataclass(frozen=True)
+class InitOptions(Knobs):
+    """What a new federation is about."""
+
+    method: str = knob("fedavg", "the method, with fields of its own: ditto:lam=0.5")
+    model: str = knob("", "the model; '' = chosen from the data")
+    loss: str = knob("", f"{', '.join(LOSSES)}; '' = chosen from the data")
+    like: str = knob("", "a table with the columns of the sites'; no row is kept")
+    target: str = knob("", "the column to predict")
+    features: str = knob("", "columns to predict from, with commas; '' = all")
+    classes: str = knob("", "the classes of the target, with commas, or 'none'; '' = as in --like")
+    drop: str = knob("", "columns of --like that are no features")
+    scale: str = knob(
+        "client",
+        "client: each site by its own means; federated: by those of all, from counts and sums",
     )
-    parser.add_argument("--data", help=f"in place of a table: {', '.join(DATASETS)}")
+    data: str = knob("", f"in place of a table: {', '.join(DATASETS.built_in)}")
+
+
+def _init(argv: list[str]) -> None:
+    """Write a folder for a new federation, for server and sites."""
+    parser = Parser("deploy init", _init.__doc__, INIT_EXAMPLES, InitOptions)
+    parser.add_argument("folder", help="where it is written")
     name, named_fields, own = row_spec(peek(argv, "--method") or "fedavg")
     parser.add_method(name)
     parser.add_fields("deployment", Terms, "how the server deals with its sites")
@@ -83,67 +79,56 @@ def _init(argv: list[str]) -> None:
     if model := peek(argv, "--model"):
         parser.add_fields("model", options_of(MODELS.find(model)), f"model {model}")
     parsed = parser.parse(argv)
+    options: InitOptions = parsed.options
     plan = Plan(
         name,
         {**named_fields, **parser.values(parsed, "method")},
-        "",
-        {},
-        parsed.model or "",
-        parser.values(parsed, "model") if parsed.model else {},
-        parsed.loss or "",
-        {**own, **parser.values(parsed, "run")},
-        parser.values(parsed, "task"),
+        model=options.model,
+        model_options=parser.values(parsed, "model"),
+        loss=options.loss,
+        settings={**own, **parser.values(parsed, "run")},
+        task_options=parser.values(parsed, "task"),
+        data="",
     )
-    plan = _plain(plan)
+    # values as their fields have them, not as texts of the command line
+    settings, method = plan.make_settings().as_dict(), plan.make_method().as_dict()
+    plan = dataclasses.replace(
+        plan,
+        method_fields={n: method.get(n, v) for n, v in plan.method_fields.items()},
+        settings={n: settings[n] for n in plan.settings},
+    )
     terms = build(Terms, parser.values(parsed, "deployment"), "deployment")
-    layout = create(given_folder(parsed.folder, "folder"), Deployment(plan, _form(parsed), terms))
+    layout = create(given_folder(parsed.folder, "folder"), Deployment(plan, _form(options), terms))
     _warn_if_insecure(terms)
     say(f"written: {layout.folder}; README.md there has the commands for the server and the sites")
 
 
-def _plain(plan: Plan) -> Plan:
-    """The plan with values as their fields have them, not as texts of the command line."""
-    settings = plan.make_settings().as_dict()
-    method = plan.make_method().as_dict()
-    return Plan(
-        plan.method,
-        {n: method.get(n, v) for n, v in plan.method_fields.items()},
-        "",
-        {},
-        plan.model,
-        plan.model_options,
-        plan.loss,
-        {n: settings[n] for n in plan.settings},
-        plan.task_options,
-    )
-
-
-def _form(parsed: Any) -> dict[str, Any]:
+def _form(options: InitOptions) -> dict[str, Any]:
     """The data contract."""
-    if parsed.data:
-        federation = data.load(parsed.data)
+    if options.data:
+        federation = data.load(options.data)
         (inputs,) = [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)]
         return {"kind": "array", "inputs": inputs, "classes": federation.classes}
-    if not parsed.target:
+    if not options.target:
         raise SettingError("target: name the column to predict: --target NAME")
-    features = _words(parsed.features)
-    classes = None if parsed.classes is None else _classes(parsed.classes)
-    if parsed.like:
-        frame = TableFile(path=str(given_path(parsed.like, "like")), client="-").frame()
-        drop = {parsed.target, *_words(parsed.drop)}
-        for name in (parsed.target, *features):
+    features = _words(options.features)
+    classes = _classes(options.classes) if options.classes else None
+    if options.like:
+        frame = TableFile(path=str(given_path(options.like, "like")), client="-").frame()
+        drop = {options.target, *_words(options.drop)}
+        for name in (options.target, *features):
             if name not in frame.columns:
-                raise SettingError(f"column {name!r} is not in {parsed.like}")
+                raise SettingError(f"column {name!r} is not in {options.like}")
         features = features or [str(n) for n in frame.columns if n not in drop]
         if classes is None:
-            classes = _classes_of(frame[parsed.target].dropna())
+            classes = _classes_of(frame[options.target].dropna())
     if not features or classes is None:
         raise SettingError(
             "features: name them and the classes of the target (--features a,b --classes no,yes), "
             "or a table that has the columns: --like FILE"
         )
-    form = {"kind": "table", "target": parsed.target, "features": features, "classes": classes}
-    return {**form, "scale": parsed.scale}
+    form = {"kind": "table", "target": options.target, "features": features, "classes": classes}
+    return {**form, "scale": options.scale}
 
 
 def _classes_of(column: Any) -> list[Any]:
@@ -168,7 +153,8 @@ def _words(text: str | None) -> list[str]:
 
 # -- what runs -------------------------------------------------------------------------------------
 def _server(argv: list[str]) -> None:
-    parser = _folder_parser("server", "Start the server of a federation, in the foreground.")
+    """Start the server of a federation, in the foreground."""
+    parser = _folder_parser("server", _server.__doc__)
     layout, deployment, _ = _opened(parser, argv)
     _refuse_second(layout.server)
     file = layout.server_processes(deployment.terms)
@@ -178,7 +164,8 @@ def _server(argv: list[str]) -> None:
 
 
 def _site(argv: list[str]) -> None:
-    parser = _folder_parser("site", "Connect a site to the server, in the foreground.")
+    """Connect a site to the server, in the foreground."""
+    parser = _folder_parser("site", _site.__doc__)
     parser.add_argument("number", type=int, help="which of the sites: 1, 2, ...")
     parser.add_argument("--socket", help="of the site's process (default sites/N/state/host.sock)")
     layout, deployment, parsed = _opened(parser, argv)
@@ -191,9 +178,9 @@ def _site(argv: list[str]) -> None:
 
 
 def _run(argv: list[str]) -> None:
-    parser = _folder_parser("run", "Train with the sites of a federation, and show the table.")
+    """Train with the sites of a federation, and show the table."""
+    parser = _folder_parser("run", _run.__doc__, ("directory", "json", "quiet"))
     parser.add_argument("--resume", action="store_true", help="resume the last run")
-    parser.add_output()
     layout, deployment, parsed = _opened(parser, argv)
     pid = _pid(layout.server)
     if pid is None:
@@ -205,25 +192,23 @@ def _run(argv: list[str]) -> None:
     if (layout.server / "wanted.json").exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
     write_json(layout.server / "wanted.json", request)
-    error = _follow(layout, request["id"], at, parsed.quiet)
+    error = _follow(layout, request["id"], at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
     assert isinstance(result, Result)
-    if parsed.json:
-        print(json.dumps(result.summary()))
-    else:
-        sites, clients = deployment.terms.sites, len(result.clients_table())
-        title = f"{sites} site{'s' * (sites != 1)}, {clients} client{'s' * (clients != 1)}"
-        OUT.print(results_table([result.summary()], title, OUT.width))
+    sites, clients = deployment.terms.sites, len(result.clients_table())
+    title = f"{sites} site{'s' * (sites != 1)}, {clients} client{'s' * (clients != 1)}"
+    summary = result.summary()
+    emit(parsed.output.json, summary, results_table([summary], title, OUT.width))
     say(f"run directory: {directory}")
 
 
 def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) -> Path:
-    if parsed.directory:
-        return given_path(parsed.directory, "directory").absolute()
+    if parsed.output.directory:
+        return given_path(parsed.output.directory, "directory").absolute()
     if not parsed.resume:
-        return layout.runs / directory_for(None, deployment.plan.method).name
+        return layout.runs / parsed.output.new_directory(deployment.plan.method).name
     directories = sorted(path.parent for path in layout.runs.glob("*/settings.json"))
     if not directories:
         raise SettingError(f"resume: there is no run in {layout.runs}")
@@ -254,10 +239,8 @@ def _follow(layout: DeploymentFolder, request_id: str, at: int, quiet: bool) -> 
 
 
 def _stop(argv: list[str]) -> None:
-    parser = _folder_parser(
-        "stop", "Stop the server and the sites that were started from a folder."
-    )
-    layout, _, _ = _opened(parser, argv)
+    """Stop the server and the sites that were started from a folder."""
+    layout, _, _ = _opened(_folder_parser("stop", _stop.__doc__), argv)
     places = [layout.server, *sorted((layout.folder / "sites").glob("*"))]
     running = {place: pid for place in places if (pid := _pid(place)) is not None}
     for pid in reversed(list(running.values())):
@@ -271,14 +254,15 @@ def _stop(argv: list[str]) -> None:
 
 
 def _certificates(argv: list[str]) -> None:
-    parser = _folder_parser("certificates", "New test certificates for the server of a federation.")
+    """New test certificates for the server of a federation."""
+    parser = _folder_parser("certificates", _certificates.__doc__)
     layout, deployment, _ = _opened(parser, argv)
     certify(layout, deployment)
     say(f"written: {layout.certificates}; every site needs the new ca.crt")
 
 
-def _folder_parser(command: str, text: str) -> Parser:
-    parser = Parser(f"deploy {command}", text)
+def _folder_parser(command: str, text: str | None, output: tuple[str, ...] = ()) -> Parser:
+    parser = Parser(f"deploy {command}", text, output=output)
     parser.add_argument("folder", help="of the federation, as deploy init has written it")
     return parser
 

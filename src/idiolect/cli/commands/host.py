@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.files import given_folder, given_path, write_atomic
-from ...core.knobs import Knobs, SettingError, build, knob, nearest
+from ...core.files import given_folder, given_path
+from ...core.knobs import Knobs, SettingError, build, knob
 from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.table_files import SUFFIXES, TableFile
@@ -23,9 +22,9 @@ from ...deploy.site.state import StateFolder
 from ...deploy.site.status import in_words, status
 from ...report.console import say
 from ...run.predict import predict
-from ..options import Parser, SettingsFile, peek
-from ..portable import FORMATS, write_one
-from .models import prediction_csv, prediction_json
+from ..options import Parser, SettingsFile, peek, run_action
+from ..portable import write_one
+from .models import CSV_FILE, add_format, check_format, csv_path, show_prediction
 
 START_EXAMPLES = """For example:
   idiolect host start --data visits.csv --target outcome --state ~/federation --site north
@@ -46,24 +45,12 @@ class SiteOptions(Knobs):
 
 def host(argv: list[str]) -> None:
     """Start, status, export or predict."""
-    words = [argv[i] for i in Parser("host", "").words(argv)]
-    if not words:
-        parser = Parser("host", "The data owner's side of a deployed federation.")
-        parser.add_argument("action", help=", ".join(ACTIONS))
-        parser.parse(argv)
-    if words[0] not in ACTIONS:
-        raise nearest(words[0], ACTIONS, "host command")
-    rest = list(argv)
-    rest.remove(words[0])
-    ACTIONS[words[0]](rest)
+    run_action("host", ACTIONS, argv, "host command")
 
 
 def _start(argv: list[str]) -> None:
-    """The long-lived process of the data owner."""
-    parser = Parser(
-        "host start", "Take part in a federation with your own data, which stay where they are."
-    )
-    parser.epilog = START_EXAMPLES
+    """Take part in a federation with your own data, which stay where they are."""
+    parser = Parser("host start", _start.__doc__, START_EXAMPLES)
     config = peek(argv, "--config")
     file = SettingsFile.read(config, SECTIONS, methods=False)
     source = peek(argv, "--data") or file.name("data")
@@ -115,23 +102,18 @@ def _site_name(text: str) -> str:
     return name
 
 
-def _reader(command: str, description: str) -> Parser:
+def _reader(command: str, description: str | None) -> Parser:
     """What the commands on a state directory have in common."""
-    parser = Parser(f"host {command}", description)
+    parser = Parser(f"host {command}", description, output=("json",))
     parser.add_argument("--state", required=True, help="the state directory of your site")
-    parser.add_json()
     return parser
 
 
 def _status(argv: list[str]) -> None:
-    """What has left so far, in plain words."""
-    parsed = (_reader("status", "What has left your site so far, in plain words.")).parse(argv)
+    """What has left your site so far, in plain words."""
+    parsed = _reader("status", _status.__doc__).parse(argv)
     facts = status(given_path(parsed.state, "state"))
-    if parsed.json:
-        print(json.dumps(facts))
-        return
-    for line in in_words(facts):
-        print(shown(line))
+    print(json.dumps(facts) if parsed.output.json else "\n".join(map(shown, in_words(facts))))
 
 
 def _models(parsed: Any) -> SiteModels:
@@ -147,53 +129,40 @@ def _models(parsed: Any) -> SiteModels:
 
 
 def _export(argv: list[str]) -> None:
-    """The owner's models as files."""
-    parser = _reader(
-        "export", "Your own models as safetensors, with what makes them ready nn.Modules."
-    )
+    """Your own models as safetensors, with what makes them ready nn.Modules."""
+    parser = _reader("export", _export.__doc__)
     parser.add_argument("--to", required=True, help="the folder for the files")
     parser.add_argument("--run", help="an earlier run (default: the last)")
-    parser.add_argument(
-        "--format",
-        default="safetensors",
-        help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
-    )
-    parser.add_argument("--client", help="the client whose model, for the other formats")
+    add_format(parser)
     parsed = parser.parse(argv)
-    if parsed.format not in ("safetensors", *FORMATS):
-        raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
-    if parsed.format == "safetensors" and parsed.client is not None:
-        raise SettingError("client: safetensors are of every client; the other formats of one")
+    is_single = check_format(parsed)
     target = given_folder(parsed.to, "to")
     models = _models(parsed)
-    site = StateFolder(given_path(parsed.state, "state")).site()["site"]
-    if parsed.format == "safetensors":
-        paths = export(models, target, site)
-    else:
+    many = len(models.ids)
+    if is_single:
         client = _owner(models, parsed.client)
         about = {"client": client, "method": str(models.agreement.plan.get("method"))}
         name = f"client-{[str(i) for i in models.ids].index(str(client)):06d}"
         data = models.members.data
         paths = write_one(models.module(client), data, parsed.format, target, name, about)
-    if parsed.json:
-        print(json.dumps([str(p) for p in paths]))
-        return
-    many = len(models.ids) if parsed.format == "safetensors" else 1
+        many = 1
+    else:
+        site = StateFolder(given_path(parsed.state, "state")).site()["site"]
+        paths = export(models, target, site)
     summary = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
-    print(shown(f"{summary}; {paths[-1].name} says what goes in"))
+    text = f"{summary}; {paths[-1].name} says what goes in"
+    print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
 
 
 def _predict(argv: list[str]) -> None:
-    """What the owner's own model says of the rows of a table."""
-    parser = _reader("predict", "What your own model says of the rows of a table.")
+    """What your own model says of the rows of a table."""
+    parser = _reader("predict", _predict.__doc__)
     parser.add_argument("table", help="the rows: .csv, .tsv or .parquet")
     parser.add_argument("--client", help="whose model predicts all rows, if you have several")
     parser.add_argument("--run", help="an earlier run (default: the last)")
-    parser.add_argument("-o", "--output", help="the CSV file to write (default: on stdout)")
+    parser.add_argument("-o", "--output", dest="file", help=CSV_FILE)
     parsed = parser.parse(argv)
-    output = None if parsed.output is None else given_path(parsed.output, "output")
-    if output is not None and output.exists() and output.samefile(given_path(parsed.table, "data")):
-        raise SettingError("output: it is the file of the rows; choose another")
+    file = csv_path(parsed.file, parsed.table)
     models = _models(parsed)
     options = StateFolder(given_path(parsed.state, "state")).site()["data"]["options"]
     column = options.get("client") or ""
@@ -205,14 +174,7 @@ def _predict(argv: list[str]) -> None:
         owners = _owner(models, parsed.client)
     rows = frame.drop(columns=[column]) if column in frame.columns else frame
     prediction = predict(models, rows, owners, models.members.data)
-    clients = owners if isinstance(owners, list) else None
-    if parsed.json:
-        print(json.dumps(prediction_json(prediction, clients)))
-    elif output is None:
-        sys.stdout.write(prediction_csv(prediction, clients, column))
-    if output is not None:
-        write_atomic(output, prediction_csv(prediction, clients, column).encode())
-        say(f"{len(prediction):,} rows predicted: {output}")
+    show_prediction(prediction, owners, column, file, parsed.output.json)
 
 
 def _owner(models: SiteModels, client: str | None) -> Any:

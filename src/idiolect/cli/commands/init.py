@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shlex
 import textwrap
@@ -20,6 +19,7 @@ from ...data.federation import SPLITS, Federation
 from ...data.read.table_files import TableFile
 from ...report.console import OUT, literal, say
 from ..options import Parser
+from ..output import emit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,48 +27,45 @@ if TYPE_CHECKING:
 METHODS = ("local", "fedavg", "ditto")
 ROUNDS = 100
 SEEDS = 3
+EXAMPLES = """For example:
+  idiolect init visits.csv --client hospital --target outcome
+  idiolect compare --config idiolect.toml --clients-table"""
 
 
 def init(argv: list[str]) -> None:
     """Write a settings file for a table."""
-    parser = Parser("init", "Look at your own table and write a settings file for it.")
+    parser = Parser("init", "", EXAMPLES, output=("json",))
     parser.add_argument("table", help="your file: .csv, .tsv or .parquet, one row per sample")
     parser.add_argument(
-        "-o", "--output", default="idiolect.toml", help="the file to write (default idiolect.toml)"
+        "-o",
+        "--output",
+        dest="file",
+        default="idiolect.toml",
+        help="the file to write (default idiolect.toml)",
     )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
-    parser.add_json()
-    parser.epilog = (
-        "For example:\n  idiolect init visits.csv --client hospital --target outcome\n"
-        "  idiolect compare --config idiolect.toml --clients-table"
-    )
     parser.add_fields("data", TableFile, "how the table is read", {"path"})
     parsed = parser.parse(argv)
-    target = given_path(parsed.output, "output")
+    target = given_path(parsed.file, "output")
     if target.exists() and not parsed.force:
-        raise SettingError(f"output: {parsed.output!r} is there already; -o FILE, or --force")
+        raise SettingError(f"output: {parsed.file!r} is there already; -o FILE, or --force")
     options = {**parser.values(parsed, "data"), "path": parsed.table}
     notes = _complete(options)
     for note in notes:
         say(note)
     federation = load("table", **options)
     settings = sensible(federation)
-    text = document(options, settings, federation, notes, shlex.quote(parsed.output))
-    write_atomic(target, text.encode())
-    command = f"idiolect compare --config {shlex.quote(parsed.output)} --clients-table"
-    if parsed.json:
-        facts = {"file": str(target), "data": options, "run": settings, "methods": list(METHODS)}
-        print(json.dumps({**facts, "notes": notes, "next": command}))
-        return
-    OUT.print(literal_lines(repr(federation)))
-    OUT.print(literal(f"{target} is written. Next: {command}"), soft_wrap=True)
-
-
-def literal_lines(text: str) -> Any:
-    """Several lines for the console, as they are."""
-    from rich.text import Text
-
-    return Text("\n").join(literal(line) for line in text.splitlines())
+    file = shlex.quote(parsed.file)
+    write_atomic(target, document(options, settings, federation, notes, file).encode())
+    command = f"idiolect compare --config {file} --clients-table"
+    facts = {"file": str(target), "data": options, "run": settings, "methods": list(METHODS)}
+    emit(
+        parsed.output.json,
+        {**facts, "notes": notes, "next": command},
+        *map(literal, repr(federation).splitlines()),
+    )
+    if not parsed.output.json:
+        OUT.print(literal(f"{target} is written. Next: {command}"), soft_wrap=True)
 
 
 def _complete(options: dict[str, Any]) -> list[str]:
@@ -203,9 +200,6 @@ def _option(f: dataclasses.Field, options: dict[str, Any], guessed: bool) -> lis
 # -- which column is the client, and which the target ---------------------------------------------
 # A wrong guess would train silently on the wrong question. So only a name that is usual for the
 # role counts, exactly one column must fit, and the reason is printed.
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # from the surest to the least sure; the first group with a fitting column decides
 CLIENTS = (

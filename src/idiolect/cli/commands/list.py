@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,18 @@ from ...attacks import ATTACKS
 from ...channels import CHANNELS, Channel, Form, Stage
 from ...core import streams
 from ...core.columns import Column, fitted_table, words
-from ...core.knobs import SettingError, describe, nearest
+from ...core.knobs import Knobs, describe, knob
 from ...core.text import shown
 from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
 from ...report.console import OUT, literal
-from ...report.format import number, size
+from ...report.format import count, number, size
 from ...run.kernel_timing import measure
 from ...server.rules import RULES, Wrapper
 from ...server.rules.rule import Resilient
 from ...task.task import Task
 from ...wire.messages import HEADER
-from ..options import Parser, TrainingParser
+from ..options import Parser, TrainingParser, run_action
 from ..output import emit
 
 Row = dict[str, Any]
@@ -48,22 +49,12 @@ PROJECTIONS = {
 
 def list_kind(argv: list[str]) -> None:
     """List the things of one kind."""
-    places = Parser("list", "").words(argv)
-    if not places:
-        parser = Parser("list", "What there is, when to use it, what it costs.")
-        parser.add_argument("kind", help=", ".join(KINDS))
-        parser.add_json()
-        parser.parse(argv)
-    kind = argv[places[0]]
-    if kind not in KINDS:
-        raise nearest(kind, KINDS, "kind")
-    KINDS[kind]([*argv[: places[0]], *argv[places[0] + 1 :]])
+    run_action("list", KINDS, argv, "kind")
 
 
 def _show(as_json: bool, rows: list[Row], columns: Sequence[Column], note: str) -> None:
     sections = any("options" in row for row in rows)
-    table = fitted_table(columns, rows, OUT.width, sections=sections)
-    emit(as_json, rows, table, *([literal(note)] if note else []))
+    emit(as_json, rows, fitted_table(columns, rows, OUT.width, sections=sections), literal(note))
 
 
 def _with_options(heading: str, *more: Column) -> list[Column]:
@@ -72,14 +63,20 @@ def _with_options(heading: str, *more: Column) -> list[Column]:
     return [words(heading, "name"), words("what it does", "summary"), *more, options]
 
 
-def _parsed(kind: str, description: str, argv: list[str]) -> Any:
-    parser = Parser(f"list {kind}", description)
-    parser.add_json()
-    return parser.parse(argv)
+def _options(row: Row) -> str:
+    return "\n".join(
+        shown(f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})") for o in row["options"]
+    )
+
+
+def _summary(cls: type) -> str:
+    """The first paragraph of the docstring in one line."""
+    return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _methods(argv: list[str]) -> None:
-    parsed = _parsed("methods", "Methods: when to use each and what it costs.", argv)
+    """When to use each method, and what it costs."""
+    parsed = Parser("list methods", _methods.__doc__, output=("json",)).parse(argv)
     columns = [
         words("method", "name"),
         words("what it is and when to choose it", "summary"),
@@ -93,10 +90,10 @@ def _methods(argv: list[str]) -> None:
         "METHOD:preset=paper, the fields of its paper where they are not the defaults. "
         "Fields: idiolect run METHOD --help"
     )
-    _show(parsed.json, [_method_row(name) for name in METHODS], columns, note)
+    _show(parsed.output.json, [_method_row(name) for name in METHODS], columns, note)
 
 
-def _method_row(name: str) -> dict[str, Any]:
+def _method_row(name: str) -> Row:
     cls, fixed = METHODS.find(name)
     method = make_method(name)
     probe = Task(lambda: models.make("mlp", (30,), 2, hidden="4"))
@@ -110,7 +107,7 @@ def _method_row(name: str) -> dict[str, Any]:
         f["default"] = fixed.get(f["name"], f["default"])
     return {
         "name": name,
-        "summary": (cls.__doc__ or "").strip().splitlines()[0] if cls.__doc__ else "",
+        "summary": (cls.__doc__ or "").strip().partition("\n")[0],
         "trains": method.traits.trains,
         "heard": "all" if cls.traits.hears_all else "sampled",
         "sends": method.traits.sends,
@@ -121,39 +118,43 @@ def _method_row(name: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class ChannelOptions(Knobs):
+    """What the bytes of channels are counted for."""
+
+    d: int = knob(79510, "numbers of a message, a model's parameters for most methods", low=1)
+
+
 def _channels(argv: list[str]) -> None:
-    parser = Parser("list channels", "How to send less: what each channel does and what it costs.")
-    parser.add_argument(
-        "--d",
-        type=int,
-        default=79510,
-        help="numbers of a message, a model's parameters for most methods (default 79510)",
-    )
-    parser.add_json()
+    """How to send less: what each channel does and what it costs."""
+    parser = Parser("list channels", _channels.__doc__, "", ChannelOptions, ("json",))
     parsed = parser.parse(argv)
-    if parsed.d < 1:
-        raise SettingError(f"d must be a whole number >= 1, got {parsed.d}")
+    d = parsed.options.d
     plain = {"name": "none", "summary": "Numbers as they are.", "options": []}
-    rows: list[Row] = [plain | {"bytes": message_bytes((), parsed.d)}]
+    rows: list[Row] = [plain | {"bytes": message_bytes((), d)}]
     for name in CHANNELS:
         cls = CHANNELS.find(name)
-        costs = message_bytes((cls(),), parsed.d)
-        summary = _stage_summary(cls)
-        rows.append({"name": name, "summary": summary, "bytes": costs, "options": describe(cls)})
+        row = {"name": name, "summary": _stage_summary(cls), "bytes": message_bytes((cls(),), d)}
+        rows.append(row | {"options": describe(cls)})
     note = (
         "bytes: one message up with its header, at the defaults (dgc: after its warm-up); where "
         "two stand there, the first and the same again. Stages are joined by +: "
         "--channel 'feedback + topk(share=0.01) + half'. Messages down are sent as they are."
     )
-    columns = _with_options("channel", Column(f"bytes, d = {parsed.d:,}", 0, _bytes))
-    _show(parsed.json, rows, columns, note)
+    columns = _with_options("channel", Column(f"bytes, d = {d:,}", 0, _bytes))
+    _show(parsed.output.json, rows, columns, note)
 
 
 def _stage_summary(cls: type) -> str:
     """A built-in stage has a file of its own, which says in its first line what it does."""
     if cls.__module__.startswith("idiolect."):
-        return (sys.modules[cls.__module__].__doc__ or "").strip().splitlines()[0]
+        return (sys.modules[cls.__module__].__doc__ or "").strip().partition("\n")[0]
     return _summary(cls)
+
+
+def _bytes(row: Row) -> str:
+    first, again = row["bytes"]["first"], row["bytes"]["again"]
+    return count(first) if first == again else f"{count(first)}, then {count(again)}"
 
 
 def message_bytes(stages: tuple[Stage, ...], d: int) -> dict[str, int]:
@@ -176,7 +177,8 @@ def message_bytes(stages: tuple[Stage, ...], d: int) -> dict[str, int]:
 
 
 def _attacks(argv: list[str]) -> None:
-    parsed = _parsed("attacks", "What malicious clients can do.", argv)
+    """What malicious clients can do."""
+    parsed = Parser("list attacks", _attacks.__doc__, output=("json",)).parse(argv)
     poisons = {"random": "drawn at random", "flip": "reversed"}
     rows = [
         {
@@ -188,18 +190,18 @@ def _attacks(argv: list[str]) -> None:
         }
         for name, cls in ((name, ATTACKS.find(name)) for name in ATTACKS)
     ]
-    knows = words("a malicious client knows", "knows", 2)
     note = (
         "Use: --attack 'sign-flip(std=10)' --malicious 0.2, a share of the clients or, "
         "from 1 on, their number; joined by +."
     )
+    knows = words("a malicious client knows", "knows", 2)
     labels = words("training labels", "labels", 1)
-    _show(parsed.json, rows, _with_options("attack", knows, labels), note)
+    _show(parsed.output.json, rows, _with_options("attack", knows, labels), note)
 
 
 def _rules(argv: list[str]) -> None:
-    text = "How the server combines messages, and how many malicious clients it withstands."
-    parsed = _parsed("rules", text, argv)
+    """How the server combines messages, and how many malicious clients it withstands."""
+    parsed = Parser("list rules", _rules.__doc__, output=("json",)).parse(argv)
     rows = [
         {
             "name": name,
@@ -216,12 +218,9 @@ def _rules(argv: list[str]) -> None:
         "docs/rules.md has measured how far malicious clients can move each."
     )
     columns = _with_options("rule", words("clients n for f malicious", "needs"))
-    columns[0] = Column("rule", 0, _rule_name, words=True)
-    _show(parsed.json, rows, columns, note)
-
-
-def _rule_name(row: Row) -> str:
-    return shown(row["name"]) + (" +" if row["kind"] == "wrapper" else "")
+    plus = {"wrapper": " +", "rule": ""}
+    columns[0] = Column("rule", 0, lambda r: shown(r["name"]) + plus[r["kind"]], words=True)
+    _show(parsed.output.json, rows, columns, note)
 
 
 def _needs(cls: type) -> str:
@@ -233,41 +232,33 @@ def _needs(cls: type) -> str:
     return "any n"
 
 
-def _summary(cls: type) -> str:
-    """The first paragraph of the docstring in one line."""
-    return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
-
-
-def _options(row: dict[str, Any]) -> str:
-    return "\n".join(
-        shown(f"{o['name']}={o['default']}: {o['help']} ({o['accepts']})") for o in row["options"]
-    )
-
-
-def _bytes(row: dict[str, Any]) -> str:
-    first, again = row["bytes"]["first"], row["bytes"]["again"]
-    return f"{first:,}" if first == again else f"{first:,}, then {again:,}"
-
-
 # -- kernels and projections: by name, or measured on the user's data and model --------------------
-def _measured(kind: str, text: str) -> TrainingParser:
-    parser = TrainingParser(f"list {kind}", text)
-    parser.add_argument(
-        "--measure", action="store_true", help="measure each on your data and model"
-    )
-    return parser
+@dataclass(frozen=True)
+class KernelOptions(Knobs):
+    """Whether kernels are timed."""
+
+    measure: bool = knob(False, "measure each on your data and model")
+
+
+@dataclass(frozen=True)
+class ProjectionOptions(KernelOptions):
+    """What projections are made for."""
+
+    dim: int = knob(21, "dimension of the shared subspace")
+
+
+def _show_names(as_json: bool, kind: str, names: dict[str, str], note: str) -> None:
+    rows: list[Row] = [{kind: name, "summary": text} for name, text in names.items()]
+    _show(as_json, rows, [words(kind, kind), words("what it is", "summary")], note)
 
 
 def _kernels(argv: list[str]) -> None:
-    parser = _measured(
-        "kernels", "Ways to compute the gradient of a cohort; `run` has a fixed rule."
-    )
-    request = parser.request(argv)
-    as_json = request.flags.json
-    if not request.flags.measure:
-        rows: list[Row] = [{"kernel": name, "summary": text} for name, text in KERNELS.items()]
+    """Ways to compute the gradient of a cohort; `run` has a fixed rule."""
+    request = TrainingParser("list kernels", "", KernelOptions, (), _kernels.__doc__).request(argv)
+    as_json = request.flags.output.json
+    if not request.flags.options.measure:
         note = "How fast each is on your data and model: idiolect list kernels --measure"
-        _show(as_json, rows, [words("kernel", "kernel"), words("what it does", "summary")], note)
+        _show_names(as_json, "kernel", KERNELS, note)
         return
     plan = request.plan("fedavg", {})
     settings = plan.make_settings()
@@ -290,17 +281,15 @@ def _milliseconds(row: Row) -> str:
 
 
 def _projections(argv: list[str]) -> None:
-    parser = _measured("projections", "Kinds of P, the projection onto the shared subspace.")
-    parser.add_argument(
-        "--dim", type=int, default=21, help="dimension of the shared subspace (default 21)"
+    """Kinds of P, the projection onto the shared subspace."""
+    parser = TrainingParser(
+        "list projections", "", ProjectionOptions, description=_projections.__doc__
     )
     request = parser.request(argv)
-    as_json, dim = request.flags.json, request.flags.dim
-    if not request.flags.measure:
-        rows: list[Row] = [{"projection": n, "summary": text} for n, text in PROJECTIONS.items()]
-        columns = [words("projection", "projection"), words("what it is", "summary")]
+    as_json, dim = request.flags.output.json, request.flags.options.dim
+    if not request.flags.options.measure:
         note = "What each costs for your model: idiolect list projections --measure"
-        _show(as_json, rows, columns, note)
+        _show_names(as_json, "projection", PROJECTIONS, note)
         return
     plan = request.plan("lp-proj", {})
     federation = plan.make_data()

@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.files import given_folder, given_path, write_atomic
-from ...core.knobs import SettingError, nearest
+from ...core.knobs import Knobs, SettingError, knob, nearest
 from ...core.text import csv_cell, shown
 from ...data.federation import Federation
 from ...data.read.table_files import TableFile
@@ -21,34 +22,35 @@ from ...run.result import Result
 from ...study.comparison import Comparison
 from ...study.load import load
 from ..options import Parser
+from ..output import emit
 from ..portable import FORMATS, export_one
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def _parser(command: str, description: str) -> Parser:
+CSV_FILE = "the CSV file to write (default: on stdout)"
+
+
+@dataclass(frozen=True)
+class ModelOptions(Knobs):
+    """Which models of a run."""
+
+    best: bool = knob(False, "models of the best round by validation data (of --keep-best)")
+    trust: bool = knob(False, "run the user's own code (module:Name) that the directory names")
+
+
+def _parser(command: str, examples: str = "") -> Parser:
     """What the three commands have in common."""
-    parser = Parser(command, description)
+    parser = Parser(command, "", examples, ModelOptions, ("json",))
     parser.add_argument("run", help="the run's directory")
     parser.add_argument("--seed", type=int, help="the seed whose models (default the first)")
-    parser.add_argument(
-        "--best",
-        action="store_true",
-        help="models of the best round by validation data (a run with --keep-best)",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the user's own code (module:Name) that the directory names",
-    )
-    parser.add_json()
     return parser
 
 
 def _result(parsed: Any, verb: str) -> Result:
     """The one run that a command is about; `verb` is what is done to it."""
-    result = load(given_path(parsed.run, "run"), trust=parsed.trust)
+    result = load(given_path(parsed.run, "run"), trust=parsed.options.trust)
     if isinstance(result, Comparison):
         inside = sorted(p for p in Path(parsed.run).iterdir() if (p / "record.json").exists())
         raise SettingError(
@@ -64,14 +66,13 @@ def _table_options(result: Result) -> dict[str, Any]:
     return dict(origin["data_options"]) if origin and origin.get("data") == "table" else {}
 
 
-def _frame(path: str, client: str) -> pd.DataFrame:
-    return TableFile(path=path, client=client).frame()
-
-
 # -- predict ---------------------------------------------------------------------------------------
 def predict(argv: list[str]) -> None:
     """Labels and probabilities, or values, for the rows of a table."""
-    parser = _parser("predict", "What clients' own models say of the rows of a table.")
+    parser = _parser(
+        "predict",
+        "For example:\n  idiolect predict runs/mine --client hospital-3 --data rows.csv -o out.csv",
+    )
     parser.add_argument("--data", required=True, help="the rows: .csv, .tsv or .parquet")
     parser.add_argument("--client", help="the client whose model predicts all rows")
     parser.add_argument(
@@ -79,30 +80,41 @@ def predict(argv: list[str]) -> None:
         help="the column that names the client of each row, each of which has its own model "
         "(default: that of the training table, if the rows have it)",
     )
-    parser.add_argument("-o", "--output", help="the CSV file to write (default: on stdout)")
-    parser.epilog = (
-        "For example:\n  idiolect predict runs/mine --client hospital-3 --data rows.csv -o out.csv"
-    )
+    parser.add_argument("-o", "--output", dest="file", help=CSV_FILE)
     parsed = parser.parse(argv)
     if parsed.client is not None and parsed.client_column:
         raise SettingError("client: name one client or a column of clients, not both")
-    output = None if parsed.output is None else given_path(parsed.output, "output")
-    if output is not None and output.exists() and output.samefile(given_path(parsed.data, "data")):
-        raise SettingError("output: it is the file of the rows; choose another")
+    file = csv_path(parsed.file, parsed.data)
     result = _result(parsed, "predict with")
     column = parsed.client_column or _table_options(result).get("client", "client")
-    frame = _frame(parsed.data, column)
+    frame = TableFile(path=parsed.data, client=column).frame()
     owners = _owners(parsed, frame, column)
     rows = frame.drop(columns=[column]) if column in frame.columns else frame
-    prediction = result.predict(rows, owners, parsed.seed, best=parsed.best)
-    named = owners if isinstance(owners, list) else None
-    if parsed.json:
-        print(json.dumps(prediction_json(prediction, named)))
-    elif output is None:
-        sys.stdout.write(prediction_csv(prediction, named, column))
-    if output is not None:
-        write_atomic(output, prediction_csv(prediction, named, column).encode())
-        say(f"{len(prediction):,} rows predicted: {output}")
+    prediction = result.predict(rows, owners, parsed.seed, best=parsed.options.best)
+    show_prediction(prediction, owners, column, file, parsed.output.json)
+
+
+def csv_path(text: str | None, rows: str) -> Path | None:
+    """The file that predictions are written to; not the one of the rows."""
+    file = None if text is None else given_path(text, "output")
+    if file is not None and file.exists() and file.samefile(given_path(rows, "data")):
+        raise SettingError("output: it is the file of the rows; choose another")
+    return file
+
+
+def show_prediction(
+    prediction: Prediction, owners: Any, column: str, file: Path | None, as_json: bool
+) -> None:
+    """Predictions on stdout and in the file; `owners`: a client, or a list of one per row."""
+    clients = owners if isinstance(owners, list) else None
+    text = prediction_csv(prediction, clients, column)
+    if as_json:
+        print(json.dumps(_prediction_json(prediction, clients)))
+    elif file is None:
+        sys.stdout.write(text)
+    if file is not None:
+        write_atomic(file, text.encode())
+        say(f"{len(prediction):,} rows predicted: {file}")
 
 
 def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
@@ -123,16 +135,11 @@ def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
     return frame[column].tolist()
 
 
-def prediction_json(prediction: Prediction, clients: list[Any] | None) -> dict[str, Any]:
+def _prediction_json(prediction: Prediction, clients: list[Any] | None) -> dict[str, Any]:
     """The same as plain data."""
-    out: dict[str, Any] = {}
-    if clients is not None:
-        out["clients"] = [str(c) for c in clients]
+    out = {} if clients is None else {"clients": [str(c) for c in clients]}
     if prediction.labels is None:
-        return {
-            **out,
-            "values": prediction.values.tolist() if prediction.values is not None else [],
-        }
+        return {**out, "values": [] if prediction.values is None else prediction.values.tolist()}
     probabilities = None if prediction.probabilities is None else prediction.probabilities.tolist()
     return {
         **out,
@@ -172,9 +179,7 @@ def _cell(value: Any) -> Any:
 # -- personalise -----------------------------------------------------------------------------------
 def personalise(argv: list[str]) -> None:
     """Models of their own for clients that come after training."""
-    parser = _parser(
-        "personalise", "Models of their own for clients that come after training, from a table."
-    )
+    parser = _parser("personalise")
     parser.add_argument("--data", required=True, help="their rows: .csv, .tsv or .parquet")
     parser.add_argument("--client", help="column of client ids (default: as in the training table)")
     parser.add_argument("--target", help="column to predict (default: as in the training table)")
@@ -188,7 +193,9 @@ def personalise(argv: list[str]) -> None:
         action="store_true",
         help="clients of the training may be among them; they begin anew",
     )
-    parser.add_argument("-o", "--output", help="folder for their models (default RUN/personalised)")
+    parser.add_argument(
+        "-o", "--output", dest="folder", help="for their models (default RUN/personalised)"
+    )
     parsed = parser.parse(argv)
     result = _result(parsed, "personalise")
     options = _table_options(result)
@@ -203,17 +210,16 @@ def personalise(argv: list[str]) -> None:
         rounds=parsed.rounds,
         seed=parsed.seed,
         returning=parsed.returning,
-        best=parsed.best,
+        best=parsed.options.best,
     )
-    folder = given_folder(parsed.output or str(Path(parsed.run) / "personalised"), "output")
+    folder = given_folder(parsed.folder or str(Path(parsed.run) / "personalised"), "output")
     paths = new.export(folder)
     summary = new.summary()
-    if parsed.json:
-        print(json.dumps({**summary, "clients": new.clients_table(), "folder": str(folder)}))
-        return
     title = f"{len(federation.ids):,} clients after training"
-    OUT.print(results_table([summary], title, OUT.width))
-    print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
+    facts = {**summary, "clients": new.clients_table(), "folder": str(folder)}
+    emit(parsed.output.json, facts, results_table([summary], title, OUT.width))
+    if not parsed.output.json:
+        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
 
 
 def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federation:
@@ -237,41 +243,44 @@ def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federati
 # -- export ----------------------------------------------------------------------------------------
 def export(argv: list[str]) -> None:
     """The clients' own models as files."""
-    parser = _parser(
-        "export",
-        "Every client's own model as safetensors, or one client's as ONNX, TorchScript or pt2.",
-    )
-    parser.add_argument("-o", "--output", help="folder for the files (default RUN/models)")
+    parser = _parser("export")
+    parser.add_argument("-o", "--output", dest="folder", help="folder (default RUN/models)")
     parser.add_argument(
         "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
     )
+    add_format(parser)
+    parsed = parser.parse(argv)
+    is_single = check_format(parsed)
+    if is_single and parsed.client is None:
+        raise SettingError(f"client: --format {parsed.format} is of one client: --client ID")
+    result = _result(parsed, "export")
+    folder = given_folder(parsed.folder or str(Path(parsed.run) / "models"), "output")
+    best = parsed.options.best
+    if is_single:
+        paths = export_one(result, parsed.client, parsed.format, folder, parsed.seed, best=best)
+        text = f"{paths[0]}: checked against the model; {paths[1].name} says what goes in"
+    else:
+        paths = result.export(folder, parsed.seed, parsed.one_file, best=best)
+        text = f"{len(paths) - 1} files and {paths[-1].name} in {folder}"
+    print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
+
+
+def add_format(parser: Parser) -> None:
+    """The flags that say as what a model is exported, and whose."""
     parser.add_argument(
         "--format",
         default="safetensors",
         help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
     )
     parser.add_argument("--client", help="the client whose model, for the other formats")
-    parsed = parser.parse(argv)
+
+
+def check_format(parsed: Any) -> bool:
+    """Whether the format is one that holds the model of a single client."""
     if parsed.format not in ("safetensors", *FORMATS):
         raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
-    one = parsed.format != "safetensors"
-    if one == (parsed.client is None):
+    if parsed.format == "safetensors" and parsed.client is not None:
         raise SettingError(
-            f"client: --format {parsed.format} is of one client: --client ID"
-            if one
-            else f"client: safetensors are of every client; --format {'|'.join(FORMATS)} of one"
+            f"client: safetensors are of every client; --format {'|'.join(FORMATS)} of one"
         )
-    result = _result(parsed, "export")
-    folder = given_folder(parsed.output or str(Path(parsed.run) / "models"), "output")
-    if one:
-        paths = export_one(
-            result, parsed.client, parsed.format, folder, parsed.seed, best=parsed.best
-        )
-    else:
-        paths = result.export(folder, parsed.seed, parsed.one_file, best=parsed.best)
-    if parsed.json:
-        print(json.dumps([str(p) for p in paths]))
-    elif one:
-        print(shown(f"{paths[0]}: checked against the model; {paths[1].name} says what goes in"))
-    else:
-        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
+    return bool(parsed.format != "safetensors")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.documents import plain
-from ...core.knobs import SettingError
+from ...core.knobs import Knobs, SettingError, knob
 from ...data import DATASETS
 from ...data.federation import Federation
 from ...methods import METHODS
@@ -27,15 +28,7 @@ from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
 from ...task.task import Task
 from ..options import Parser, SettingsFile, TrainingParser, peek
-from ..output import (
-    Output,
-    add_against,
-    add_also,
-    add_clients_table,
-    directory_for,
-    emit,
-    resumable,
-)
+from ..output import Output, emit, resumable
 from ..suggest import is_method, unknown_method
 
 ENOUGH = 5  # evaluated rounds before `run` draws their curve
@@ -51,9 +44,7 @@ def run(argv: list[str]) -> None:
     if any("@" in word and is_method(word.partition("@")[0]) for word in argv):
         pipeline(argv)
         return
-    parser = TrainingParser("run", "Train one method and show its results.", RUN_EXAMPLES)
-    add_against(parser)
-    add_clients_table(parser)
+    parser = TrainingParser("run", RUN_EXAMPLES, results=("against", "clients_table"))
     file = SettingsFile.read(peek(argv, "--config"))
     spec, rest = _find_method(argv, parser, file)
     parser.prog = f"idiolect run {spec or 'METHOD'}"
@@ -69,8 +60,8 @@ def run(argv: list[str]) -> None:
     fields = file.fields("method") | fields | parser.values(request.flags, "method")
     plan = request.plan(method, fields)
     plan = dataclasses.replace(plan, settings={**settings, **plan.settings})
-    directory = directory_for(request.flags.directory, method)
-    run_plan(plan, directory, Output.of(request.flags))
+    output = request.flags.output
+    run_plan(plan, output.new_directory(method), output)
 
 
 def _find_method(
@@ -147,13 +138,27 @@ def _table(rows: list[dict[str, Any]], plan: Plan, federation: Federation, task:
     return results_table(rows, title, OUT.width)
 
 
-def compare(argv: list[str]) -> None:
+@dataclass(frozen=True)
+class CompareOptions(Knobs):
+    """What a comparison has beside the methods."""
+
+    no_baselines: bool = knob(False, "leave out Local at equal compute")
+    count: str = knob(
+        "bytes",
+        "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
+        "counts",
+        choices=COUNTS,
+    )
+
+
+def compare(argv: list[str], command: str = "compare") -> None:
     """Train several methods on the same data and show them in one table."""
     parser = TrainingParser(
-        "compare",
-        "Train several methods on the same data and show them in one table.",
+        command,
         "Here --bytes and --target-value stop no run: they add columns, accuracy at the budget "
         "and the cost of the target.",
+        CompareOptions,
+        results=("against", "clients_table", "also"),
     )
     parser.add_argument(
         "methods",
@@ -161,25 +166,11 @@ def compare(argv: list[str]) -> None:
         help="methods, with fields and run settings of their own: "
         "lp-proj:p=1,lam=0.1 'fedavg:channel=qsgd(levels=16)' mymodule:MyMethod",
     )
-    add_against(parser)
-    add_clients_table(parser)
-    add_also(parser)
-    parser.add_argument(
-        "--no-baselines", action="store_true", help="leave out Local at equal compute"
-    )
-    parser.add_argument(
-        "--count",
-        choices=COUNTS,
-        default="bytes",
-        help="what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
-        "counts (default bytes)",
-    )
     request = parser.request(argv)
-    flags = request.flags
-    plans = request.plans("compare")
-    output = Output.of(flags)
-    saved = {"baselines": not flags.no_baselines, "count": flags.count}
-    compare_plans(plans, saved, directory_for(flags.directory, "compare"), output)
+    options, output = request.flags.options, request.flags.output
+    plans = request.plans(command)
+    saved = {"baselines": not options.no_baselines, "count": options.count}
+    compare_plans(plans, saved, output.new_directory(command), output)
 
 
 def compare_plans(
@@ -224,22 +215,16 @@ collaboration."""
 
 
 def demo(argv: list[str]) -> None:
-    """Compare several methods on Synthetic(0, 0)."""
-    parser = Parser("demo", "Several methods on Synthetic(0, 0), 100 clients, 3 seeds.")
-    parser.add_output()
-    parsed = parser.parse(argv)
-    settings = {"rounds": 100, "sample": 10, "seeds": 3, "eval_every": 5, "threads": 1}
-    specs = ("local:steps=1", "local:steps=20", "fedavg", "fedprox", "lp-proj-1", "lp-proj-2")
-    data: dict[str, Any] = {"data": "synthetic", "data_options": {"alpha": 0.0, "beta": 0.0}}
-    plans = [Plan(*method_spec(spec), **data, settings=settings) for spec in specs]
-    ERR.print(DEMO, highlight=False)
-    compare_plans(plans, BASELINES, directory_for(parsed.directory, "demo"), Output.of(parsed))
+    """Compare the methods of demo.toml."""
+    if not {"-h", "--help"} & set(argv):
+        ERR.print(DEMO, highlight=False)
+    compare(["--config", str(Path(__file__).with_name("demo.toml")), *argv], "demo")
     ERR.print(DEMO_READING, highlight=False)
 
 
 def pipeline(argv: list[str]) -> None:
     """Train several stages as one run."""
-    parser = TrainingParser("pipeline", "Stages as one run, each started from the one before.")
+    parser = TrainingParser("pipeline")
     parser.add_argument(
         "stages",
         nargs="+",
@@ -254,8 +239,8 @@ def pipeline(argv: list[str]) -> None:
         plan = request.plan(*method_spec(spec))
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
-    directory = directory_for(request.flags.directory, "pipeline")
-    pipeline_plans(plans, directory, Output.of(request.flags))
+    output = request.flags.output
+    pipeline_plans(plans, output.new_directory("pipeline"), output)
 
 
 def pipeline_plans(
