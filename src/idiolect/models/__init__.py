@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ..core.knobs import build
+from ..core.callables import read_options
+from ..core.knobs import Knobs
 from ..core.registry import Table
 from . import custom
 from .adapters import adapt
@@ -37,8 +38,7 @@ LARGE: dict[str, type[Model]] = {
     "resnet34": ResNet34,
     "transformer": Transformer,
 }
-# The built-in entries are subclasses of Model; a user's may also be a Builder (see custom.py).
-MODELS: Table[Any] = Table("model", "idiolect.models", PAPERS | LARGE, custom.accept)
+MODELS: Table[type[Knobs]] = Table("model", "idiolect.models", PAPERS | LARGE, custom.accept)
 
 
 def make(
@@ -66,15 +66,12 @@ def make(
         ...
     idiolect.core.knobs.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: ...
     """
-    if isinstance(model, str):
-        name = model
-        entry = MODELS.find(name)
-    else:
-        name = custom.title(model)
-        entry = custom.accept(name, model)
-    if custom.is_model(entry):
-        return build(entry, options, name).build(inputs, outputs)
-    return custom.call(entry, inputs, outputs, options)
+    name = model if isinstance(model, str) else custom.title(model)
+    entry = MODELS.find(model) if isinstance(model, str) else custom.accept(name, model)
+    settings, extra = read_options(entry, options, name)
+    if isinstance(settings, Model):
+        return settings.build(inputs, outputs)
+    return custom.call(settings, inputs, outputs, extra)
 
 
 def default(inputs: tuple[int, ...], outputs: int) -> str:
