@@ -108,9 +108,9 @@ def test_options_of_a_named_model_may_be_text(own, kind):
 @pytest.mark.parametrize(
     ("attribute", "says"),
     [
-        ("number", r"^model: '.*:number' is not accepted; it must be a subclass of Model, or a"),
-        ("built", r"^model: '.*:built' is a module that is already built; .* Task itself$"),
-        ("dataclass", r"^model: dataclass is not accepted \(.*\); it must be a subclass of Model"),
+        ("number", r"^model: '.*:number' must be a subclass of Model, or a"),
+        ("built", r"^model: '.*:built' must be .* already built; .* Task itself$"),
+        ("dataclass", r"^model: dataclass must be a subclass of Model.* \(.*\)$"),
         ("missing", r"^model: module '.*' has no 'missing'$"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_partial_function_is_a_function():
         (Net, {"widht": 2}, r"'widht' is unknown; did you mean 'width'\? known: bias, width$"),
         (Net, {"width": 2.5}, r"^width must be a whole number, got 2.5 \(.* Net\)$"),
         (Net, {"width": "many"}, r"^width must be a whole number, got 'many'"),
-        (two_layers, {}, r"^two_layers setting: 'width' must be given; known: norm, slope, width$"),
+        (two_layers, {}, r"^two_layers: width must be given$"),
         (lambda i, o: nn.Linear(i[0], o), {"width": 2}, r"'width' is unknown; .* has no options$"),
     ],
 )
@@ -214,9 +214,11 @@ def test_shapes_are_checked_before_a_function_is_called(inputs, outputs, field):
 
 
 def test_a_refused_object_is_named():
-    with pytest.raises(SettingError, match=r"^model: '3' is not accepted"):
+    with pytest.raises(SettingError, match=r"^model: '3' must be a subclass of Model"):
         make(3, (6,), 3)
-    with pytest.raises(SettingError, match=r"^model: 'Linear' is a module that is already built"):
+    with pytest.raises(
+        SettingError, match=r"^model: 'Linear' must be .* got a module that is already built"
+    ):
         make(nn.Linear(6, 3), (6,), 3)
 
 
