@@ -5,44 +5,43 @@ from dataclasses import replace
 
 import pytest
 
-from idiolect_papers.lp_proj import personal as measure
-from idiolect_papers.lp_proj import personal_pages as figures
+from idiolect_papers.case import Case
+from idiolect_papers.lp_proj import personal, subspace, table2
 from idiolect_papers.lp_proj import personal_pages as pages
-from idiolect_papers.lp_proj import personal_pages as personal
-from idiolect_papers.lp_proj import subspace, table2
+from idiolect_papers.lp_proj.cases import CASES, MAIN, case_of
 from idiolect_papers.lp_proj.personal import (
-    CASES,
     EQUAL,
-    SYNTHETIC,
     UNTIED,
-    Case,
-    Size,
+    SearchScale,
     candidates,
     method_of,
+    outcome,
+    scale_of,
 )
-from idiolect_papers.lp_proj.personal_pages import COLUMNS, read_published
+from idiolect_papers.published import read_table
 
 SMALL = {"clients": 5, "samples": 80}
+TITLE = "Synthetic(0, 0)"
+SYNTHETIC = CASES[TITLE]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Synthetic(0, 0), and digits with a model of two layers in place of MNIST."""
     folder = tmp_path_factory.mktemp("runs")
-    digits = Case("MNIST", "digits", "mlp", 20, {}, note="digits in place of MNIST")
-    size = Size(22, 2, 2, "few")
-    return {
-        SYNTHETIC.title: measure.outcome(
-            SYNTHETIC, replace(size, options=SMALL), folder / "a", jobs=1
-        ),
-        "MNIST": measure.outcome(
-            digits, Size(2, 2, 0, "few", {"clients": 4}), folder / "b", jobs=1
-        ),
-    }
+    digits = Case("digits", "mlp", dim=20)
+    scale = SearchScale(22, 2, SMALL, 2, "few")
+    first = SearchScale(2, 2, {"clients": 4}, 0, "few")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(personal.NOTES, "digits", "digits in place of MNIST")
+        return {
+            TITLE: outcome(TITLE, SYNTHETIC, scale, folder / "a", jobs=1),
+            "MNIST": outcome("MNIST", digits, first, folder / "b", jobs=1),
+        }
 
 
 def test_the_grid_is_that_of_the_paper():
-    whole = candidates(Size(1, 1, 1), 610)
+    whole = candidates(SearchScale(1, 1), 610)
     assert {row: len(found) for row, found in whole.items()} == {
         "Ditto": 54,
         "pFedMe": 54,
@@ -57,24 +56,24 @@ def test_the_grid_is_that_of_the_paper():
     made = method_of("lp-proj-2", whole["lp-proj-2"][-1], SYNTHETIC).as_dict()
     assert (made["p"], made["alternations"], made["steps"], made["lam"]) == (2.0, 5, 20, 10.0)
     assert made["dim"] == 21
-    short = candidates(Size(1, 1, 1, "R = 1"), 610)
+    short = candidates(SearchScale(1, 1, grid="R = 1"), 610)
     assert {row: len(short[row]) for row in ("lp-proj-1", "RSA", "FedAvg")} == {
         "lp-proj-1": 27,
         "RSA": 27,
         "FedAvg": 6,
     }
-    few = candidates(Size(1, 1, 1, "few"), 610)
+    few = candidates(SearchScale(1, 1, grid="few"), 610)
     assert len(few["lp-proj-1"]) == 4 and len(few["Ditto"]) == 8
-    only = candidates(Size(1, 1, 0, "few"), 610)
+    only = candidates(SearchScale(1, 1, {}, 0, "few"), 610)
     assert {len(found) for found in only.values()} == {1}
     assert only["lp-proj-1"][0].varied["personal_lr"] == 0.1
 
 
 def test_every_published_row_is_there():
-    published = read_published()
-    titles = {title for title, _ in published}
-    assert titles == {*CASES, "Synthetic, by volume"}
-    assert all(set(cells) == set(COLUMNS) for cells in published.values())
+    published = read_table("lp-proj-table4", "lp-proj-table10")
+    assert published.keys() == CASES.keys()
+    rows = [row for table in published.values() for row in table.values()]
+    assert all(set(row) == set(pages.COLUMNS) for row in rows)
 
 
 def test_rows_that_the_paper_lacks_have_equal_gradients(found):
@@ -83,24 +82,24 @@ def test_rows_that_the_paper_lacks_have_equal_gradients(found):
         assert rows[EQUAL]["gradients"] == rows["lp-proj-1"]["gradients"]
         assert rows["local"]["gradients"] < rows[EQUAL]["gradients"]
     assert "LG-FedAvg" in found["MNIST"]["rows"]
-    assert "LG-FedAvg" not in found[SYNTHETIC.title]["rows"]
-    assert found[SYNTHETIC.title]["rows"][UNTIED]["chosen"] == "as lp-proj-1"
+    assert "LG-FedAvg" not in found[TITLE]["rows"]
+    assert found[TITLE]["rows"][UNTIED]["chosen"] == "as lp-proj-1"
 
 
 def test_a_candidate_is_chosen_by_validation_data_alone(monkeypatch, tmp_path):
-    size = Size(1, 1, 3, "few", SMALL)
+    scale = SearchScale(1, 1, SMALL, 3, "few")
     load = Case.load
 
-    def poisoned(case, size):
-        federation, task = load(case, size)
+    def poisoned(case, **options):
+        federation, task = load(case, **options)
         tested = int(federation.offsets["test"][0])
         labels = federation.targets.clone()
         labels[tested:] = (labels[tested:] + 1) % 10
         return replace(federation, targets=labels), task
 
     def rows(folder):
-        made = measure.outcome(SYNTHETIC, size, folder, jobs=1, rows=("FedAvg", "Ditto"))
-        return made["rows"]
+        rows = ("FedAvg", "Ditto")
+        return outcome(TITLE, SYNTHETIC, scale, folder, jobs=1, rows=rows)["rows"]
 
     clean = rows(tmp_path / "clean")
     monkeypatch.setattr(Case, "load", poisoned)
@@ -109,16 +108,14 @@ def test_a_candidate_is_chosen_by_validation_data_alone(monkeypatch, tmp_path):
         r: row["chosen"] for r, row in clean.items()
     }
     assert other["Ditto"]["accuracy"] != clean["Ditto"]["accuracy"]
-    first = ", ".join(f"{k} {v:g}" for k, v in candidates(size, 610)["Ditto"][0].varied.items())
+    first = ", ".join(f"{k} {v:g}" for k, v in candidates(scale, 610)["Ditto"][0].varied.items())
     assert clean["Ditto"]["chosen"] not in (first, "")  # it was chosen, not taken
 
 
 def test_the_page_has_the_paper_beside_ours(found, tmp_path):
     folder = tmp_path / "reproduced"
     folder.mkdir()
-    page, stored, index = pages.table("lp-proj-table4", "Table 4", found, [*CASES], "quick").write(
-        folder
-    )
+    page, stored, index = pages.table(4, found, MAIN, "quick").write(folder)
     text = page.read_text()
     assert text.index("alone with as many gradients") < text.index("published cells")
     assert "| Ditto | 0.3500 ± 0.0038 |" in text
@@ -130,11 +127,12 @@ def test_the_page_has_the_paper_beside_ours(found, tmp_path):
 
 
 def test_a_data_set_is_shown_at_the_full_scale_where_that_was_run(found, tmp_path):
-    title = SYNTHETIC.title
+    title = TITLE
     for scale, rounds in (("quick", "9 rounds"), ("full", "99 rounds")):
-        place = tmp_path / ".runs" / f"lp-proj-{scale}" / title / personal.OUTCOME
-        measure.store(place, found[title] | {"scale": rounds})
-        (shown,) = personal.measured(tmp_path, "quick", [], {title: SYNTHETIC}).values()
+        place = tmp_path / ".runs" / f"lp-proj-{scale}" / title
+        place.mkdir(parents=True)
+        (place / pages.OUTCOME).write_text(json.dumps(found[title] | {"scale": rounds}))
+        (shown,) = pages.measured(tmp_path, "quick", [], [title]).values()
         assert shown["scale"].endswith(rounds)
     assert shown["scale"] == "at the full scale, 99 rounds"
 
@@ -148,24 +146,24 @@ def test_the_opening_tells_compute_from_the_tie():
 
 
 def test_one_seed_says_nothing_of_a_difference(found):
-    rows = found[SYNTHETIC.title]["rows"]
+    rows = found[TITLE]["rows"]
     one = {row: figures | {"accuracy": figures["accuracy"][:1]} for row, figures in rows.items()}
-    text = pages.opening({SYNTHETIC.title: {"rows": one}})
+    text = pages.opening({TITLE: {"rows": one}})
     assert "(one seed: it may be chance)" in text
-    assert figures._unknown({"rows": one}).endswith("it may be chance")
+    assert pages._unknown({"rows": one}).endswith("it may be chance")
 
 
-@pytest.mark.parametrize("kind", ["training", "fairness", "losses", "collaboration"])
-def test_figures_are_drawn_of_the_same_runs(found, tmp_path, kind):
+@pytest.mark.parametrize("number", [5, 6, 7, 9])
+def test_figures_are_drawn_of_the_same_runs(found, tmp_path, number):
     folder = tmp_path / "reproduced"
     folder.mkdir()
-    page = getattr(figures, kind)("lp-proj-figure5", "Figure 5", found, "quick")
+    page = pages.figure(number, found, "quick")
     page.write(folder)
-    assert (folder / "lp-proj-figure5.png").stat().st_size > 10_000
+    assert (folder / f"lp-proj-figure{number}.png").stat().st_size > 10_000
     drawn = page.figures
     assert all(len(x) == len(y) > 0 for lines in drawn.values() for x, y in lines.values())
-    if kind == "collaboration":
-        _, y = drawn[SYNTHETIC.title][EQUAL]
+    if number == 9:  # collaboration
+        _, y = drawn[TITLE][EQUAL]
         assert y == [pytest.approx(1.0)]  # with itself
 
 
@@ -194,9 +192,10 @@ def test_table_2_in_form(tmp_path, monkeypatch):
 
 def test_emnist_is_that_of_the_user_where_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
-    assert CASES["EMNIST"].here().data == "quickdraw" and CASES["EMNIST"].here().note
+    stand_in = case_of("EMNIST")
+    assert stand_in.data == "quickdraw" and stand_in.data in personal.NOTES
     (tmp_path / "emnist").mkdir()
-    own = CASES["EMNIST"].here()
-    assert own.data == "emnist" and not own.note
-    assert own.sizes["full"].options == {"clients": 248}
-    assert CASES["MNIST"].here() is CASES["MNIST"]
+    own = case_of("EMNIST")
+    assert own.data == "emnist" and own.data not in personal.NOTES
+    assert scale_of(own, "full").options == {"clients": 248}
+    assert case_of("MNIST") is CASES["MNIST"]

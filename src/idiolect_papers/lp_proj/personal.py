@@ -1,44 +1,35 @@
-"""The federations of Table 3 of the lp-proj paper, and how much of them each scale runs."""
+"""Every method of Table 4 of the lp-proj paper on one federation, tuned by its Appendix C.2."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from idiolect import Federation, Local, Method, Task, data, make_method, models
-from idiolect.data import where
+from idiolect import Local, Method, make_method
 from idiolect.study import GridPoint as Point
 from idiolect.study import Setting, Stock, grid_of
 
-from ..runs import Runs
+from ..case import Case, Scale
+from ..runs import Runs, Summary, column, cpu_seconds
+from ..texts import read_text
 
 
 @dataclass(frozen=True)
-class Size:
-    """How much is run."""
+class SearchScale(Scale):
+    """How much is run, and how settings are chosen."""
 
-    rounds: int
-    seeds: int
-    search_rounds: int  # of every candidate; 0: the first candidate, without a search
+    search_rounds: int = 200  # of every candidate; 0: the first candidate, without a search
     grid: str = "whole"  # "whole": Appendix C.2; "R = 1": of it, R = 1; "few": of that, a part
-    options: dict[str, Any] = field(default_factory=dict)  # of the data
 
     @property
-    def text(self) -> str:
-        """In words, for the page."""
-        grids = {
-            "whole": "the grid of C.2",
-            "R = 1": "the part R = 1 of C.2",
-            "few": "lr = 0.1, R = 1, personal_lr 0.05 and 0.1, λ 0.1 and 1 of C.2",
-        }
-        search = f"{grids[self.grid]} searched with {self.search_rounds} rounds of one more seed"
+    def words(self) -> str:
+        """For the page."""
+        search = f"{GRIDS[self.grid]} searched with {self.search_rounds} rounds of one more seed"
         if not self.search_rounds:
             search = "no search: lr = personal_lr = λ = 0.1, R = 1"
         part = ", ".join(f"{k} {v}" for k, v in self.options.items())
@@ -46,119 +37,25 @@ class Size:
         return f"{self.rounds} rounds, {seeds}, {search}" + (part and f"; {part}")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A federation, its model, and the dimension of lp-proj's subspace."""
-
-    title: str  # as the paper calls it
-    data: str
-    model: str
-    dim: int
-    sizes: dict[str, Size]
-    options: dict[str, Any] = field(default_factory=dict)
-    model_options: dict[str, Any] = field(default_factory=dict)
-    heard: float = 0.1  # of the clients, per round
-    note: str = ""  # where the data are not those of the paper
-    own: Case | None = None  # with the paper's data, where the user's files of them are there
-
-    def here(self) -> Case:
-        """This case, or the one with the paper's own data where they are in the data cache."""
-        return self.own if self.own and (where() / self.own.data).is_dir() else self
-
-    def load(self, size: Size) -> tuple[Federation, Task]:
-        federation = data.load(self.data, **{**self.options, **size.options})
-        return federation, self.task(federation)
-
-    def task(self, federation: Federation) -> Task:
-        make = partial(
-            models.make, self.model, federation.shape, federation.classes, **self.model_options
-        )
-        return Task(make)
-
-    def sample(self, clients: int) -> int:
-        return max(1, round(self.heard * clients))
-
-    @property
-    def parts(self) -> bool:
-        """Whether the model has parts: LG-FedAvg is for those."""
-        return self.model != "linear"
-
-
-_SYNTHETIC = {"quick": Size(200, 3, 25), "full": Size(200, 10, 200)}
-SYNTHETIC = Case(
-    "Synthetic(0, 0)", "synthetic", "linear", 21, _SYNTHETIC, {"alpha": 0.0, "beta": 0.0}
-)
-VOLUME = Case(
-    "Synthetic, by volume",
-    "synthetic",
-    "linear",
-    21,
-    _SYNTHETIC,
-    {"alpha": 0.0, "beta": 0.0, "sizes": "power", "minimum": 100},
-)
-_EMNIST = Case(
-    "EMNIST",
-    "emnist",
-    "mlp",
-    80,
-    {
-        "quick": Size(20, 2, 2, "few", {"clients": 24, "share": 0.1}),
-        "full": Size(200, 10, 200, options={"clients": 248}),
-    },
-    {"partition": "classes", "classes_per_client": 10},
-    {"hidden": "100,100"},
-)
-CASES = {
-    case.title: case
-    for case in (
-        SYNTHETIC,
-        Case("Synthetic(1, 1)", "synthetic", "linear", 21, _SYNTHETIC, {"alpha": 1.0, "beta": 1.0}),
-        Case(
-            "EMNIST",
-            "quickdraw",
-            "mlp",
-            80,
-            {"quick": Size(20, 2, 5, "few"), "full": Size(200, 10, 200)},
-            {"partition": "classes", "classes_per_client": 10},
-            {"hidden": "100,100"},
-            note="QuickDraw-62 stands in for EMNIST: 50 clients with 70 training drawings each "
-            "in place of 248 with 2,000; levels cannot agree, orders may",
-            own=_EMNIST,
-        ),
-        Case(
-            "CIFAR",
-            "cifar10",
-            "lenet",
-            60,
-            {
-                "quick": Size(15, 1, 3, "few", {"clients": 20, "share": 0.1}),
-                "full": Size(200, 10, 200),
-            },
-        ),
-        Case(
-            "MNIST",
-            "mnist",
-            "mlp",
-            50,
-            {
-                "quick": Size(60, 2, 5, "R = 1", {"clients": 20, "share": 0.2}),
-                "full": Size(200, 10, 200),
-            },
-            heard=0.2,
-        ),
-        Case(
-            "FASHIONMNIST",
-            "fashion-mnist",
-            "resnet-small",
-            600,
-            {
-                "quick": Size(5, 1, 0, "few", {"clients": 5, "share": 0.05}),
-                "full": Size(200, 10, 200),
-            },
-            heard=0.2,
-        ),
-    )
+TEXTS = read_text("lp-proj-personal")
+GRIDS = TEXTS["grids"]
+NOTES: dict[str, str] = TEXTS["notes"]  # of data that are not those of the paper
+QUICK = {
+    "synthetic": SearchScale(200, 3, search_rounds=25),
+    "quickdraw": SearchScale(20, 2, search_rounds=5, grid="few"),
+    "emnist": SearchScale(20, 2, {"clients": 24, "share": 0.1}, 2, "few"),
+    "cifar10": SearchScale(15, 1, {"clients": 20, "share": 0.1}, 3, "few"),
+    "mnist": SearchScale(60, 2, {"clients": 20, "share": 0.2}, 5, "R = 1"),
+    "fashion-mnist": SearchScale(5, 1, {"clients": 5, "share": 0.05}, 0, "few"),
 }
+FULL = SearchScale(200, 10)
+
+
+def scale_of(case: Case, scale: str) -> SearchScale:
+    """How much of a case is run."""
+    if scale == "quick":
+        return QUICK[str(case.data)]
+    return replace(FULL, options={"clients": 248}) if case.data == "emnist" else FULL
 
 
 METHODS = {  # as the table calls them -> here
@@ -176,18 +73,23 @@ DEAREST = ("lp-proj-1", "lp-proj-2", "pFedMe")
 INNER = 20  # gradient steps of one inner problem: the authors' code has 20; ν = 1e-10 as printed
 EQUAL = "Local, equal gradients"
 UNTIED = "lp-proj-1, λ = 0"
+ADDED = (EQUAL, UNTIED)  # rows that the paper's table lacks
 RATES = (0.05, 0.1, 0.5)
 FEW = {"lr": (0.1,), "personal_lr": (0.05, 0.1), "lam": (0.1, 1.0)}
 FIRST = {"lr": 0.1, "personal_lr": 0.1, "lam": 0.1}  # of a row without a search
+SEARCH_SEED = 1000  # never a seed of the final runs
+P = TypeVar("P")
+Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
 
 
-def candidates(size: Size, d: int) -> dict[str, list[Point]]:
-    """Label of a row -> its candidates at this size, for a model of d numbers."""
+# -- candidates -----------------------------------------------------------------------------------
+def candidates(scale: SearchScale, d: int) -> dict[str, list[Point]]:
+    """Label of a row -> its candidates at this scale, for a model of d numbers."""
     by_row = {
-        row: [p for p in grid_of("lp-proj", name).points(d) if _wanted(p, size.grid)]
+        row: [p for p in grid_of("lp-proj", name).points(d) if _wanted(p, scale.grid)]
         for row, name in METHODS.items()
     }
-    if size.search_rounds:
+    if scale.search_rounds:
         return by_row
     return {row: [p for p in points if _first(p)][:1] for row, points in by_row.items()}
 
@@ -229,91 +131,76 @@ def lacking(winners: Mapping[str, Point], case: Case) -> dict[str, list[Method]]
     return {EQUAL: [Local(lr=lr, steps=INNER * most) for lr in RATES], UNTIED: [untied]}
 
 
-SEARCH_SEED = 1000  # never a seed of the final runs
-P = TypeVar("P")
-Outcome = dict[str, Any]  # of one federation, plain data: what pages are made of
-
-
-def outcome(case: Case, size: Size, folder: Path, jobs: int = 0, rows: Sequence[str] = ()) -> Any:
+# -- runs -----------------------------------------------------------------------------------------
+def outcome(
+    title: str,
+    case: Case,
+    scale: SearchScale,
+    folder: Path,
+    jobs: int = 0,
+    rows: Sequence[str] = (),
+) -> Outcome:
     """Everything the pages need of one federation; what is stored is not run again."""
-    return _Measuring(case, size, folder, jobs, rows).outcome()
+    federation, task = case.load(**scale.options)
+    stock = Stock({"": federation}, {"": task})
+    runs = Runs(folder / "runs", jobs)
+    sample = case.sample(federation.clients)
+    spent = 0.0  # CPU seconds
 
+    def setting(row: str, method: Method, **run: Any) -> Setting:
+        heard = 0 if method.traits.hears_all else sample
+        return Setting(method, {"sample": heard, **run}, "", "", row, {})
 
-class _Measuring:
-    def __init__(self, case: Case, size: Size, folder: Path, jobs: int, rows: Sequence[str]):
-        self.case, self.size = case, size
-        federation, task = case.load(size)
-        self.stock = Stock({"": federation}, {"": task})
-        self.federation, self.task = federation, task
-        self.runs = Runs(folder / "runs", jobs)
-        self.spent = 0.0  # CPU seconds of all runs
-        wanted = candidates(size, task.d)
-        wanted = {n: c for n, c in wanted.items() if case.parts or n != "LG-FedAvg"}
-        self.candidates = {n: c for n, c in wanted.items() if not rows or n in rows}
-
-    def outcome(self) -> Outcome:
-        points = self._search(
-            {
-                row: {method_of(row, point, self.case): point for point in candidates}
-                for row, candidates in self.candidates.items()
-            }
-        )
-        winners: dict[str, Point] = {row: point for row, (_, point) in points.items()}
-        methods = {row: method for row, (method, _) in points.items()}
-        more = lacking(winners, self.case) if {*DEAREST} <= {*winners} else {}
-        extra = self._search({row: dict.fromkeys(candidates) for row, candidates in more.items()})
-        return self._final(methods | {row: method for row, (method, _) in extra.items()}, winners)
-
-    def _setting(self, row: str, method: Method, **run: Any) -> Setting:
-        sample = 0 if method.traits.hears_all else self.case.sample(self.federation.clients)
-        run_settings = {"sample": sample, **run}
-        return Setting(method, run_settings, "", "", row, {})
-
-    def _search(self, grid: Mapping[str, Mapping[Method, P]]) -> dict[str, tuple[Method, P]]:
+    def search(grid: Mapping[str, Mapping[Method, P]]) -> dict[str, Method]:
         """Of each row the candidate that does best on validation data; test data are not there."""
-        if not self.size.search_rounds:
-            return {row: next(iter(several.items())) for row, several in grid.items()}
+        nonlocal spent
+        if not scale.search_rounds:
+            return {row: next(iter(several)) for row, several in grid.items()}
         settings = {
             row: [
                 replace(
-                    self._setting(row, method, rounds=self.size.search_rounds),
-                    varied={"candidate": place},
+                    setting(row, method, rounds=scale.search_rounds), varied={"candidate": place}
                 )
                 for place, method in enumerate(several)
             ]
             for row, several in grid.items()
         }
-        best, seconds = self.runs.chosen(settings, self.stock, SEARCH_SEED)
-        self.spent += seconds
-        return {row: (s.method, grid[row][s.method]) for row, s in best.items()}
+        best, seconds = runs.chosen(settings, stock, SEARCH_SEED)
+        spent += seconds
+        return {row: chosen.method for row, chosen in best.items()}
 
-    def _final(self, methods: dict[str, Method], winners: dict[str, Point]) -> Outcome:
-        rounds = self.size.rounds
-        every = max(1, rounds // 40)
-        points = {
-            row: self._setting(row, method, rounds=rounds, eval_every=every, eval_train=True)
-            for row, method in methods.items()
-        }
-        by_row = self.runs(points, self.stock, range(self.size.seeds), ("by_round", "by_client"))
-        self.spent += sum(s["cpu_seconds"] for summaries in by_row.values() for s in summaries)
-        alone = by_row.get(EQUAL) or by_row.get("local")
-        return {
-            "title": self.case.title,
-            "clients": self.federation.clients,
-            "parameters": self.task.d,
-            "heard": self.case.sample(self.federation.clients),
-            "scale": self.size.text,
-            "note": self.case.note,
-            "cpu_seconds": self.spent,
-            "rows": {
-                row: {
-                    "chosen": _chosen(row, methods[row], winners),
-                    **_figures(summaries),
-                    "collaboration": _collaboration(summaries, alone),
-                }
-                for row, summaries in by_row.items()
-            },
-        }
+    has_parts = case.model != "linear"  # LG-FedAvg is for models that have parts
+    grid = {
+        row: {method_of(row, point, case): point for point in points}
+        for row, points in candidates(scale, task.d).items()
+        if (has_parts or row != "LG-FedAvg") and (not rows or row in rows)
+    }
+    methods = search(grid)
+    winners = {row: grid[row][method] for row, method in methods.items()}
+    if {*DEAREST} <= {*winners}:
+        more = lacking(winners, case)
+        methods |= search({row: dict.fromkeys(several) for row, several in more.items()})
+    run = {"rounds": scale.rounds, "eval_every": max(1, scale.rounds // 40), "eval_train": True}
+    settings = {row: setting(row, method, **run) for row, method in methods.items()}
+    by_row = runs(settings, stock, range(scale.seeds), ("by_round", "by_client"))
+    alone = by_row.get(EQUAL) or by_row.get("local") or ()
+    return {
+        "title": title,
+        "clients": federation.clients,
+        "parameters": task.d,
+        "heard": sample,
+        "scale": scale.words,
+        "note": NOTES.get(str(case.data), ""),
+        "cpu_seconds": spent + cpu_seconds(by_row),
+        "rows": {
+            row: {
+                "chosen": _chosen(row, methods[row], winners),
+                **_figures(summaries),
+                "collaboration": _collaboration(summaries, alone),
+            }
+            for row, summaries in by_row.items()
+        },
+    }
 
 
 def _chosen(row: str, method: Method, winners: dict[str, Point]) -> str:
@@ -326,24 +213,28 @@ def _chosen(row: str, method: Method, winners: dict[str, Point]) -> str:
     return ", ".join(f"{names.get(k, k)} {v:g}" for k, v in fields.items())
 
 
-def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+FIGURES = {
+    "train loss": ("train", "loss", "mean"),
+    "variance of train loss": ("train", "loss", "variance"),
+    "accuracy": ("accuracy", "mean"),
+    "variance of accuracy": ("accuracy", "variance"),
+    "test loss": ("loss", "mean"),
+    "variance of test loss": ("loss", "variance"),
+}
+
+
+def _figures(summaries: Sequence[Summary]) -> dict[str, Any]:
     """By seed: the figures of the table, of the best late round, and the curves."""
     late = [s.get("best_after_20") or {} for s in summaries]
-    rounds = [row["round"] for row in summaries[0]["by_round"]]
     return {
-        "train loss": [s["train"]["loss"]["mean"] for s in summaries],
-        "variance of train loss": [s["train"]["loss"]["variance"] for s in summaries],
-        "accuracy": [s["accuracy"]["mean"] for s in summaries],
-        "variance of accuracy": [s["accuracy"]["variance"] for s in summaries],
-        "test loss": [s["loss"]["mean"] for s in summaries],
-        "variance of test loss": [s["loss"]["variance"] for s in summaries],
+        **{name: column(summaries, *path) for name, path in FIGURES.items()},
         "late": {
             name: [one.get(name) for one in late]
             for name in ("accuracy", "variance", "loss", "loss_variance")
         },
-        "rounds": rounds,
+        "rounds": column(summaries[0]["by_round"], "round"),
         "curves": {
-            name: [[row[name] for row in s["by_round"]] for s in summaries]
+            name: [column(s["by_round"], name) for s in summaries]
             for name in ("train_loss", "accuracy")
         },
         "gradients": summaries[0]["gradients_per_client"],
@@ -352,29 +243,16 @@ def _figures(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _collaboration(
-    summaries: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]] | None
-) -> list[float | None]:
+def _collaboration(summaries: Sequence[Summary], alone: Sequence[Summary]) -> list[float | None]:
     """By seed: the correlation over clients of accuracy alone with accuracy in the end."""
 
-    def deviations(summary: dict[str, Any]) -> np.ndarray:
-        accuracy = np.array([row["test_accuracy"] for row in summary["by_client"]], float)
+    def deviations(summary: Summary) -> np.ndarray:
+        accuracy = np.array(column(summary["by_client"], "test_accuracy"), float)
         return accuracy - accuracy.mean()
 
     correlations: list[float | None] = []
-    for summary, own in zip(summaries, alone or (), strict=False):
+    for summary, own in zip(summaries, alone, strict=False):
         a, b = deviations(own), deviations(summary)
         size = math.sqrt(float(a @ a) * float(b @ b))
         correlations.append(float(np.clip(a @ b / size, -1, 1)) if size > 0 else None)
     return correlations
-
-
-# -- stored ---------------------------------------------------------------------------------------
-def stored(path: Path) -> Outcome:
-    """What was measured before; {} where nothing was."""
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
-
-
-def store(path: Path, measurements: Outcome) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(measurements), "utf-8")

@@ -1,118 +1,97 @@
-"""Tables 4 and 10 of the lp-proj paper (Han, Li, Lin and Zhang, JMLR 2024), as published.
-
-A ? is a number that the text of the paper we have does not give reliably.
-"""
+"""Tables 4 and 10 and Figures 2, 3 and 5 to 9 of the lp-proj paper: one outcome per federation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idiolect import paired_difference
 
 from ..experiments import unknown
-from ..marks import Cell, Figure
-from ..page import Claim, Page
-from ..panels import Line, Panel
-from ..published import read_figure, read_rows
-from ..texts import read_text
-from .personal import CASES, EQUAL, METHODS, UNTIED, VOLUME, Case, Outcome, outcome, store, stored
+from ..marks import Figure, beside
+from ..page import Facts, Page, Row, Verdict, page_from_text
+from ..panels import Line, Panel, lines_of
+from ..published import read_table
+from .cases import CASES, MAIN, VOLUME, case_of
+from .personal import ADDED, EQUAL, METHODS, TEXTS, UNTIED, Outcome, outcome, scale_of
 
+TEXT = "lp-proj-personal"
 COLUMNS = ("train loss", "variance of train loss", "accuracy", "variance of accuracy")
+OURS = ("lp-proj-1", "lp-proj-2")
+OUTCOME = "outcome.json"
 
 
-def read_published() -> dict[tuple[str, str], dict[str, Figure | None]]:
-    """Tables 4 and 10: [data set, method] -> figures by column, None where one is not legible.
-
-    >>> str(read_published()["MNIST", "Ditto"]["accuracy"])
-    '0.9863 ± 0.0004'
-    >>> read_published()["Synthetic(1, 1)", "local"]["accuracy"]
-    """
-    return {
-        (row["data"], row["method"]): {column: read_figure(row[column]) for column in COLUMNS}
-        for table in ("lp-proj-table4", "lp-proj-table10")
-        for row in read_rows(table)
-    }
+# -- tables ---------------------------------------------------------------------------------------
+def write_table(folder: Path, number: int, scale: str, only: Sequence[str] = ()) -> list[Path]:
+    """Run what is not stored yet, all data sets or some, and write the page of what there is."""
+    titles = (VOLUME,) if number == 10 else MAIN
+    for title in only:
+        if title not in titles:
+            raise unknown(title, titles, f"data set of Table {number}")
+    outcomes = measured(folder, scale, only or titles, titles)
+    return table(number, outcomes, titles, scale).write(folder)
 
 
-ADDED = (EQUAL, UNTIED)
-
-
-def table(
-    name: str, number: str, outcomes: dict[str, Outcome], titles: Sequence[str], scale: str
-) -> Page:
+def table(number: int, outcomes: dict[str, Outcome], titles: Sequence[str], scale: str) -> Page:
     """The published table beside ours, as far as it was run."""
-    cells = [
-        Cell(
-            _title(title, outcomes.get(title)),
-            row,
-            column,
-            paper,
-            ours,
-            _stands_in(outcomes, title),
-        )
-        for title in titles
-        for row in _rows(title, outcomes.get(title))
-        for column, paper, ours in _columns(title, row, outcomes.get(title))
-    ]
-    more = {
-        (_title(title, one), row): {
-            "chosen": figures["chosen"],
-            "gradients/client": f"{figures['gradients']:,.0f}",
+    published = read_table("lp-proj-table4", "lp-proj-table10")
+    cells = []
+    for title in titles:
+        one = outcomes.get(title, {"rows": {}, "note": ""})
+        rows = [*published[title], *ADDED]
+        ours = {
+            row: {column: Figure.of(one["rows"][row][column]) for column in COLUMNS}
+            for row in rows
+            if row in one["rows"]
         }
-        for title, one in outcomes.items()
-        for row, figures in one["rows"].items()
-    }
-    return Page(
-        name=name,
-        title=f"lp-proj, {number}: personalisation and fairness",
+        name = _title(title, outcomes)
+        cells += beside(name, published[title], ours, COLUMNS, bool(one["note"]))
+    notes = {_title(t, outcomes): one["note"] for t, one in outcomes.items() if one["note"]}
+    return page_from_text(
+        f"lp-proj-table{number}",
+        {},
+        shared=TEXT,
+        title=f"lp-proj, Table {number}: personalisation and fairness",
         scale=f"{scale}: " + "; ".join(f"{t}: {one['scale']}" for t, one in outcomes.items()),
         opening=opening(outcomes),
-        printed=PRINTED,
-        chosen=CHOSEN,
         cells=cells,
-        reasons=REASONS
-        | {_title(t, one): one["note"] for t, one in outcomes.items() if one["note"]},
-        more=more,
+        reasons=notes,
+        more={
+            (_title(title, outcomes), row): {
+                "chosen": figures["chosen"],
+                "gradients/client": f"{figures['gradients']:,.0f}",
+            }
+            for title, one in outcomes.items()
+            for row, figures in one["rows"].items()
+        },
         seconds=sum(one["cpu_seconds"] for one in outcomes.values()),
     )
 
 
-def _stands_in(outcomes: dict[str, Outcome], title: str) -> bool:
-    return bool(title in outcomes and outcomes[title]["note"])
-
-
-def _title(title: str, one: Outcome | None) -> str:
-    return title if one is None else f"{title}: {one['clients']} clients, d = {one['parameters']:,}"
-
-
-def _rows(title: str, one: Outcome | None) -> list[str]:
-    published_rows = [row for data, row in read_published() if data == title]
-    return [*published_rows, *(row for row in ADDED if one and row in one["rows"])]
-
-
-def _columns(
-    title: str, row: str, one: Outcome | None
-) -> list[tuple[str, Figure | None, Figure | None]]:
-    paper = read_published().get((title, row), {})
-    ours = one["rows"].get(row) if one else None
-    return [(c, paper.get(c), Figure.of(ours[c]) if ours else None) for c in COLUMNS]
+def _title(title: str, outcomes: Mapping[str, Outcome]) -> str:
+    if title not in outcomes:
+        return title
+    one = outcomes[title]
+    return f"{title}: {one['clients']} clients, d = {one['parameters']:,}"
 
 
 def opening(outcomes: dict[str, Outcome]) -> str:
     """What the two rows show that the paper's table lacks."""
-    lines = [OPENING, ""]
+    lines = [TEXTS["opening"], ""]
     for title, one in outcomes.items():
         rows = one["rows"]
-        if not {EQUAL, UNTIED, "lp-proj-1", "lp-proj-2"} <= {*rows}:
+        if not {*ADDED, *OURS} <= {*rows}:
             continue
-        better = max(("lp-proj-1", "lp-proj-2"), key=lambda row: _mean(rows[row]))
+        means = _by_row(one, _mean("accuracy"))
+        better = max(OURS, key=lambda row: means.get(row, -1.0))
         names = (better, EQUAL, UNTIED, "local")
         shown = "; ".join(f"{n} {Figure.of(rows[n]['accuracy'])}" for n in names if n in rows)
         alone = _gap(rows[better], rows[EQUAL])
-        tied = _gap(rows["lp-proj-1"], rows[UNTIED])
-        lines.append(f"- {title}: {shown}. {better} less Local: {alone}; the tie: {tied}.")
+        tie = _gap(rows["lp-proj-1"], rows[UNTIED])
+        lines.append(f"- {title}: {shown}. {better} less Local: {alone}; the tie: {tie}.")
     return "\n".join(lines)
 
 
@@ -126,172 +105,108 @@ def _gap(ours: dict[str, Any], other: dict[str, Any]) -> str:
     return f"{difference:+.4f} ± {half:.4f}"
 
 
-def _mean(row: dict[str, Any]) -> float:
-    mean = Figure.of(row["accuracy"]).mean
-    return float("-inf") if mean is None else mean
+# -- figures --------------------------------------------------------------------------------------
+def write_figure(folder: Path, number: int, scale: str) -> list[Path]:
+    """What the table has stored of these data sets; what it has not is run."""
+    titles = {2: ("EMNIST", "CIFAR"), 3: ("EMNIST", "CIFAR"), 8: (VOLUME,)}.get(number, MAIN)
+    missing = [title for title in titles if not _largest(folder, scale, title)]
+    outcomes = measured(folder, scale, missing, titles)
+    return figure(number, outcomes, scale).write(folder)
 
 
-TEXTS = read_text("lp-proj-personal")
-OPENING = TEXTS["opening"]
-PRINTED = TEXTS["printed"]
-CHOSEN = TEXTS["chosen"]
-REASONS = {
-    "local": "one step per round is our reading of the authors' code; the paper does not say how "
-    "many steps its Local takes",
-}
+def figure(number: int, outcomes: dict[str, Outcome], scale: str) -> Page:
+    """A picture of the runs of the tables, and what the paper says of it."""
+    kind = FIGURES[number]
+    words = TEXTS[kind.name]
+    panels = [panel for title, one in outcomes.items() for panel in kind.panels(title, one)]
+    notes = [f"{title}: {one['note']}" for title, one in outcomes.items() if one["note"]]
+    verdicts: dict[str, Verdict] = {
+        key: [judge(title, one) for title, one in outcomes.items()]
+        for key, judge in kind.claims.items()
+    }
+    return page_from_text(
+        f"lp-proj-figure{number}",
+        {},
+        verdicts,
+        shared=TEXT,
+        title=f"lp-proj, Figure {number}: {words['title']}",
+        scale=f"{scale}: the runs of lp-proj-table4 or lp-proj-table10",
+        opening="",
+        chosen=" ".join([TEXTS["chosen"], TEXTS["late"], *notes]),
+        pictures={words["caption"]: panels},
+        figures=lines_of(panels),
+    )
 
 
-OURS = ("lp-proj-1", "lp-proj-2")
-LAST = {  # the same figures of the last round
+ROWS = [*METHODS, *ADDED]  # each in the same colour in every panel
+LAST = {  # the figures of the best late round -> the same of the last round
     "accuracy": "accuracy",
     "variance": "variance of accuracy",
     "loss": "test loss",
     "loss_variance": "variance of test loss",
 }
-ROWS = [*METHODS, EQUAL, UNTIED]  # each in the same colour in every panel
-Row = dict[str, Any]
-Point = Callable[[Row], tuple[float | None, float | None]]
 
 
-def training(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
-    """Train loss and test accuracy against rounds (Figures 3, 5 and 8)."""
-    panels = [
-        _curves(title, one, key, label, log)
-        for title, one in outcomes.items()
-        for key, label, log in (("train_loss", "train loss", "y"), ("accuracy", "accuracy", ""))
-    ]
-    claims = [
-        *(_least_loss(title, one) for title, one in outcomes.items()),
-        *(_best_accuracy(title, one) for title, one in outcomes.items()),
-    ]
-    caption = "Train loss and test accuracy against rounds, means over seeds"
-    return _page(name, f"lp-proj, {number}: training", outcomes, scale, {caption: panels}, claims)
+def _curves(title: str, one: Outcome) -> list[Panel]:
+    """Train loss and test accuracy against rounds."""
+    panels = []
+    for key, label, log in (("train_loss", "train loss", "y"), ("accuracy", "accuracy", "")):
+        lines = []
+        for row, figures in one["rows"].items():
+            by_seed = [curve for curve in figures["curves"][key] if None not in curve]
+            if by_seed:
+                mean = [sum(values) / len(values) for values in zip(*by_seed, strict=True)]
+                lines.append(Line(row, figures["rounds"], mean, style=ROWS.index(row)))
+        panels.append(Panel(f"{title}: {label}", "round", label, lines, log))
+    return panels
 
 
-def fairness(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
-    """Variance of accuracies against accuracy (Figures 2 and 6)."""
-    point: Point = lambda row: (_late(row, "accuracy"), _late(row, "variance"))  # noqa: E731
-    panels = [_points(t, one, point, "accuracy", "variance") for t, one in outcomes.items()]
-    claims = [_comparable(title, one) for title, one in outcomes.items()]
-    caption = "Variance over clients against accuracy: the lower right is better"
-    title = f"lp-proj, {number}: accuracy and performance fairness"
-    return _page(name, title, outcomes, scale, {caption: panels}, claims)
+def _points(
+    x: Callable[[Row], float | None],
+    y: Callable[[Row], float | None],
+    across: str,
+    up: str,
+    log: str = "",
+) -> Callable[[str, Outcome], list[Panel]]:
+    """A panel with a point for every row."""
+
+    def panels(title: str, one: Outcome) -> list[Panel]:
+        places = {row: (x(figures), y(figures)) for row, figures in one["rows"].items()}
+        lines = [
+            Line(row, [a], [b], style=ROWS.index(row), points=True)
+            for row, (a, b) in places.items()
+            if a is not None and b is not None
+        ]
+        return [Panel(title, across, up, lines, log)]
+
+    return panels
 
 
-def losses(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
-    """Variance of test losses against test loss (Figure 7)."""
-    point: Point = lambda row: (_late(row, "loss"), _late(row, "loss_variance"))  # noqa: E731
-    panels = [_points(t, one, point, "test loss", "variance", "xy") for t, one in outcomes.items()]
-    caption = "Variance of test losses against test loss: the lower left is better"
-    title = f"lp-proj, {number}: test loss and its variance"
-    return _page(name, title, outcomes, scale, {caption: panels}, [])
-
-
-def collaboration(name: str, number: str, outcomes: dict[str, Outcome], scale: str) -> Page:
-    """Collaboration fairness against accuracy (Figure 9)."""
-
-    def point(row: Row) -> tuple[float | None, float | None]:
-        return Figure.of(row["accuracy"]).mean, Figure.of(row["collaboration"]).mean
-
-    panels = [_points(t, one, point, "accuracy", "correlation") for t, one in outcomes.items()]
-    claims = [_collaborates(title, one) for title, one in outcomes.items()]
-    caption = "Correlation of accuracy alone with accuracy in the end: the upper right is better"
-    title = f"lp-proj, {number}: collaboration fairness"
-    return _page(name, title, outcomes, scale, {caption: panels}, claims)
-
-
-def _page(
-    name: str,
-    title: str,
-    outcomes: dict[str, Outcome],
-    scale: str,
-    pictures: dict[str, list[Panel]],
-    claims: Sequence[Claim],
-) -> Page:
-    notes = [f"{t}: {one['note']}" for t, one in outcomes.items() if one["note"]]
-    return Page(
-        name=name,
-        title=title,
-        scale=f"{scale}: the runs of lp-proj-table4 or lp-proj-table10",
-        printed=PRINTED,
-        chosen=" ".join([CHOSEN, LATE, *notes]),
-        claims=claims,
-        pictures=pictures,
-        figures={
-            panel.title: {line.label: [[*line.x], [*line.y]] for line in panel.lines}
-            for panels in pictures.values()
-            for panel in panels
-        },
-    )
-
-
-# -- pictures -------------------------------------------------------------------------------------
-def _curves(title: str, one: Outcome, key: str, label: str, log: str) -> Panel:
-    lines = []
-    for row, figures in one["rows"].items():
-        by_seed = [curve for curve in figures["curves"][key] if None not in curve]
-        if not by_seed:
-            continue
-        mean = [sum(values) / len(values) for values in zip(*by_seed, strict=True)]
-        lines.append(Line(row, figures["rounds"], mean, style=ROWS.index(row)))
-    return Panel(f"{title}: {label}", "round", label, lines, log)
-
-
-def _points(title: str, one: Outcome, point: Point, across: str, up: str, log: str = "") -> Panel:
-    lines = []
-    for row, figures in one["rows"].items():
-        x, y = point(figures)
-        if x is not None and y is not None:
-            lines.append(Line(row, [x], [y], style=ROWS.index(row), points=True))
-    return Panel(title, across, up, lines, log)
-
-
-def _late(row: Row, name: str) -> float | None:
+def _late(name: str) -> Callable[[Row], float | None]:
     """Of the best round from the 20th on, on test data; of the last round where none is so late."""
-    values = [value for value in row["late"][name] if value is not None]
-    if len(values) == len(row["accuracy"]):
-        return sum(values) / len(values)
-    return Figure.of(row[LAST[name]]).mean
+
+    def value(row: Row) -> float | None:
+        values = [value for value in row["late"][name] if value is not None]
+        if len(values) == len(row["accuracy"]):
+            return sum(values) / len(values)
+        return Figure.of(row[LAST[name]]).mean
+
+    return value
+
+
+def _mean(name: str) -> Callable[[Row], float | None]:
+    return lambda row: Figure.of(row[name]).mean
 
 
 # -- what the paper says --------------------------------------------------------------------------
-def _published(one: Outcome) -> dict[str, Row]:
-    """The rows that the paper has."""
-    return {row: f for row, f in one["rows"].items() if row not in (EQUAL, UNTIED)}
+def _by_row(one: Outcome, value: Callable[[Row], float | None]) -> dict[str, float]:
+    """Of the rows that the paper has, where there is a value."""
+    values = {row: value(f) for row, f in one["rows"].items() if row not in ADDED}
+    return {row: number for row, number in values.items() if number is not None}
 
 
-def _least_loss(title: str, one: Outcome) -> Claim:
-    rows = _published(one)
-    loss = {row: Figure.of(f["train loss"]).mean for row, f in rows.items()}
-    loss_by_row = {row: value for row, value in loss.items() if value is not None}
-    least = min(loss_by_row, key=lambda row: loss_by_row[row])
-    text = f"least train loss: {least} ({loss_by_row[least]:.4f})"
-    ours = ", ".join(f"{row} {loss_by_row[row]:.4f}" for row in OURS if row in loss_by_row)
-    agrees = least in OURS
-    return Claim(
-        f"{title}: lp-proj has the least train loss",
-        f"{text}; {ours}",
-        "agrees" if agrees else "differs",
-        "" if agrees else "more gradients per round fit the training data more closely",
-    )
-
-
-def _best_accuracy(title: str, one: Outcome) -> Claim:
-    figures = {row: Figure.of(f["accuracy"]) for row, f in _published(one).items()}
-    figure_by_row = {row: f for row, f in figures.items() if f.mean is not None}
-    best = max(figure_by_row, key=lambda row: figure_by_row[row].mean or 0.0)
-    ours = max(
-        (row for row in OURS if row in figure_by_row),
-        key=lambda row: figure_by_row[row].mean or 0.0,
-    )
-    gap = (figure_by_row[best].mean or 0.0) - (figure_by_row[ours].mean or 0.0)
-    near = gap <= figure_by_row[best].reach + figure_by_row[ours].reach
-    return Claim(
-        f"{title}: lp-proj is comparable or superior in test accuracy",
-        f"best: {best} {figure_by_row[best]}; {ours} {figure_by_row[ours]}",
-        "agrees" if near else "differs",
-        "" if near else _unknown(one),
-    )
+def _best_of_ours(values: Mapping[str, float]) -> str:
+    return max((row for row in OURS if row in values), key=lambda row: values[row])
 
 
 def _unknown(one: Outcome) -> str:
@@ -299,127 +214,110 @@ def _unknown(one: Outcome) -> str:
     return "not found; one seed, so that it may be chance" if seeds < 2 else "not found"
 
 
-def _comparable(title: str, one: Outcome) -> Claim:
+def _least_loss(title: str, one: Outcome) -> tuple[bool, Facts]:
+    loss = _by_row(one, _mean("train loss"))
+    least = min(loss, key=lambda row: loss[row])
+    ours = ", ".join(f"{row} {loss[row]:.4f}" for row in OURS if row in loss)
+    return least in OURS, {"title": title, "least": least, "loss": loss[least], "ours": ours}
+
+
+def _best_accuracy(title: str, one: Outcome) -> tuple[bool, Facts]:
+    accuracy = _by_row(one, _mean("accuracy"))
+    best, row = max(accuracy, key=lambda row: accuracy[row]), _best_of_ours(accuracy)
+    theirs, ours = (Figure.of(one["rows"][name]["accuracy"]) for name in (best, row))
+    facts = {"title": title, "best": best, "theirs": theirs, "row": row, "ours": ours}
+    near = accuracy[best] - accuracy[row] <= theirs.reach + ours.reach
+    return near, facts | {"unknown": _unknown(one)}
+
+
+def _comparable(title: str, one: Outcome) -> tuple[bool, Facts]:
     """No other method is both more accurate and fairer than lp-proj."""
-    points = {r: (_late(f, "accuracy"), _late(f, "variance")) for r, f in _published(one).items()}
-    point_by_row = {r: (a, v) for r, (a, v) in points.items() if a is not None and v is not None}
-    ours = max((r for r in OURS if r in point_by_row), key=lambda r: point_by_row[r][0] or 0.0)
-    accuracy, variance = point_by_row[ours]
+    variance = _by_row(one, _late("variance"))
+    accuracy = {row: a for row, a in _by_row(one, _late("accuracy")).items() if row in variance}
+    ours = _best_of_ours(accuracy)
     better = [
-        r for r, (a, v) in point_by_row.items() if r not in OURS and a > accuracy and v < variance
+        row
+        for row in accuracy
+        if row not in OURS and accuracy[row] > accuracy[ours] and variance[row] < variance[ours]
     ]
-    return Claim(
-        f"{title}: lp-proj is accurate and fair, comparable to the others",
-        f"{ours}: accuracy {accuracy:.4f}, variance {variance:.4f}; better in both: "
-        + (", ".join(better) or "none"),
-        "differs" if better else "agrees",
-        _unknown(one) if better else "",
-    )
+    facts = {"title": title, "row": ours, "accuracy": accuracy[ours], "variance": variance[ours]}
+    facts |= {"better": ", ".join(better) or "none", "unknown": _unknown(one)}
+    return not better, facts
 
 
-def _collaborates(title: str, one: Outcome) -> Claim:
-    means = {r: Figure.of(f["collaboration"]).mean for r, f in _published(one).items()}
-    mean_by_row = {r: m for r, m in means.items() if m is not None}
-    order = sorted(mean_by_row, key=lambda r: -mean_by_row[r])
-    ours = max((r for r in OURS if r in mean_by_row), key=lambda r: mean_by_row[r])
+def _collaborates(title: str, one: Outcome) -> tuple[bool, Facts]:
+    mean = _by_row(one, _mean("collaboration"))
+    order = sorted(mean, key=lambda row: -mean[row])
+    ours = _best_of_ours(mean)
     place = order.index(ours) + 1
-    agrees = place <= (len(order) + 1) // 2
-    return Claim(
-        f"{title}: the correlation of lp-proj is comparable to that of the others",
-        f"{ours} {mean_by_row[ours]:.3f}, place {place} of {len(order)}; best {order[0]} "
-        f"{mean_by_row[order[0]]:.3f}",
-        "agrees" if agrees else "differs",
-        "" if agrees else _unknown(one),
-    )
+    facts = {"title": title, "row": ours, "mean": mean[ours], "place": place, "rows": len(order)}
+    facts |= {"best": order[0], "best_mean": mean[order[0]], "unknown": _unknown(one)}
+    return place <= (len(order) + 1) // 2, facts
 
 
-LATE = TEXTS["late"]
+@dataclass(frozen=True)
+class FigureKind:
+    """What a picture of the outcomes draws, and the statements that are judged by them."""
+
+    name: str  # in the texts
+    panels: Callable[[str, Outcome], list[Panel]]
+    claims: Mapping[str, Callable[[str, Outcome], tuple[bool, Facts]]]
 
 
-EVERY = tuple(CASES)
-DRAWN = ("EMNIST", "CIFAR")  # of Figures 2 and 3
-OUTCOME = "outcome.json"
-FULL = "full"
+TRAINING = FigureKind(
+    "training", _curves, {"least_loss": _least_loss, "best_accuracy": _best_accuracy}
+)
+FAIRNESS = FigureKind(
+    "fairness",
+    _points(_late("accuracy"), _late("variance"), "accuracy", "variance"),
+    {"comparable": _comparable},
+)
+LOSSES = FigureKind(
+    "losses", _points(_late("loss"), _late("loss_variance"), "test loss", "variance", "xy"), {}
+)
+COLLABORATION = FigureKind(
+    "collaboration",
+    _points(_mean("accuracy"), _mean("collaboration"), "accuracy", "correlation"),
+    {"collaborates": _collaborates},
+)
+FIGURES = {
+    2: FAIRNESS,
+    3: TRAINING,
+    5: TRAINING,
+    6: FAIRNESS,
+    7: LOSSES,
+    8: TRAINING,
+    9: COLLABORATION,
+}
 
 
-def write_table4(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Path]:
-    """Run what is not stored yet, all data sets or some, and write the page of what there is."""
-    for title in only:
-        if title not in CASES:
-            raise unknown(title, CASES, "data set of Table 4")
-    outcomes = measured(folder, scale, only or EVERY, CASES)
-    return table("lp-proj-table4", "Table 4", outcomes, EVERY, scale).write(folder)
-
-
-def write_table10(folder: Path, scale: str) -> list[Path]:
-    title = VOLUME.title
-    outcomes = measured(folder, scale, [title], {title: VOLUME})
-    return table("lp-proj-table10", "Table 10", outcomes, [title], scale).write(folder)
-
-
-def write_figure2(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
-    return fairness("lp-proj-figure2", "Figure 2", outcomes, scale).write(folder)
-
-
-def write_figure3(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, {t: CASES[t] for t in DRAWN})
-    return training("lp-proj-figure3", "Figure 3", outcomes, scale).write(folder)
-
-
-def write_figure5(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, CASES)
-    return training("lp-proj-figure5", "Figure 5", outcomes, scale).write(folder)
-
-
-def write_figure6(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, CASES)
-    return fairness("lp-proj-figure6", "Figure 6", outcomes, scale).write(folder)
-
-
-def write_figure7(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, CASES)
-    return losses("lp-proj-figure7", "Figure 7", outcomes, scale).write(folder)
-
-
-def write_figure8(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, {VOLUME.title: VOLUME})
-    return training("lp-proj-figure8", "Figure 8", outcomes, scale).write(folder)
-
-
-def write_figure9(folder: Path, scale: str) -> list[Path]:
-    outcomes = drawn(folder, scale, CASES)
-    return collaboration("lp-proj-figure9", "Figure 9", outcomes, scale).write(folder)
-
-
+# -- stored outcomes ------------------------------------------------------------------------------
 def measured(
-    folder: Path, scale: str, titles: Sequence[str], cases: dict[str, Case]
+    folder: Path, scale: str, to_run: Sequence[str], titles: Sequence[str]
 ) -> dict[str, Outcome]:
-    """What there is of every data set: those of `titles` run now, others as they are stored.
+    """What there is of every data set: those of `to_run` run now, others as they are stored.
 
     Where a data set was run at the full scale too, that is what is shown.
     """
-    for title in titles:
-        case = cases[title].here()
-        runs = _runs(folder, scale, cases[title])
-        store(runs / OUTCOME, outcome(case, case.sizes[scale], runs))
-    outcomes = {t: _largest(folder, scale, case) for t, case in cases.items()}
+    for title in to_run:
+        case, place = case_of(title), _runs(folder, scale, title)
+        one = outcome(title, case, scale_of(case, scale), place)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / OUTCOME).write_text(json.dumps(one), "utf-8")
+    outcomes = {title: _largest(folder, scale, title) for title in titles}
     return {title: one for title, one in outcomes.items() if one}
 
 
-def _largest(folder: Path, scale: str, case: Case) -> Outcome:
-    full = stored(_runs(folder, FULL, case) / OUTCOME) if scale != FULL else {}
-    if full:
-        return full | {"scale": f"at the full scale, {full['scale']}"}
-    return stored(_runs(folder, scale, case) / OUTCOME)
+def _largest(folder: Path, scale: str, title: str) -> Outcome:
+    """What was measured before, at the full scale where it was; {} where nothing was."""
+    for at, words in {"full": "at the full scale, ", scale: ""}.items():
+        path = _runs(folder, at, title) / OUTCOME
+        if path.exists():
+            one = json.loads(path.read_text("utf-8"))
+            return one | {"scale": words + one["scale"]}
+    return {}
 
 
-def drawn(folder: Path, scale: str, cases: dict[str, Case]) -> dict[str, Outcome]:
-    """What the table has stored of these data sets; what it has not is run."""
-    missing = [title for title, case in cases.items() if not _largest(folder, scale, case)]
-    return measured(folder, scale, missing, cases)
-
-
-def _runs(folder: Path, scale: str, case: Case) -> Path:
-    name = case.title if case.here() is case else f"{case.title}, own files"
+def _runs(folder: Path, scale: str, title: str) -> Path:
+    name = title if case_of(title) is CASES[title] else f"{title}, own files"
     return folder / ".runs" / f"lp-proj-{scale}" / name
