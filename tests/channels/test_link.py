@@ -8,12 +8,13 @@ from channels.common import form, keys
 from idiolect.channels import Channel, parse_channel
 from idiolect.channels.link import Link
 from idiolect.channels.sketch import Sketch
+from idiolect.wire.ragged import Ragged
 
 PARTS = {"c": form(40), "n": form(1), "w": form(100)}
 
 
 def link(text: str) -> Link:
-    return Link(parse_channel(text), PARTS, exact=("n",))
+    return Link.of(parse_channel(text), PARTS, exact=("n",))
 
 
 def messages(K: int = 3) -> dict[str, torch.Tensor]:
@@ -21,19 +22,41 @@ def messages(K: int = 3) -> dict[str, torch.Tensor]:
     return {name: torch.randn(K, f.n, generator=generator) for name, f in PARTS.items()}
 
 
-def through(one: Link, up, reference=None):
+def through(one: Link, up, reference=None, received=None):
     """(what arrives, the body of each message)"""
     state = one.blank("client", len(up["w"]), torch.zeros(1))
-    bodies, _, _ = one.encode(up, reference or {}, state, keys(len(up["w"])), 0)
+    no_head = np.zeros((len(up["w"]), 0), dtype=np.uint8)
+    bodies, _, _ = one.encode(no_head, up, reference or {}, state, lambda: keys(len(up["w"])), 0)
     memory = one.blank("memory", len(up["w"]), torch.zeros(1))
-    out, good, _ = one.decode(bodies, memory, 0)
-    assert good.all() and (bodies.lengths <= one.limit()).all()
+    out, good, _ = one.decode(bodies, received or {}, memory, 0)
+    least, most = one.lengths()
+    assert good.all() and (bodies.lengths >= least).all() and (bodies.lengths <= most).all()
     return out, bodies
 
 
-def test_nothing_is_coded_without_stages():
-    assert not Link(Channel(), PARTS).codes and not link("none").codes
-    assert link("half").codes and link("sketch").codes
+def test_without_stages_the_link_is_the_identity():
+    up = messages()
+    reference = {"w": torch.full((100,), 5.0)}
+    for one in (Link(Channel(), PARTS), link("none")):  # of the general link too
+        out, bodies = through(one, up, reference, reference)
+        assert all(torch.equal(out[name], rows) for name, rows in up.items())
+        assert one.lengths()[1] == 4 * 141
+        assert bodies.row(1) == b"".join(up[name][1].numpy().tobytes() for name in PARTS)
+    assert link("none").coding == "" and link("none").lengths() == (4 * 141, 4 * 141)
+    assert link("half").coding and link("sketch").coding
+
+
+def test_numbers_that_travel_as_they_are_are_read_in_their_place():
+    heads = np.zeros((3, 24), dtype=np.uint8)
+    one = link("none")
+    sent, _, _ = one.encode(heads, messages(), {}, {}, lambda: keys(3), 0)
+    out, _, _ = one.decode(Ragged(sent.matrix[:, 24:], sent.lengths - 24), {}, {}, 0)
+    assert all(np.shares_memory(rows.numpy(), sent.matrix) for rows in out.values())
+
+
+def test_a_part_of_another_type_than_declared_is_refused():
+    with pytest.raises(ValueError, match="message 'w' is"):
+        through(link("half"), messages() | {"w": torch.zeros(3, 100, dtype=torch.float64)})
 
 
 @pytest.mark.parametrize("text", ["none", "half", "feedback + topk(share=0.1) + half", "lbgm"])
@@ -74,7 +97,7 @@ def test_coded_parts_with_a_reference_are_sent_as_changes():
     one = link("half")
     out, _ = through(one, up, reference)
     assert torch.equal(out["w"], (up["w"] - 5).half().float()) and torch.equal(out["n"], up["n"])
-    models = one.restore(out, reference)
+    models, _ = through(one, up, reference, reference)
     assert torch.equal(models["w"], out["w"] + 5)
     assert torch.equal(models["n"], up["n"]) and torch.equal(models["c"], out["c"])
 

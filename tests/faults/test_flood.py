@@ -56,7 +56,8 @@ def coded(at: Server, senders) -> list[bytes]:
     link = at.contract.link
     x = torch.randn(1, at.contract.task.d, generator=torch.Generator().manual_seed(0))
     state = link.blank("client", 1, x)
-    body, _, _ = link.encode({"w": x}, {}, state, np.zeros(1, np.uint64), 0)
+    no_head = np.zeros((1, 0), np.uint8)
+    body, _, _ = link.encode(no_head, {"w": x}, {}, state, lambda: np.zeros(1, np.uint64), 0)
     return [head + body.row(0) for head in heads(at, senders)]
 
 

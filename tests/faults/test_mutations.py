@@ -56,18 +56,17 @@ class Setting:
 
         def decode(bodies: Ragged, wire_ids: np.ndarray):
             known = {n: t[torch.from_numpy(owner[wire_ids])] for n, t in self.memory.items()}
-            return self.link.decode(bodies, known, VERSION)
+            return self.link.decode(bodies, {}, known, VERSION)
 
         expected = torch.arange(len(owner))
-        if not self.link.codes:
-            return Inbox(self.schema, RUN, VERSION, expected, CAP)
-        limit = self.link.limit(VERSION)
-        return Inbox(self.schema, RUN, VERSION, expected, CAP, decode, limit)
+        least, most = self.link.lengths(VERSION)
+        lengths = (wire.HEADER.itemsize + least, wire.HEADER.itemsize + most)
+        return Inbox(self.schema, RUN, VERSION, expected, CAP, decode, lengths)
 
 
 def setting(text: str, dtype: torch.dtype) -> Setting:
     parts = {"c": form(3, dtype=dtype), "w": form(N, dtype=dtype)}
-    link = Link(parse_channel(text), parts, exact=("c",))
+    link = Link.of(parse_channel(text), parts, exact=("c",))
     g = torch.Generator().manual_seed(5)
     up = {n: torch.randn(CLIENTS, f.n, generator=g, dtype=dtype) for n, f in parts.items()}
     known = {
@@ -75,11 +74,11 @@ def setting(text: str, dtype: torch.dtype) -> Setting:
         for n, size in link.kept("memory").items()
     }
     state = link.blank("client", CLIENTS, up["w"]) | known  # both sides remember the same
-    bodies, _, _ = link.encode(up, {}, state, keys(CLIENTS, VERSION), VERSION)
     declared = tuple((n, (f.n,), dtype) for n, f in parts.items())
-    schema = wire.Schema(declared, text if link.codes else "")
+    schema = wire.Schema(declared, link.coding)
     heads = wire.heads(schema, RUN, VERSION, np.arange(CLIENTS), np.full(CLIENTS, 20.0))
-    sound = [heads[k].tobytes() + bodies.row(k) for k in range(CLIENTS)]
+    messages, _, _ = link.encode(heads, up, {}, state, lambda: keys(CLIENTS, VERSION), VERSION)
+    sound = [messages.row(k) for k in range(CLIENTS)]
     return Setting(link, schema, known, sound)
 
 

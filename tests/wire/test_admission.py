@@ -396,14 +396,14 @@ def test_batches_through_a_channel_give_the_same_rows_and_memory():
         coded(2, b"\2"),
         coded(13, b"\1"),
     ]
-    together = in_batches(messages, [], decode=decode, limit=1)
+    together = in_batches(messages, [], decode=decode, lengths=(24, 25))
     assert together.wire_ids.tolist() == [2, 3, 13]
     assert together.up["w"].tolist() == [[2], [5], [7]]
     assert together.memory["w.0.g"].tolist() == [[2], [3], [13]]
     assert together.bytes.tolist() == [25] * 3
     assert together.rejected == {"size": 1, "repeated": 2, "channel": 1}
     for cuts in ([1], [2, 4], [1, 2, 3, 4, 5, 6]):
-        apart = in_batches(messages, cuts, decode=decode, limit=1)
+        apart = in_batches(messages, cuts, decode=decode, lengths=(24, 25))
         assert equal(apart, together) and apart.rejected == together.rejected
         assert torch.equal(apart.memory["w.0.g"], together.memory["w.0.g"])
 
@@ -447,12 +447,12 @@ def test_only_the_body_of_a_message_that_can_count_is_opened():
         head[8] + bytes(2),
     ]
     messages = [*(h + b"\7" for h in wrong), head[3] + b"\1", *[head[3] + b"\2"] * 50]
-    got = in_batches(messages, [10, 20], decode=counted(opened), limit=1)
+    got = in_batches(messages, [10, 20], decode=counted(opened), lengths=(24, 25))
     assert opened == [[3]] and got.up["w"].tolist() == [[1.0]]
     assert fates(got) == {2: "missing", 3: "admitted", 5: "missing", 8: "weight", 13: "missing"}
     bad = [head[3] + b"\0"] * 50
     opened.clear()
-    in_batches(bad, [10, 20], decode=counted(opened), limit=1)
+    in_batches(bad, [10, 20], decode=counted(opened), lengths=(24, 25))
     assert opened == [[3]] * BODIES
 
 
@@ -462,11 +462,11 @@ def test_bodies_opened_in_groups_give_the_same_rows(group, monkeypatch):
     coded = [m[:HEAD] + bytes([i % 4]) for i, m in enumerate(messages)]
     whole = in_batches(messages, [4])
     opened: list[list[int]] = []
-    whole_coded = in_batches(coded, [4], decode=decode, limit=1)
+    whole_coded = in_batches(coded, [4], decode=decode, lengths=(24, 25))
     monkeypatch.setattr(admission, "GROUP", group)
     monkeypatch.setattr(held, "MOVED", group)
     apart = in_batches(messages, [4])
-    apart_coded = in_batches(coded, [4], decode=counted(opened), limit=1)
+    apart_coded = in_batches(coded, [4], decode=counted(opened), lengths=(24, 25))
     assert equal(apart, whole) and apart.rejected == whole.rejected
     assert equal(apart_coded, whole_coded) and apart_coded.rejected == whole_coded.rejected
     assert max(map(len, opened)) == max(1, group // (HEAD + 1 + SCHEMA.length))

@@ -11,13 +11,14 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.types import State, prefixed, under
+from ..wire.messages import numbers, raw_bytes
 from ..wire.ragged import Ragged, Reader, join
 from .stage import Form, Stage
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Stages in order. With none, numbers travel as they are.
+    """Stages in order. With none it is the identity: numbers travel as they are.
 
     What stage i keeps has the prefix "i." in a State.
     """
@@ -113,10 +114,8 @@ class Channel:
     ) -> tuple[Ragged, Tensor | None, State, np.ndarray]:
         """From stage i on: bytes, what will arrive (where a stage needs it), state, values."""
         if i == len(self.stages):
-            numbers = np.ascontiguousarray(rows.detach().to("cpu", form.dtype).numpy())
-            little = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
-            raw = little.view(np.uint8).reshape(len(rows), form.n * numbers.itemsize)
-            return Ragged.even(raw), rows.to(form.dtype), state, np.full(len(rows), float(form.n))
+            body = Ragged.even(raw_bytes(rows.to(form.dtype)))
+            return body, rows.to(form.dtype), state, np.full(len(rows), float(form.n))
         stage = self.stages[i]
         own = under(state, f"{i}.")
         with np.errstate(over="ignore"):
@@ -161,9 +160,9 @@ class Channel:
         self, i: int, reader: Reader, who: np.ndarray, memory: State, form: Form
     ) -> tuple[Tensor, State]:
         if i == len(self.stages):
-            raw = np.ascontiguousarray(reader.take(form.n * form.dtype.itemsize, who))
-            numbers = raw.view(form.kind.newbyteorder("<")).reshape(int(who.sum()), form.n)
-            return torch.from_numpy(numbers.astype(form.kind, copy=True)), memory
+            raw = reader.take(form.n * form.dtype.itemsize, who)
+            rows = numbers(raw, form.kind)
+            return rows.clone() if i else rows, memory  # a stage may write into what it is given
         stage = self.stages[i]
         after = self._form_after(i, form)
         info = stage.read(reader, who, form)

@@ -308,7 +308,7 @@ class Store:
             self._files.reserve(self.rows, new.sort().values)
         for n, t in rows.items():
             self.rows[n][new.to(t.device)] = t
-        self.made[new] = True
+        self.made = self.made.index_fill(0, new, True)  # what was saved before stays as it is
 
     def _allocate(self, like: State) -> None:
         size = sum(t[:1].numel() * t.element_size() for t in like.values()) * self.clients

@@ -139,7 +139,7 @@ class Arrivals(Engine):
 
     def round_bytes(self) -> int:
         contract = self.server.contract
-        down, up = contract.down.length, contract.most_up_bytes(self.server.version)
+        down, up = contract.down.length, contract.up_lengths(self.server.version)[1]
         first = self.concurrency * down if self.free is None else 0
         waiting = len(self.free or ()) * down
         return first + waiting + self.server.sample * (down + up)

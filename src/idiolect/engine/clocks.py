@@ -193,7 +193,7 @@ class SimulatedClock:
         """The most bytes of a message."""
         contract = self.server.contract
         versions = {0, self.server.version, *(f.version for f in self.under_way.values())}
-        return max(contract.most_up_bytes(v) for v in versions)
+        return max(contract.up_lengths(v)[1] for v in versions)
 
     def most_bytes(self, most: int) -> int:
         """The most that the tensors of `save` take."""

@@ -44,7 +44,7 @@ class AsyncWork:
         together = (
             host.stacks
             and host.contract.method.traits.row_messages
-            and not host.contract.link.codes
+            and host.contract.link.mixes_versions
         )
         groups = [orders] if together else [[order] for order in orders]
         updates = [part for group in groups for part in self._updates(group)]
@@ -91,12 +91,11 @@ class AsyncWork:
         reference = contract.method.reference(contract.task, down)
         version = int(versions[0])  # all are of this one where an attack or a channel asks
         up = host.leaving(ExchangeId(version), rows, up, reference)
-        coded = host.pack_updates(
-            rows, versions, up, reference, turns.numpy(), lambda: host.coder.read(rows)
+        messages, after, words = host.encode(
+            rows, versions, up, reference, turns.numpy(), host.coder.read(rows)
         )
-        if coded.channel_rows is not None:
-            self._keep(self.coder, rows, version, coded.channel_rows)
-        return coded.messages, coded.values
+        self._keep(self.coder, rows, version, after)
+        return messages, words
 
     def _keep(self, store: Store, rows: Tensor, version: int, after: State) -> None:
         if after:

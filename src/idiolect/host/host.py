@@ -7,9 +7,9 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from ..solvers import sgd
 from ..task.client_optimizer import Optimise
 from ..task.context import Here
 from ..wire import messages as wire
-from ..wire.ragged import Ragged, join
+from ..wire.ragged import Ragged
 from . import state as saved
 from .async_work import AsyncWork
 from .evaluation import EachSample, Evaluator, ScoreSums
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
     from .remote_host import HostLike
 
 _CPU = torch.device("cpu")
-
-
-class CodedUpdates(NamedTuple):
-    """Messages as they leave a host."""
-
-    messages: Ragged
-    values: np.ndarray  # float64[S]: 32-bit words of each, as the lp-proj paper counts
-    channel_rows: State | None  # what the channel keeps at their clients; None: nothing
 
 
 class Host:
@@ -153,38 +145,37 @@ class Host:
             waiting.clear()
         reference = contract.method.reference(contract.task, down)
         up = self.leaving(ExchangeId(version), rows, up, reference)
-        coded = self.pack_updates(
-            rows, version, up, reference, version, lambda: self.coder.read(rows, version)
+        messages, after, words = self.encode(
+            rows, version, up, reference, version, self.coder.read(rows, version)
         )
-        if coded.channel_rows is not None:
-            self.coder.write(rows, version, coded.channel_rows)
-        return coded.messages, coded.values
+        self.coder.write(rows, version, after)
+        return messages, words
 
-    def pack_updates(
+    def encode(
         self,
         rows: Tensor,
         versions: int | np.ndarray,
         up: State,
         reference: State,
         turns: int | np.ndarray,
-        channel_rows: Callable[[], State],
-    ) -> CodedUpdates:
+        channel_rows: State,
+    ) -> tuple[Ragged, State, np.ndarray]:
         """Messages of these clients through the channel, each with a header.
 
-        `versions` stand in the headers, `turns` key the channel's random numbers.
+        Also what the channel keeps at them afterwards, and 32-bit words per message, as the lp-proj
+        paper counts. `versions` stand in the headers, `turns` key the channel's random numbers.
         """
         contract = self.contract
         wire_ids = self.wire_ids[rows].numpy()
-        weights = self.samples[rows].numpy()
-        if not contract.link.codes:  # the identity: numbers are packed as they are
-            packed = wire.pack(contract.up, contract.run, versions, wire_ids, weights, up)
-            words = np.full(len(rows), float(contract.up.values))
-            return CodedUpdates(Ragged.even(packed), words, None)
-        keys = streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
+        heads = wire.heads(
+            contract.up, contract.run, versions, wire_ids, self.samples[rows].numpy()
+        )
+
+        def keys() -> streams.Keys:
+            return streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
+
         version = versions if isinstance(versions, int) else int(versions[0])
-        bodies, after, words = contract.link.encode(up, reference, channel_rows(), keys, version)
-        heads = wire.heads(contract.up, contract.run, versions, wire_ids, weights)
-        return CodedUpdates(join([Ragged.even(heads), bodies]).clean(), words, after)
+        return contract.link.encode(heads, up, reference, channel_rows, keys, version)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""

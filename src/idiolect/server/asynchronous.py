@@ -107,7 +107,7 @@ class AsyncServer:
         server = self.server
         base = self.busy.pop(wire_id)
         client = torch.tensor([wire_id])
-        inbox = server.inbox(base.version, client, lambda: base.reference)
+        inbox = server.inbox(base.version, client, base.reference)
         inbox.receive(messages, values)
         got = inbox.admitted()
         self._surplus.update(got.surplus)

@@ -38,8 +38,7 @@ class Contract:
         """What a message up holds."""
         message = sorted(self.method.message(self.task).items())
         parts = tuple((name, (size,), self.task.dtype) for name, size in message)
-        coding = repr(self.channel.stages) if self.link.codes else ""
-        return Schema(parts, coding, self.checksum)
+        return Schema(parts, self.link.coding, self.checksum)
 
     @cached_property
     def down(self) -> Schema:
@@ -47,13 +46,16 @@ class Contract:
         state = self.method.broadcast(self.task, self.method.server(self.task))
         return Schema.of(state, self.checksum)
 
-    def most_up_bytes(self, version: int = 0) -> int:
-        """Upper bound on the bytes of a message up."""
-        return HEADER.itemsize + self.link.limit(version) if self.up.parts else 0
+    def up_lengths(self, version: int = 0) -> tuple[int, int]:
+        """The least and the most bytes of a message up; 0 where nothing is sent."""
+        if not self.up.parts:
+            return 0, 0
+        least, most = self.link.lengths(version)
+        return HEADER.itemsize + least, HEADER.itemsize + most
 
     def down_values(self, version: int = 0) -> float:
         """32-bit words of a message down, as the lp-proj paper counts."""
-        return self.link.down_values(version) if self.link.codes else self.down.values
+        return self.link.down_values(self.down.values, version)
 
     def answer(self, part: str, query: bytes, numbers: int) -> Schema:
         """What an answer of a channel's second exchange holds.

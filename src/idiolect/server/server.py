@@ -9,7 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from ..core.knobs import Factors
 from ..core.store import Store
 from ..core.tensors import Shapes
 from ..core.types import State, under
-from ..wire.admission import AdmittedMessages, Decode, Inbox, Messages
+from ..wire.admission import AdmittedMessages, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
@@ -107,25 +107,31 @@ class Server:
         train = self.roster.eligible_ids() if everyone else heard_ids
         order = RoundRequest(version, self.message(version), train, heard_ids, factors or {})
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
-        inbox = self.inbox(version, heard_ids, lambda: self._reference(order.factors))
+        inbox = self.inbox(version, heard_ids, self.aggregation().reference(order.factors))
         clients = int(self.roster.eligible.sum())
         round = Round(order, inbox, clients, self.roster.mean_samples())
         if self.plan.streams and contract.link.aggregate_stage is None:
             self._sum_on_arrival(round)
         return round
 
-    def inbox(self, version: int, expected: Tensor, reference: Callable[[], State]) -> Inbox:
+    def inbox(self, version: int, expected: Tensor, reference: State) -> Inbox:
         """Where messages of a version arrive; `reference` is what coded changes are changes of."""
         contract = self.contract
-        codes = contract.link.codes  # otherwise numbers are read straight into their rows
+
+        def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
+            clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
+            met = len(clients) > 0
+            rows = self.memory.read(clients, version) if met else self.memory.fresh(clients)
+            return contract.link.decode(bodies, reference, rows, version)
+
         return Inbox(
             contract.up,
             contract.run,
             version,
             expected,
             self.roster.most_samples(),
-            self.decoder(version, reference()) if codes else None,
-            contract.link.limit(version) if codes else 0,
+            decode,
+            contract.up_lengths(version),
             enrolled=self.roster.weights,
         )
 
@@ -334,35 +340,11 @@ class Server:
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
 
-    def _reference(self, factors: Factors) -> State:
-        """What coded changes are changes of; nothing where the channel decodes their sum only."""
-        if self.contract.link.aggregate_stage is not None:
-            return {}
-        return self.aggregation().reference(factors)
-
-    def decoder(self, version: int, reference: State) -> Decode:
-        """How bodies become rows, with what the channel remembers of their senders.
-
-        Coded changes become models again, by the `reference` that they are changes of.
-        """
-        link = self.contract.link
-
-        def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
-            clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
-            met = len(clients) > 0
-            remembered_rows = (
-                self.memory.read(clients, version) if met else self.memory.fresh(clients)
-            )
-            rows, sense, memory = link.decode(bodies, remembered_rows, version)
-            return link.restore(rows, reference), sense, memory
-
-        return decode
-
     def round_bytes(self, version: int | None = None) -> int:
         """What the next round sends both ways, through a channel at most: known before it runs."""
         version = self.version if version is None else version
         contract = self.contract
-        up = contract.most_up_bytes(version)
+        _, up = contract.up_lengths(version)
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         return contract.down.length * trained + (up + self._second_exchange_bytes) * self.sample

@@ -171,11 +171,10 @@ def check_sent(host: Host, order: RoundRequest, update: HostUpdate) -> None:
         host.samples[senders].numpy(),
     )
     _demand(np.array_equal(update.messages.matrix[:, : heads.shape[1]], heads), "a header")
-    if contract.link.codes:
-        longest = wire.HEADER.itemsize + contract.link.limit(order.version)
-        _demand(bool((lengths <= longest).all()), f"a message longer than {longest} bytes")
-    else:
-        _demand(bool((lengths == contract.up.length).all()), "a message longer than declared")
+    least, most = contract.up_lengths(order.version)
+    fits = (lengths >= least) & (lengths <= most)
+    _demand(bool(fits.all()), f"a message of fewer than {least} or more than {most} bytes")
+    if least == most:
         words = np.full(len(senders), float(contract.up.values))
         _demand(np.array_equal(update.values, words), "a number of values")
     same = np.unique(np.stack([lengths.astype(np.float64), update.values]), axis=1)

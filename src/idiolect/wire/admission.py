@@ -78,31 +78,23 @@ class RowBuffer:
         self._packed = False
 
     def put(self, places: np.ndarray, state: State) -> None:
-        """Rows of new places, which increase. Everybody's at once are kept as they are."""
+        """Rows of new places, which increase; they are copied to where they stay."""
         if not len(places):
             return
-        if len(places) == len(self.taken):
-            self._state = {n: t.contiguous() for n, t in state.items()}
-        else:
-            room = self.room({n: t[:0] for n, t in state.items()})
-            for n, t in state.items():
-                room[n][index(places)] = t
+        if self._packed or not self._state:
+            self._make_room(state)
+        for n, t in state.items():
+            self._state[n][index(places)] = t
         self.taken[places] = True
 
-    def room(self, like: State) -> State:
-        """A row for every place, to write new ones into; mark those that count in `taken`.
-
-        `like`: tensors of the same type whose rows have the same shape, on the same device.
-        """
-        if self._state and not self._packed:
-            return self._state
+    def _make_room(self, like: State) -> None:
+        """A row for every place, with the rows that are there already at theirs."""
         old = self._state
         self._state = {n: t.new_empty(len(self.taken), *t.shape[1:]) for n, t in like.items()}
         at = torch.from_numpy(np.flatnonzero(self.taken))
         for n, t in old.items():
             self._state[n][at] = t[: len(at)]
         self._packed = False
-        return self._state
 
     def rows(self) -> State:
         """The rows, sorted by place. They are not copied, and later ones do not change them."""
@@ -153,8 +145,8 @@ _CODE = {fate: i for i, fate in enumerate(FATES)}
 ADMITTED = _CODE["admitted"]
 MISSING = _CODE["missing"]
 
-# (bodies, wire ids, which increase) -> (rows, which bodies made sense, what the channel remembers
-# of the senders)
+# (bodies, wire ids, which increase) -> (rows, which may share the memory of the bodies, which
+# bodies made sense, what the channel remembers of the senders)
 Decode = Callable[[Ragged, np.ndarray], tuple[State, np.ndarray, State]]
 
 
@@ -219,8 +211,8 @@ class Inbox:
     version: int
     expected: Tensor  # wire ids of the clients that were asked; anyone else is a stranger
     cap: float  # the largest weight that counts; a larger claim counts as the cap
-    decode: Decode | None = None  # a channel's; None = a message has the schema's length
-    limit: int = 0  # with `decode`: the most bytes of a body
+    decode: Decode | None = None  # the channel's; None = the schema's numbers as they are
+    lengths: tuple[int, int] | None = None  # least and most bytes of a message; None = the schema's
     # where rows go instead of being held, with the weights of their clients; then each number may
     # have a magnitude of `largest` at most
     sink: Callable[[State, np.ndarray], None] | None = None
@@ -304,8 +296,7 @@ class Inbox:
         self, lengths: np.ndarray, head: np.ndarray, is_expected: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:  # -> int8[M], bool[M]
         """What header and length of each message say, and which would decide a client's fate."""
-        low = HEAD if self.decode else max(HEAD, self.schema.length)
-        high = HEAD + self.limit if self.decode else self.schema.length
+        low, high = self.lengths or (self.schema.length, self.schema.length)
         addressed = {
             "magic": head["magic"] == wire.MAGIC,
             "schema": head["schema"] == self.schema.checksum,
@@ -315,7 +306,8 @@ class Inbox:
         }
         with np.errstate(invalid="ignore"):
             weighed = np.isfinite(head["weight"]) & (head["weight"] > 0)
-        checks = {"size": (lengths >= low) & (lengths <= high), **addressed, "weight": weighed}
+        fits = (lengths >= max(low, HEAD)) & (lengths <= high)
+        checks = {"size": fits, **addressed, "weight": weighed}
         fates = np.full(len(lengths), ADMITTED, dtype=np.int8)
         for reason, passes in checks.items():
             fates[~passes & (fates == ADMITTED)] = _CODE[reason]
@@ -335,24 +327,27 @@ class Inbox:
         for a in range(0, len(indices), step):
             some = slice(a, a + step)
             group = arrived.take(indices[some])
-            if self.sink is not None:
-                fates.append(self._sum_group(group, place[some], weights[some]))
-            elif self.decode is not None:
-                fates.append(self._decode_group(group, place[some]))
+            bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD)
+            rows, decoded, memory = self._decode(bodies, self._expected[place[some]])
+            if self.sink is None:
+                fates.append(self._hold_rows(rows, decoded, memory, place[some]))
             else:
-                fates.append(self._unpack_group(group, place[some]))
+                fates.append(self._sum_rows(rows, decoded, place[some], weights[some]))
         return np.concatenate(fates)
 
-    def _sum_group(self, group: Ragged, place: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _decode(self, bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
+        """Rows, which bodies made sense, and what the channel remembers."""
+        if self.decode is not None:
+            return self.decode(bodies, wire_ids)
+        return wire.unpack(self.schema, bodies.matrix), np.ones(len(bodies), dtype=bool), {}
+
+    def _sum_rows(
+        self, rows: State, decoded: np.ndarray, place: np.ndarray, weights: np.ndarray
+    ) -> np.ndarray:
         """Numbers that are passed on and not held."""
         assert self.sink is not None
-        if self.decode is None:
-            rows = wire.unpack(self.schema, group.matrix)
-            decoded = np.ones(len(group), dtype=bool)
-        else:
-            bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD)
-            rows, decoded, _ = self.decode(bodies, self._expected[place])
-        finite = wire.finite(rows).cpu().numpy()
+        rows = {n: t.contiguous() for n, t in rows.items()}
+        finite = wire.finite(rows)
         fits = wire.magnitudes(rows).numpy() <= self.largest  # false where a number is NaN
         sound = np.flatnonzero(decoded & fits)
         if len(sound):
@@ -362,21 +357,11 @@ class Inbox:
         fates[fits] = ADMITTED
         return np.where(decoded, fates, _CODE["channel"]).astype(np.int8)
 
-    def _unpack_group(self, group: Ragged, place: np.ndarray) -> np.ndarray:
-        """Numbers as they are, written once, to where they stay."""
-        room = self._rows.room(wire.blank(self.schema, 0))
-        at = index(place)
-        wire.unpack_into(room, at, self.schema, group.matrix)
-        sound = wire.finite({n: t[at] for n, t in room.items()}).numpy()
-        self._rows.taken[place[sound]] = True
-        return np.where(sound, ADMITTED, _CODE["not finite"]).astype(np.int8)
-
-    def _decode_group(self, group: Ragged, place: np.ndarray) -> np.ndarray:
-        """Numbers through a channel."""
-        assert self.decode is not None
-        bodies = Ragged(group.matrix[:, HEAD:], group.lengths - HEAD)
-        rows, decoded, memory = self.decode(bodies, self._expected[place])
-        sound = decoded & wire.finite(rows).cpu().numpy()
+    def _hold_rows(
+        self, rows: State, decoded: np.ndarray, memory: State, place: np.ndarray
+    ) -> np.ndarray:
+        """Numbers that stay until the round is closed."""
+        sound = decoded & wire.finite(rows)
         if not sound.all():
             sound_indices = np.flatnonzero(sound)
             rows = {n: t[sound_indices] for n, t in rows.items()}
@@ -422,9 +407,9 @@ class Inbox:
 
     def _nothing(self) -> tuple[State, State]:
         """Rows and memory of nobody."""
-        if self.decode is None:
-            return wire.blank(self.schema, 0), {}
-        rows, _, memory = self.decode(Ragged.empty(0), self._expected[:0])
+        length = 0 if self.decode else max(0, self.schema.length - HEAD)
+        nobody = Ragged.even(np.zeros((0, length), dtype=np.uint8))
+        rows, _, memory = self._decode(nobody, self._expected[:0])
         return rows, memory
 
 
@@ -437,10 +422,10 @@ def admit(
     expected: Tensor,
     cap: float,
     decode: Decode | None = None,
-    limit: int = 0,
+    lengths: tuple[int, int] | None = None,
 ) -> AdmittedMessages:
     """The messages of one batch that count; see `Inbox` for the arguments."""
-    inbox = Inbox(schema, run, version, expected, cap, decode, limit)
+    inbox = Inbox(schema, run, version, expected, cap, decode, lengths)
     inbox.receive(messages)
     return inbox.admitted()
 

@@ -17,6 +17,7 @@ packing and unpacking run no Python per client.
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,18 +106,35 @@ def pack(
     out[:, : HEADER.itemsize] = heads(schema, run, version, wire_ids, weights)
     at = HEADER.itemsize
     for name, shape, dtype in schema.parts:
-        t = rows[name].detach().to("cpu")
-        if t.dtype != dtype or tuple(t.shape[1:]) != shape:
-            raise ValueError(
-                f"message {name!r} is {t.dtype}{tuple(t.shape[1:])}, declared {dtype}{shape}"
-            )
+        check_part(name, rows[name], shape, dtype)
         width = int(np.prod(shape)) * dtype.itemsize
-        body = np.ascontiguousarray(
-            t.reshape(len(wire_ids), -1).numpy().astype(_CODES[dtype], copy=False)
-        )
-        out[:, at : at + width] = body.view(np.uint8).reshape(len(wire_ids), width)
+        out[:, at : at + width] = raw_bytes(rows[name])
         at += width
     return out
+
+
+def check_part(name: str, rows: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """ValueError unless a part of a message is what was declared."""
+    if rows.dtype != dtype or tuple(rows.shape[1:]) != shape:
+        raise ValueError(
+            f"message {name!r} is {rows.dtype}{tuple(rows.shape[1:])}, declared {dtype}{shape}"
+        )
+
+
+def raw_bytes(rows: Tensor) -> np.ndarray:  # [K, ...] -> uint8[K, bytes of a row]
+    """Numbers as they travel, little-endian; not copied where they are that already."""
+    plain = rows.detach().cpu()
+    array = plain.reshape(len(rows), math.prod(rows.shape[1:])).numpy()
+    little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return little.view(np.uint8)
+
+
+def numbers(raw: np.ndarray, kind: np.dtype) -> Tensor:  # uint8[K, bytes of a row] -> [K, n]
+    """The numbers in these bytes; not copied where the machine can read them in their place."""
+    array = raw.view(kind.newbyteorder("<")).astype(kind, copy=False)
+    in_place = array.flags.aligned and array.flags.writeable
+    in_place &= all(stride % array.itemsize == 0 for stride in array.strides)
+    return torch.from_numpy(array if in_place else array.copy())
 
 
 def heads(
@@ -142,29 +160,16 @@ def header(messages: np.ndarray) -> np.ndarray:  # uint8[K, length >= 24] -> HEA
     return np.ascontiguousarray(messages[:, : HEADER.itemsize]).view(HEADER)[:, 0]
 
 
-def blank(schema: Schema, rows: int) -> State:
-    """Room for the tensors of so many messages, not yet written."""
-    return {n: torch.empty(rows, *shape, dtype=dtype) for n, shape, dtype in schema.parts}
-
-
-def unpack(schema: Schema, messages: np.ndarray) -> State:  # uint8[K, length] -> rows
-    """The tensors of K messages whose headers have been checked."""
-    state = blank(schema, len(messages))
-    unpack_into(state, slice(None), schema, messages)
-    return state
-
-
-def unpack_into(
-    state: State, rows: slice | np.ndarray, schema: Schema, messages: np.ndarray
-) -> None:
-    """As `unpack`, but written to some rows of tensors that exist, on the CPU."""
-    at = HEADER.itemsize
+def unpack(schema: Schema, bodies: np.ndarray) -> State:  # uint8[K, length - 24] -> rows
+    """The tensors of K messages whose headers have been checked; they may share its memory."""
+    state = {}
+    at = 0
     for name, shape, dtype in schema.parts:
-        count = int(np.prod(shape))
-        end = at + count * dtype.itemsize
-        flat = state[name].numpy().reshape(len(state[name]), count)
-        flat[rows] = messages[:, at:end].view(_CODES[dtype])
+        end = at + int(np.prod(shape)) * dtype.itemsize
+        rows = numbers(bodies[:, at:end], np.dtype(_CODES[dtype]).newbyteorder("="))
+        state[name] = rows.reshape(len(bodies), *shape)
         at = end
+    return state
 
 
 def pack_down(state: State, run: int, version: int, contract: int = 0) -> bytes:
@@ -195,15 +200,14 @@ def open_down(
     ):
         if head[field] != want:
             raise ValueError(f"message down: {field} is {head[field]}, expected {want}")
-    return {n: t[0].to(device) for n, t in unpack(schema, matrix).items()}
+    state = unpack(schema, matrix[:, HEADER.itemsize :])
+    return {n: t[0].to(device, copy=True) for n, t in state.items()}
 
 
-def finite(rows: State) -> Tensor:  # -> bool[K]
-    """Which messages hold only finite numbers."""
-    checks = [torch.isfinite(t.flatten(1)).all(1) for t in rows.values() if t.is_floating_point()]
-    if not checks:
-        return torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
-    return torch.stack(checks).all(0)
+def finite(rows: State) -> np.ndarray:  # -> bool[K]
+    """Which messages hold only finite numbers; NumPy looks ten times as fast as torch."""
+    parts = [t.flatten(1).cpu().numpy() for t in rows.values()]
+    return np.logical_and.reduce([np.isfinite(part).all(1) for part in parts])
 
 
 def magnitudes(up: State) -> Tensor:  # rows[S, m] each -> float64[S]

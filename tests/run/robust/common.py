@@ -155,7 +155,8 @@ def numbers(
     link = contract.link
 
     def decode(bodies, wire_ids):
-        return link.decode(bodies, link.blank("memory", len(wire_ids), contract.task.x0), round)
+        memory = link.blank("memory", len(wire_ids), contract.task.x0)
+        return link.decode(bodies, {}, memory, round)
 
     got = admission.admit(
         messages,
@@ -164,8 +165,8 @@ def numbers(
         version=round,
         expected=who,
         cap=math.inf,
-        decode=decode if link.codes else None,
-        limit=link.limit(round) if link.codes else 0,
+        decode=decode,
+        lengths=contract.up_lengths(round),
     )
     assert torch.equal(got.wire_ids, who)
     return got.up, who
