@@ -28,7 +28,7 @@ for module, names in {NAMES!r}.items():
     [
         "idiolect",
         "idiolect.cli.main",
-        "idiolect.study.many",
+        "idiolect.study.jobs",
         "idiolect.study.tune",
         "idiolect_papers.closed_forms",
     ],

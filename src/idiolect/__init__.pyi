@@ -38,6 +38,7 @@ from .methods import (
 )
 from .run.callbacks import Moment
 from .run.iterate import RoundState, iterate
+from .run.plan import Plan
 from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
@@ -48,15 +49,13 @@ from .server import rules
 from .server.rules import Rule, Wrapper
 from .study.advise.advice import Advice
 from .study.advise.advise import advise
-from .study.compare import compare
-from .study.comparison import Comparison
+from .study.compare import Comparison, compare
 from .study.load import load
+from .study.many import Sweep
 from .study.pipeline import pipeline
-from .study.results import Sweep
 from .study.splits import Splits, splits
 from .study.sweep import sweep
-from .study.tune import tune
-from .study.tuning import Tuned
+from .study.tune import Tuned, tune
 from .task.context import Here
 from .task.layout import Split
 from .task.task import Task
@@ -90,6 +89,7 @@ __all__ = [
     "Moment",
     "PFedMe",
     "PerFedAvg",
+    "Plan",
     "Prediction",
     "Record",
     "Result",

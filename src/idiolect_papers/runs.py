@@ -6,7 +6,7 @@ An experiment says what is run. How is the same for all of them:
         summaries = runs(settings, stock, seeds=range(3))  # key -> summaries, one per seed
         page.write_text(...)
 
-`settings` has a `Setting` for every key: a line or a cell of the experiment's tables. Where that is
+`settings` has a `Plan` for every key: a line or a cell of the experiment's tables. Where that is
 not enough, a run is a `Work` of its own: `finished(jobs, folder, name)`.
 """
 
@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from idiolect import Federation, Method, SettingError, Task
-from idiolect.study import Setting, Stock, finish, job_progress, sweep_settings
-from idiolect.study import search_settings as search
+from idiolect import Federation, Method, Plan, SettingError, Task
+from idiolect.study import Recorder, Stock, finish, job_progress, run_many
+from idiolect.study import search_plans as search
 
 K = TypeVar("K")
 Summary = dict[str, Any]  # of one run with one seed, as `Result.summary` gives it
@@ -43,21 +43,21 @@ class Runs:
 
     def __call__(
         self,
-        settings: Mapping[K, Setting],
+        settings: Mapping[K, Plan],
         stock: Stock,
         seeds: Sequence[int],
-        keep: Sequence[str] = (),
+        keep: Sequence[str | type[Recorder]] = (),
     ) -> dict[K, list[Summary]]:
         """The summaries of every setting, one per seed, with progress on stderr.
 
         `stock` has the data and models that settings name. With `keep`, a summary has the run's
         evaluated rounds ("by_round") or its clients ("by_client") too. What was stored before is
-        not run again. `mean_over_seeds` of `idiolect.study.results` makes one summary of all
+        not run again. `mean_over_seeds` of `idiolect.study` makes one summary of all
         seeds, with its interval.
         """
         if not settings:
             return {}
-        sweep = sweep_settings(
+        sweep = run_many(
             list(settings.values()),
             stock,
             seeds,
@@ -72,13 +72,11 @@ class Runs:
                 f"{len(sweep.failed)} of {len(sweep.failed) + len(sweep.summaries)} runs failed; "
                 f"the same command tries them again. The first, {trial.describe()}: {why}"
             )
-        by_setting: dict[Setting, list[Summary]] = {setting: [] for setting in settings.values()}
-        for trial, summary in sweep.summaries.items():
-            by_setting[trial.setting].append(summary)
-        for setting, summaries in by_setting.items():
-            if not summaries:
-                raise ValueError(f"{setting.label}: the same setting stands there twice")
-        return {key: by_setting[setting] for key, setting in settings.items()}
+        by_plan = sweep.by_plan()
+        for plan in settings.values():
+            if plan not in by_plan:
+                raise ValueError(f"{plan.label}: the same setting stands there twice")
+        return {key: by_plan[plan] for key, plan in settings.items()}
 
     def of_methods(
         self,
@@ -86,16 +84,16 @@ class Runs:
         federation: Federation,
         task: Task,
         seeds: int,
-        keep: Sequence[str] = (),
+        keep: Sequence[str | type[Recorder]] = (),
         **run: Any,
     ) -> dict[str, list[Summary]]:
         """The summaries of every method on one federation, one per seed."""
-        settings = {row: Setting(method, run, "", "", row, {}) for row, method in methods.items()}
+        settings = {row: Plan.of(method, settings=run, name=row) for row, method in methods.items()}
         return self(settings, Stock({"": federation}, {"": task}), range(seeds), keep)
 
     def chosen(
-        self, candidates: Mapping[str, Sequence[Setting]], stock: Stock, seed: int
-    ) -> tuple[dict[str, Setting], float]:
+        self, candidates: Mapping[str, Sequence[Plan]], stock: Stock, seed: int
+    ) -> tuple[dict[str, Plan], float]:
         """Of every row the candidate that validation data prefer, and the CPU seconds spent.
 
         Test data are taken away before the first run. A candidate without a rival is not run.
@@ -129,7 +127,8 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
     >>> import idiolect as il
     >>> stock = Stock({"few": il.data.load("synthetic", clients=4, samples=60)},
     ...               {"linear": il.Task(lambda: il.models.make("linear", (60,), 10))})
-    >>> rates = {lr: Setting(il.FedAvg(lr=lr), {"rounds": 9}, "few", "linear", "fedavg", {"lr": lr})
+    >>> part = {"settings": {"rounds": 9}, "data": "few", "model": "linear", "name": "fedavg"}
+    >>> rates = {lr: il.Plan.of(il.FedAvg(lr=lr), **part, varied={"lr": lr})
     ...          for lr in (0.0001, 0.1)}
     >>> with (tempfile.TemporaryDirectory() as folder,
     ...       stored_runs(Path(folder), "rates", jobs=1) as runs):

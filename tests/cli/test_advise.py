@@ -80,8 +80,8 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ("--rounds 5", "rounds: it is not accepted by advise"),
-        ("--metric auc", "metric: 'auc' is not accepted by advise"),
+        ("--rounds 5", "rounds must not be given to advise"),
+        ("--metric auc", "metric must be accuracy or loss"),
         ("--validation none", "validation must be one of 'auto', 'given', 'folds', got 'none'"),
         ("dito", "did you mean 'ditto'"),
         ("--tie 2", "tie must be a number >= 0 and < 1, got 2.0"),

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from idiolect.cli.main import main
-from idiolect.study.sweep import Trial
+from idiolect.study.many import Trial
 
 SMALL = ["--data", "synthetic", "--clients", "4", "--samples", "40", "--rounds", "2", "--jobs", "1"]
 
@@ -67,7 +67,7 @@ def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
     [
         (["--grid", "lr=0.1"], "sweep: name methods"),
         (["fedavg", "--grid", "lamda=1"], "'lamda'"),
-        (["fedavg", "--grid", "lr="], "lr has no values"),
+        (["fedavg", "--grid", "lr="], "lr must have at least one value"),
         (["fedavg", "--grid", "lr"], "NAME=VALUE"),
         (["fedavg", "--grid", "lr=0.1,-1"], "lr must be a number > 0, got -1.0"),
         (["fedavg", "--grid", "data.clints=3"], "did you mean 'clients'"),

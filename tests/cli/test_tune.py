@@ -10,7 +10,7 @@ from rich.console import Console
 from idiolect.cli import output
 from idiolect.cli.commands import study
 from idiolect.cli.main import main
-from idiolect.study.sweep import Trial
+from idiolect.study.many import Trial
 
 DATA = ["--data", "synthetic", "--clients", "4", "--samples", "40"]
 SMALL = [*DATA, "--rounds", "2", "--jobs", "1"]
@@ -101,7 +101,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
     failed = []
 
     def failing(trial):
-        if not failed and trial.setting.varied["lr"] == "0.2":
+        if not failed and trial.plan.varied["lr"] == "0.2":
             failed.append(trial)
             raise MemoryError("no room")
         return train(trial)
@@ -125,15 +125,15 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
     [
         (["--grid", "lr=0.1"], "tune: name methods"),
         (["fedavg", "--grid", "lamda=1"], "'lamda'"),
-        (["fedavg", "--grid", "lr="], "lr has no values"),
+        (["fedavg", "--grid", "lr="], "lr must have at least one value"),
         (["fedavg", "--grid", "papr"], "did you mean 'paper'"),
-        (["l2gd"], "not accepted for l2gd, which no paper has"),
-        (["ditto", "--grid", "ffgg"], "which the grid of ffgg has not"),
+        (["l2gd"], "one that has l2gd, got 'paper': no paper has it"),
+        (["ditto", "--grid", "ffgg"], "the grid of ffgg has it not"),
         (["fedavg", "--grid", "lr=0.1,-1"], "lr must be a number > 0, got -1.0"),
-        (["fedavg", "--grid", "lr=1", "--criterion", "test"], "validation data alone"),
+        (["fedavg", "--grid", "lr=1", "--criterion", "test"], "all on validation data, got"),
         (["fedavg", "--space", "no-such-file.toml"], "cannot read no-such-file.toml"),
-        (["fedavg", "--trials", "0"], "trials: 0 is not accepted"),
-        (["fedavg", "--trials", "2", "--grid", "lr=1"], "not accepted together"),
+        (["fedavg", "--trials", "0"], "trials must be a whole number >= 1, got 0"),
+        (["fedavg", "--trials", "2", "--grid", "lr=1"], "must not be given together"),
         (["fedavg", "--grid", "lr=1", "--valid", "0"], "has validation data"),
         (["qsgd", "--trials", "2"], "FedAvg through a channel"),
         (["fedavg", "--jobs", "-1"], "jobs must be a whole number >= 0, got -1"),

@@ -207,7 +207,7 @@ def test_a_run_by_flower_says_how_to_have_sites_and_the_command_does(tmp_path, c
     words += ["--data", "table", "--path", str(table), "--client", "site", "--target", "outcome"]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert "engine: 'flower' is not accepted here; it trains with real sites" in said
+    assert "engine must not be 'flower' here: it trains with real sites" in said
     command = shlex.split(said[said.index("idiolect deploy init") :])
     assert command[:6] == ["idiolect", "deploy", "init", "FOLDER", "--sites", "N"]
     command[3], command[5] = str(tmp_path / "fed"), "3"

@@ -36,7 +36,7 @@ from idiolect.host.service import Service  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
 from idiolect.run.survey import data_of  # noqa: E402
-from idiolect.study.many import finish  # noqa: E402
+from idiolect.study.jobs import finish  # noqa: E402
 from idiolect.study.sweep import sweep_plans  # noqa: E402
 
 

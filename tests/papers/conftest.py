@@ -2,7 +2,7 @@
 
 import pytest
 
-from idiolect.study.sweep import Trial
+from idiolect.study.many import Trial
 
 
 @pytest.fixture

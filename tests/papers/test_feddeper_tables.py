@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from idiolect.methods import FedDeper
-from idiolect.study.sweep import Stock
+from idiolect.study.many import Stock
 from idiolect_papers import EXPERIMENTS
 from idiolect_papers.feddeper import convergence, figure3, figure7, table1
 from idiolect_papers.feddeper.runs import (

@@ -9,7 +9,7 @@ import pytest
 
 from idiolect import Interrupted
 from idiolect.run.run import run
-from idiolect.study.sweep import Trial
+from idiolect.study.many import Trial
 from idiolect_papers import EXPERIMENTS
 from idiolect_papers.lp_proj import robustness as grid
 from idiolect_papers.lp_proj import robustness_page as robustness

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import idiolect as il
-from idiolect.study.sweep import Setting, Stock, Trial
+from idiolect.study.many import Stock, Trial
 from idiolect_papers.own import golden, projections, rules
 from idiolect_papers.runs import stored_runs
 
@@ -61,7 +61,8 @@ def stock():
 
 def setting(lr):
     run = {"rounds": 2, "eval_every": 1}
-    return Setting(il.FedAvg(lr=lr), run, "few", "linear", "fedavg", {"lr": lr})
+    part = {"settings": run, "data": "few", "model": "linear", "name": "fedavg"}
+    return il.Plan.of(il.FedAvg(lr=lr), **part, varied={"lr": lr})
 
 
 def test_several_sweeps_of_an_experiment_share_what_is_stored(tmp_path, stock, trained):

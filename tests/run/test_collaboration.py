@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import pearsonr
 
 import idiolect as il
-from idiolect.study.collaboration import collaboration_fairness, pearson
+from idiolect.study.compare import collaboration_fairness, pearson
 
 SETTINGS = {"rounds": 6, "sample": 4, "batch": 8, "seeds": 2, "eval_every": 0}
 

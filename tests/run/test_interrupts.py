@@ -14,7 +14,7 @@ from idiolect import Interrupted
 from idiolect.cli.main import main
 from idiolect.engine.rounds import Rounds
 from idiolect.run.interrupts import SIGNALS, finish_on_interrupt
-from idiolect.study.many import finish, stored
+from idiolect.study.jobs import finish, stored
 from study.tiny_jobs import Square
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}

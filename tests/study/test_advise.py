@@ -9,9 +9,9 @@ import torch
 
 import idiolect as il
 from helpers import classification, regression
+from idiolect.run.plan import Plan
 from idiolect.study.advise.holdout import FOLDS, Holdout
 from idiolect.study.advise.training import Candidate, Trainer
-from idiolect.study.compare import Row
 
 SMALL = {"quick": True, "gradients": 20, "progress": False, "threads": 1}
 FOLDS_OF_ALL = {"quick": True, "seeds": 5, "validation": "folds", "gradients": 60} | {
@@ -115,7 +115,7 @@ def test_poisoned_test_labels_do_not_change_the_advice():
 
 
 def test_validation_given_where_there_is_none_is_refused():
-    with pytest.raises(il.SettingError, match="validation: 'given' is not accepted"):
+    with pytest.raises(il.SettingError, match="validation must be 'folds'"):
         il.advise(classification(valid=0.0), linear(), validation="given", **SMALL)
 
 
@@ -140,7 +140,7 @@ def test_a_sample_is_judged_by_the_step_size_that_the_other_half_chose():
     federation = classification((40,) * 3, valid=0.5)
     holdout = Holdout.of(federation, "given", 0)
     trainer = Trainer(linear(), holdout, {}, 0, 20, "loss", lambda name: None)
-    candidate = Candidate(Row.of("local"), kept=[0, 1])
+    candidate = Candidate(Plan.of("local"), kept=[0, 1])
     better = {0: holdout.half, 1: ~holdout.half}  # power 0 is better on half B
     for power in (0, 1):
         loss = np.where(better[power], 0.1, 0.9)
@@ -246,12 +246,12 @@ def test_dropout_and_running_statistics_have_the_plain_norm():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"rounds": 5}, "rounds: it is not accepted by advise"),
-        ({"target_value": 0.5}, "target_value: it is not accepted by advise"),
-        ({"metric": "auc"}, "metric: 'auc' is not accepted by advise"),
+        ({"rounds": 5}, "rounds must not be given to advise"),
+        ({"target_value": 0.5}, "target_value must not be given to advise"),
+        ({"metric": "auc"}, "metric must be accuracy or loss"),
         ({"gradients": -1}, "gradients must be a whole number >= 0, got -1"),
-        ({"methods": "ditto"}, "methods: 'ditto' is not accepted; a list"),
-        ({"methods": ["dichotomy"]}, "dichotomy is not accepted"),
+        ({"methods": "ditto"}, "methods must be a list of methods, got 'ditto'"),
+        ({"methods": ["dichotomy"]}, "must not include dichotomy"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )

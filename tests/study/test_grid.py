@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from idiolect import Interrupted
-from idiolect.study import many as grid
-from idiolect.study.many import finish, stored
+from idiolect.study import jobs as grid
+from idiolect.study.jobs import finish, stored
 from study.tiny_jobs import Square
 
 
@@ -174,7 +174,7 @@ def test_two_processes_give_the_results_of_one(tmp_path):
 _GRID = """
 import sys
 from pathlib import Path
-from idiolect.study.many import finish
+from idiolect.study.jobs import finish
 from study.tiny_jobs import Square
 if __name__ == "__main__":
     jobs = [Square(n, seconds=float(sys.argv[2])) for n in range(20)]

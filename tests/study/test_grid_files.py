@@ -4,8 +4,8 @@ import errno
 import os
 from pathlib import Path
 
-from idiolect.study import many as grid
-from idiolect.study.many import finish, store, stored
+from idiolect.study import jobs as grid
+from idiolect.study.jobs import finish, store, stored
 from study.tiny_jobs import Square
 
 

@@ -264,7 +264,7 @@ def test_the_part_that_differs_between_clients_is_found(part):
     ("asked", "says"),
     [
         ({"parts": "layer:3"}, "layer:1 to layer:2"),
-        ({"parts": "all"}, "nothing would be shared"),
+        ({"parts": "all"}, "must leave something to share"),
         ({"start": "local"}, "start: local has no shared model to start from"),
         ({"adapter": "lora"}, "one of low-rank, bottleneck, conv"),
         ({"rank": -1}, "rank"),

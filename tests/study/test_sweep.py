@@ -14,10 +14,10 @@ import torch
 import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.run.plan import Plan
-from idiolect.study import many as grid
-from idiolect.study.results import Sweep
+from idiolect.study import jobs as grid
+from idiolect.study.many import Stock, Sweep, Trial, run_many
 from idiolect.study.space import read_axes
-from idiolect.study.sweep import Setting, Stock, Trial, sweep_plans, sweep_settings
+from idiolect.study.sweep import sweep_plans
 from idiolect.testing import federation
 from study.tiny_jobs import Deadly, Square
 
@@ -63,7 +63,7 @@ def test_a_run_of_a_sweep_is_that_run():
             model,
             DATA,
             seed=trial.seed,
-            sample=trial.setting.varied["sample"],
+            sample=trial.plan.varied["sample"],
             threads=1,
             **SMALL,
         )
@@ -98,10 +98,10 @@ def test_data_and_model_of_plans_can_be_varied():
 
 BAD = {
     "a key that no method has": ({"lamda": [1]}, "did you mean 'lam'"),
-    "no values": ({"lr": []}, "lr has no values"),
+    "no values": ({"lr": []}, "lr must have at least one value"),
     "one text": ({"lr": "0.1"}, "a list of values"),
-    "a value twice": ({"lr": [0.1, 0.1]}, "a value twice"),
-    "seeds": ({"seeds": [1, 2]}, "seeds is not accepted.*whole sweep"),
+    "a value twice": ({"lr": [0.1, 0.1]}, "got one twice"),
+    "seeds": ({"seeds": [1, 2]}, "must not vary seeds.*whole sweep"),
     "a part": ({"dta.clients": [1]}, "did you mean 'data'"),
     "data that are given": ({"data.clients": [1]}, "sweep over plans"),
     "a value": ({"lr": [0.1, -1.0]}, "lr must be a number > 0, got -1.0"),
@@ -120,11 +120,11 @@ def test_a_grid_that_makes_no_sense_is_refused_before_anything_runs(name, monkey
 def test_a_text_without_values_is_refused():
     with pytest.raises(SettingError, match="NAME=VALUE"):
         read_axes(["lr"])
-    with pytest.raises(SettingError, match="given twice"):
+    with pytest.raises(SettingError, match="got lr twice"):
         sweep_plans(plans("fedavg"), ["lr=0.1", "lr=0.2"])
     with pytest.raises(SettingError, match="seeds must be a whole number >= 1, got 0"):
         swept(seeds=0)
-    with pytest.raises(SettingError, match="methods: none"):
+    with pytest.raises(SettingError, match="methods must be at least one"):
         swept([])
 
 
@@ -171,7 +171,7 @@ def test_a_run_that_fails_costs_its_own_line_only(tmp_path, monkeypatch):
     train = Trial.train
 
     def failing(trial):
-        if trial.setting.varied["lr"] == 0.1:
+        if trial.plan.varied["lr"] == 0.1:
             raise ArithmeticError("too large")
         return train(trial)
 
@@ -202,7 +202,7 @@ def test_a_job_that_kills_every_worker_is_told_apart(tmp_path):
 
 
 def test_a_model_that_workers_cannot_get_is_said(tmp_path):
-    with pytest.raises(SettingError, match=r"jobs: 2 is not accepted.*jobs=1"):
+    with pytest.raises(SettingError, match=r"jobs must be 1, got 2"):
         il.sweep("fedavg", lambda: model(), DATA, grid={"lr": [0.1]}, seeds=2, jobs=2, **SMALL)
 
 
@@ -226,7 +226,7 @@ def test_the_best_setting_is_chosen_on_validation_data():
 def test_threads_are_one_unless_given():
     found = swept(grid={"lr": [0.1]}, seeds=1)
     (setting,) = found.settings
-    assert setting.settings(0)["threads"] == 1
+    assert setting.of_seed(0)["threads"] == 1
     assert torch.get_num_threads() >= 1
 
 
@@ -252,12 +252,12 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
 
 def test_rounds_and_clients_can_be_kept():
     stock = Stock({"": DATA}, {"": il.Task(model)})
-    point = Setting(il.FedAvg(lr=0.1), SMALL, "", "", "fedavg", {})
-    found = sweep_settings([point], stock, [3], jobs=1, keep=("by_round", "by_client"))
+    point = Plan.of(il.FedAvg(lr=0.1), settings=SMALL, name="fedavg")
+    found = run_many([point], stock, [3], jobs=1, keep=("by_round", "by_client"))
     (summary,) = found.summaries.values()
     assert [row["round"] for row in summary["by_round"]] == [1, 2]
     assert len(summary["by_client"]) == DATA.clients
-    assert "by_round" not in sweep_settings([point], stock, [3], jobs=1).rows()[0]
+    assert "by_round" not in run_many([point], stock, [3], jobs=1).rows()[0]
 
 
 def test_a_full_disk_costs_no_result(tmp_path, monkeypatch, capsys):

@@ -6,8 +6,8 @@ import pytest
 
 from idiolect.report import progress as reporter
 from idiolect.report.progress import Meter
-from idiolect.study import progress
-from idiolect.study.progress import JobProgress
+from idiolect.study import jobs as progress
+from idiolect.study.jobs import JobProgress
 
 
 class Run(SimpleNamespace):
@@ -23,8 +23,8 @@ class Run(SimpleNamespace):
 
 
 def runs(data, many):
-    setting = SimpleNamespace(data=data, name="fedavg")
-    return [Run(setting=setting) for _ in range(many)]
+    plan = SimpleNamespace(data=data, name="fedavg")
+    return [Run(plan=plan) for _ in range(many)]
 
 
 @pytest.fixture

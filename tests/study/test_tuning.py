@@ -14,12 +14,12 @@ import torch
 import idiolect as il
 from idiolect.core.knobs import SettingError, build
 from idiolect.methods import make_method
+from idiolect.run.plan import Plan
 from idiolect.run.settings import Settings
-from idiolect.study import many as grid_jobs
-from idiolect.study.grids import grid_of, paper_grid, paper_settings, papers
-from idiolect.study.search import Criterion, error_over_clients, search_settings
-from idiolect.study.space import derived_space, read_space
-from idiolect.study.sweep import Setting, Stock, Trial
+from idiolect.study import jobs as grid_jobs
+from idiolect.study.many import Stock, Trial
+from idiolect.study.search import Criterion, error_over_clients, search_plans
+from idiolect.study.space import derived_space, grid_of, papers, read_space
 from idiolect.study.tpe import PrunedTrial
 from idiolect.testing import federation
 
@@ -40,9 +40,8 @@ def tuned(methods="ditto", data=DATA, **more):
 
 
 def points(*rates, **run):
-    return [
-        Setting(il.FedAvg(lr=lr), {**SMALL, **run}, "", "", "fedavg", {"lr": lr}) for lr in rates
-    ]
+    part = {"settings": {**SMALL, **run}, "name": "fedavg"}
+    return [Plan.of(il.FedAvg(lr=lr), **part, varied={"lr": lr}) for lr in rates]
 
 
 def stock(data=DATA):
@@ -73,11 +72,11 @@ def test_a_search_has_no_test_data(monkeypatch):
     train = Trial.trained
 
     def looking(trial, *more):
-        seen.append(grid_jobs.common().federation(trial.setting.data))
+        seen.append(grid_jobs.common().federation(trial.plan.data))
         return train(trial, *more)
 
     monkeypatch.setattr(Trial, "trained", looking)
-    search_settings(points(0.1), stock(), [0], jobs=1)
+    search_plans(points(0.1), stock(), [0], jobs=1)
     tuned("fedavg", space=SPACE, trials=2)
     assert len(seen) == 3
     for data in seen:
@@ -93,24 +92,24 @@ def test_a_run_without_test_data_trains_the_same():
 
 
 def test_a_target_on_test_data_stops_no_search():
-    found = search_settings(points(0.1, target_value=0.01, rounds=3), stock(), [0], jobs=1)
+    found = search_plans(points(0.1, target_value=0.01, rounds=3), stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] == 3
-    assert found.best().run["target_value"] == 0.01  # as it was given
+    assert found.best().run_settings["target_value"] == 0.01  # as it was given
 
 
 def test_patience_is_kept_in_a_search():
     some = points(0.3, patience=1, patience_metric="accuracy", rounds=30)
-    found = search_settings(some, stock(), [0], jobs=1)
+    found = search_plans(some, stock(), [0], jobs=1)
     assert found.rows()[0]["rounds"] < 30
 
 
 # -- criteria --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["pooled", "clients", "worst10"])
 def test_a_criterion_is_the_figure_of_that_name(kind):
-    found = search_settings(points(0.01, 0.3), stock(), [0], kind, jobs=1)
+    found = search_plans(points(0.01, 0.3), stock(), [0], kind, jobs=1)
     names = {"pooled": "mean", "clients": "mean_of_clients", "worst10": "worst10"}
     for standing in found.standings():
-        alone = il.run(standing.setting.method, model, DATA, threads=1, **SMALL).summary()
+        alone = il.run(standing.plan.make_method(), model, DATA, threads=1, **SMALL).summary()
         assert standing.figure == alone["valid"]["accuracy"][names[kind]]
     figures = [s.figure for s in found.standings()]
     assert figures == sorted(figures, reverse=True)
@@ -138,7 +137,7 @@ def test_a_loss_is_better_when_it_is_lower():
 
 @pytest.mark.parametrize("given", ["test", "test_accuracy", "best-on-test", "Test"])
 def test_test_data_are_no_criterion(given):
-    with pytest.raises(SettingError, match=r"validation data alone.*Test data are for the final"):
+    with pytest.raises(SettingError, match=r"on validation data, got.*Test data are for the final"):
         tuned(criterion=given)
 
 
@@ -170,14 +169,14 @@ def test_the_worst_tenth_depends_on_its_own_clients_alone():
 def test_equal_settings_are_ties_and_the_first_is_chosen():
     some = [*points(0.1), *points(0.1)]
     some[1] = replace(some[1], varied={"lr": "the same"})
-    found = search_settings(some, stock(), [0, 1], jobs=1)
+    found = search_plans(some, stock(), [0, 1], jobs=1)
     assert found.best() is some[0]
     (tie,) = found.ties()
     assert tie.gap == 0 and tie.tied and len(tie.by_seed) == 2
 
 
 def test_a_setting_that_learns_nothing_is_no_tie():
-    found = search_settings(points(0.5, 1e-9, rounds=30), stock(), [0, 1], jobs=1)
+    found = search_plans(points(0.5, 1e-9, rounds=30), stock(), [0, 1], jobs=1)
     assert found.best().varied == {"lr": 0.5} and not found.ties()
     worse = found.standings()[1]
     assert worse.gap > worse.error > 0
@@ -189,11 +188,11 @@ def test_every_candidate_of_every_paper_can_be_made():
     sizes = {}
     for paper, grids in papers().items():
         for name, one in grids.items():
-            found = one.points(d=610, rounds=50)
+            found = one.plans(d=610, rounds=50)
             for point in found:
-                make_method(one.method, **point.fields)
-                build(Settings, point.run, "run")
-            told = {k for p in found for k in (*p.fields, *p.run, *p.varied)}
+                make_method(one.method, **point.method_fields)
+                build(Settings, point.own, "run")
+            told = {k for p in found for k in (*p.method_fields, *p.own, *p.varied)}
             assert set(one.letters) <= told and set(one.grid) <= set(one.letters)
             sizes[paper, name] = len(found)
     assert sizes["lp-proj", "fedavg"] == 6 and sizes["lp-proj", "lp-proj-2"] == 54
@@ -202,7 +201,7 @@ def test_every_candidate_of_every_paper_can_be_made():
 
 
 def test_sizes_of_sketches_go_by_the_model():
-    runs = [run["channel"] for _, run in paper_grid("lp-proj", "sketch", d=1000)]
+    runs = [p.own["channel"] for p in grid_of("lp-proj", "sketch").plans(d=1000)]
     assert runs[0] == "sketch(exact=true, columns=20, rows=5, k=10)"
     assert runs[-1] == "sketch(exact=true, columns=50, rows=10, k=50)"
 
@@ -210,7 +209,7 @@ def test_sizes_of_sketches_go_by_the_model():
 def test_the_first_paper_that_has_a_method_gives_the_grid():
     assert grid_of("paper", "fedavg") is papers()["lp-proj"]["fedavg"]
     assert grid_of("ffgg", "fedavg") is papers()["ffgg"]["fedavg"]
-    with pytest.raises(SettingError, match="not accepted for l2gd, which no paper has"):
+    with pytest.raises(SettingError, match="one that has l2gd, got 'paper': no paper has it"):
         grid_of("paper", "l2gd")
     with pytest.raises(SettingError, match="did you mean 'lp-proj'"):
         grid_of("lpproj", "ditto")
@@ -223,22 +222,23 @@ def test_fields_that_are_given_are_not_varied():
 
 
 def test_settings_of_a_paper_can_be_searched():
-    some = paper_settings("lp-proj", "lbgm", il.Task(model), SMALL, {"lr": 0.1, "steps": 1})
-    found = search_settings(some, stock(), [0], jobs=1)
+    grid = grid_of("lp-proj", "lbgm").plans(il.Task(model).d, 2, {"lr": 0.1, "steps": 1})
+    some = [replace(plan, settings=SMALL) for plan in grid]
+    found = search_plans(some, stock(), [0], jobs=1)
     assert len(found.rows()) == 3 and found.names == ["lbgm"]
-    assert "lbgm(threshold=" in found.best("lbgm").run["channel"]
-    with pytest.raises(SettingError, match="'dgc' is not accepted; one of lbgm"):
+    assert "lbgm(threshold=" in found.best("lbgm").own["channel"]
+    with pytest.raises(SettingError, match="must be one of lbgm, got 'dgc'"):
         found.best("dgc")
 
 
 # -- spaces ----------------------------------------------------------------------------------------
 BAD_SPACES = {
     "empty": ({}, "space: it is empty"),
-    "low > high": ({"lr": {"low": 1, "high": 0.1}}, "low 1 and high 0.1; low < high"),
-    "no high": ({"lr": {"low": 1}}, "low and high are needed"),
+    "low > high": ({"lr": {"low": 1, "high": 0.1}}, "low < high, got 1 and 0.1"),
+    "no high": ({"lr": {"low": 1}}, "must have low and high"),
     "log of zero": ({"lr": {"low": 0, "high": 1, "log": True}}, "above 0"),
     "another key": ({"lr": {"low": 0.1, "hgh": 1}}, "did you mean 'high'"),
-    "no choices": ({"lr": []}, "lr has no choices"),
+    "no choices": ({"lr": []}, "lr must have at least one choice"),
     "a number": ({"lr": 0.1}, "a list of choices"),
     "an unknown name": ({"lamda": [1, 2]}, "did you mean 'lam'"),
     "data": ({"data.clients": [3, 4]}, "one federation and one model"),
@@ -321,7 +321,7 @@ def test_a_hopeless_trial_is_stopped_by_its_validation_data():
 def test_a_trial_decides_by_what_others_had(monkeypatch):
     monkeypatch.setattr(grid_jobs, "_shared", Stock({"": DATA.without("test")}, stock().tasks))
     run = {**SMALL, "rounds": 10, "eval_every": 1, "patience": 99, "patience_metric": "accuracy"}
-    setting = Setting(il.FedAvg(lr=1e-6), run, "", "", "fedavg", {})
+    setting = Plan.of(il.FedAvg(lr=1e-6), settings=run, name="fedavg")
     perfect = tuple(dict.fromkeys(range(1, 11), 1.0) for _ in range(5))
     hopeless = PrunedTrial(setting, 0, "", (), "s", perfect).train()
     assert hopeless["pruned"] and hopeless["rounds"] == 2  # a fifth of the rounds is for free
@@ -389,14 +389,14 @@ def test_no_validation_data():
 BAD = {
     "a key that no method has": ({"grid": {"lamda": [1]}}, "did you mean 'lam'"),
     "an empty grid": ({"grid": {}}, "grid: it is empty"),
-    "no values": ({"grid": {"lr": []}}, "lr has no values"),
-    "a grid and trials": ({"grid": {"lr": [1]}, "trials": 3}, "not accepted together"),
-    "two kinds of grid": ({"grid": ["paper", "lr=1"]}, "either the grid of a paper"),
+    "no values": ({"grid": {"lr": []}}, "lr must have at least one value"),
+    "a grid and trials": ({"grid": {"lr": [1]}, "trials": 3}, "must not be given together"),
+    "two kinds of grid": ({"grid": ["paper", "lr=1"]}, "either that of a paper"),
     "data": ({"grid": {"data.clients": [3]}}, "one federation and one model"),
-    "no trials": ({"trials": 0}, "trials: 0 is not accepted"),
-    "no seeds": ({"search_seeds": 0}, "search_seeds: 0 is not accepted"),
-    "a method twice": ({"methods": ["ditto", "ditto"]}, "ditto is given twice"),
-    "no method": ({"methods": []}, "methods: none"),
+    "no trials": ({"trials": 0}, "trials must be a whole number >= 1, got 0"),
+    "no seeds": ({"search_seeds": 0}, "search_seeds must be a whole number >= 1, got 0"),
+    "a method twice": ({"methods": ["ditto", "ditto"]}, "got ditto twice"),
+    "no method": ({"methods": []}, "methods must be at least one"),
     "a compressor": ({"methods": "qsgd"}, "FedAvg through a channel"),
 }
 
@@ -420,7 +420,7 @@ def test_a_full_disk_costs_the_files_and_not_the_choice(tmp_path, monkeypatch, c
     def full(path, body):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(import_module("idiolect.study.tuning"), "write_atomic", full)
+    monkeypatch.setattr(import_module("idiolect.study.tune"), "write_atomic", full)
     found = tuned(directory=tmp_path / "a")
     assert found.best[0].lr in GRID["lr"]
     assert "best.toml could not be written (No space left on device)" in capsys.readouterr().err

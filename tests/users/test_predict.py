@@ -247,7 +247,7 @@ def test_a_loaded_result_personalises(tmp_path, result):
         (lambda: newcomers(("hospital-1", "new")), "'hospital-1' took part in the run"),
         (lambda: classification(sizes=(20,) * 2), "their classes are called by their numbers"),
         (lambda: regression(sizes=(20,) * 2), "these have real targets, and the run was trained"),
-        (lambda: np.zeros(3), "federation: an object of type ndarray is not accepted"),
+        (lambda: np.zeros(3), "federation must be a Federation, got an object of type ndarray"),
     ],
 )
 def test_new_clients_that_do_not_fit_are_refused(data, says, result):

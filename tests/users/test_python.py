@@ -163,20 +163,20 @@ def test_comparisons_and_pipelines_take_the_same(data):
     [
         (("dito", Net, "data"), "method: 'dito' is unknown; did you mean 'ditto'"),
         (("ditto:lamb=1", Net, "data"), "did you mean 'lam'"),
-        ((3, Net, "data"), "method: an object of type int is not accepted"),
-        ((Net, "ditto", "data"), "method: the class Net is not accepted; .* the order is"),
-        (("ditto", "data", Net), "a federation stands in its place; the order is"),
-        (("ditto", "data", Net()), "a federation stands in its place; the order is"),
-        (("ditto", Net, Net()), "federation: an object of type Net stands in its place"),
+        ((3, Net, "data"), "got an object of type int"),
+        ((Net, "ditto", "data"), "got the class Net; the order is"),
+        (("ditto", "data", Net), "got a federation; the order is"),
+        (("ditto", "data", Net()), "got a federation; the order is"),
+        (("ditto", Net, Net()), "federation must come third, got an object of type Net"),
         (
             ("ditto", Net, np.zeros(3)),
-            "federation: an object of type ndarray is not accepted; make",
+            "federation must be a Federation, got an object of type ndarray; make",
         ),
-        (("ditto", Net, il.Federation), "federation: the class Federation is not accepted; make"),
-        (("ditto", il.Task, "data"), "task: the class Task is not accepted; an object"),
-        (("ditto", 5, "data"), "task: an object of type int is not accepted; a torch.nn.Module"),
+        (("ditto", Net, il.Federation), "got the class Federation; make"),
+        (("ditto", il.Task, "data"), "task must be an object, .* got the class Task"),
+        (("ditto", 5, "data"), "task must be a torch.nn.Module.* got an object of type int"),
         (("ditto", nn.Linear, "data"), "task: Linear needs in_features, out_features; give an obj"),
-        (("ditto", il.Ditto(), "data"), "task: an object of type Ditto is not accepted"),
+        (("ditto", il.Ditto(), "data"), "got an object of type Ditto"),
     ],
 )
 def test_what_does_not_fit_is_said_in_the_users_words(arguments, says, data):
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_said_in_the_users_words(arguments, says, data):
 
 
 def test_a_comparison_wants_a_list(data):
-    with pytest.raises(il.SettingError, match="methods: 'ditto' is not accepted; a list"):
+    with pytest.raises(il.SettingError, match="methods must be a list"):
         il.compare("ditto", Net, data)
 
 

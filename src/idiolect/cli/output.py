@@ -19,7 +19,7 @@ from ..report.progress import RoundCounter, Style, rounds_meter, style_of
 from ..report.tables import ALSO, read_also
 from ..run.interrupts import Interrupted
 from ..run.result import Result
-from ..study.comparison import Comparison
+from ..study.compare import Comparison
 
 
 def panels(value: str | Iterable[str]) -> tuple[str, ...]:

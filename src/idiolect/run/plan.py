@@ -1,35 +1,46 @@
-"""A run by names: method, data, model and settings as plain data.
+"""What one run is made of: method, data, model and settings.
 
-From flags, a TOML file or a run directory.
+From flags, a TOML file, a run directory, or objects of the user's program.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
 
 from torch import nn
 
 from .. import data, models
-from ..core.documents import expect_fields
+from ..core.documents import expect_fields, plain
 from ..core.knobs import SettingError, build, nearest, with_role
 from ..core.registry import split_outside
 from ..data.federation import Federation
 from ..method import Method
-from ..methods import METHODS, PRESET, make_method, name_of
+from ..methods import METHODS, PRESET, make_method, name_of, unfold
 from ..task.initial import Initial
 from ..task.losses import LOSSES
 from ..task.task import Task
+from .identity import identity_of
 from .settings import COMPARISON, Settings
 
+KEY_FORMAT = 1  # of `Plan.key`: a change in what stored results mean makes the old ones void
+UNWRITTEN = ("name", "varied", "instance")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything a run needs, by name."""
+    """Everything a run needs.
+
+    All by name, it is plain data: it can be written to a file and made again from it. With a method
+    that is an object of the user's (`instance`), or data and a model that are (`data` is then "" or
+    a name in a `Stock`), only the program that has them can run it again.
+    """
 
     method: str
     method_fields: dict[str, Any] = field(default_factory=dict)
@@ -41,25 +52,94 @@ class Plan:
     settings: dict[str, Any] = field(default_factory=dict)
     task_options: dict[str, Any] = field(default_factory=dict)  # frozen, weights, weights_missing
     own: dict[str, Any] = field(default_factory=dict)  # of one row of a comparison; they win
+    name: str = ""  # in tables; "" = that of the method
+    varied: dict[str, Any] = field(default_factory=dict)  # what tells it from others of its name
+    instance: Method | None = None  # the method if it is an object, with `method_fields` replaced
+
+    @classmethod
+    def of(cls, spec: AnyMethod | Plan, **parts: Any) -> Plan:
+        """A plan from a method, its class, a text such as "lp-proj:p=1,sample=5", or a plan.
+
+        `parts` are fields of the plan. Data are objects unless they are named there.
+
+        >>> plan = Plan.of("lp-proj:p=1,sample=5", settings={"rounds": 9})
+        >>> plan.method_fields, plan.run_settings, plan.data
+        ({'p': '1'}, {'rounds': 9, 'sample': '5'}, '')
+        """
+        if isinstance(spec, Plan):
+            return replace(spec, **parts)
+        if isinstance(spec, str):
+            name, method_fields, own = row_spec(spec)
+            return cls(name, method_fields, **{"data": "", "own": own, **parts})
+        method = read_method(spec)
+        return cls(name_of(method), instance=method, **{"data": "", **parts})
 
     @property
     def run_settings(self) -> dict[str, Any]:
         return {**self.settings, **self.own}
 
+    @property
+    def label(self) -> str:
+        """A few words: the name, and what is varied."""
+        values = (f"{name}={_short(value)}" for name, value in self.varied.items())
+        return " ".join([self.name or self.method, *values])
+
+    @property
+    def short_name(self) -> str:
+        """The name without fields and settings: of folders and files."""
+        return (self.name or self.method).partition(" ")[0]
+
+    @property
+    def note(self) -> str:
+        """The settings of this plan alone, as they stand behind its method's label."""
+        return "".join(f" {name}={value}" for name, value in self.own.items())
+
+    @property
+    def is_named(self) -> bool:
+        """Whether method, data and model have names, by which they can be made again."""
+        return bool(self.data) and self.instance is None
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data, of a plan whose parts all have names."""
+        return {name: value for name, value in asdict(self).items() if name not in UNWRITTEN}
 
     @classmethod
     def read(cls, saved: Any, where: str) -> Plan:
         """The inverse of `as_dict`, of unknown origin; SettingError names what is wrong in it."""
+        hints = get_type_hints(cls)
         try:
-            expect_fields(saved, get_type_hints(cls))
+            expect_fields(saved, {n: hint for n, hint in hints.items() if n not in UNWRITTEN})
         except ValueError as error:
             raise SettingError(f"{where}: {error}") from None
         return cls(**saved)
 
+    def key(self, task: Task, federation: Federation) -> str:
+        """A digest of everything that its results depend on, but for the seed."""
+        settings = build(Settings, self.of_seed(0), "run")
+        identity = identity_of(self.make_method(), task, federation, settings)
+        del identity["id"]
+        text = json.dumps([KEY_FORMAT, plain(identity), self.label], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def of_seed(self, seed: int) -> dict[str, Any]:
+        """The settings of a run with one seed, which is one of many.
+
+        One thread by default, so that results do not depend on how many run at the same time.
+        """
+        return {"threads": 1, **self.run_settings, "seed": seed, "seeds": 1}
+
     def make_method(self) -> Method:
-        return make_method(self.method, **self.method_fields)
+        if self.instance is None:
+            return make_method(self.method, **self.method_fields)
+        if not self.method_fields:
+            return self.instance
+        kind = type(self.instance)
+        changed = unfold(kind, self.method_fields, f"method {self.method}")
+        return build(kind, {**self.instance.as_dict(), **changed}, f"method {self.method}")
+
+    @property
+    def method_class(self) -> type[Method]:
+        return METHODS.find(self.method)[0] if self.instance is None else type(self.instance)
 
     def make_settings(self) -> Settings:
         return build(Settings, self.run_settings, "run")
@@ -83,6 +163,10 @@ class Plan:
             loss,
             **initial.as_dict(),
         )
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def method_spec(text: str) -> tuple[str, dict[str, str]]:
@@ -120,8 +204,8 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
         if key in common and key not in theirs:
             flag = key.replace("_", "-")
             raise SettingError(
-                f"{key}: it is not accepted for {name} alone; "
-                f"it belongs to the whole comparison: --{flag}"
+                f"{key} must be the same for the whole comparison, got one for {name} alone; "
+                f"give --{flag}"
             )
     own = {k: v for k, v in options.items() if k not in theirs}
     return name, {k: v for k, v in options.items() if k in theirs}, own
@@ -154,8 +238,8 @@ def read_method(method: Any) -> Method:
     if _is_model(method) or isinstance(method, Federation):
         hint = "; the order is (method, task, federation)"
     raise SettingError(
-        f"method: {_kind(method)} is not accepted; a method such as idiolect.Ditto(), "
-        f"or a text like 'ditto' or 'lp-proj:p=1,lam=0.1'{hint}"
+        "method must be a method such as idiolect.Ditto(), or a text like 'ditto' or "
+        f"'lp-proj:p=1,lam=0.1', got {_kind(method)}{hint}"
     )
 
 
@@ -167,9 +251,9 @@ def read_task(task: Any, federation: Any) -> tuple[Task, str]:
     """
     if isinstance(task, Federation) or isinstance(federation, Task | nn.Module):
         raise SettingError(
-            "task: a federation stands in its place; the order is (method, task, federation)"
+            "task must come second, got a federation; the order is (method, task, federation)"
             if isinstance(task, Federation)
-            else f"federation: {_kind(federation)} stands in its place; "
+            else f"federation must come third, got {_kind(federation)}; "
             "the order is (method, task, federation)"
         )
     read_federation(federation)
@@ -177,12 +261,12 @@ def read_task(task: Any, federation: Any) -> tuple[Task, str]:
         return task, ""
     if isinstance(task, type) and issubclass(task, Task):
         raise SettingError(
-            "task: the class Task is not accepted; an object: idiolect.Task(module, loss)"
+            "task must be an object, idiolect.Task(module, loss), got the class Task"
         )
     if isinstance(task, Method) or not _is_model(task):
         raise SettingError(
-            f"task: {_kind(task)} is not accepted; a torch.nn.Module, a class or function that "
-            "makes one, or idiolect.Task(module, loss)"
+            "task must be a torch.nn.Module, a class or function that makes one, or "
+            f"idiolect.Task(module, loss), got {_kind(task)}"
         )
     if not isinstance(task, nn.Module):
         _refuse_arguments(task)
@@ -197,7 +281,7 @@ def read_federation(federation: Any) -> Federation:
     """The federation, if it is one."""
     if isinstance(federation, Federation):
         return federation
-    raise SettingError(f"federation: {_kind(federation)} is not accepted; {_FEDERATION}")
+    raise SettingError(f"federation must be a Federation, got {_kind(federation)}; {_FEDERATION}")
 
 
 def _is_model(argument: Any) -> bool:
@@ -238,8 +322,8 @@ def refuse_without_sites(method: Method, settings: Settings, plan: Plan | None =
     """Refuse the engine 'flower', whose clients are in no federation of this process."""
     if settings.engine == FLOWER:
         raise SettingError(
-            "engine: 'flower' is not accepted here; it trains with real sites, which keep their "
-            "data (docs/deploy.md). A folder for them, with this method and these settings: "
+            "engine must not be 'flower' here: it trains with real sites, which keep their data "
+            "(docs/deploy.md). A folder for them, with this method and these settings: "
             f"{deploy_command(method, settings, plan)}"
         )
 

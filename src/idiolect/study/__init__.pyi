@@ -1,16 +1,13 @@
 """The public names of studies and the modules that define them."""
 
-from .grids import GridPoint, grid_of
-from .many import end_with_parent, finish
-from .progress import job_progress
-from .results import mean_over_seeds
-from .search import search_settings
+from .jobs import end_with_parent, finish, job_progress
+from .many import Recorder, Stock, mean_over_seeds, run_many
+from .search import search_plans
+from .space import grid_of
 from .splits import SplitCandidate
-from .sweep import Setting, Stock, sweep_settings
 
 __all__ = [
-    "GridPoint",
-    "Setting",
+    "Recorder",
     "SplitCandidate",
     "Stock",
     "end_with_parent",
@@ -18,6 +15,6 @@ __all__ = [
     "grid_of",
     "job_progress",
     "mean_over_seeds",
-    "search_settings",
-    "sweep_settings",
+    "run_many",
+    "search_plans",
 ]

@@ -5,75 +5,49 @@ Every comparison includes Local at equal compute and each client's majority clas
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
+from ..core.documents import plain
 from ..core.files import private_folder, write_json
 from ..core.knobs import SettingError, build
-from ..core.text import warn
+from ..core.text import shown, warn
 from ..data.federation import Federation
 from ..host.metrics import direction
+from ..host.scores import interval
 from ..method import Method
-from ..methods import Local, label_of, make_method
+from ..methods import label_of
+from ..report.plots import write_curves
 from ..report.progress import RoundReport
-from ..report.tables import baseline_row
-from ..report.targets import Goals
+from ..report.tables import baseline_row, read_also, render, results_table
+from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
 from ..run.early_stopping import check_stops
 from ..run.identity import read_identity
 from ..run.interrupts import finish_on_interrupt
-from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task, row_spec
-from ..run.result import Result
+from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.record import Record, SeedRecord
+from ..run.result import Result, frame
 from ..run.run import run
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
 from ..run.validate import check
 from ..task.task import Task
-from .comparison import Comparison, refuse_taken
-from .manifest import COMPARE, read_comparison
+from .manifest import COMPARE, begin_folder, read_comparison, refuse_taken
+
+if TYPE_CHECKING:
+    import pandas
 
 EQUAL = " (as many gradients as the most costly)"
+GOALS = ("bytes", "target_value")
+LONG = 400  # characters of the reason why a row is left out
 Reporter = Callable[[str, int, int], RoundReport]  # name, first seed, rounds -> progress of a run
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method of a comparison: what to run, and the settings of its row alone."""
-
-    method: Method
-    own: dict[str, Any] = field(default_factory=dict)
-    note: str = ""  # behind its label
-    origin: dict[str, Any] | None = None  # data and model by name, where they have one
-    name: str = ""  # of its folder
-
-    @classmethod
-    def of(cls, spec: AnyMethod | Plan | Row) -> Row:
-        """A row from a method, its class, a plan or a text such as "lp-proj:p=1,sample=5"."""
-        if isinstance(spec, Row):
-            return spec
-        if isinstance(spec, Method | type):
-            method = read_method(spec)
-            return cls(method, name=label_of(method).split(" ")[0])
-        if isinstance(spec, Plan):
-            own = dict(spec.own)
-            method = spec.make_method()
-            return cls(method, own, _own_text(own), spec.as_dict(), spec.method)
-        if not isinstance(spec, str):
-            raise SettingError(
-                f"methods: {spec!r} is not accepted; "
-                "a Method, a Plan or a text like 'fedavg:lr=0.1'"
-            )
-        name, fields, own = row_spec(spec)
-        return cls(make_method(name, **fields), own, _own_text(own), name=name)
-
-
-def _own_text(own: dict[str, Any]) -> str:
-    return "".join(f" {name}={value}" for name, value in own.items())
 
 
 def compare(
@@ -108,54 +82,73 @@ def compare(
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
     >>> model = lambda: il.models.make("linear", (60,), 10)
-    >>> found = il.compare(["fedavg", il.Local(steps=5)], model, federation, rounds=2)
-    >>> found.labels
+    >>> comparison = il.compare(["fedavg", il.Local(steps=5)], model, federation, rounds=2)
+    >>> comparison.labels
     ['fedavg', 'local steps=5']
     """
     if isinstance(methods, str | Method | Plan | type):
-        raise SettingError(f"methods: {methods!r} is not accepted; a list of one or more methods")
+        raise SettingError(f"methods must be a list of one or more methods, got {methods!r}")
     whole, note = read_task(task, federation)
     common = dict(settings)
-    rows, row_settings, goals, skipped = _checked(methods, whole, federation, count, common)
+    plans, goals, skipped = _checked(methods, whole, federation, count, common)
     path = None if directory is None else Path(directory)
-    saved: dict[str, Any] = {
+    description: dict[str, Any] = {
         "baselines": baselines,
         "count": count,
         "folders": [],
-        "rounds": [s.rounds for s in row_settings],
+        "rounds": [plan.make_settings().rounds for plan in plans],
     }
     if path is not None:
-        if all(row.origin for row in rows):
-            saved["plans"] = [row.origin for row in rows]
+        if all(plan.is_named for plan in plans):
+            description["plans"] = [plan.as_dict() for plan in plans]
         if resume:
-            _continue_folder(path, saved)
+            _continue_folder(path, description)
         else:
-            begin_folder(path, COMPARE, saved)
-    goal_names = ("bytes", "target_value")
-    shared = {k: v for k, v in common.items() if k not in goal_names}
-    title = _title(federation, whole)
-    trivial = baseline_row(
-        federation, whole.criterion, row_settings[0].metrics, row_settings[0].metric
-    )
+            begin_folder(path, COMPARE, description)
+    first = plans[0].make_settings()
+    trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric)
+    title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
-    watch = {
-        "progress": progress,
-        **vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end)),
-    }
-    work = _Work(whole, federation, path, resume, report, shared, comparison, watch)
+    watch: dict[str, Any] = vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end))
+    shared = {name: value for name, value in common.items() if name not in GOALS}
+
+    def train(plan: Plan, note: str) -> None:
+        """Run a row; its result and the name of its folder are kept."""
+        row_settings = {**shared, **plan.own}
+        s = build(Settings, row_settings, "run")
+        name = f"{len(comparison.results)}-{plan.short_name.replace(':', '.')}"
+        if path is not None and resume and note == EQUAL:
+            name = _folder_of_local(path, name, plan, s.rounds)
+        folder = None if path is None else path / name
+        begun = resume and folder is not None and (folder / "settings.json").exists()
+        result = run(
+            plan.make_method(),
+            whole,
+            federation,
+            directory=folder,
+            origin=plan.as_dict() if plan.is_named else None,
+            resume=resume if begun else False,
+            progress=report(plan.short_name, s.seed, s.rounds) if report else progress,
+            **watch,
+            **row_settings,
+        )
+        comparison.results.append(result)
+        comparison.labels.append(result.label + note)
+        description["folders"].append(name)
+
     with finish_on_interrupt("finishing this run, then stopping") as interrupted:
-        for row in rows:
+        for plan in plans:
             if interrupted():
-                raise interrupted.stop(f"stopped before {row.name}")
-            saved["folders"].append(work(row))
+                raise interrupted.stop(f"stopped before {plan.short_name}")
+            train(plan, plan.note)
         if baselines:
             if interrupted():
                 raise interrupted.stop("stopped before Local at equal compute")
-            local = _equal_local(rows, row_settings, comparison.results)
+            local = _equal_local(plans, comparison.results)
             if local is not None:
-                saved["folders"].append(work(local))
+                train(local, EQUAL)
     if path is not None:
-        comparison.write(path, saved)
+        comparison.write(path, description)
     return comparison
 
 
@@ -165,32 +158,33 @@ def _checked(
     federation: Federation,
     count: str,
     settings: dict[str, Any],
-) -> tuple[list[Row], list[Settings], Goals, dict[str, str]]:
-    """The rows of a comparison, their settings, its goals, and the rows that cannot be run.
+) -> tuple[list[Plan], Goals, dict[str, str]]:
+    """The plans of a comparison, its goals, and the rows that cannot be run, with the reason.
 
     All that is bad is refused here; a method that does not fit the data or the model is left out
-    and said, if another one does.
+    with a warning, if another one does.
     """
-    rows = [Row.of(m) for m in methods]
-    if not rows:
-        raise SettingError("methods: none were given; at least one is needed")
-    row_settings = [build(Settings, {**settings, **row.own}, "run") for row in rows]
+    plans = [Plan.of(method, settings=settings) for method in methods]
+    if not plans:
+        raise SettingError("methods must be at least one, got none")
+    row_settings = [plan.make_settings() for plan in plans]
     goals = goals_of(row_settings, count, "accuracy" if federation.classes else "loss")
     refused: dict[str, SettingError] = {}
-    able: list[tuple[Row, Settings]] = []
-    for row, s in zip(rows, row_settings, strict=True):
+    able = []
+    for plan, s in zip(plans, row_settings, strict=True):
         check_stops(s, federation)
+        method = plan.make_method()
         try:
-            check(row.method, task, federation, s)
-            able.append((row, s))
+            check(method, task, federation, s)
+            able.append(plan)
         except SettingError as error:
-            refused[label_of(row.method) + row.note] = error
+            refused[label_of(method) + plan.note] = error
     if not able:
         raise next(iter(refused.values()))
     skipped = {label: str(error) for label, error in refused.items()}
     for label, reason in skipped.items():
         warn(f"{label} is left out of the comparison: {reason}")
-    return [row for row, _ in able], [s for _, s in able], goals, skipped
+    return able, goals, skipped
 
 
 def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "accuracy") -> Goals:
@@ -204,29 +198,19 @@ def goals_of(settings: Sequence[Settings], count: str = "bytes", figure: str = "
         for name in ("bytes", "metric", "target_value"):
             if getattr(s, name) != getattr(first, name):
                 raise SettingError(
-                    f"{name}: {getattr(s, name)!r} is not accepted; "
-                    "a comparison has one for all its methods"
+                    f"{name} must be the same for all methods of a comparison, got "
+                    f"{getattr(first, name)!r} and {getattr(s, name)!r}"
                 )
             if name != "metric" and getattr(s, name) and not s.eval_every:
                 raise SettingError(
-                    f"eval_every: 0 is not accepted with {name} in a comparison; "
-                    "a whole number >= 1, to see it pass"
+                    f"eval_every must be a whole number >= 1 with {name} in a comparison, to see "
+                    "it pass, got 0"
                 )
     metric = first.metric or figure
     if metric == "accuracy":
         return Goals(first.bytes, first.target_value or 0.0, count)
     higher = direction(metric, first.metrics)
     return Goals(first.bytes, first.target_value, count, metric, higher)
-
-
-def begin_folder(path: Path, name: str, saved: dict[str, Any]) -> None:
-    """A new folder of several runs, with the file that says which they are."""
-    refuse_taken(path)
-    try:
-        private_folder(path)
-        write_json(path / name, saved)
-    except OSError as error:
-        raise SettingError(f"directory: cannot write to {path}: {error.strerror}") from None
 
 
 def _continue_folder(path: Path, now: dict[str, Any]) -> None:
@@ -243,62 +227,15 @@ def _continue_folder(path: Path, now: dict[str, Any]) -> None:
             write_json(path / COMPARE, now)
 
 
-def _title(federation: Federation, task: Task) -> str:
-    return f"{federation.name}: {federation.clients} clients, d = {task.d}"
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Runs the rows of a comparison one after the other."""
-
-    task: Task
-    federation: Federation
-    path: Path | None
-    resume: bool | str
-    report: Reporter | None
-    settings: dict[str, Any]  # that all rows share
-    comparison: Comparison
-    watch: dict[str, Any]  # progress and callbacks
-
-    def __call__(self, row: Row) -> str:
-        """Run a row and keep its result; the name of its folder."""
-        number = len(self.comparison.results)
-        settings = {**self.settings, **row.own}
-        s = build(Settings, settings, "run")
-        name = self._folder(f"{number}-{row.name.replace(':', '.')}", row, s.rounds)
-        folder = None if self.path is None else self.path / name
-        watch = dict(self.watch)
-        if self.report:
-            watch["progress"] = self.report(row.name, s.seed, s.rounds)
-        begun = self.resume and folder is not None and (folder / "settings.json").exists()
-        result = run(
-            row.method,
-            self.task,
-            self.federation,
-            directory=folder,
-            origin=row.origin,
-            resume=self.resume if begun else False,
-            **watch,
-            **settings,
-        )
-        self.comparison.results.append(result)
-        self.comparison.labels.append(result.label + row.note)
+def _folder_of_local(path: Path, name: str, plan: Plan, rounds: int) -> str:
+    """Local at equal compute may need other steps for more rounds: it is then another run."""
+    if not (path / name / "settings.json").exists():
         return name
-
-    def _folder(self, name: str, row: Row, rounds: int) -> str:
-        """The folder of a row.
-
-        Local at equal compute may need other steps for more rounds: it is then another run.
-        """
-        if self.path is None or not self.resume or row.note != EQUAL:
-            return name
-        if not (self.path / name / "settings.json").exists():
-            return name
-        before = read_identity(self.path / name)["method"].get("steps")
-        return name if before == row.method.as_dict()["steps"] else f"{name}-{rounds}-rounds"
+    before = read_identity(path / name)["method"].get("steps")
+    return name if before == plan.make_method().as_dict()["steps"] else f"{name}-{rounds}-rounds"
 
 
-def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result]) -> Row | None:
+def _equal_local(plans: Sequence[Plan], results: Sequence[Result]) -> Plan | None:
     """Local with as many gradients per client as the most costly method.
 
     None where such a row stands there already. It has the settings that all rows share. Where all
@@ -308,26 +245,198 @@ def _equal_local(rows: list[Row], settings: list[Settings], results: list[Result
     most = max(gradients for _, gradients in costs)
     if not most or any(m == "local" and gradients >= 0.99 * most for m, gradients in costs):
         return None
-    alike = len({s.malicious for s in settings}) == 1
-    first = settings[0]
+    settings = [plan.make_settings() for plan in plans]
     own: dict[str, Any] = {"attack": "none", "malicious": 0.0}
-    if alike and first.malicious:
-        own = {"attack": first.as_dict()["attack"], "malicious": first.malicious}
+    if len({s.malicious for s in settings}) == 1 and settings[0].malicious:
+        own = {name: settings[0].as_dict()[name] for name in own}
     if any(s.asynchronous for s in settings):  # Local sends nothing that could arrive
-        plain = Timing().as_dict()
-        own |= {name: value for name, value in plain.items() if name != "delays"}
-    method = Local(steps=math.ceil(most / max(_shared_rounds(rows, settings), 1)))
-    origin = None
-    if rows[0].origin:
-        plan = Plan(**rows[0].origin)
-        fields = {"steps": method.steps}
-        origin = dataclasses.replace(plan, method="local", method_fields=fields, own=own).as_dict()
-    return Row(method, own, EQUAL, origin, "local")
+        synchronous = Timing().as_dict()
+        own |= {name: value for name, value in synchronous.items() if name != "delays"}
+    pairs = zip(plans, settings, strict=True)
+    rounds = next((s.rounds for p, s in pairs if "rounds" not in p.own), Settings().rounds)
+    fields = {"steps": math.ceil(most / max(rounds, 1))}
+    return replace(plans[0], method="local", method_fields=fields, own=own, instance=None, name="")
 
 
-def _shared_rounds(rows: list[Row], settings: list[Settings]) -> int:
-    """The rounds that rows without rounds of their own have."""
-    for row, s in zip(rows, settings, strict=True):
-        if "rounds" not in row.own:
-            return s.rounds
-    return Settings().rounds
+class Comparison:
+    """Results side by side. Prints, saves and converts as a single result does."""
+
+    def __init__(
+        self,
+        results: list[Result],
+        labels: list[str],
+        goals: Goals | None = None,
+        majority: dict[str, Any] | None = None,
+        title: str = "",
+        skipped: dict[str, str] | None = None,
+        note: str = "",
+    ):
+        self.results = results
+        self.labels = labels
+        self.goals = goals or Goals()
+        self.majority = majority  # the trivial baseline; None where there is none
+        self.title = title
+        self.skipped = skipped or {}  # label of a row that could not be run -> why
+        self.note = note  # how the loss was chosen, where it was not given
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The evaluated rounds of every row, against what was sent."""
+        pairs = zip(self.labels, self.results, strict=True)
+        return [curve(label, r.record.timed_rounds()) for label, r in pairs]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A summary per method, with what it made of the goals and its collaboration fairness."""
+        fairness = collaboration_fairness([r.record for r in self.results], self.labels)
+        return [
+            result.summary()
+            | {"label": label, "collaboration_fairness": fair}
+            | self.goals.reached(self._points(label, result))
+            for label, result, fair in zip(self.labels, self.results, fairness, strict=True)
+        ]
+
+    def _points(self, label: str, result: Result) -> Curve:
+        """The evaluated rounds with the figure that the goals are about."""
+        metric = self.goals.metric
+        return [point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """What `--json` prints: the majority class, then the methods."""
+        rows = self.rows()
+        if self.majority is None:
+            return plain(rows)
+        goal_keys = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
+        return plain([self.majority | goal_keys, *rows])
+
+    def rounds_table(self) -> list[dict[str, Any]]:
+        """One row per method, seed and evaluated round."""
+        return self._labelled([r.rounds_table() for r in self.results])
+
+    def clients_table(self) -> list[dict[str, Any]]:
+        """One row per method, seed and client."""
+        return self._labelled([r.clients_table() for r in self.results])
+
+    def _labelled(self, tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        pairs = zip(self.labels, tables, strict=True)
+        return [{"method": label, **row} for label, table in pairs for row in table]
+
+    def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
+        """A data frame of "rounds" or "clients", with a column for the method."""
+        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+
+    def save(self, directory: str | Path) -> Path:
+        """Every result in its own folder, and the comparison."""
+        path = Path(directory)
+        refuse_taken(path)
+        private_folder(path)
+        folders = []
+        for number, result in enumerate(self.results):
+            folders.append(f"{number}-{result.method.replace(':', '.')}")
+            result.save(path / folders[-1])
+        self.write(path, {"folders": folders})
+        return path
+
+    def write(self, path: Path, saved: dict[str, Any]) -> None:
+        """compare.json and the curves, next to the folders of the results."""
+        content = {
+            **saved,
+            "labels": self.labels,
+            "goals": self.goals.as_dict(),
+            "majority": self.majority,
+            "title": self.title,
+        }
+        if self.skipped:
+            content["skipped"] = self.skipped
+        if self.note:
+            content["note"] = self.note
+        with on_disk(COMPARE):
+            write_json(path / COMPARE, plain(content))
+        try:
+            write_curves(self.curves, self.goals, path)
+        except OSError as error:  # the runs are worth more than their picture
+            warn(f"the curves could not be written ({error.strerror})")
+
+    def table(self, width: int = 140, also: str | Sequence[str] = ()) -> Any:
+        """The table that the command line shows.
+
+        `also`: columns on request, "best-after-20" and "collaboration".
+        """
+        from rich.text import Text
+
+        rows = self.summary()
+        table = results_table(rows, self.title or None, width, self.goals, read_also(also))
+        lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
+        lines += [self.note] if self.note else []
+        if isinstance(table.caption, Text):
+            for line in lines:
+                table.caption.append("\n" + shown(line, LONG))
+        return table
+
+    def __str__(self) -> str:
+        return render(self.table())
+
+    def __repr__(self) -> str:
+        return f"Comparison({shown(', '.join(self.labels), 200)})"
+
+
+# -- collaboration fairness: do those who could do well alone end with the better models? ----------
+# Lyu, Xu, Wang and Yu 2020, as in Appendix C.7.3 of the lp-proj paper: Pearson's correlation, over
+# clients, between what a client reaches alone (its contribution) and what it ends with.
+LOCAL = "local"
+
+
+def collaboration_fairness(
+    records: Sequence[Record], labels: Sequence[str]
+) -> list[dict[str, Any] | None]:
+    """A correlation for each record; None where no Local run is among them.
+
+    Of several Local runs the one with the most gradients counts.
+    """
+    alone = [i for i, record in enumerate(records) if record.method == LOCAL]
+    if not alone:
+        return [None] * len(records)
+    base = max(alone, key=lambda i: records[i].seeds[0].gradients_per_client)
+    return [_one(record, records[base], labels[base]) for record in records]
+
+
+def _one(record: Record, local: Record, label: str) -> dict[str, Any] | None:
+    own = {s.seed: s for s in local.seeds}
+    pairs = [(s, own[s.seed]) for s in record.seeds if s.seed in own]
+    if not pairs or record.figure != local.figure:
+        return None
+    by_seed = [_correlation(s, other, record.figure) for s, other in pairs]
+    return {
+        "mean": sum(by_seed) / len(by_seed),
+        "ci95": interval(by_seed),
+        "by_seed": by_seed,
+        "figure": record.figure,
+        "alone": label,
+    }
+
+
+def _correlation(ended: SeedRecord, alone: SeedRecord, figure: str) -> float:
+    """Pearson's correlation over the clients that are honest and tested in both runs."""
+    first = _tested(alone, figure)
+    last = _tested(ended, figure)
+    shared = [client for client in first if client in last]
+    return pearson([first[c] for c in shared], [last[c] for c in shared])
+
+
+def _tested(seed: SeedRecord, figure: str) -> dict[str, float]:
+    values = {
+        str(row["client"]): row.get(f"test_{figure}", math.nan)
+        for row in seed.clients
+        if not row["malicious"] and not row["held_out"]
+    }
+    return {client: v for client, v in values.items() if v is not None and not math.isnan(v)}
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    """Pearson's correlation; NaN where it is not defined: two values are needed that differ.
+
+    >>> round(pearson([1.0, 2.0, 3.0], [1.0, 2.0, 2.0]), 4)
+    0.866
+    """
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])

@@ -25,7 +25,7 @@ from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings
 from ..task.losses import LOSSES
 from ..task.task import Task
-from .comparison import Comparison
+from .compare import Comparison
 from .manifest import COMPARE, PIPELINE, read_comparison
 
 

@@ -1,4 +1,4 @@
-"""compare.json and pipeline.json: what a folder of several runs says of them, read warily."""
+"""Folders of several runs: begun once, and described by a file that is read warily."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import expect_fields
-from ..core.files import read_json
+from ..core.files import private_folder, read_json, resume_command, write_json
 from ..core.knobs import SettingError
 from ..report.targets import Goals
 from ..run.plan import Plan
 
 COMPARE = "compare.json"
 PIPELINE = "pipeline.json"
+SWEEP = "sweep.json"
+TUNING = "tune.json"
+_TAKEN = dict.fromkeys((COMPARE, PIPELINE, "settings.json"), "a run")
+_TAKEN |= {SWEEP: "a sweep", TUNING: "a tuning"}
 _Figures = dict[str, float | None]
 _COMPARISON = {
     "baselines": bool,
@@ -52,6 +56,27 @@ _MAJORITY = {
     "metrics": dict[str, _Figures],
 }
 _STAGE = {"method": str, "rounds": int}
+
+
+def begin_folder(path: Path, name: str, description: dict[str, Any]) -> None:
+    """A new folder of several runs, with the file that describes them."""
+    refuse_taken(path)
+    try:
+        private_folder(path)
+        write_json(path / name, description)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingError(f"directory: cannot write to {path}: {reason}") from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a directory that holds a run, or several of them."""
+    for name, what in _TAKEN.items():
+        if (path / name).exists():
+            raise SettingError(
+                f"directory: {path} already holds {what}; choose another, or: "
+                f"{resume_command(path)}"
+            )
 
 
 def read_comparison(directory: Path) -> dict[str, Any]:

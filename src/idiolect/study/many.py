@@ -1,296 +1,387 @@
-"""Many independent runs, in worker processes: stored as they finish, continued at a restart.
-
-A job is one run. The results of a grid are lines of a JSONL file, found again by the key of their
-job: started a second time, a grid runs only the jobs that are not stored yet.
-"""
+"""Many plans, each with several seeds: every run stored as it ends, and one table of results."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing
+import io
+import math
 import os
-import signal
-import threading
+import pickle
+import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..core.documents import plain
-from ..run.directory import on_disk
-from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
+from ..core.files import resume_command, write_atomic, write_csv, write_json
+from ..core.knobs import SettingError, build
+from ..core.text import warnings_once
+from ..data.federation import Federation
+from ..data.shared import SharedData, shared
+from ..report.tables import results_table
+from ..run.callbacks import Callback, Moment
+from ..run.directory import RunDirectory, on_disk
+from ..run.plan import Plan
+from ..run.result import Result
+from ..run.run import run
+from ..run.settings import Settings
+from ..run.summary import Summary, merge
+from ..run.validate import check
+from ..task.task import Task
+from .jobs import common, finish, records
+from .manifest import SWEEP
 
-Outcome = dict[str, Any]  # the result of a job, as JSON holds it
-RECORD = ("key", "job", "result")  # of a line
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+FORMAT = 1  # of sweep.json
+RUNS = "runs.jsonl"
+TABLE = "table.csv"
+PARQUET = "table.parquet"
+FIGURES = ("mean", "variance", "worst10", "mean_of_clients")
 
 
-class Job(Protocol):
-    """One run of a grid: hashable, and picklable where more than one worker runs it."""
+@dataclass
+class Stock:
+    """Data and models by the names that plans have for them."""
+
+    data: dict[str, Federation | SharedData] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    opened: dict[str, Federation] = field(default_factory=dict)
+
+    def federation(self, name: str) -> Federation:
+        """Data by name; opened once per process."""
+        if name not in self.opened:
+            federation = self.data[name]
+            self.opened[name] = (
+                federation.open() if isinstance(federation, SharedData) else federation
+            )
+        return self.opened[name]
+
+    def add(self, plan: Plan) -> Plan:
+        """Make data and model of a plan, unless they are there; the plan with their names here."""
+        data = repr((plan.data, sorted(plan.data_options.items())))
+        if data not in self.data:
+            self.data[data] = plan.make_data()
+        model = repr((data, plan.model, plan.model_options, plan.loss))
+        if model not in self.tasks:
+            self.tasks[model] = plan.make_task(self.federation(data))
+        return replace(plan, data=data, model=model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data, "tasks": self.tasks, "opened": {}}
+
+
+# -- one run --------------------------------------------------------------------------------------
+class Recorder(Protocol):
+    """A class whose objects hear of the evaluated rounds of one run, and have rows about them."""
+
+    name: ClassVar[str]  # what the result of the run calls the rows
+    rows: list[dict[str, Any]]
+
+    def __init__(self, task: Task, federation: Federation): ...
+
+    def __call__(self, moment: Moment) -> None: ...
+
+
+Extra = str | type[Recorder]  # what the result of a run has besides its summary
+
+
+def _valid_by_client(result: Result) -> list[float]:
+    """The figure that settings are chosen by, on every client's validation data."""
+    metric = result.record.settings.get("metric")
+    unknown = math.isnan(result.record.seeds[0].final["valid"]["accuracy"])
+    measure = metric or ("loss" if unknown else "accuracy")
+    return [row[f"valid_{measure}"] for row in result.clients_table()]
+
+
+TABLES: dict[str, Callable[[Result], list[Any]]] = {
+    "by_round": Result.rounds_table,
+    "by_client": Result.clients_table,
+    "valid_by_client": _valid_by_client,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One run with one seed: a job that any process of this machine can do."""
+
+    plan: Plan
+    seed: int
+    digest: str  # the key of the plan
+    keep: tuple[Extra, ...] = ()  # of `TABLES`, or a recorder
 
     def key(self) -> str:
-        """A digest of everything that the result depends on: another setting is another key."""
-
-    def train(self) -> Outcome:
-        """The run itself. Its result is plain data: what JSON can hold."""
+        names = (extra if isinstance(extra, str) else extra.name for extra in self.keep)
+        return "-".join([self.digest, str(self.seed), *names])
 
     def cost(self) -> float:
-        """How long it takes, in any unit that all jobs of the grid share."""
+        """Rounds: what is known before it has run."""
+        return float(self.settings.rounds)
+
+    @property
+    def settings(self) -> Settings:
+        return build(Settings, self.plan.of_seed(self.seed), "run")
 
     def describe(self) -> str:
-        """A few words for people who read the stored lines."""
+        return f"{self.plan.label} seed={self.seed}"
+
+    def train(self) -> dict[str, Any]:
+        return self.trained()
+
+    def trained(self, on_evaluate: Callback | None = None) -> dict[str, Any]:
+        """The run itself; `on_evaluate` as in `run`."""
+        stock = common()
+        assert isinstance(stock, Stock)
+        began = time.process_time()
+        federation = stock.federation(self.plan.data)
+        task = stock.tasks[self.plan.model]
+        recorders = [extra(task, federation) for extra in self.keep if not isinstance(extra, str)]
+
+        listeners: list[Callback] = [*recorders, *([on_evaluate] if on_evaluate else [])]
+
+        def on_evaluated(moment: Moment) -> None:
+            for listener in listeners:
+                listener(moment)
+
+        result = run(
+            self.plan.make_method(),
+            task,
+            federation,
+            progress=False,
+            on_evaluate=on_evaluated if listeners else None,
+            **self.plan.of_seed(self.seed),
+        )
+        extras = {name: TABLES[name](result) for name in self.keep if isinstance(name, str)}
+        extras |= {recorder.name: recorder.rows for recorder in recorders}
+        return {**result.summary(), **extras, "cpu_seconds": time.process_time() - began}
 
 
-J = TypeVar("J", bound=Job)
-Report = Callable[[Mapping[J, Outcome], J | None], None]
-Failed = Callable[[J, Exception], None]
+# -- all of them ----------------------------------------------------------------------------------
+Watch = Callable[[Sequence[Trial]], Any]  # a context whose value hears of ended trials
 
 
-class WorkerLost(RuntimeError):
-    """A worker process ended in a job: it was killed, or memory ran out."""
+def run_many(
+    plans: Sequence[Plan],
+    stock: Stock,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 0,
+    directory: Path | None = None,
+    watch: Watch | None = None,
+    title: str = "",
+    manifest: Mapping[str, Any] | None = None,
+    keep: Sequence[Extra] = (),
+) -> Sweep:
+    """Every plan with every seed, in worker processes; what is stored is not run again.
 
-
-def stored(path: Path) -> dict[str, Outcome]:
-    """The finished jobs of a file, by key. A line that is damaged or cut off counts as not run.
-
-    >>> stored(Path("no-such-file.jsonl"))
-    {}
+    `stock` has the data and models that the plans name. `manifest` describes the runs in their
+    directory. With `keep`, the summary of every run also has its evaluated rounds ("by_round"), its
+    clients ("by_client"), or the rows of a `Recorder`.
     """
-    return {record["key"]: record["result"] for record in records(path)}
+    if not len(seeds):
+        raise SettingError("seeds must be at least 1, got 0")
+    workers = _workers(plans, jobs)
+    trials = _trials(plans, stock, seeds, tuple(keep))
+    sweep = Sweep({}, title=title)
+    with (
+        result_file(directory, manifest or {}) as path,
+        shared_by(stock, workers, trials) as share,
+        watch(trials) if watch else nullcontext() as bar,
+    ):
+
+        def failed(trial: Trial, error: Exception) -> None:
+            sweep.failed[trial] = f"{type(error).__name__}: {error}"
+            if bar:
+                bar.failed(trial, sweep.failed[trial])
+
+        report = bar.report if bar else None
+        sweep.summaries = finish(trials, path, workers, report, share, failed)
+    if directory is not None:
+        with on_disk("the table"):
+            sweep.write(directory)
+    return sweep
 
 
-def records(path: Path) -> Iterator[dict[str, Any]]:
-    """The sound lines of such a file: key, job and result."""
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
-        try:
-            record = json.loads(line)
-            if {*RECORD} <= {*record} and isinstance(record["key"], str):
-                yield record
-        except (ValueError, TypeError, RecursionError):
-            continue
+def _workers(plans: Sequence[Plan], jobs: int) -> int:
+    """Processes that runs are spread over; with hosts on Ray it is the cluster that has them."""
+    settings = [build(Settings, plan.of_seed(0), "run") for plan in plans]
+    if not any(s.carrier.cluster for s in settings):
+        return jobs or os.cpu_count() or 1
+    if jobs > 1 and not all(s.address for s in settings):
+        raise SettingError(
+            f"jobs must be 1 with hosts on Ray that each run would start itself, got {jobs}; or "
+            "give the address of a cluster"
+        )
+    return jobs or 1
 
 
-def finish(
-    jobs: Sequence[J],
-    path: Path,
-    workers: int = 1,
-    report: Report[J] | None = None,
-    share: Any = None,
-    failed: Failed[J] | None = None,
-) -> dict[J, Outcome]:
-    """The results of all jobs, in their order: stored at `path`, or run now and appended there.
-
-    `report(results, job)` is called with all results so far: once at the start with job None, and
-    after every job with the one that has just finished. With one worker the jobs run in this
-    process. On Ctrl-C, SIGTERM or SIGHUP running jobs are finished and stored, then
-    `Interrupted` is raised; a second signal stops at once. Workers end with this process, however
-    it ends. What a full disk does not take is tried again with the next job.
-
-    A worker that is killed is replaced, and its job is run again. A job that raises ends the grid;
-    with `failed`, the error goes there instead and the other jobs continue. Every job finds `share`
-    in `common()`; workers receive it once.
-    """
-    before = stored(path)
-    keys = {job: job.key() for job in jobs}
-    results = {job: before[key] for job, key in keys.items() if key in before}
-    remaining = [job for job in keys if job not in results]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if report:
-        report(results, None)
-    waiting: list[str] = []  # lines that are not stored yet
-    with closing(_each(remaining, workers, share)) as finished:
-        for job, result in finished:
-            if isinstance(result, Exception):
-                if failed is None:
-                    raise result
-                failed(job, result)
-                continue
-            record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
-            waiting.append(json.dumps(record, allow_nan=False))
-            results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
-            with on_disk(f"the result of {job.describe()}"):
-                store(path, waiting)
-            if report:
-                report(results, job)
-    if waiting:
-        with on_disk(f"{len(waiting)} of {len(results)} results"):
-            store(path, waiting)
-    return {job: results[job] for job in keys if job in results}
-
-
-def store(path: Path, lines: list[str]) -> None:
-    """Append lines and forget them; one that was cut off there must not run into the next one."""
-    while lines:
-        with path.open("ab+", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - 1))
-            whole = file.read(1) in (b"", b"\n")
-            unwritten = memoryview(f"{'' if whole else chr(10)}{lines[0]}\n".encode())
-            while unwritten:
-                unwritten = unwritten[file.write(unwritten) :]
-        del lines[0]
-
-
-# -- running ------------------------------------------------------------------------------------
-Ended = tuple[J, Outcome | Exception]
-_shared: Any = None
-
-
-def common() -> Any:
-    """What the jobs of a grid have in common."""
-    return _shared
+def _trials(
+    plans: Sequence[Plan], stock: Stock, seeds: Sequence[int], keep: tuple[Extra, ...]
+) -> list[Trial]:
+    """Every plan with every seed, each once; errors are raised before the first run."""
+    trials: dict[str, Trial] = {}
+    with warnings_once():
+        for plan in plans:
+            federation, task = stock.federation(plan.data), stock.tasks[plan.model]
+            try:
+                settings = build(Settings, plan.of_seed(0), "run")
+                check(plan.make_method(), task, federation, settings)
+            except SettingError as error:
+                raise SettingError(f"{plan.label}: {error}") from None
+            digest = plan.key(task, federation)
+            for seed in seeds:
+                trial = Trial(plan, seed, digest, keep)
+                trials.setdefault(trial.key(), trial)
+    return list(trials.values())
 
 
 @contextmanager
-def _sharing(share: Any) -> Iterator[None]:
-    global _shared
-    before, _shared = _shared, share
+def result_file(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
+    """Where results are stored as they come."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
+            yield Path(scratch) / RUNS
+        return
+    with RunDirectory(directory, fresh=True) as folder:
+        folder.clear()
+        write_json(directory / SWEEP, {"format": FORMAT, **plain(dict(manifest))})
+        yield directory / RUNS
+
+
+@contextmanager
+def shared_by(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[Stock]:
+    """What workers get: data in a file that all of them map."""
+    if workers < 2 or len(trials) < 2:
+        yield stock
+        return
     try:
-        yield
-    finally:
-        _shared = before
+        pickle.dumps((stock.tasks, [trial.plan for trial in trials]))
+    except Exception as error:  # whatever the user's own objects raise
+        raise SettingError(
+            f"jobs must be 1, got {workers}: model and methods cannot be sent to worker processes "
+            f"({error}); or define them in a module that can be imported"
+        ) from None
+    with shared(stock.opened) as files:
+        yield Stock(dict(files), stock.tasks)
 
 
-def _each(jobs: Sequence[J], workers: int, share: Any) -> Generator[Ended[J], None, None]:
-    """The jobs with their results or errors, in the order in which they finish."""
-    with finish_on_interrupt("finishing the jobs at work, then stopping") as interrupted:
-        if workers < 2 or len(jobs) < 2:
-            with _sharing(share):
-                yield from _in_this_process(jobs, interrupted)
-        else:
-            yield from _in_workers(jobs, workers, share, interrupted)
-        if interrupted():
-            raise interrupted.stop("finished jobs are stored; the same command resumes from there")
+# -- the table of results -------------------------------------------------------------------------
+@dataclass
+class Sweep:
+    """The results of plans under several seeds: all, or what there is of them."""
 
+    summaries: dict[Trial, dict[str, Any]]  # of every run, in the order of the plans
+    failed: dict[Trial, str] = field(default_factory=dict)  # why
+    title: str = ""
 
-def _in_this_process(jobs: Sequence[J], interrupted: Interruption) -> Iterator[Ended[J]]:
-    for job in jobs:
-        if interrupted():
-            return
+    @property
+    def settings(self) -> list[Plan]:
+        """All plans that have a result, in their order."""
+        return list(self.by_plan())
+
+    def by_plan(self) -> dict[Plan, list[dict[str, Any]]]:
+        """The summaries of every plan, one per seed."""
+        groups: dict[Plan, list[dict[str, Any]]] = {}
+        for trial, summary in self.summaries.items():
+            groups.setdefault(trial.plan, []).append(summary)
+        return groups
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line per run, in the order of the plans. Times are left out: they differ each time."""
+        names = list(dict.fromkeys(n for t in self.summaries for n in t.plan.varied))
+        rows = []
+        for trial, summary in self.summaries.items():
+            row: dict[str, Any] = {"method": trial.plan.name}
+            row |= {name: trial.plan.varied.get(name) for name in names}
+            row |= {"seed": trial.seed, **_figures(summary)}
+            rows.append(row)
+        return rows
+
+    def frame(self) -> pd.DataFrame:
+        """`rows` as a table of pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def merged(self) -> list[dict[str, Any]]:
+        """A summary per plan: means over its seeds, with the interval."""
+        return [
+            mean_over_seeds(plan.label, summaries) for plan, summaries in self.by_plan().items()
+        ]
+
+    def best(self, measure: str = "accuracy", split: str = "valid") -> Plan:
+        """The plan with the highest mean (for a loss: the lowest) on validation data.
+
+        Of equal ones the first.
+        """
+        sign = -1 if measure == "loss" else 1
+        groups = self.by_plan()
+
+        def mean(plan: Plan) -> float:
+            figures = [s[split][measure]["mean"] for s in groups[plan]]
+            return sign * sum(figures) / len(figures) if None not in figures else -math.inf
+
+        return max(groups, key=mean)
+
+    def table(self, width: int = 80) -> Table:
+        """A row per plan, as wide as the terminal has room for."""
+        return results_table(self.merged(), self.title or None, width)
+
+    def write(self, directory: Path) -> list[Path]:
+        """table.csv, and table.parquet where pyarrow is installed."""
+        rows = self.rows()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        write_csv(directory / TABLE, rows, columns)
         try:
-            outcome: Outcome | Exception = _train_in_thread(job)
-        except Exception as error:
-            outcome = error
-        yield job, outcome
+            import pyarrow  # noqa: F401
+        except ImportError:
+            return [directory / TABLE]
+        content = io.BytesIO()
+        self.frame().to_parquet(content)
+        write_atomic(directory / PARQUET, content.getvalue())
+        return [directory / TABLE, directory / PARQUET]
 
 
-def _in_workers(
-    jobs: Sequence[J], workers: int, share: Any, interrupted: Interruption
-) -> Iterator[Ended[J]]:
-    """Jobs in a pool. When a worker dies, all running jobs are suspects and run again; those that
-    were running twice when one died are run one by one."""
-    queue = deque(jobs)
-    suspects: deque[J] = deque()
-    lost: Counter[J] = Counter()
-    while (queue or suspects) and not interrupted():
-        alone = not queue
-        some = deque([suspects.popleft()]) if alone else queue
-        for job, outcome in _in_pool(some, 1 if alone else workers, share, interrupted):
-            if not isinstance(outcome, BrokenProcessPool):
-                yield job, outcome
-            elif alone:
-                yield job, WorkerLost("its worker process was killed, or ran out of memory")
-            else:
-                lost[job] += 1
-                (suspects if lost[job] > 1 else queue).append(job)
+def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line of the table says of a run."""
+    tested = {"accuracy": summary["accuracy"], "loss": summary["loss"]}
+    tested |= summary.get("metrics", {})
+    row: dict[str, Any] = {"rounds": summary["rounds"]}
+    for name, figures in tested.items():
+        row |= {name if part == "mean" else f"{name}_{part}": figures[part] for part in FIGURES}
+    row |= {f"valid_{name}": summary["valid"][name]["mean"] for name in tested}
+    if "global_model" in summary:
+        row["global_accuracy"] = summary["global_model"]["accuracy"]["mean"]
+    row |= {f"bytes_{way}": total for way, total in summary["bytes"].items()}
+    row |= {name: summary[name] for name in ("gradients_per_client", "rejected", "missing")}
+    row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0]}
+    return row
 
 
-def _in_pool(
-    queue: deque[J], workers: int, share: Any, interrupted: Interruption
-) -> Iterator[Ended[J]]:
-    """The jobs of a queue, until it is empty or a worker is lost."""
-    running: dict[Future[Outcome], J] = {}
-    others = set(multiprocessing.active_children())
-    broken = False
-    with _pool(workers, share) as pool:
-        try:
-            while (queue and not broken) or running:
-                while (
-                    queue and not broken and len(running) <= workers
-                ):  # one ahead: no worker idles
-                    job = queue.popleft()
-                    try:
-                        running[pool.submit(_train_in_thread, job)] = job
-                    except BrokenProcessPool as lost:
-                        broken = True
-                        yield job, lost
-                ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    error = future.exception()
-                    if error is not None and not isinstance(error, Exception):
-                        raise error
-                    broken |= isinstance(error, BrokenProcessPool)
-                    yield running.pop(future), error if error is not None else future.result()
-                if interrupted():
-                    queue.clear()
-                    running = {f: job for f, job in running.items() if not f.cancel()}
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.kill()
-            raise
+def mean_over_seeds(label: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One summary of runs that differ in their seeds alone, from the summaries of single seeds."""
+    return merge([Summary.from_dict(summary) for summary in summaries], label).as_dict()
 
 
-def _pool(workers: int, share: Any) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # a forked process may hang in torch's threads
-    return ProcessPoolExecutor(
-        workers, mp_context=spawn, initializer=_prepare_worker, initargs=(share,)
-    )
-
-
-def _prepare_worker(share: Any) -> None:
-    """One thread per worker; ignore signals; exit with the parent."""
-    from threadpoolctl import threadpool_limits  # comes with scikit-learn
-
-    global _shared
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent()
-    torch.set_num_threads(1)
-    threadpool_limits(1)  # NumPy's BLAS: threads of several workers would wait for each other
-    _shared = share
-
-
-def _train_in_thread(job: Job) -> Outcome:
-    """Train outside the main thread, where a run leaves Ctrl-C to the grid.
-
-    The thread is a daemon, so that a second Ctrl-C does not wait for it.
-    """
-    result: Future[Outcome] = Future()
-
-    def train() -> None:
-        try:
-            result.set_result(job.train())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=train, daemon=True).start()
-    return result.result()
-
-
-# -- exit worker processes when their parent dies --------------------------------------------------
-
-POLL = 0.5  # seconds
-
-
-def end_with_parent(pid: int | None = None) -> None:
-    """Watch the parent of this process in a thread: a process of multiprocessing knows it.
-
-    Any other process is given the parent's `pid`, and polls (on Unix).
-    """
-    threading.Thread(target=_watch, args=(pid,), daemon=True).start()
-
-
-def _watch(pid: int | None) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()  # a pipe that is closed with the parent, however it ends
-    elif pid is not None:
-        while os.getppid() == pid:
-            time.sleep(POLL)
-    os._exit(1)
+def read_sweep(directory: Path) -> list[dict[str, Any]]:
+    """A summary per plan, means over the seeds that are done, in the order of their ends."""
+    by_plan: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for record in records(directory / RUNS):
+        digest, _, *extras = record["key"].split("-")
+        label = str(record["job"]).rpartition(" seed=")[0]
+        by_plan.setdefault((label, digest, *extras), []).append(record["result"])
+    if not by_plan:
+        raise SettingError(
+            f"directory: no run of the sweep in {directory} has finished yet; "
+            f"resume it: {resume_command(directory)}"
+        )
+    try:
+        return [mean_over_seeds(label, summaries) for (label, *_), summaries in by_plan.items()]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise SettingError(
+            f"directory: cannot use {directory / RUNS}: a run in it has no {error}"
+        ) from None

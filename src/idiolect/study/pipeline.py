@@ -23,8 +23,7 @@ from ..run.result import Result
 from ..run.run import run
 from ..run.session import Start
 from ..run.typed_settings import RunSettings
-from .compare import begin_folder
-from .manifest import PIPELINE, read_pipeline
+from .manifest import PIPELINE, begin_folder, read_pipeline
 
 
 def pipeline(

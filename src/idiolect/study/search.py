@@ -1,4 +1,4 @@
-"""What settings are chosen by: a figure on validation data, and how uncertain it is."""
+"""Plans under the seeds of a search: what validation data say of them, and how sure that is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from ..core.knobs import SettingError, build, nearest, with_role
 from ..data.federation import Federation
 from ..host.metrics import direction
+from ..run.plan import Plan
 from ..run.settings import FINAL_RUN, Settings
-from .results import Sweep
-from .sweep import Setting, Stock, Watch, sweep_settings
+from .many import Stock, Sweep, Watch, run_many
 
 CRITERIA = {  # -> what a summary calls it
     "pooled": "mean",  # over all validation samples
@@ -103,17 +103,13 @@ def read_criterion(name: str, settings: Settings, federation: Federation) -> Cri
     """
     if "test" in str(name).lower().replace("-", "_").split("_"):
         raise SettingError(
-            f"criterion: {name!r} is not accepted; settings are chosen on validation data alone, "
-            f"by one of {', '.join(CRITERIA)}. Test data are for the final run: chosen by them, "
-            "its figures would flatter"
+            f"criterion must be one of {', '.join(CRITERIA)}, all on validation data, got "
+            f"{name!r}. Test data are for the final run: chosen by them, its figures would flatter"
         )
     if name not in CRITERIA:
         raise nearest(str(name), CRITERIA, "criterion")
     measure = settings.metric or ("accuracy" if federation.classes else "loss")
     return Criterion(name, measure, direction(measure, settings.metrics))
-
-
-# -- A federation without its test data: a search cannot look at what it does not have --
 
 
 def check_validation_data(federation: Federation) -> None:
@@ -155,10 +151,10 @@ class Cost:
         )
 
 
-def cost_of(sweep: Sweep, clients: Mapping[str, int], seconds: float) -> Cost:
-    """The cost of the runs of a sweep; `clients` is how many each of its data sets has."""
+def cost_of(sweep: Sweep, stock: Stock, seconds: float) -> Cost:
+    """The cost of the runs of a sweep."""
     gradients = sum(
-        summary["gradients_per_client"] * clients[trial.setting.data]
+        summary["gradients_per_client"] * stock.federation(trial.plan.data).clients
         for trial, summary in sweep.summaries.items()
     )
     cpu_seconds = sum(summary["cpu_seconds"] for summary in sweep.summaries.values())
@@ -194,21 +190,21 @@ def main_effects(settings: Sequence[Mapping[str, Any]], figures: Sequence[Any]) 
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-# -- Many settings under the seeds of a search, and what validation data say of them --
-
+# -- the ranking -----------------------------------------------------------------------------------
 KEEP = ("valid_by_client",)
+Summaries = Sequence[Mapping[str, Any]]  # of one plan, one per seed
 
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """A setting compared with the best one."""
+    """A plan compared with the best one."""
 
-    setting: Setting
+    plan: Plan
     figure: float | None  # the mean over the seeds of the search
     by_seed: tuple[float | None, ...]
     gap: float  # how far it is behind the best
     error: float  # the standard error of that gap; NaN where nothing tells
-    summaries: tuple[Mapping[str, Any], ...]
+    summaries: Summaries
 
     @property
     def tied(self) -> bool:
@@ -216,13 +212,13 @@ class Standing:
         return self.gap == 0 or self.gap <= self.error * (1 + 1e-9)  # a sample of one client: equal
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data: a line of the table of all settings."""
+        """Plain data: a line of the table of all plans."""
         gap = self.gap if math.isfinite(self.gap) else None
         error = self.error if math.isfinite(self.error) else None
         first = self.summaries[0]
         return {
-            "method": self.setting.name,
-            **self.setting.varied,
+            "method": self.plan.name,
+            **self.plan.varied,
             "valid": self.figure,
             "behind": gap,
             "standard_error": error,
@@ -234,12 +230,12 @@ class Standing:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A finished search. Settings are grouped by name, and each group has its own best."""
+    """A finished search. Plans are grouped by name, and each group has its own best."""
 
     sweep: Sweep  # every run
     criterion: Criterion
-    points: Mapping[Setting, Setting]  # as searched -> as given
-    samples: Mapping[str, np.ndarray]  # data by name -> validation samples of each client
+    originals: Mapping[Plan, Plan]  # as searched -> as given
+    stock: Stock  # without test data
     cost: Cost
     stopped: tuple[dict[str, Any], ...] = ()  # lines of those that were stopped as hopeless
     shares: dict[str, float] | None = None  # importance, where it is not that of a grid
@@ -247,43 +243,49 @@ class Search:
     @property
     def names(self) -> list[str]:
         """The groups, in the order in which they were given."""
-        return list(dict.fromkeys(point.name for point in self.points.values()))
+        return list(dict.fromkeys(plan.name for plan in self.originals.values()))
 
-    def best(self, name: str = "") -> Setting:
-        """The setting that validation data prefer, of equal ones the first; as it was given."""
-        return self.standings(name)[0].setting
+    def best(self, name: str = "") -> Plan:
+        """The plan that validation data prefer, of equal ones the first; as it was given."""
+        return self.standings(name)[0].plan
 
     def ties(self, name: str = "") -> list[Standing]:
         """The others within one standard error of the best."""
         return [s for s in self.standings(name)[1:] if s.tied]
 
     def importance(self, name: str = "") -> dict[str, float]:
-        """The share of the variance over settings that each field explains by itself."""
+        """The share of the variance over plans that each field explains by itself."""
         if self.shares is not None:
             return self.shares
         finite = [s for s in self.standings(name) if s.figure is not None]
-        return main_effects([s.setting.varied for s in finite], [s.figure for s in finite])
+        return main_effects([s.plan.varied for s in finite], [s.figure for s in finite])
+
+    def tried(self, name: str) -> int:
+        """How many plans of a group were tried, to the end or not."""
+        return len([row for row in self.rows() if row["method"] == name])
 
     def standings(self, name: str = "") -> list[Standing]:
-        """All settings of a group, the best first."""
+        """All plans of a group, the best first."""
         group = name or self.names[0]
         if group not in self._standings:
-            raise SettingError(
-                f"search: {group!r} is not accepted; one of {', '.join(self._standings)}"
-            )
+            known = ", ".join(self._standings)
+            raise SettingError(f"name must be one of {known}, got {group!r}")
         return self._standings[group]
 
     @cached_property
     def _standings(self) -> dict[str, list[Standing]]:
-        groups: dict[str, dict[Setting, list[Mapping[str, Any]]]] = {}
-        for trial, summary in self.sweep.summaries.items():
-            group = groups.setdefault(trial.setting.name, {})
-            group.setdefault(trial.setting, []).append(summary)
+        groups: dict[str, dict[Plan, Summaries]] = {}
+        for plan, summaries in self.sweep.by_plan().items():
+            groups.setdefault(plan.name, {})[plan] = summaries
         return {name: self._ranked(group) for name, group in groups.items()}
 
-    def _ranked(self, group: Mapping[Setting, Sequence[Mapping[str, Any]]]) -> list[Standing]:
-        figures = {s: _mean([self.criterion.figure(r) for r in runs]) for s, runs in group.items()}
-        order = sorted(group, key=lambda s: -self.criterion.better(figures[s]))  # stable
+    def _ranked(self, group: Mapping[Plan, Summaries]) -> list[Standing]:
+        by_seed = {p: [self.criterion.figure(r) for r in runs] for p, runs in group.items()}
+        figures = {
+            p: None if None in some else sum(some) / len(some)  # type: ignore[arg-type]
+            for p, some in by_seed.items()
+        }
+        order = sorted(group, key=lambda p: -self.criterion.better(figures[p]))  # stable
         best = order[0]
         if figures[best] is None:
             raise SettingError(
@@ -291,49 +293,55 @@ class Search:
                 "settings that do not diverge are needed to choose among, such as smaller lr"
             )
         standings = []
-        for setting in order:
-            runs = group[setting]
-            gap = self.criterion.better(figures[best]) - self.criterion.better(figures[setting])
-            error = self._error(best, group[best], setting, runs) if math.isfinite(gap) else 0.0
-            by_seed = tuple(self.criterion.figure(r) for r in runs)
-            point = self.points[setting]
-            standings.append(Standing(point, figures[setting], by_seed, gap, error, tuple(runs)))
+        for plan in order:
+            gap = self.criterion.better(figures[best]) - self.criterion.better(figures[plan])
+            error = self._error(best, plan, group, by_seed) if math.isfinite(gap) else 0.0
+            standings.append(
+                Standing(
+                    self.originals[plan],
+                    figures[plan],
+                    tuple(by_seed[plan]),
+                    gap,
+                    error,
+                    group[plan],
+                )
+            )
         return standings
 
     def _error(
         self,
-        best: Setting,
-        of_best: Sequence[Mapping[str, Any]],
-        other: Setting,
-        of_other: Sequence[Mapping[str, Any]],
+        best: Plan,
+        other: Plan,
+        group: Mapping[Plan, Summaries],
+        by_seed: Mapping[Plan, Sequence[float | None]],
     ) -> float:
         """Of the clients, who are the same for both, and of the seeds where there are several.
 
         The larger of the two: training is random, and so is which samples are for validation.
         """
-        if len(of_best) != len(of_other) or best.data != other.data:
+        if len(group[best]) != len(group[other]) or best.data != other.data:
             return math.nan
-        one, two = (self._influence(runs, best.data) for runs in (of_best, of_other))
+        one, two = (self._influence(group[plan], best.data) for plan in (best, other))
         error = error_over_clients(one, two)
-        if len(of_best) > 1:
-            pair = ([self.criterion.figure(r) for r in runs] for runs in (of_best, of_other))
-            over_seeds = error_over_seeds(*pair)  # type: ignore[arg-type]  # the gap is finite
+        if len(group[best]) > 1:
+            over_seeds = error_over_seeds(by_seed[best], by_seed[other])  # type: ignore[arg-type]
             error = max(over_seeds, error) if not math.isnan(error) else over_seeds
         return error
 
-    def _influence(self, runs: Sequence[Mapping[str, Any]], data: str) -> np.ndarray:
+    def _influence(self, runs: Summaries, data: str) -> np.ndarray:
         """The mean over seeds of what each client adds."""
+        samples = self.stock.federation(data).sizes("valid").numpy()
         each = [np.array(run["valid_by_client"], dtype=np.float64) for run in runs]  # null is NaN
-        return np.mean([self.criterion.influence(a, self.samples[data]) for a in each], axis=0)
+        return np.mean([self.criterion.influence(a, samples) for a in each], axis=0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line per setting, group by group, the best first."""
+        """A line per plan, group by group, the best first."""
         ranked = [s.as_dict() for name in self.names for s in self.standings(name)]
         return [*ranked, *self.stopped]
 
 
-def search_settings(
-    points: Sequence[Setting],
+def search_plans(
+    plans: Sequence[Plan],
     stock: Stock,
     seeds: Sequence[int],
     criterion: str = "pooled",
@@ -343,19 +351,19 @@ def search_settings(
     watch: Watch | None = None,
     manifest: Mapping[str, Any] | None = None,
 ) -> Search:
-    """Run every setting with every seed on training and validation data alone, and rank them.
+    """Run every plan with every seed on training and validation data alone, and rank them.
 
-    Test data are taken away before the first run. Points that have the same `name` are candidates
+    Test data are taken away before the first run. Plans that have the same `name` are candidates
     for the same place: `Search.best(name)`. With a directory, an interrupted search is
     resumed, and no run is repeated.
     """
     began = time.monotonic()
-    if not points:
-        raise SettingError("grid: it is empty; at least one setting is needed")
-    target, hidden = prepared(points, stock, criterion)
-    twins = {searched(point): point for point in points}
-    results = sweep_settings(
-        list(twins),
+    if not plans:
+        raise SettingError("grid must have at least one setting, got none")
+    target, hidden = without_test_data(plans, stock, criterion)
+    originals = {searched(plan): plan for plan in plans}
+    sweep = run_many(
+        list(originals),
         hidden,
         seeds,
         jobs=jobs,
@@ -364,49 +372,40 @@ def search_settings(
         manifest=manifest,
         keep=KEEP,
     )
-    if results.failed:
-        trial, reason = next(iter(results.failed.items()))
+    if sweep.failed:
+        trial, reason = next(iter(sweep.failed.items()))
         raise SettingError(
-            f"tune: {len(results.failed)} runs failed, the first of them {trial.describe()}: "
+            f"tune: {len(sweep.failed)} runs failed, the first of them {trial.describe()}: "
             f"{reason}; finished runs are stored, and the same command tries the others again"
         )
-    samples = {name: hidden.federation(name).sizes("valid").numpy() for name in hidden.data}
-    clients = {name: hidden.federation(name).clients for name in hidden.data}
-    cost = cost_of(results, clients, time.monotonic() - began)
-    return Search(results, target, twins, samples, cost)
+    cost = cost_of(sweep, hidden, time.monotonic() - began)
+    return Search(sweep, target, originals, hidden, cost)
 
 
-def prepared(points: Sequence[Setting], stock: Stock, criterion: str) -> tuple[Criterion, Stock]:
-    """What to choose by, and data without their test part."""
-    criteria = []
-    names = dict.fromkeys(point.data for point in points)
-    for point in points:
-        settings = build(Settings, point.settings(0), "run")
-        criteria.append(read_criterion(criterion, settings, stock.federation(point.data)))
-    if len(set(criteria)) > 1:
-        raise SettingError("metric: a search has one for all its settings")
+def without_test_data(
+    plans: Sequence[Plan], stock: Stock, criterion: str
+) -> tuple[Criterion, Stock]:
+    """What to choose by, and data without their test part: a search cannot look at them."""
+    criteria = {
+        read_criterion(criterion, build(Settings, p.of_seed(0), "run"), stock.federation(p.data))
+        for p in plans
+    }
+    if len(criteria) > 1:
+        raise SettingError("metric must be the same for all settings of a search")
+    names = dict.fromkeys(plan.data for plan in plans)
     for name in names:
         check_validation_data(stock.federation(name))
-    return criteria[0], Stock(
-        {name: stock.federation(name).without("test") for name in names}, stock.tasks
-    )
+    data = {name: stock.federation(name).without("test") for name in names}
+    return criteria.pop(), Stock(dict(data), stock.tasks)
 
 
-def searched(point: Setting) -> Setting:
+def searched(plan: Plan) -> Plan:
     """The same training without what looks at test data: evaluated once, at the end.
 
     Patience decides by validation data, and needs its evaluated rounds.
     """
-    run = {
-        name: value
-        for name, value in point.run.items()
-        if name not in with_role(Settings, FINAL_RUN)
-    }
-    if not build(Settings, point.settings(0), "run").patience:
+    at_the_end = with_role(Settings, FINAL_RUN)
+    run = {name: value for name, value in plan.run_settings.items() if name not in at_the_end}
+    if not build(Settings, plan.of_seed(0), "run").patience:
         run["eval_every"] = 0
-    return replace(point, run=run)
-
-
-def _mean(figures: Sequence[float | None]) -> float | None:
-    finite = [f for f in figures if f is not None]
-    return sum(finite) / len(finite) if finite and len(finite) == len(figures) else None
+    return replace(plan, settings=run, own={})

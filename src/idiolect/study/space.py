@@ -1,13 +1,29 @@
-"""What a sweep varies: fields of methods, settings of runs, options of data and model."""
+"""What is varied: the axes of a grid, the grids of papers, and spaces to search.
+
+The grids of papers are TOML files of packages that register them, as idiolect_papers does. A
+package has files grids/PAPER.toml and an entry point `package:NAMES` of the group `idiolect.grids`:
+the names of its papers. The first paper that has a method comes first.
+
+>>> [name for name in papers()]
+['lp-proj', 'ffgg', 'feddeper']
+>>> plan = grid_of("lp-proj", "qsgd").plans(d=610)[0]
+>>> plan.method_fields["lr"], plan.own
+(0.05, {'channel': 'qsgd(levels=5, bucket=500, norm=inf)'})
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import import_module, resources
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +31,10 @@ from ..core.knobs import SettingError, kinds_of, nearest
 from ..core.registry import split_outside
 from ..method import Method
 from ..methods import PRESET, has_preset
+from ..run.plan import Plan
 from ..run.settings import Settings
 
+ONE_FEDERATION = "of a tuning; settings are chosen for one federation and one model"
 PARTS = ("method", "run", "data", "model")
 NOT_VARIED = {
     "seed": "the first seed of all runs: give it for the whole sweep",
@@ -66,23 +84,23 @@ def read_axes(grid: Mapping[str, Any] | Iterable[str]) -> list[Axis]:
         for text in grid:
             name, equals, values = str(text).partition("=")
             if not equals:
-                raise SettingError(f"grid: {text!r} is not accepted; NAME=VALUE,VALUE,...")
+                raise SettingError(f"grid must be NAME=VALUE,VALUE,..., got {text!r}")
             pairs.append((name.strip(), [v.strip() for v in split_outside(values, ",")]))
     return [_axis(str(name), values) for name, values in pairs]
 
 
 def _axis(name: str, values: Any) -> Axis:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise SettingError(f"grid: {name}: {values!r} is not accepted; a list of values")
+        raise SettingError(f"grid: {name} must be a list of values, got {values!r}")
     axis = Axis(name, tuple(values))
     if not [v for v in axis.values if v != ""]:
-        raise SettingError(f"grid: {name} has no values; at least one is needed")
+        raise SettingError(f"grid: {name} must have at least one value, got none")
     if len(set(map(repr, axis.values))) < len(axis.values):
-        raise SettingError(f"grid: {name} has a value twice")
+        raise SettingError(f"grid: {name} must have different values, got one twice")
     if axis.part and axis.part not in PARTS:
         raise nearest(axis.part, PARTS, f"part of a run in grid {name!r}")
     if axis.part in ("", "run") and axis.key in NOT_VARIED:
-        raise SettingError(f"grid: {axis.key} is not accepted; it is {NOT_VARIED[axis.key]}")
+        raise SettingError(f"grid must not vary {axis.key}, which is {NOT_VARIED[axis.key]}")
     if axis.part == "run" and axis.key not in _settings():
         raise nearest(axis.key, _settings(), "run setting in the grid")
     return axis
@@ -93,7 +111,7 @@ def check_axes(axes: Sequence[Axis], kinds: Sequence[type[Method]]) -> None:
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1:
-            raise SettingError(f"grid: {name} is given twice")
+            raise SettingError(f"grid must have different names, got {name} twice")
     for axis in axes:
         if not any(axis.place(kind) for kind in kinds):
             names_of_all = {name for kind in kinds for name in _fields(kind)} | _settings()
@@ -102,11 +120,34 @@ def check_axes(axes: Sequence[Axis], kinds: Sequence[type[Method]]) -> None:
             )
 
 
-def combinations(axes: Sequence[Axis], kind: type[Method]) -> Iterator[dict[Axis, Any]]:
-    """Every choice of values, for the axes that a method has; the last one varies fastest."""
-    mine = [axis for axis in axes if axis.place(kind)]
+def refuse_data_and_model(what: str, axes: Iterable[Axis], reason: str) -> None:
+    """Refuse to vary the data or the model."""
+    for axis in axes:
+        if axis.part in ("data", "model"):
+            raise SettingError(f"{what} must not vary {axis.name} {reason}")
+
+
+def vary(plan: Plan, values: Mapping[str, Any]) -> Plan:
+    """The plan with other values, by name: of fields of the method, run settings, ..."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for name, value in values.items():
+        axis = Axis(name, ())
+        parts[axis.place(plan.method_class)][axis.key] = value
+    return replace(
+        plan,
+        method_fields={**plan.method_fields, **parts["method"]},
+        data_options={**plan.data_options, **parts["data"]},
+        model_options={**plan.model_options, **parts["model"]},
+        own={**plan.own, **parts["run"]},
+        varied=dict(values),
+    )
+
+
+def combinations(plan: Plan, axes: Sequence[Axis]) -> Iterator[Plan]:
+    """The plan with every choice of values on the axes that its method has."""
+    mine = [axis for axis in axes if axis.place(plan.method_class)]
     for values in itertools.product(*(axis.values for axis in mine)):
-        yield dict(zip(mine, values, strict=True))
+        yield vary(plan, dict(zip((axis.name for axis in mine), values, strict=True)))
 
 
 def _fields(kind: type[Method]) -> set[str]:
@@ -116,6 +157,123 @@ def _fields(kind: type[Method]) -> set[str]:
 
 def _settings() -> set[str]:
     return {f.name for f in fields(Settings)} - set(NOT_VARIED)
+
+
+# -- the grids of papers ---------------------------------------------------------------------------
+ANY = "paper"  # whichever of them has the method
+_PART = re.compile(r"\s*([0-9.e-]+) ([dT])\s*")  # "0.02 d": a part of the model's size, or of T
+_RUN = {f.name for f in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class PaperGrid:
+    """The candidates of one method in one paper."""
+
+    source: str  # the paper and the place in it
+    name: str  # of the paper's method: a compressor is FedAvg through a channel
+    method: str
+    fields: dict[str, Any] = field(default_factory=dict)  # the same for all candidates
+    run: dict[str, Any] = field(default_factory=dict)
+    letters: dict[str, str] = field(default_factory=dict)  # our field -> the paper's name for it
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    settings: list[dict[str, Any]] = field(default_factory=list)  # or a list, where it is no grid
+
+    def plans(
+        self, d: int, rounds: int = 200, fixed_fields: Mapping[str, Any] | None = None
+    ) -> list[Plan]:
+        """All candidates for a model of d numbers; `fixed_fields` are not varied."""
+        plans = []
+        fixed = dict(fixed_fields or {})
+        axes = {name: values for name, values in self.grid.items() if name not in fixed}
+        columns = self.settings or [{}]
+        for column, values in itertools.product(columns, itertools.product(*axes.values())):
+            choice = dict(zip(axes, values, strict=True))
+            choice = {name: _size(value, d, rounds) for name, value in choice.items()}
+            every = {k: v for k, v in column.items() if k != "of"} | choice
+            runs = {n: v for n, v in {**self.run, **every}.items() if n in _RUN}
+            own = {n: v for n, v in every.items() if n not in _RUN and n not in _used(self.run)}
+            filled = {n: _filled(v, every, d, rounds) for n, v in runs.items()}
+            varied = ({"settings of": column["of"]} if column else {}) | choice
+            method_fields = {**self.fields, **own, **fixed}
+            plan = Plan(self.method, method_fields, "", own=filled, name=self.name, varied=varied)
+            plans.append(plan)
+        return plans
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Paper -> the package that has its grid; the papers of a package in the package's order."""
+    packages = {
+        paper: entry.module
+        for entry in sorted(entry_points(group="idiolect.grids"), key=lambda e: e.name)
+        for paper in entry.load()
+    }
+    if not packages and find_spec("idiolect_papers"):  # in a source tree that is not installed
+        papers_package = import_module("idiolect_papers")
+        packages = dict.fromkeys(papers_package.GRIDS, papers_package.__name__)
+    return packages
+
+
+def papers() -> dict[str, dict[str, PaperGrid]]:
+    """All grids: paper -> the paper's method -> its candidates."""
+    return {paper: _read(paper) for paper in _packages()}
+
+
+@cache
+def _read(paper: str) -> dict[str, PaperGrid]:
+    text = resources.files(_packages()[paper]).joinpath("grids", f"{paper}.toml").read_text("utf-8")
+    content = tomllib.loads(text)
+    source = content.pop("paper")
+    return {name: PaperGrid(source, name, **entry) for name, entry in content.items()}
+
+
+def grid_of(paper: str, name: str) -> PaperGrid:
+    """The grid of a method in a paper; with "paper" that of the first paper that has it.
+
+    >>> grid_of("paper", "ditto").grid["lam"]
+    [0.1, 1.0, 10.0]
+    """
+    if paper not in (*_packages(), ANY):
+        raise nearest(paper, (*_packages(), ANY), "grid of a paper")
+    for one in _packages() if paper == ANY else (paper,):
+        if name in _read(one):
+            return _read(one)[name]
+    which = "no paper has it" if paper == ANY else f"the grid of {paper} has it not"
+    listing = "; ".join(f"{one}: {', '.join(_read(one))}" for one in _packages())
+    raise SettingError(
+        f"grid must be one that has {name}, got {paper!r}: {which}. The grids of papers are "
+        f"{listing}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
+    )
+
+
+def is_compressor(name: str) -> bool:
+    """Whether a paper's grid has it under another name: FedAvg through a channel."""
+    return any(name in grids and grids[name].method != name for grids in papers().values())
+
+
+def _size(value: Any, d: int, rounds: int) -> Any:
+    """ "0.02 d" as a whole number, at least 1; anything else as it is."""
+    part = _PART.fullmatch(value) if isinstance(value, str) else None
+    if part is None:
+        return value
+    return max(1, round(float(part[1]) * (d if part[2] == "d" else rounds)))
+
+
+def _used(run: Mapping[str, Any]) -> set[str]:
+    """The names that stand in braces in texts."""
+    return {name for v in run.values() if isinstance(v, str) for name in re.findall(r"{(\w+)}", v)}
+
+
+def _filled(value: Any, values: Mapping[str, Any], d: int, rounds: int) -> Any:
+    """A text with what stands in its braces: a chosen value, or a part of d or T."""
+    if not isinstance(value, str):
+        return value
+
+    def fill(match: re.Match[str]) -> str:
+        inside = match[1]
+        return str(values[inside] if inside in values else _size(inside, d, rounds))
+
+    return re.sub(r"{([^}]+)}", fill, value)
 
 
 # -- Spaces to search: ranges and choices for fields of methods and settings of runs --
@@ -163,7 +321,7 @@ def read_file(path: Path) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(f"space: cannot read {path}: {reason}") from None
     if len(body) > MOST:
-        raise SettingError(f"space: {path} is not accepted; at most {MOST} bytes")
+        raise SettingError(f"space must be a file of at most {MOST} bytes, got {path}")
     try:
         return tomllib.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
@@ -174,38 +332,35 @@ def _entry(name: str, entry: Any, kinds: list[type[Method]]) -> Range | tuple[An
     whole = _place(name, kinds)
     if isinstance(entry, list | tuple):
         if not entry:
-            raise SettingError(f"space: {name} has no choices; at least one is needed")
+            raise SettingError(f"space: {name} must have at least one choice, got none")
         return tuple(entry)
     if not isinstance(entry, Mapping):
         raise SettingError(
-            f"space: {name}: {entry!r} is not accepted; {{low, high, log}} or a list of choices"
+            f"space: {name} must be {{low, high, log}} or a list of choices, got {entry!r}"
         )
     for key in entry:
         if key not in KEYS:
             raise nearest(key, KEYS, f"space: key of {name}")
     ends = [entry.get(key) for key in ("low", "high")]
     if not all(isinstance(e, int | float) and not isinstance(e, bool) for e in ends):
-        raise SettingError(f"space: {name}: low and high are needed, and both are numbers")
+        raise SettingError(f"space: {name} must have low and high, both numbers")
     low, high = map(float, ends)  # type: ignore[arg-type]
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise SettingError(f"space: {name}: low {ends[0]} and high {ends[1]}; low < high is needed")
+        raise SettingError(f"space: {name} must have low < high, got {ends[0]} and {ends[1]}")
     log = entry.get("log", False)
     if not isinstance(log, bool):
-        raise SettingError(f"space: {name}: log: {log!r} is not accepted; true or false")
+        raise SettingError(f"space: log of {name} must be true or false, got {log!r}")
     if log and low <= 0:
-        raise SettingError(f"space: {name}: low {ends[0]} is not accepted with log; above 0")
+        raise SettingError(f"space: low of {name} must be above 0 with log, got {ends[0]}")
     if whole and not (low.is_integer() and high.is_integer()):
-        raise SettingError(f"space: {name}: low and high are whole numbers, as {name} is one")
+        raise SettingError(f"space: low and high of {name} must be whole numbers, as {name} is one")
     return Range(low, high, log, whole)
 
 
 def _place(name: str, kinds: list[type[Method]]) -> bool:
     """Whether it is a whole number; refuses a name that nothing has."""
     axis = Axis(name, ())
-    if axis.part in ("data", "model"):
-        raise SettingError(
-            f"space: {name} is not accepted; settings are chosen for one federation and one model"
-        )
+    refuse_data_and_model("space", [axis], ONE_FEDERATION)
     for kind in kinds:
         place = axis.place(kind)
         if place:

@@ -118,9 +118,7 @@ def splits(
             "give a validation share (valid=0.2)"
         )
     if private_start not in ("common", "random"):
-        raise SettingError(
-            f"private_start: {private_start!r} is not accepted; 'common' or 'random'"
-        )
+        raise SettingError(f"private_start must be 'common' or 'random', got {private_start!r}")
     method = read_method(start)
     bound = whole.under(run_settings.numerics(run_settings.seed))
     parts_to_try = [
@@ -399,7 +397,7 @@ def candidates(task: Task, text_list: str, rank: int, kind: str) -> list[SplitCa
     [('layer:1', ('input',)), ('layer:2', ('output',)), ('biases', ())]
     """
     if kind not in KINDS:
-        raise SettingError(f"adapter: {kind!r} is not accepted; one of {', '.join(KINDS)}")
+        raise SettingError(f"adapter must be one of {', '.join(KINDS)}, got {kind!r}")
     rank = check("rank", rank, knob(4, "the inner width of added adapters; 0 = none", low=0), int)
     parts = task.layout.parts
     texts = [text.strip() for text in text_list.split(";") if text.strip()] or _all(parts)
@@ -410,7 +408,7 @@ def candidates(task: Task, text_list: str, rank: int, kind: str) -> list[SplitCa
         split = task.split(text)
         if text_list and not len(split.theta):
             raise SettingError(
-                f"parts: {text!r} is not accepted; it is all of the model: nothing would be shared"
+                f"parts must leave something to share, got {text!r}, which is all of the model"
             )
         if not len(split.theta) or not len(split.w):
             continue

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,14 +20,13 @@ from typing import Any
 from ..core.knobs import SettingError, build
 from ..host.metrics import direction
 from ..run.callbacks import Moment
+from ..run.plan import Plan
 from ..run.settings import Settings
 from ..run.validate import check
-from .grids import Contender
-from .many import finish
-from .results import Sweep
-from .search import KEEP, Criterion, Search, cost_of, prepared, searched
-from .space import Range, Space, written_space
-from .sweep import Setting, Stock, Trial, Watch, folder_for, shared_by
+from .jobs import finish
+from .many import Stock, Sweep, Trial, Watch, result_file, shared_by
+from .search import KEEP, Criterion, Search, cost_of, searched, without_test_data
+from .space import Range, Space, vary, written_space
 
 NEVER_PRUNED = 5  # first trials
 EVALUATIONS = 10  # per run, for the pruner
@@ -79,7 +78,7 @@ class PrunedTrial(Trial):
 
     def train(self) -> dict[str, Any]:
         optuna = need_optuna()
-        settings = build(Settings, self.setting.settings(self.seed), "run")
+        settings = self.settings
         higher = direction(settings.watched, settings.metrics)
         curve: Curve = {}
         with quiet():
@@ -106,45 +105,46 @@ class PrunedTrial(Trial):
         return {**summary, "curve": [list(point) for point in curve.items()], "pruned": pruned}
 
 
-def evaluated(point: Setting, measure: str) -> Setting:
+def evaluated(plan: Plan, measure: str) -> Plan:
     """The same training, with validation data evaluated in every tenth of its rounds."""
-    setting = searched(point)
-    settings = build(Settings, point.settings(0), "run")
+    settings = build(Settings, plan.of_seed(0), "run")
+    plan = searched(plan)
     if settings.patience:
-        return setting
+        return plan
     every = max(1, settings.rounds // EVALUATIONS)
     looks = {"eval_every": every, "patience": UNLIMITED, "patience_metric": measure}
-    return replace(setting, run={**setting.run, **looks})
+    return replace(plan, settings={**plan.settings, **looks})
 
 
-@dataclass
-class TrialOutcome:
-    """A trial of the study, with the runs of its seeds."""
+@dataclass(eq=False)
+class Proposal:
+    """A trial of the study: a plan that Optuna proposed, with the runs of its seeds."""
 
     trial: Any  # Optuna's
-    point: Setting
-    setting: Setting  # with the evaluations that the pruner needs
-    runs: list[tuple[Trial, dict[str, Any]]] = field(default_factory=list)
+    original: Plan
+    plan: Plan  # with the evaluations that the pruner needs
+    runs: dict[Trial, dict[str, Any]] = field(default_factory=dict)
     error: str = ""
 
     @property
-    def pruned(self) -> bool:
-        return bool(self.runs) and self.runs[0][1]["pruned"]
+    def first(self) -> Mapping[str, Any]:
+        """The run of the first seed; empty where it failed."""
+        return next(iter(self.runs.values()), {})
 
     @property
-    def completed(self) -> bool:
-        return bool(self.runs) and not self.error
+    def pruned(self) -> bool:
+        return bool(self.first.get("pruned"))
 
     @property
     def curve(self) -> Curve:
-        return {int(step): value for step, value in self.runs[0][1]["curve"]} if self.runs else {}
+        return {int(step): value for step, value in self.first.get("curve", ())}
 
     def tell(self, study: Any, criterion: Criterion) -> str:
         """Tell Optuna the outcome; returns it in a few words."""
         state = need_optuna().trial.TrialState
         for step, value in self.curve.items():
             self.trial.report(value, step)
-        figures = [criterion.figure(summary) for _, summary in self.runs]
+        figures = [criterion.figure(summary) for summary in self.runs.values()]
         if self.error or None in figures:
             study.tell(self.trial, state=state.FAIL)
             return f"failed: {self.error or 'no finite figure'}"
@@ -157,23 +157,22 @@ class TrialOutcome:
 
     def row(self, criterion: Criterion) -> dict[str, Any]:
         """A row of the table, for a trial that was pruned or failed."""
-        row: dict[str, Any] = {"method": self.point.name, **self.point.varied}
+        row = {"method": self.original.name, **self.original.varied}
         if self.error:
             return {**row, "tied": False, "stopped": self.error}
-        summary = self.runs[0][1]
         return {
             **row,
-            "valid": criterion.figure(summary),
+            "valid": criterion.figure(self.first),
             "tied": False,
-            "gradients_per_client": summary["gradients_per_client"],
-            "rounds": summary["rounds"],
+            "gradients_per_client": self.first["gradients_per_client"],
+            "rounds": self.first["rounds"],
             "stopped": "early",
         }
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
-    """The place of a trial in the progress, before its setting is known."""
+    """The place of a trial in the progress, before its plan is known."""
 
     rounds: int
     text: str = ""
@@ -184,12 +183,9 @@ class Slot:
     def describe(self) -> str:
         return self.text
 
-    def __hash__(self) -> int:
-        return id(self)
-
 
 def study_search(
-    contender: Contender,
+    contender: Plan,
     space: Space,
     trials: int,
     stock: Stock,
@@ -202,103 +198,86 @@ def study_search(
 ) -> Search:
     """Trials one after the other, or in batches of four for each of several `jobs`.
 
-    With the same seed and jobs it proposes the same settings. Those of one batch do not know of
-    each other, so that another number of jobs is another search.
+    The first seed of a trial may be pruned; the other seeds run where it was not. With the same
+    seed and jobs the study proposes the same settings. Those of one batch do not know of each
+    other, so that another number of jobs is another search.
     """
     began = time.monotonic()
     optuna = need_optuna()
-    probe = contender.setting(contender.point(_first(space)))
-    target, hidden = prepared([probe], stock, criterion)
-    _check_ends(contender, space, hidden)
-    study_key = [written_space(space), list(seeds), jobs]
-    digest = hashlib.sha256(json.dumps(study_key, sort_keys=True, default=str).encode())
-    proposals = _Proposals(contender, space, hidden, seeds, target, digest.hexdigest()[:16])
-    rounds = build(Settings, probe.settings(0), "run").rounds * len(seeds)
+    probe = vary(contender, _first(space))
+    target, hidden = without_test_data([probe], stock, criterion)
+    task, federation = hidden.tasks[probe.model], hidden.federation(probe.data)
+    for plan in _ends(contender, space):
+        check(plan.make_method(), task, federation, build(Settings, plan.of_seed(0), "run"))
+    study_key = json.dumps([written_space(space), list(seeds), jobs], sort_keys=True, default=str)
+    digest = hashlib.sha256(study_key.encode()).hexdigest()[:16]
+    rounds = build(Settings, probe.of_seed(0), "run").rounds * len(seeds)
     slots = [Slot(rounds) for _ in range(trials)]
-    outcomes: list[TrialOutcome] = []
+    proposals: list[Proposal] = []
     manifest = {"space": written_space(space), "trials": trials, "jobs": jobs}
     sampler = optuna.samplers.TPESampler(seed=seeds[0], constant_liar=jobs > 1)
     with (
         quiet(),
-        folder_for(directory, manifest) as path,
+        result_file(directory, manifest) as path,
         shared_by(hidden, jobs, [Trial(probe, seeds[0], "")] * 2) as share,
         watch(slots) if watch else nullcontext() as bar,  # type: ignore[arg-type]
     ):
         study = optuna.create_study(
             direction="maximize" if target.higher else "minimize", sampler=sampler
         )
+
+        def ask() -> Proposal:
+            trial = study.ask()
+            plan = vary(contender, _suggestion(trial, space))
+            return Proposal(trial, plan, evaluated(plan, target.measure))
+
+        def train(owners: dict[Trial, Proposal]) -> None:
+            def failed(trial: Trial, error: Exception) -> None:
+                owners[trial].error = f"{type(error).__name__}: {error}"
+
+            for trial, summary in finish(list(owners), path, jobs, None, share, failed).items():
+                owners[trial].runs[trial] = summary
+
         if bar:
             bar.report({}, None)
-        while len(outcomes) < trials:
-            count = min(AHEAD * jobs if jobs > 1 else 1, trials - len(outcomes))
-            earlier = tuple(o.curve for o in outcomes if o.runs and not o.pruned)
-            for outcome in proposals.batch(study, count, earlier, path, jobs, share):
-                outcomes.append(outcome)
-                text = outcome.tell(study, target)
+        while len(proposals) < trials:
+            count = min(AHEAD * jobs if jobs > 1 else 1, trials - len(proposals))
+            earlier = tuple(p.curve for p in proposals if p.runs and not p.pruned)
+            batch = {p: p.plan.key(task, federation) for p in (ask() for _ in range(count))}
+            train(
+                {
+                    PrunedTrial(p.plan, seeds[0], key, KEEP, digest, earlier): p
+                    for p, key in batch.items()
+                }
+            )
+            train(
+                {
+                    Trial(searched(p.plan), seed, key, KEEP): p
+                    for p, key in batch.items()
+                    if p.runs and not p.pruned
+                    for seed in seeds[1:]
+                }
+            )
+            for proposal in batch:
+                proposals.append(proposal)
+                text = proposal.tell(study, target)
                 if bar:
-                    slot = slots[len(outcomes) - 1]
-                    slot.text = f"{outcome.point.label}: {text}"
-                    bar.report(dict.fromkeys(slots[: len(outcomes)]), slot)
+                    slot = slots[len(proposals) - 1]
+                    slot.text = f"{proposal.original.label}: {text}"
+                    bar.report(dict.fromkeys(slots[: len(proposals)]), slot)
         importance = _importance(study)
-    return _search_of(outcomes, target, hidden, importance, time.monotonic() - began)
-
-
-@dataclass(frozen=True)
-class _Proposals:
-    """Runs what a study proposes."""
-
-    contender: Contender
-    space: Space
-    stock: Stock
-    seeds: Sequence[int]
-    criterion: Criterion
-    study: str  # a digest
-
-    def batch(
-        self,
-        study: Any,
-        count: int,
-        earlier: tuple[Curve, ...],
-        path: Path,
-        jobs: int,
-        share: Stock,
-    ) -> list[TrialOutcome]:
-        """The first seed of each trial may be pruned; the other seeds run where it was not."""
-        outcomes = [self._ask(study) for _ in range(count)]
-        first: dict[Trial, TrialOutcome] = {
-            PrunedTrial(
-                o.setting, self.seeds[0], self._digest(o.setting), KEEP, self.study, earlier
-            ): o
-            for o in outcomes
-        }
-        self._run(first, path, jobs, share)
-        others = {
-            Trial(searched(o.setting), seed, self._digest(o.setting), KEEP): o
-            for o in outcomes
-            if o.runs and not o.pruned
-            for seed in self.seeds[1:]
-        }
-        self._run(others, path, jobs, share)
-        return outcomes
-
-    def _ask(self, study: Any) -> TrialOutcome:
-        trial = study.ask()
-        point = self.contender.setting(self.contender.point(_suggestion(trial, self.space)))
-        return TrialOutcome(trial, point, evaluated(point, self.criterion.measure))
-
-    def _digest(self, setting: Setting) -> str:
-        return setting.digest(self.stock.tasks[setting.task], self.stock.federation(setting.data))
-
-    def _run(self, owners: dict[Trial, TrialOutcome], path: Path, jobs: int, share: Stock) -> None:
-        def failed(trial: Trial, error: Exception) -> None:
-            owners[trial].error = f"{type(error).__name__}: {error}"
-
-        for trial, summary in finish(list(owners), path, jobs, None, share, failed).items():
-            owners[trial].runs.append((trial, summary))
+    return _search_of(proposals, target, hidden, importance, time.monotonic() - began)
 
 
 def _first(space: Space) -> dict[str, Any]:
     return {name: e.ends()[0] if isinstance(e, Range) else e[0] for name, e in space.items()}
+
+
+def _ends(contender: Plan, space: Space) -> Iterator[Plan]:
+    """Plans with the ends of every range, and with every choice: all must be possible."""
+    for name, entry in space.items():
+        for value in entry.ends() if isinstance(entry, Range) else entry:
+            yield vary(contender, {**_first(space), name: value})
 
 
 def _suggestion(trial: Any, space: Space) -> dict[str, Any]:
@@ -315,15 +294,6 @@ def _suggestion(trial: Any, space: Space) -> dict[str, Any]:
     return values
 
 
-def _check_ends(contender: Contender, space: Space, stock: Stock) -> None:
-    """Refuse, before anything runs, a range or choice that the method or the run does not take."""
-    for name, entry in space.items():
-        for value in entry.ends() if isinstance(entry, Range) else entry:
-            point = contender.setting(contender.point({**_first(space), name: value}))
-            settings = build(Settings, point.settings(0), "run")
-            check(point.method, stock.tasks[""], stock.federation(""), settings)
-
-
 def _importance(study: Any) -> dict[str, float]:
     """fANOVA's importance; empty with too few completed trials."""
     optuna = need_optuna()
@@ -336,31 +306,30 @@ def _importance(study: Any) -> dict[str, float]:
 
 
 def _search_of(
-    outcomes: Sequence[TrialOutcome],
+    proposals: Sequence[Proposal],
     criterion: Criterion,
     stock: Stock,
     importance: dict[str, float],
     seconds: float,
 ) -> Search:
     """The search that the trials are; pruned and failed ones are only rows of its table."""
-    completed = [o for o in outcomes if o.completed]
+    completed = [p for p in proposals if p.runs and not p.error]
     summaries = {
-        Trial(o.setting, trial.seed, trial.digest): summary  # all seeds of a trial: one setting
-        for o in completed
-        if not o.pruned
-        for trial, summary in o.runs
+        Trial(p.plan, trial.seed, trial.digest): summary  # all seeds of a trial: one plan
+        for p in completed
+        if not p.pruned
+        for trial, summary in p.runs.items()
     }
     if not summaries:
-        reason = next((o.error for o in outcomes if o.error), "all were stopped early")
+        reason = next((p.error for p in proposals if p.error), "all were stopped early")
         raise SettingError(f"tune: no trial was finished: {reason}")
-    all_runs = Sweep({trial: summary for o in completed for trial, summary in o.runs})
-    clients = {name: stock.federation(name).clients for name in stock.data}
+    all_runs = Sweep({trial: summary for p in completed for trial, summary in p.runs.items()})
     return Search(
         Sweep(summaries),
         criterion,
-        {o.setting: o.point for o in completed},
-        {name: stock.federation(name).sizes("valid").numpy() for name in stock.data},
-        cost_of(all_runs, clients, seconds),
-        tuple(o.row(criterion) for o in outcomes if o.pruned or o.error),
+        {p.plan: p.original for p in completed},
+        stock,
+        cost_of(all_runs, stock, seconds),
+        tuple(p.row(criterion) for p in proposals if p.pruned or p.error),
         importance,
     )

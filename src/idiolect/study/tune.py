@@ -1,47 +1,268 @@
-"""How to search: a paper's grid, a grid of one's own, or trials in a space."""
+"""Which settings? Chosen on validation data: from a paper's grid, a grid, or trials in a space."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ..core.documents import expect_fields, plain
-from ..core.files import private_folder, read_json, write_json
-from ..core.knobs import SettingError, build
+from ..core.columns import Column, fitted_table
+from ..core.documents import expect_fields, plain, toml_sections
+from ..core.files import read_json, write_atomic, write_csv, write_json
+from ..core.knobs import SettingError, build, check, kinds_of, written
+from ..core.text import shown
+from ..data import DATASETS
 from ..data.federation import Federation
 from ..method import Method
-from ..methods import label_of
-from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..methods import METHODS, label_of, name_of
+from ..models import MODELS, options_of
+from ..report.tables import render
+from ..run.directory import on_disk
+from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
+from ..run.result import Result
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
 from ..task.task import Task
-from .compare import Reporter, compare
-from .comparison import Comparison, refuse_taken
-from .grids import ANY, Contender, papers, read_contenders
-from .manifest import COMPARE
-from .results import SWEEP
-from .search import Search, check_validation_data, search_settings
+from .compare import Comparison, Reporter, compare
+from .manifest import COMPARE, TUNING, begin_folder
+from .many import TABLE, Stock, Watch
+from .search import Cost, Criterion, Search, Standing, check_validation_data, search_plans
 from .space import (
+    ANY,
+    ONE_FEDERATION,
     Axis,
     Space,
     check_axes,
+    combinations,
     derived_space,
+    grid_of,
+    is_compressor,
+    papers,
     read_axes,
     read_file,
     read_space,
+    refuse_data_and_model,
 )
-from .sweep import Stock, Watch
 from .tpe import need_optuna, study_search
-from .tuning import Tuned
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 TRIALS = 50  # in a space, by default
+FORMAT = 1  # of tune.json
+FINAL = "final"
+SEARCH = "search"
+RESULT = "tuned.json"
+LISTED = 10  # settings that a table lists
+Follow = Callable[[int], AbstractContextManager[Reporter]]  # rounds of all final runs -> progress
 
 
+def tune(
+    methods: AnyMethod | Plan | Sequence[AnyMethod | Plan],
+    task: AnyModel,
+    federation: Federation,
+    *,
+    grid: str | Mapping[str, Any] | Iterable[str] | None = None,
+    space: Mapping[str, Any] | str | Path | None = None,
+    trials: int | None = None,
+    criterion: str = "pooled",
+    search_seeds: int = 1,
+    jobs: int = 0,
+    directory: str | Path | None = None,
+    watch: Watch | None = None,
+    follow: Follow | None = None,
+    **settings: Unpack[RunSettings],
+) -> Tuned:
+    """The best settings of each method by validation data, and a final run with them.
+
+    What is tried: `grid`, the grid of a paper ("paper": whichever has the method; "lp-proj",
+    "ffgg", "feddeper") or names with lists of values; or `trials` settings of a `space`, names
+    with {"low", "high", "log"} or lists, proposed by Optuna; without a space, one is derived from
+    the fields of the method. Fields that a method is given with are not varied.
+
+    Settings are chosen by the validation data of `search_seeds` seeds from `seed` on, by
+    `criterion`: the chosen metric (accuracy, or the loss of a regression) "pooled" over all
+    samples, as a mean over "clients", or over the worst tenth of them, "worst10". The search has no
+    test data. The final run has the `seeds` that come after, and includes Local at equal
+    gradients.
+
+    The grid is spread over `jobs` processes (0: as many as cores); trials come one after the
+    other unless jobs are given. With a directory, an interrupted tuning is resumed.
+
+    >>> import torch
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> tuned = il.tune("fedavg", torch.nn.Linear(60, 10), federation,
+    ...                 grid={"lr": [0.001, 0.3]}, jobs=1, rounds=5)
+    >>> method, run = tuned.best
+    >>> method.lr, run["seed"], [row["lr"] for row in tuned.rows()]
+    (0.3, 1, [0.3, 0.001])
+    """
+    whole, _ = read_task(task, federation)
+    specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
+    how = read_how(grid, space, trials, criterion, search_seeds)
+    contenders = read_contenders(specs, dict(settings))
+    manifest = {
+        "methods": [contender.name for contender in contenders],
+        "settings": repr(build(Settings, dict(settings), "run")),
+        "data": federation.fingerprint(),
+    }
+    where = None if directory is None else Path(directory)
+    return _tune(contenders, whole, federation, how, jobs, where, watch, follow, manifest)
+
+
+def tune_plans(
+    plans: Sequence[Plan],
+    how: How,
+    federation: Federation,
+    *,
+    jobs: int = 0,
+    directory: Path | None = None,
+    watch: Watch | None = None,
+    follow: Follow | None = None,
+) -> Tuned:
+    """The same for plans, whose data and model have names; all have the same."""
+    contenders = read_contenders(plans, plans[0].settings)
+    task = contenders[0].make_task(federation)
+    manifest = {"plans": [plan.as_dict() for plan in plans]}
+    return _tune(contenders, task, federation, how, jobs, directory, watch, follow, manifest)
+
+
+def _tune(
+    contenders: list[Plan],
+    task: Task,
+    federation: Federation,
+    how: How,
+    jobs: int,
+    directory: Path | None,
+    watch: Watch | None,
+    follow: Follow | None,
+    manifest: Mapping[str, Any],
+) -> Tuned:
+    """A search for every method, then one comparison of what is best."""
+    check_validation_data(federation)
+    spaces = how.check(contenders)
+    settings = contenders[0].settings  # all have the same
+    first = build(Settings, settings, "run")
+    start = first.seed + how.search_seeds
+    seeds = {
+        "search": list(range(first.seed, start)),
+        "final": list(range(start, start + first.seeds)),
+    }
+    jobs = jobs or (1 if spaces else 0)
+    if directory is not None:
+        _begin(directory, {**manifest, **how.as_dict(), **({"jobs": jobs} if spaces else {})})
+    folders = {name: None if directory is None else directory / name for name in (SEARCH, FINAL)}
+    stock = Stock(
+        {plan.data: federation for plan in contenders}, {plan.model: task for plan in contenders}
+    )
+    searches: dict[str, Search] = {}
+    if spaces:
+        for number, contender in enumerate(contenders):
+            searches[contender.name] = study_search(
+                contender,
+                spaces[contender.name],
+                how.trials,
+                stock,
+                seeds["search"],
+                how.criterion,
+                jobs=jobs,
+                directory=None if directory is None else directory / f"{SEARCH}-{number}",
+                watch=watch,
+            )
+    else:
+        search = search_plans(
+            [candidate for c in contenders for candidate in how.candidates(c, task.d)],
+            stock,
+            seeds["search"],
+            how.criterion,
+            jobs=jobs,
+            directory=folders[SEARCH],
+            watch=watch,
+        )
+        searches = {contender.name: search for contender in contenders}
+    fresh = {"seed": start, "seeds": first.seeds}
+    final = {"threads": 1, **settings, **fresh}  # computed as in the search
+    tuned = Tuned(contenders, searches, seeds, final, Comparison([], []))
+    if directory is not None:
+        tuned.write_choice(directory)
+    best = [replace(plan, settings=final) for plan in tuned.best_plans.values()]
+    rounds = [s.seeds * s.rounds for s in (plan.make_settings() for plan in best)]
+    total = sum(rounds) + rounds[0]  # with Local at equal compute
+    folder = folders[FINAL]
+    with follow(total) if follow else nullcontext() as report:
+        comparison = compare(
+            best,
+            task,
+            federation,
+            directory=folder,
+            resume=folder is not None and (folder / COMPARE).exists(),
+            report=report,
+            progress=False,
+            **final,
+        )
+    tuned = replace(tuned, comparison=comparison)
+    if directory is not None:
+        with on_disk(RESULT):
+            write_json(directory / RESULT, tuned.as_dict())
+    return tuned
+
+
+def _begin(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Describe the tuning in its directory; only the same tuning is resumed there."""
+    now = json.loads(json.dumps({"format": FORMAT, **plain(dict(manifest))}, default=str))
+    if not (directory / TUNING).exists():
+        begin_folder(directory, TUNING, now)
+    elif read_json(directory / TUNING) != now:
+        raise SettingError(
+            f"directory: {directory} holds another tuning; choose another directory, "
+            "or give the settings that it was started with"
+        )
+
+
+# -- the methods ----------------------------------------------------------------------------------
+def read_contenders(specs: Sequence[AnyMethod | Plan], settings: dict[str, Any]) -> list[Plan]:
+    """The methods of a tuning, each once; fields that one is given with are not varied."""
+    contenders = [replace(_contender(spec), settings=settings) for spec in specs]
+    if not contenders:
+        raise SettingError("methods must be at least one, got none")
+    names = [contender.name for contender in contenders]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingError(f"methods must differ, got {name} twice")
+    return contenders
+
+
+def _contender(spec: AnyMethod | Plan) -> Plan:
+    """A compressor of a paper's grid is FedAvg, by its own name."""
+    if isinstance(spec, str):
+        name, colon, rest = spec.partition(":")
+        if is_compressor(name):
+            plan = Plan.of(f"{grid_of(ANY, name).method}{colon}{rest}")
+        else:
+            plan = Plan.of(spec)
+            name = plan.method
+    elif isinstance(spec, Plan):
+        name = spec.method
+        plan = replace(spec, method=grid_of(ANY, name).method) if is_compressor(name) else spec
+        METHODS.find(plan.method)
+    else:
+        method = read_method(spec)
+        changed = {
+            f.name: method.as_dict()[f.name]
+            for f in dataclasses.fields(method)
+            if f.metadata and getattr(method, f.name) != f.default
+        }
+        return Plan(name_of(method), changed, "", name=label_of(method), instance=method)
+    fields = "".join(f" {field}={value}" for field, value in plan.method_fields.items())
+    return replace(plan, name=name + fields + plan.note)
+
+
+# -- what is searched -----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class How:
     """What is searched, by what it is chosen, and under how many seeds."""
@@ -53,29 +274,47 @@ class How:
     criterion: str = "pooled"
     search_seeds: int = 1
 
-    def check(self, contenders: list[Contender]) -> dict[str, Space]:
+    def check(self, contenders: list[Plan]) -> dict[str, Space]:
         """Refuse what no method has; the spaces of the methods, where spaces are searched."""
         for contender in contenders:
-            if contender.row != contender.method and not self.paper and contender.base is None:
+            name = contender.short_name
+            if not self.paper and name != contender.method:
                 raise SettingError(
-                    f"methods: {contender.row} is FedAvg through a channel, and known by that name "
+                    f"methods: {name} is FedAvg through a channel, and known by that name "
                     "to a paper's grid alone; write fedavg:channel=... for another search"
                 )
+        kinds = [c.method_class for c in contenders]
         if self.axes:
-            check_axes(self.axes, [c.kind for c in contenders])
+            check_axes(self.axes, kinds)
         if not self.trials:
             return {}
         need_optuna()
         if self.space is None:
-            return {c.name: derived_space(c.kind, c.given) for c in contenders}
-        whole = read_space(self.space, [c.kind for c in contenders])
+            return {c.name: derived_space(c.method_class, c.method_fields) for c in contenders}
+        whole = read_space(self.space, kinds)
         spaces = {}
         for c in contenders:
-            mine = {name: e for name, e in whole.items() if Axis(name, ()).place(c.kind)}
+            mine = {name: e for name, e in whole.items() if Axis(name, ()).place(c.method_class)}
             if not mine:
                 raise SettingError(f"space: nothing in it is a field of {c.name}")
             spaces[c.name] = mine
         return spaces
+
+    def candidates(self, contender: Plan, d: int) -> list[Plan]:
+        """The plans that are tried of a method, for a model of d numbers: of a grid."""
+        if not self.paper:
+            return list(combinations(contender, self.axes))
+        rounds = contender.make_settings().rounds
+        grid = grid_of(self.paper, contender.short_name)
+        return [
+            replace(
+                contender,
+                method_fields=point.method_fields,
+                own={**contender.own, **point.own},
+                varied=point.varied,
+            )
+            for point in grid.plans(d, rounds, contender.method_fields)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for the directory of a tuning; the inverse is `How.read`."""
@@ -125,253 +364,311 @@ def read_how(
         ("trials", 1 if trials is None else trials),
     ):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise SettingError(f"{name}: {number!r} is not accepted; a whole number >= 1")
+            raise SettingError(f"{name} must be a whole number >= 1, got {number!r}")
     if grid is not None and (space is not None or trials):
         raise SettingError(
-            "grid: not accepted together with a space or trials; a grid is tried as a whole"
+            "grid must not be given together with a space or trials; a grid is tried as a whole"
         )
+    how = How(criterion=criterion, search_seeds=search_seeds)
     texts = [grid] if isinstance(grid, str) else grid
     if space is not None or trials:
-        entries = None if space is None else _plain_space(space)
-        return How(
-            space=entries,
-            trials=trials or TRIALS,
-            criterion=criterion,
-            search_seeds=search_seeds,
-        )
+        # the space by value: a file may change before a tuning is resumed
+        entries = space if isinstance(space, Mapping | None) else read_file(Path(space))
+        return replace(how, space=entries, trials=trials or TRIALS)
     if texts is None:
-        return How(ANY, criterion=criterion, search_seeds=search_seeds)
+        return replace(how, paper=ANY)
     if not isinstance(texts, Mapping):
         texts = list(texts)
         named = [text for text in texts if "=" not in str(text)]
         if named and len(texts) == 1:
-            return How(str(named[0]), criterion=criterion, search_seeds=search_seeds)
+            return replace(how, paper=str(named[0]))
         if named:
             raise SettingError(
-                f"grid: {named[0]!r} is not accepted together with another one; either the grid "
-                f"of a paper ({', '.join((ANY, *papers()))}) or your own, NAME=VALUE,VALUE,..."
+                f"grid must be either that of a paper ({', '.join((ANY, *papers()))}) or your own, "
+                f"NAME=VALUE,VALUE,..., got {named[0]!r} together with another one"
             )
     axes = tuple(read_axes(texts))
     if not axes:
         raise SettingError("grid: it is empty; NAME=VALUE,VALUE,... or the name of a paper")
-    for axis in axes:
-        if axis.part in ("data", "model"):
-            raise SettingError(
-                f"grid: {axis.name} is not accepted; settings are chosen for one federation and "
-                "one model"
-            )
-    return How("", axes, criterion=criterion, search_seeds=search_seeds)
+    refuse_data_and_model("grid", axes, ONE_FEDERATION)
+    return replace(how, axes=axes)
 
 
-def _plain_space(space: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """The space by value: a file may change before a tuning is resumed."""
-    return dict(space) if isinstance(space, Mapping) else read_file(Path(space))
+# -- the result -----------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The best settings of every method, how sure that is, and their final runs on test data."""
 
-
-TUNING = "tune.json"
-FINAL = "final"
-SEARCH = "search"
-FORMAT = 1
-Follow = Callable[[int], AbstractContextManager[Reporter]]  # rounds of all final runs -> progress
-
-
-def tune(
-    methods: AnyMethod | Plan | Sequence[AnyMethod | Plan],
-    task: AnyModel,
-    federation: Federation,
-    *,
-    grid: str | Mapping[str, Any] | Iterable[str] | None = None,
-    space: Mapping[str, Any] | str | Path | None = None,
-    trials: int | None = None,
-    criterion: str = "pooled",
-    search_seeds: int = 1,
-    jobs: int = 0,
-    directory: str | Path | None = None,
-    watch: Watch | None = None,
-    follow: Follow | None = None,
-    **settings: Unpack[RunSettings],
-) -> Tuned:
-    """The best settings of each method by validation data, and a final run with them.
-
-    What is tried: `grid`, the grid of a paper ("paper": whichever has the method; "lp-proj",
-    "ffgg", "feddeper") or names with lists of values; or `trials` settings of a `space`, names
-    with {"low", "high", "log"} or lists, proposed by Optuna; without a space, one is derived from
-    the fields of the method. Fields that a method is given with are not varied.
-
-    Settings are chosen by the validation data of `search_seeds` seeds from `seed` on, by
-    `criterion`: the chosen metric (accuracy, or the loss of a regression) "pooled" over all
-    samples, as a mean over "clients", or over the worst tenth of them, "worst10". The search has no
-    test data. The final run has the `seeds` that come after, and includes Local at equal
-    gradients.
-
-    The grid is spread over `jobs` processes (0: as many as cores); trials come one after the
-    other unless jobs are given. With a directory, an interrupted tuning is resumed.
-
-    >>> import torch
-    >>> import idiolect as il
-    >>> federation = il.data.load("synthetic", clients=4, samples=60)
-    >>> tuned = il.tune("fedavg", torch.nn.Linear(60, 10), federation,
-    ...                 grid={"lr": [0.001, 0.3]}, jobs=1, rounds=5)
-    >>> method, run = tuned.best
-    >>> method.lr, run["seed"], [row["lr"] for row in tuned.rows()]
-    (0.3, 1, [0.3, 0.001])
-    """
-    whole, _ = read_task(task, federation)
-    specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
-    how = read_how(grid, space, trials, criterion, search_seeds)
-    contenders = read_contenders(specs, dict(settings))
-    names = [c.name if c.base is None else label_of(c.base) for c in contenders]
-    where = None if directory is None else Path(directory)
-    run_settings = repr(build(Settings, dict(settings), "run"))
-    manifest = {"methods": names, "settings": run_settings, "data": federation.fingerprint()}
-    work = Work(contenders, whole, federation, how, dict(settings), jobs, where, watch, follow)
-    return work.run(manifest)
-
-
-def tune_plans(
-    plans: Sequence[Plan],
-    how: How,
-    federation: Federation,
-    *,
-    jobs: int = 0,
-    directory: Path | None = None,
-    watch: Watch | None = None,
-    follow: Follow | None = None,
-) -> Tuned:
-    """The same for plans, whose data and model have names; all have the same."""
-    settings = plans[0].settings
-    contenders = read_contenders(plans, settings)
-    first = next(c.plan for c in contenders if c.plan)
-    task = first.make_task(federation)
-    manifest = {"plans": [plan.as_dict() for plan in plans]}
-    work = Work(contenders, task, federation, how, settings, jobs, directory, watch, follow)
-    return work.run(manifest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """One tuning: a search for every method, then one comparison."""
-
-    contenders: list[Contender]
-    task: Task
-    federation: Federation
-    how: How
-    settings: dict[str, Any]  # that all methods share
-    jobs: int
-    directory: Path | None
-    watch: Watch | None
-    follow: Follow | None
-
-    def run(self, manifest: Mapping[str, Any]) -> Tuned:
-        check_validation_data(self.federation)
-        spaces = self.how.check(self.contenders)
-        first = build(Settings, self.settings, "run")
-        many = self.how.search_seeds
-        seeds = {
-            "search": list(range(first.seed, first.seed + many)),
-            "final": list(range(first.seed + many, first.seed + many + first.seeds)),
-        }
-        jobs = (self.jobs or 1) if spaces else self.jobs
-        self._begin({**manifest, **self.how.as_dict(), **({"jobs": jobs} if spaces else {})})
-        if spaces:
-            searches = {
-                c.name: self._study(c, spaces[c.name], seeds["search"], jobs, i)
-                for i, c in enumerate(self.contenders)
-            }
-        else:
-            search_result = self._grid(seeds["search"])
-            searches = dict.fromkeys((c.name for c in self.contenders), search_result)
-        fresh = {"seed": seeds["final"][0], "seeds": first.seeds}
-        settings = {"threads": 1, **self.settings, **fresh}  # computed as in the search
-        tuned = Tuned(self.contenders, searches, seeds, settings, Comparison([], []))
-        if self.directory is not None:
-            tuned.write_choice(self.directory)
-        tuned = dataclasses.replace(tuned, comparison=self._final(searches, settings))
-        if self.directory is not None:
-            tuned.write(self.directory)
-        return tuned
+    contenders: list[Plan]
+    searches: Mapping[str, Search]  # by the name of the method
+    seeds: Mapping[str, list[int]]  # of the "search" and of the "final" run
+    settings: Mapping[str, Any]  # of the final run, that all methods share
+    comparison: Comparison
 
     @property
-    def stock(self) -> Stock:
-        return Stock({"": self.federation}, {"": self.task})
+    def names(self) -> list[str]:
+        """The methods, as they were given."""
+        return [contender.name for contender in self.contenders]
 
-    def _grid(self, seeds: list[int]) -> Search:
-        points = []
-        for contender in self.contenders:
-            if self.how.paper:
-                points += contender.of_paper(self.how.paper, self.task.d)
-            else:
-                points += contender.of_axes(self.how.axes)
-        folder = None if self.directory is None else self.directory / SEARCH
-        return search_settings(
-            points,
-            self.stock,
-            seeds,
-            self.how.criterion,
-            jobs=self.jobs,
-            directory=folder,
-            watch=self.watch,
+    @property
+    def chosen(self) -> dict[str, tuple[Method, dict[str, Any]]]:
+        """The best settings of every method: the method, and the settings of its run."""
+        return {
+            name: (plan.make_method(), {**self.settings, **plan.own})
+            for name, plan in self.best_plans.items()
+        }
+
+    @property
+    def best_plans(self) -> dict[str, Plan]:
+        """The best plan of every method, by validation data."""
+        return {name: self.searches[name].best(name) for name in self.names}
+
+    @property
+    def winner(self) -> str:
+        """The method that is best on validation data."""
+
+        def figure(name: str) -> float:
+            search = self.searches[name]
+            return search.criterion.better(search.standings(name)[0].figure)
+
+        return max(self.names, key=figure)
+
+    @property
+    def best(self) -> tuple[Method, dict[str, Any]]:
+        """The best method on validation data, and the settings of its run."""
+        return self.chosen[self.winner]
+
+    @property
+    def result(self) -> Result:
+        """The final run of the best method."""
+        return self.comparison.results[self.names.index(self.winner)]
+
+    @property
+    def importance(self) -> dict[str, dict[str, float]]:
+        """How much each field matters, for every method; {} where it cannot be estimated."""
+        return {name: self.searches[name].importance(name) for name in self.names}
+
+    @property
+    def ties(self) -> dict[str, list[Standing]]:
+        """The settings within one standard error of the best, for every method."""
+        return {name: self.searches[name].ties(name) for name in self.names}
+
+    @property
+    def cost(self) -> Cost:
+        """Of the search; the final run says its own."""
+        searches = list(dict.fromkeys(self.searches[name] for name in self.names))
+        return sum((search.cost for search in searches[1:]), searches[0].cost)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line per setting that was tried, the best of each method first."""
+        searches = dict.fromkeys(self.searches[name] for name in self.names)
+        return [row for search in searches for row in search.rows()]
+
+    def table(self, width: int = 80) -> Table:
+        """The best settings of every method and those that are as good, at most ten of each."""
+        return standings_table(self.searches, self.names, LISTED, width)
+
+    def toml(self, name: str = "") -> str:
+        """The best settings of a method as a file for `idiolect run --config`."""
+        name = name or self.winner
+        search = self.searches[name]
+        best = search.standings(name)[0]
+        why = (
+            f"{name}: the best of {search.tried(name)} settings, {search.criterion} "
+            f"{best.figure:.4f}"
         )
+        return settings_text(best.plan, self.chosen[name][1], why)
 
-    def _study(
-        self, contender: Contender, space: Any, seeds: list[int], jobs: int, number: int
-    ) -> Search:
-        folder = None if self.directory is None else self.directory / f"{SEARCH}-{number}"
-        return study_search(
-            contender,
-            space,
-            self.how.trials,
-            self.stock,
-            seeds,
-            self.how.criterion,
-            jobs=jobs,
-            directory=folder,
-            watch=self.watch,
-        )
+    def file_names(self) -> dict[str, str]:
+        """The name of the file of each method's settings."""
+        if len(self.names) == 1:
+            return {self.names[0]: "best.toml"}
+        short = [c.short_name.replace(":", ".").replace("*", "-star") for c in self.contenders]
+        numbers = ["" if short.count(name) == 1 else f"{i}-" for i, name in enumerate(short)]
+        files = [f"best-{number}{name}.toml" for number, name in zip(numbers, short, strict=True)]
+        return dict(zip(self.names, files, strict=True))
 
-    def _final(self, searches: Mapping[str, Search], settings: dict[str, Any]) -> Comparison:
-        rows = [c.final_row(searches[c.name].best(c.name), settings) for c in self.contenders]
-        folder = None if self.directory is None else self.directory / FINAL
-        begun = folder is not None and (folder / COMPARE).exists()
-        every = [build(Settings, {**settings, **row.own}, "run") for row in rows]
-        rounds = [s.seeds * s.rounds for s in every]
-        total = sum(rounds) + rounds[0]  # with Local at equal compute
-        with self.follow(total) if self.follow else nullcontext() as report:
-            return compare(
-                rows,  # type: ignore[arg-type]  # it takes rows too
-                self.task,
-                self.federation,
-                directory=folder,
-                resume=begun,
-                report=report,
-                progress=False,
-                **settings,
+    def write_choice(self, directory: Path) -> None:
+        """The settings files and the table of all settings; before the final run."""
+        rows = self.rows()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        with on_disk(TABLE):
+            write_csv(directory / TABLE, rows, columns)
+        for name, file in self.file_names().items():
+            with on_disk(file):
+                write_atomic(directory / file, self.toml(name).encode())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints."""
+        first = self.searches[self.names[0]].criterion
+        methods = []
+        for name in self.names:
+            search = self.searches[name]
+            best = search.standings(name)[0]
+            method, run = self.chosen[name]
+            methods.append(
+                {
+                    "name": name,
+                    "best": {"method": method.as_dict(), "run": dict(run)},
+                    "varied": best.plan.varied,
+                    "valid": best.figure,
+                    "by_seed": list(best.by_seed),
+                    "tied": len(search.ties(name)),
+                    "ties": [tie.as_dict() for tie in search.ties(name)[:LISTED]],
+                    "importance": search.importance(name),
+                    "tried": search.tried(name),
+                }
             )
+        return plain(
+            {
+                "criterion": {"kind": first.kind, "measure": first.measure},
+                "seeds": dict(self.seeds),
+                "best": self.winner,
+                "methods": methods,
+                "cost": self.cost.as_dict(),
+                "final": self.comparison.summary(),
+            }
+        )
 
-    def _begin(self, manifest: Mapping[str, Any]) -> None:
-        """Describe the tuning in its directory; only the same tuning is resumed there."""
-        if self.directory is None:
-            return
-        path = self.directory / TUNING
-        now = {"format": FORMAT, **plain(dict(manifest))}
-        if path.exists():
-            if read_json(path) != _through_json(now):
-                raise SettingError(
-                    f"directory: {self.directory} holds another tuning; choose another directory, "
-                    "or give the settings that it was started with"
-                )
-            return
-        refuse_taken(self.directory)
-        if (self.directory / SWEEP).exists():
-            raise SettingError(f"directory: {self.directory} holds a sweep; choose another")
-        try:
-            private_folder(self.directory)
-            write_json(path, _through_json(now))
-        except OSError as error:
-            raise SettingError(
-                f"directory: cannot write to {self.directory}: {error.strerror or error}"
-            ) from None
+    def __str__(self) -> str:
+        parts = [heading(self.searches[self.names[0]].criterion, self.seeds), render(self.table())]
+        parts += [*self.notes(), str(self.comparison)]
+        return "\n".join(parts)
+
+    def notes(self) -> list[str]:
+        """What the tables do not say: ties, importance, cost."""
+        lines = []
+        for name in self.names:
+            search = self.searches[name]
+            tried = search.tried(name)
+            tied = len(search.ties(name))
+            stopped = len([r for r in search.stopped if r["method"] == name])
+            early = f", {stopped} of them stopped early" if stopped else ""
+            many = "no other is" if not tied else f"{tied} other{'s are' if tied > 1 else ' is'}"
+            lines.append(
+                f"{shown(name)}: {tried} settings tried{early}; {many} within one standard error "
+                "of the best"
+            )
+            shares = search.importance(name)
+            if shares:
+                listing = ", ".join(f"{field} {100 * s:.0f} %" for field, s in shares.items())
+                lines.append(f"  what matters: {listing} of the variance over settings")
+        lines.append(f"cost of the search: {self.cost}")
+        return lines
+
+    def __repr__(self) -> str:
+        return f"Tuned({', '.join(map(shown, self.names))}; best {shown(self.winner)})"
 
 
-def _through_json(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
+# -- tables ----------------------------------------------------------------------------------------
+def heading(criterion: Criterion, seeds: Mapping[str, Sequence[int]]) -> str:
+    """What was done, in a line."""
+    seed_lists = {what: ", ".join(map(str, some)) for what, some in seeds.items()}
+    return (
+        f"chosen by {criterion} of seed {seed_lists['search']}; "
+        f"final run on test data with seed {seed_lists['final']}"
+    )
+
+
+def standings_table(
+    searches: Mapping[str, Search], names: Sequence[str], most: int, width: int
+) -> Table:
+    """The best setting of every method and the next ones, `most` of each."""
+    rows = []
+    hidden = 0
+    for name in names:
+        standings = searches[name].standings(name)
+        hidden += len(standings[most:])
+        for number, one in enumerate(standings[:most]):
+            label = "" if number else shown(name)
+            rows.append((label, _varied(one), _figure(one), _behind(one, number)))
+    caption = "± one standard error of the difference; = within it, as good as the best"
+    if hidden:
+        caption += f"\n{hidden} more settings are in table.csv and rows()"
+    columns = [
+        Column("method", 0, lambda row: row[0], words=True),
+        Column("settings", 0, lambda row: row[1], words=True),
+        Column("validation", 0, lambda row: row[2]),
+        Column("behind the best", 1, lambda row: row[3]),
+    ]
+    title = f"settings by {searches[names[0]].criterion}"
+    return fitted_table(columns, rows, width, title, caption)
+
+
+def _varied(one: Standing) -> str:
+    return " ".join(f"{name}={shown(_text(v))}" for name, v in one.plan.varied.items()) or "–"
+
+
+def _figure(one: Standing) -> str:
+    return "not finite" if one.figure is None else f"{one.figure:.4f}"
+
+
+def _behind(one: Standing, number: int) -> str:
+    if not number:
+        return "best"
+    if one.figure is None:
+        return ""
+    error = f" ± {one.error:.4f}" if one.error == one.error else ""
+    return f"{'= ' if one.tied else ''}{one.gap:.4f}{error}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- The chosen settings as a file that `idiolect run --config` takes --
+
+
+def settings_text(plan: Plan, run: Mapping[str, Any], why: str) -> str:
+    """[method] and [run]; [data], [model] and [task] too where they have names.
+
+    Fields of the plan's method are written even at their default.
+    """
+    sections = {
+        "method": {"name": plan.method, **_changed(plan, plan.method_fields)},
+        "run": _typed_run(run),
+    }
+    if plan.is_named:
+        sections["run"] |= {"loss": plan.loss} if plan.loss else {}
+        sections["task"] = dict(plan.task_options)
+        sections["data"] = {
+            "name": plan.data,
+            **_typed(DATASETS.find(plan.data), plan.data_options),
+        }
+        if plan.model:
+            options = _typed(options_of(MODELS.find(plan.model)), plan.model_options)
+            sections["model"] = {"name": plan.model, **options}
+    comment = "".join(f"# {line}\n" for line in why.splitlines())
+    return comment + toml_sections(sections)
+
+
+def _changed(plan: Plan, shown_fields: Collection[str]) -> dict[str, Any]:
+    """The fields to show, and those that differ from what the name alone gives."""
+    fixed = METHODS.find(plan.method)[1] if plan.method in METHODS.known() else {}
+    method = plan.make_method()
+    values = method.as_dict()
+    return {
+        f.name: values[f.name]
+        for f in dataclasses.fields(method)
+        if f.name in shown_fields
+        or (f.metadata and getattr(method, f.name) != fixed.get(f.name, f.default))
+    }
+
+
+def _typed_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as given, in their types; but for targets, which would stop the run."""
+    values = build(Settings, dict(run), "run").as_dict()
+    names = [name for name in run if name not in ("target_value",)]
+    return {name: values[name] for name in names if values[name] is not None}
+
+
+def _typed(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in the types of their fields: the command line has them as text."""
+    fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    kinds = kinds_of(cls) if fields else {}
+    return {
+        name: written(fields[name], check(name, value, fields[name], kinds[name]))
+        if name in fields and fields[name].metadata
+        else value
+        for name, value in options.items()
+    }

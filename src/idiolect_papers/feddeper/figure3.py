@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from idiolect import FedDeper
-from idiolect.study import Setting
+from idiolect import FedDeper, Plan
 
 from ..page import Claim, Page, Row
 from ..panels import Line, Panel
@@ -29,12 +28,14 @@ class Point:
     lam: float = LAM
     steps: int = STEPS  # τ
 
-    def setting(self, data: Data) -> Setting:
+    def setting(self, data: Data) -> Plan:
         method = FedDeper(lr=LR, steps=self.steps, rho=self.rho, lam=self.lam)
         run = {"sample": CASE.heard, "batch": BATCH, "rounds": self.rounds}
         run["eval_every"] = max(1, self.rounds // 5)
         label = f"Deper rho={self.rho:g} lam={self.lam:g} steps={self.steps} rounds={self.rounds}"
-        return Setting(method, run, data.data_name(CASE), task_name(CASE), label, {})
+        return Plan.of(
+            method, settings=run, data=data.data_name(CASE), model=task_name(CASE), name=label
+        )
 
 
 @dataclass(frozen=True)

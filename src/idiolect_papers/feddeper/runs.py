@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from idiolect import (
     FedAvg,
@@ -18,12 +19,14 @@ from idiolect import (
     FedProx,
     Local,
     Method,
+    Moment,
+    Plan,
     Scaffold,
     Task,
     models,
 )
 from idiolect.data import load
-from idiolect.study import Setting, Stock
+from idiolect.study import Stock
 
 from ..marks import Figure
 from ..page import Claim
@@ -106,7 +109,7 @@ class Size:
         share = self.shares.get((case.data, case.model), 1.0)
         return f"{case.data}, n = {case.clients}, {share:g}"
 
-    def settings(self, cases: Mapping[Case, int]) -> dict[tuple[Case, str], Setting]:
+    def settings(self, cases: Mapping[Case, int]) -> dict[tuple[Case, str], Plan]:
         """Every method in every case, a smaller ϱ of many clients, and Local, equal gradients."""
         settings = {}
         for case, rounds in cases.items():
@@ -124,8 +127,14 @@ class Size:
             settings[case, LOCAL] = self._setting(case, local, alone, LOCAL)
         return settings
 
-    def _setting(self, case: Case, method: Method, run: Options, name: str) -> Setting:
-        return Setting(method, run, self.data_name(case), task_name(case), f"{name} ({case})", {})
+    def _setting(self, case: Case, method: Method, run: Options, name: str) -> Plan:
+        return Plan.of(
+            method,
+            settings=run,
+            data=self.data_name(case),
+            model=task_name(case),
+            name=f"{name} ({case})",
+        )
 
 
 def methods(clients: int) -> dict[str, Method]:
@@ -196,7 +205,46 @@ torch; the number of repeats. No public code was found."""
 
 # -- figures of the global and the personal models ------------------------------------------------
 
-KEEP = ("by_round", "global_by_round")
+MOST = 5000  # samples of a split: more would take longer than the training between two of these
+AT_ONCE = 500  # samples of one forward pass
+
+
+class GlobalRounds:
+    """Hears of evaluated rounds, and has loss and accuracy of the global model in each."""
+
+    name: ClassVar[str] = "global_by_round"
+
+    def __init__(self, task: Task, federation: Federation):
+        self.task = task
+        self.federation = federation
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, moment: Moment) -> None:
+        w = moment.state().get("w")
+        if w is None or len(w) != self.task.d:
+            return
+        row: dict[str, Any] = {"seed": moment.seed, "round": moment.round}
+        for split in ("train", "test"):
+            loss, accuracy = self._figures(w.to(self.task.x0), split)
+            row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
+        self.rows.append(row)
+
+    def _figures(self, w: Tensor, split: str) -> tuple[float, float]:
+        """Means over all samples of a split, or over `MOST` of them that are evenly spaced."""
+        offsets = self.federation.offsets[split]
+        low, high = int(offsets[0]), int(offsets[-1])
+        places = list(range(low, high, max(1, -(-(high - low) // MOST))))
+        loss = hits = 0.0
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            outputs = self.task.outputs_of_one(w, self.federation.inputs[some])
+            hit, lost = self.task.criterion.scores(outputs, self.federation.targets[some])
+            hits += float(hit.sum())
+            loss += float(lost.sum())
+        return loss / len(places), hits / len(places)
+
+
+KEEP = ("by_round", GlobalRounds)
 CLASSES = 10
 DIVERGED = 2  # times the loss of a guess
 

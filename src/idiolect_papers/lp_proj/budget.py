@@ -11,9 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from idiolect import FedAvg, Federation, Local, Method, Task, data, make_method, models
+from idiolect import FedAvg, Federation, Local, Method, Plan, Task, data, make_method, models
 from idiolect.report import Curve, Goals, count, curve, curve_picture, goal, number, size
-from idiolect.study import Setting, Stock, grid_of, mean_over_seeds
+from idiolect.study import Stock, grid_of, mean_over_seeds
 
 from ..marks import Cell, Figure
 from ..page import Page
@@ -104,8 +104,8 @@ def rows(case: Case, d: int) -> dict[str, list[Candidate]]:
         f"FedAvg{FINETUNED}": _fedavg(**FINETUNE),
     }
     if case.model != "linear":  # it is for models that have parts
-        points = grid_of("lp-proj", "lg-fedavg").points(d)
-        table["LG-FedAvg"] = [(make_method("lg-fedavg", **p.fields), {}) for p in points]
+        points = grid_of("lp-proj", "lg-fedavg").plans(d)
+        table["LG-FedAvg"] = [(make_method("lg-fedavg", **p.method_fields), {}) for p in points]
     for title, channel in CHANNELS.items() if case.fixed else ():
         table[title] = _fedavg(channel=channel)
         table[f"{title}{FINETUNED}"] = _fedavg(**FINETUNE, channel=channel)
@@ -122,8 +122,8 @@ def grids(d: int) -> dict[str, list[Candidate]]:
     """
     candidates: dict[str, list[Candidate]] = {
         title: [
-            (FedAvg(**point.fields), {**FINETUNE, **point.run})
-            for point in grid_of("lp-proj", title.lower()).points(d)
+            (FedAvg(**point.method_fields), {**FINETUNE, **point.own})
+            for point in grid_of("lp-proj", title.lower()).plans(d)
         ]
         for title in ("QSGD", "DGC", "LBGM")
     }
@@ -159,7 +159,7 @@ def choose(
 
     Candidates of a tuned row, which are many, have few rounds.
     """
-    settings: dict[str, list[Setting]] = {}
+    settings: dict[str, list[Plan]] = {}
     for key, several in candidates.items():
         case = cases[key[0]]
         short = case.search_rounds if TUNED in key[1] else case.rounds_of(key[1])
@@ -191,7 +191,7 @@ def final(
     return runs(todo, stock, range(seeds), ("by_round",))
 
 
-def setting(key: Key, case: Case, candidate: Candidate, settings: dict[str, Any]) -> Setting:
+def setting(key: Key, case: Case, candidate: Candidate, settings: dict[str, Any]) -> Plan:
     """A candidate of a row, and how it is run."""
     title, label = key
     method, own = candidate
@@ -199,7 +199,7 @@ def setting(key: Key, case: Case, candidate: Candidate, settings: dict[str, Any]
     if label.startswith(("LBGM", "LG-FedAvg")):
         varied["steps"] = method.as_dict()["steps"]
     run = {"sample": case.heard, **settings, **own}
-    return Setting(method, run, title, title, label, varied)
+    return Plan.of(method, settings=run, data=title, model=title, name=label, varied=varied)
 
 
 def reached(

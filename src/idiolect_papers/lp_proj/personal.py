@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from idiolect import Local, Method, make_method
-from idiolect.study import GridPoint as Point
-from idiolect.study import Setting, Stock, grid_of
+from idiolect import Local, Method, Plan, make_method
+from idiolect.study import Stock, grid_of
 
 from ..case import Case, Scale
 from ..runs import Runs, Summary, column, cpu_seconds
@@ -83,10 +82,10 @@ Outcome = dict[str, Any]  # of one federation, plain data: what pages are made o
 
 
 # -- candidates -----------------------------------------------------------------------------------
-def candidates(scale: SearchScale, d: int) -> dict[str, list[Point]]:
+def candidates(scale: SearchScale, d: int) -> dict[str, list[Plan]]:
     """Label of a row -> its candidates at this scale, for a model of d numbers."""
     by_row = {
-        row: [p for p in grid_of("lp-proj", name).points(d) if _wanted(p, scale.grid)]
+        row: [p for p in grid_of("lp-proj", name).plans(d) if _wanted(p, scale.grid)]
         for row, name in METHODS.items()
     }
     if scale.search_rounds:
@@ -94,31 +93,31 @@ def candidates(scale: SearchScale, d: int) -> dict[str, list[Point]]:
     return {row: [p for p in points if _first(p)][:1] for row, points in by_row.items()}
 
 
-def alternations(point: Point) -> int:
+def alternations(point: Plan) -> int:
     """R of C.2: of methods that alternate it says how long a round takes."""
-    return point.fields.get("alternations", 1)
+    return point.method_fields.get("alternations", 1)
 
 
-def _wanted(point: Point, grid: str) -> bool:
+def _wanted(point: Plan, grid: str) -> bool:
     """Whether a candidate is in a part of C.2."""
-    long = alternations(point) > 1 or point.fields.get("steps", 1) > INNER  # R = 5
+    long = alternations(point) > 1 or point.method_fields.get("steps", 1) > INNER  # R = 5
     if grid != "whole" and long:
         return False
     pairs = ((name, point.varied.get(name)) for name in FEW)
     return grid != "few" or all(v is None or v in FEW[name] for name, v in pairs)
 
 
-def _first(point: Point) -> bool:
+def _first(point: Plan) -> bool:
     return all(point.varied.get(name, value) == value for name, value in FIRST.items())
 
 
-def method_of(row: str, point: Point, case: Case) -> Method:
+def method_of(row: str, point: Plan, case: Case) -> Method:
     """The method of a row with these fields."""
     dim = {"dim": case.dim} if row.startswith("lp-proj") else {}
-    return make_method(METHODS[row], **dim, **point.fields)
+    return make_method(METHODS[row], **dim, **point.method_fields)
 
 
-def lacking(winners: Mapping[str, Point], case: Case) -> dict[str, list[Method]]:
+def lacking(winners: Mapping[str, Plan], case: Case) -> dict[str, list[Method]]:
     """The rows that the table lacks, from what was chosen: their candidates.
 
     Local with as many gradients as the dearest of lp-proj and pFedMe, its step size from the same
@@ -126,7 +125,7 @@ def lacking(winners: Mapping[str, Point], case: Case) -> dict[str, list[Method]]
     """
     most = max(alternations(winners[row]) for row in DEAREST)
     untied = make_method(
-        "lp-proj-1", **{**winners["lp-proj-1"].fields, "dim": case.dim, "lam": 0.0}
+        "lp-proj-1", **{**winners["lp-proj-1"].method_fields, "dim": case.dim, "lam": 0.0}
     )
     return {EQUAL: [Local(lr=lr, steps=INNER * most) for lr in RATES], UNTIED: [untied]}
 
@@ -147,9 +146,9 @@ def outcome(
     sample = case.sample(federation.clients)
     spent = 0.0  # CPU seconds
 
-    def setting(row: str, method: Method, **run: Any) -> Setting:
+    def setting(row: str, method: Method, **run: Any) -> Plan:
         heard = 0 if method.traits.hears_all else sample
-        return Setting(method, {"sample": heard, **run}, "", "", row, {})
+        return Plan.of(method, settings={"sample": heard, **run}, name=row)
 
     def search(grid: Mapping[str, Mapping[Method, P]]) -> dict[str, Method]:
         """Of each row the candidate that does best on validation data; test data are not there."""
@@ -167,7 +166,7 @@ def outcome(
         }
         best, seconds = runs.chosen(settings, stock, SEARCH_SEED)
         spent += seconds
-        return {row: chosen.method for row, chosen in best.items()}
+        return {row: chosen.make_method() for row, chosen in best.items()}
 
     has_parts = case.model != "linear"  # LG-FedAvg is for models that have parts
     grid = {
@@ -203,7 +202,7 @@ def outcome(
     }
 
 
-def _chosen(row: str, method: Method, winners: dict[str, Point]) -> str:
+def _chosen(row: str, method: Method, winners: dict[str, Plan]) -> str:
     if row == UNTIED:
         return "as lp-proj-1"
     fields = {k: v for k, v in method.as_dict().items() if k in ("lr", "steps")}

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import Federation, Method, Task, data, interval, make_method, models
-from idiolect.study import Setting, Stock
+from idiolect import Federation, Method, Plan, Task, data, interval, make_method, models
+from idiolect.study import Stock
 
 from ..published import read_rows
 from ..runs import Summary
@@ -149,7 +149,7 @@ def place_of(federation: str, whole: bool = False) -> Place:
     return replace(place, few=None, at_most=None) if whole else place
 
 
-def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting:
+def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Plan:
     """The runs of a cell.
 
     Those of a method that sends nothing tell who is malicious and have no round: what its benign
@@ -174,8 +174,13 @@ def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Setting
         "malicious": share,
     }
     threat = f"{attack} {percent(share)}" if share else "none"
-    return Setting(
-        method, run_settings, federation, federation, name, {"attack": threat, "data": federation}
+    return Plan.of(
+        method,
+        settings=run_settings,
+        data=federation,
+        model=federation,
+        name=name,
+        varied={"attack": threat, "data": federation},
     )
 
 

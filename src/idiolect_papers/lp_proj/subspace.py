@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import Local, Method, Task, data, make_method, models
+from idiolect import Local, Method, Plan, Task, data, make_method, models
 from idiolect.data import where
-from idiolect.study import Setting, Stock
+from idiolect.study import Stock
 
 from ..marks import Cell, Figure
 from ..page import Page
@@ -137,7 +137,7 @@ def run(
     }
     sample = max(1, round(client_share * federation.clients))
     run_settings = {"rounds": size.rounds, "sample": sample, "eval_every": 0}
-    points = {n: Setting(m, run_settings, "", "", n, {}) for n, m in every.items()}
+    points = {n: Plan.of(m, settings=run_settings, name=n) for n, m in every.items()}
     return runs(points, stock, range(size.seeds))
 
 

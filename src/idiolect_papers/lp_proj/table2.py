@@ -11,10 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import FedAvg, Federation, Local, Method, PFedMe, Task, data, make_method, models
+from idiolect import (
+    FedAvg,
+    Federation,
+    Local,
+    Method,
+    PFedMe,
+    Plan,
+    Task,
+    data,
+    make_method,
+    models,
+)
 from idiolect.data import where
 from idiolect.report import size as bytes_text
-from idiolect.study import Setting, Stock
+from idiolect.study import Stock
 
 from ..marks import Cell, Figure
 from ..page import Page
@@ -63,7 +74,7 @@ def write(folder: Path, scale: str, size: Size | None = None, jobs: int = 0) -> 
         "sample": max(1, round(0.1 * federation.clients)),
         "chunk": 2,
     }
-    points = {row: Setting(m, run_settings, "", "", row, {}) for row, m in methods(size).items()}
+    points = {row: Plan.of(m, settings=run_settings, name=row) for row, m in methods(size).items()}
     runs = Runs(folder / ".runs" / f"lp-proj-table2-{scale}", jobs)
     by_row = runs(points, stock, range(size.seeds))
     title = TITLE if real else f"{federation.name}, {federation.clients} clients, in its place"

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import METHODS, Federation, Method, Task, data, make_method, models, run
+from idiolect import METHODS, Federation, Method, Plan, Task, data, make_method, models, run
 from idiolect.methods import SplitMethod
 from idiolect.report import count, majority_row, number, size
-from idiolect.study import Setting, Stock, mean_over_seeds
+from idiolect.study import Stock, mean_over_seeds
 
 from ..runs import stored_runs
 from ..texts import read_text
@@ -143,9 +143,9 @@ def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]
 
 def _missing(
     loaded: dict[str, tuple[Federation, dict[str, Task]]], have: set[tuple[str, str]]
-) -> tuple[dict[tuple[str, str], Setting], Stock]:
+) -> tuple[dict[tuple[str, str], Plan], Stock]:
     """What is to be run, by federation and method, with data and models."""
-    todo: dict[tuple[str, str], Setting] = {}
+    todo: dict[tuple[str, str], Plan] = {}
     stock = Stock({}, {})
     for title, (federation, tasks) in loaded.items():
         stock.data[title] = federation
@@ -155,7 +155,9 @@ def _missing(
             if (title, name) not in have:
                 method, settings = settings_of(name, FEDERATIONS[title].heard)
                 varied = {"data": title}
-                todo[title, name] = Setting(method, settings, title, model, name, varied)
+                todo[title, name] = Plan.of(
+                    method, settings=settings, data=title, model=model, name=name, varied=varied
+                )
     return todo, stock
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import Federation, LpProj, Task, data, models
+from idiolect import Federation, LpProj, Plan, Task, data, models
 from idiolect.projections import PROJECTIONS
-from idiolect.study import Setting, Stock, mean_over_seeds
+from idiolect.study import Stock, mean_over_seeds
 
 from ..runs import stored_runs
 from ..texts import read_text
@@ -62,14 +62,16 @@ def keys() -> dict[Key, None]:
     return dict.fromkeys([*kinds, *((DIGITS, 2.0, n, kind) for kind in DIM_KINDS for n in DIMS)])
 
 
-def setting(key: Key) -> Setting:
+def setting(key: Key) -> Plan:
     """The runs behind a cell."""
     title, p, dim, kind = key
     case = FEDERATIONS[title]
     method = LpProj(**{**LpProj.traits.presets["paper"], "p": p, "dim": dim, "projection": kind})
     settings = {"rounds": case.rounds, "sample": case.heard, "eval_every": 0, "threads": 1}
     varied = {"dim": dim, "projection": kind, "data": title}
-    return Setting(method, settings, title, title, f"lp-proj-{p:g}", varied)
+    return Plan.of(
+        method, settings=settings, data=title, model=title, name=f"lp-proj-{p:g}", varied=varied
+    )
 
 
 def kinds(cells: Cells, stock: Stock) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from idiolect import Federation, Method, Task, data, make_method, models
-from idiolect.study import Setting, Stock, job_progress
-from idiolect.study import search_settings as search
+from idiolect import Federation, Method, Plan, Task, data, make_method, models
+from idiolect.study import Stock, job_progress
+from idiolect.study import search_plans as search
 
 from ..known_words import known_words
 from ..runs import Runs
@@ -178,7 +178,7 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         cut = {f"{name}/{n}": _cut(whole[name], n, seed) for name, n in pairs}
         return Stock(dict(cut), dict(tasks))
 
-    def setting(name: str, n: int, method: Any, varied: dict[str, Any], label: str) -> Setting:
+    def setting(name: str, n: int, method: Any, varied: dict[str, Any], label: str) -> Plan:
         case = cases[name]
         run: dict[str, Any] = {
             "rounds": max(1, round(case.rounds * size.rounds)),
@@ -186,7 +186,14 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
             "batch": case.batch,
             "eval_every": 0,
         }
-        return Setting(method, run, f"{name}/{n}", name, f"{name}, {n}: {label}", varied)
+        return Plan.of(
+            method,
+            settings=run,
+            data=f"{name}/{n}",
+            model=name,
+            name=f"{name}, {n}: {label}",
+            varied=varied,
+        )
 
     tried = {
         (name, n, label): [
@@ -206,9 +213,9 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
         watch=job_progress,
     )
     standings = {key: search_result.standings(several[0].name) for key, several in tried.items()}
-    winners = {key: ranked[0].setting for key, ranked in standings.items()}
+    winners = {key: ranked[0].plan for key, ranked in standings.items()}
     valid = {key: ranked[0].figure or 0.0 for key, ranked in standings.items()}
-    finals: dict[tuple[str, int, str], Setting] = {}
+    finals: dict[tuple[str, int, str], Plan] = {}
     for name, n in pairs:
         best = max(PERSONALISED, key=lambda label: valid[name, n, label])
         for label in ("local", "fedavg", best):
@@ -281,7 +288,7 @@ def _cut(federation: Federation, n: int, seed: int) -> Federation:
 
 
 def _trained(
-    settings: Mapping[K, Setting],
+    settings: Mapping[K, Plan],
     stock: Stock,
     seed: int,
     directory: Path,

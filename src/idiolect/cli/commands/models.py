@@ -19,7 +19,7 @@ from ...report.console import OUT, say
 from ...report.tables import results_table
 from ...run.predict import Prediction, labels_of
 from ...run.result import Result
-from ...study.comparison import Comparison
+from ...study.compare import Comparison
 from ...study.load import load
 from ..options import Parser
 from ..output import emit

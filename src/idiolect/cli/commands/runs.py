@@ -17,11 +17,11 @@ from ...report.targets import Goals, curve
 from ...run.identity import read_identity
 from ...run.plan import Plan
 from ...run.result import Result
-from ...study.comparison import Comparison
+from ...study.compare import Comparison
 from ...study.load import load
-from ...study.manifest import COMPARE, read_comparison, read_pipeline
-from ...study.results import SWEEP, read_sweep
-from ...study.tune import FINAL, TUNING
+from ...study.manifest import COMPARE, SWEEP, TUNING, read_comparison, read_pipeline
+from ...study.many import read_sweep
+from ...study.tune import FINAL
 from ..options import Parser
 from ..output import Output, emit
 from .study import resume_sweep, resume_tune

@@ -18,14 +18,13 @@ from ...run.plan import Plan
 from ...run.settings import Settings
 from ...study.advise.advise import advise as run_advise
 from ...study.advise.options import AdviceOptions
-from ...study.grids import grid_of, is_compressor
-from ...study.progress import job_progress
-from ...study.results import SWEEP
+from ...study.jobs import job_progress
+from ...study.manifest import SWEEP, TUNING
+from ...study.space import grid_of, is_compressor
 from ...study.splits import ROUNDS
 from ...study.splits import splits as measure_splits
 from ...study.sweep import sweep_plans
-from ...study.tune import TUNING, How, read_how, tune_plans
-from ...study.tuning import heading
+from ...study.tune import How, heading, read_how, tune_plans
 from ..options import Request, TrainingParser
 from ..output import Output, emit, resumable
 

@@ -18,7 +18,7 @@ from ...host.scores import summarise
 from ...report.format import count, number, size
 from ...report.plots import advice_picture
 from ...task.losses import Loss
-from ..comparison import refuse_taken
+from ..manifest import refuse_taken
 from .client_tests import GAINS, INCONCLUSIVE, LOSES, ClientGain
 from .decide import UNDECIDED
 from .estimate import Gain

@@ -19,12 +19,11 @@ from ...data.federation import Federation
 from ...method import Method
 from ...report.progress import Meter, style_of
 from ...run.interrupts import finish_on_interrupt
-from ...run.plan import AnyMethod, AnyModel, read_federation, read_task
+from ...run.plan import AnyMethod, AnyModel, Plan, read_federation, read_task
 from ...run.run import run, torch_threads
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
 from ...task.task import Task
-from ..compare import Row
 from . import text as words
 from .advice import Advice, Line, beaten_by_constant, candidate_line, constant_line, refuse_advice
 from .client_tests import client_gains
@@ -71,7 +70,7 @@ def advise(
     """
     if isinstance(federation, Task | nn.Module) or isinstance(task, Federation):
         raise SettingError(
-            "federation: a model stands in its place; the order is (federation, task)"
+            "federation must come first, got a model; the order is (federation, task)"
         )
     whole, note = read_task(task, read_federation(federation))
     options = AdviceOptions(quick, gradients, tie, validation)
@@ -92,16 +91,16 @@ def advise(
     return advice
 
 
-def _rows(methods: Sequence[AnyMethod]) -> list[Row]:
+def _rows(methods: Sequence[AnyMethod]) -> list[Plan]:
     """The candidates: Local and FedAvg at their defaults, and the others."""
     if isinstance(methods, str | Method | type):
-        raise SettingError(f"methods: {methods!r} is not accepted; a list of methods")
-    rows: dict[str, Row] = {}
+        raise SettingError(f"methods must be a list of methods, got {methods!r}")
+    rows: dict[str, Plan] = {}
     for method in (*ALWAYS, *methods):
-        row = Row.of(method)
-        if row.name == "dichotomy":
+        row = Plan.of(method)
+        if row.short_name == "dichotomy":
             raise SettingError(
-                "methods: dichotomy is not accepted; it decides between fedavg and local by "
+                "methods must not include dichotomy, which decides between fedavg and local by "
                 "validation data, as advise does"
             )
         rows.setdefault(Candidate(row).label, row)
@@ -129,7 +128,7 @@ class Work:
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=clock)
 
-    def advice(self, rows: list[Row], notes: list[str]) -> Advice:
+    def advice(self, rows: list[Plan], notes: list[str]) -> Advice:
         """The whole way."""
         self.notes = [*notes, *remarks(self.federation, self.holdout, self.chosen.seeds)]
         already = settled(self.holdout, self.chosen.seeds)
@@ -147,7 +146,7 @@ class Work:
         return self._judged([c for c in candidates if c.label in values], values)
 
     # -- trainings -------------------------------------------------------------------------------
-    def _trained(self, rows: list[Row]) -> list[Candidate]:
+    def _trained(self, rows: list[Plan]) -> list[Candidate]:
         """Every candidate under every seed, but for those that cannot be run."""
         apart = ("seed", "seeds", "threads")
         trainer = Trainer(

@@ -62,7 +62,7 @@ class Holdout:
         has = bool(data.sizes("valid").any())
         if kind == GIVEN and not has:
             raise SettingError(
-                "validation: 'given' is not accepted; no client has validation samples: 'folds'"
+                "validation must be 'folds' where no client has validation samples, got 'given'"
             )
         if kind == "auto":
             kind = GIVEN if has else IN_FOLDS

@@ -73,10 +73,9 @@ def refuse(settings: Mapping[str, Any]) -> None:
     """Refuse settings of runs that have no meaning for advice."""
     for name, reason in refused_in(Settings, "advise").items():
         if name in settings:
-            raise SettingError(f"{name}: it is not accepted by advise; {reason}")
+            raise SettingError(f"{name} must not be given to advise; {reason}")
     metric = settings.get("metric", "")
     if metric and metric not in METRICS:
         raise SettingError(
-            f"metric: {metric!r} is not accepted by advise; accuracy or loss, which every sample "
-            "has by itself"
+            f"metric must be accuracy or loss, which every sample has by itself, got {metric!r}"
         )

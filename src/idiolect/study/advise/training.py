@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from ...core.knobs import SettingError
 from ...data.federation import Federation
 from ...method import Method
 from ...methods import label_of
+from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
 from ...task.task import Task
-from ..compare import Row
 from .holdout import Holdout
 
 STEP = 4.0  # between two step sizes of the grid
@@ -29,7 +30,7 @@ KEPT = 2  # step sizes of a candidate that are trained under every seed, at most
 class Candidate:
     """A method among those that are compared."""
 
-    row: Row
+    plan: Plan
     rounds: int = 0  # that it can pay
     # what was trained: (power of STEP, seed from 0) -> a value per held-out sample, [hits, loss]
     found: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
@@ -42,11 +43,16 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return self.row.name
+        return self.plan.short_name
 
     @property
     def label(self) -> str:
-        return label_of(self.row.method) + self.row.note
+        return label_of(self.base) + self.plan.note
+
+    @cached_property
+    def base(self) -> Method:
+        """The method with its own step sizes."""
+        return self.plan.make_method()
 
     @property
     def bytes(self) -> float:
@@ -56,12 +62,12 @@ class Candidate:
     @property
     def personal(self) -> bool:
         """Whether each client has its own model: not where all predict with the shared one."""
-        return type(self.row.method).personal is not Method.personal
+        return type(self.base).personal is not Method.personal
 
     @property
     def rates(self) -> list[str]:
         """The fields that are step sizes; a user-defined method may have none."""
-        return [name for name in self.row.method.traits.rates if hasattr(self.row.method, name)]
+        return [name for name in self.base.traits.rates if hasattr(self.base, name)]
 
     @property
     def tried(self) -> list[int]:
@@ -70,7 +76,7 @@ class Candidate:
 
     def method(self, power: int) -> Method:
         """The method with all its step sizes times STEP to a power: their ratios stay."""
-        method = self.row.method
+        method = self.base
         rates = {name: getattr(method, name) * STEP**power for name in self.rates}
         return replace(method, **rates) if power else method
 
@@ -109,7 +115,7 @@ class Trainer:
 
     def price(self, candidate: Candidate) -> None:
         """How many rounds the candidate can pay: one round shows what a round costs."""
-        result = self._run(candidate, candidate.row.method, 0, 1)
+        result = self._run(candidate, candidate.base, 0, 1)
         rows = result.seeds[0].clients
         training = [row["gradients"] for row in rows if row["train_samples"]]
         per_round = sum(training) / len(training)
@@ -141,7 +147,7 @@ class Trainer:
         settings = {
             "sample": int((federation.sizes("train") > 0).sum()),
             **self.settings,
-            **candidate.row.own,
+            **candidate.plan.own,
             "rounds": rounds,
             "seed": self.seed + seed,
             "seeds": 1,
