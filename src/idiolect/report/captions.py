@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..core.text import shown
 from ..task.client_optimizer import in_words
-from .format import size
+from .format import count, number, size
 from .targets import Goals
 
-Rows = Sequence[dict[str, Any]]  # summaries of results
+Row = dict[str, Any]  # the summary of a result
+Rows = Sequence[Row]
 
 
 def caption(rows: Rows, goals: Goals) -> str:
@@ -19,35 +20,20 @@ def caption(rows: Rows, goals: Goals) -> str:
     trained = [r for r in rows if r["seeds"]]
     if not trained:
         return ""
-    notes = [
-        _measured(trained),
-        *_heard_notes(trained),
-        *_timing_notes(trained),
-        *_metric_notes(trained),
-        *_goal_notes(trained, goals),
-        *_malicious_notes(rows, trained),
-        *_collapse_notes(trained),
-        *_best_notes(trained),
-        *_degenerate_notes(trained),
-        *_projection_notes(trained),
-        *_statistics_notes(trained),
-        *_step_notes(trained),
-        *_start_notes(trained),
-        *_inner_notes(trained),
-    ]
+    notes = [note for rule in RULES for note in rule(trained, goals)]
+    if len(rows) > len(trained) and any("malicious" in r for r in trained):
+        notes.append("the majority class is over all clients, malicious ones included")
     return "\n".join(map(shown, notes))
 
 
-def _measured(trained: Rows) -> str:
-    rounds = ", ".join(map(str, sorted({r["rounds"] for r in trained})))
-    seeds = trained[0]["seeds"]
-    many = "s" if len(seeds) > 1 else ""
-    return (
-        f"test data of each client, last round ({rounds}), "
-        f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
-        f"{_listed(_pooled(trained))} pooled over samples, variance over clients; "
-        "bytes of all clients and gradients per client, per seed"
-    )
+def label_of(row: Row) -> str:
+    """What a row is called."""
+    return str(row.get("label") or row["method"])
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a figure."""
+    return value is not None and not math.isnan(value)
 
 
 def main_figure(rows: Rows) -> str:
@@ -60,38 +46,13 @@ def main_figure(rows: Rows) -> str:
 
 def has_accuracy(rows: Rows) -> bool:
     """Whether accuracy has a meaning here: some row has one, or none has a loss either."""
-    has_value = [_known(r["accuracy"]["mean"]) for r in rows]
-    return any(has_value) or not any(_known(r["loss"]["mean"]) for r in rows)
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
+    has_value = [known(r["accuracy"]["mean"]) for r in rows]
+    return any(has_value) or not any(known(r["loss"]["mean"]) for r in rows)
 
 
 def metrics_of(rows: Rows) -> list[str]:
     """The metrics of these rows, each once."""
     return list(dict.fromkeys(name for r in rows for name in r.get("metrics", {})))
-
-
-def _pooled(trained: Rows) -> list[str]:
-    """The figures of the table that are pooled over samples."""
-    by_clients = {
-        name
-        for r in trained
-        for name, m in r.get("metrics", {}).items()
-        if m.get("pooled_over") == "clients"
-    }
-    first = ["accuracy", "loss"] if has_accuracy(trained) else ["loss"]
-    return first + [name for name in metrics_of(trained) if name not in by_clients]
-
-
-def _listed(words: list[str]) -> str:
-    """Words with commas and an "and".
-
-    >>> _listed(["loss", "rmse", "r2"])
-    'loss, rmse and r2'
-    """
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def heard_note(rows: Rows) -> str:
@@ -108,7 +69,7 @@ def heard_note(rows: Rows) -> str:
     names: dict[tuple[int, int], list[str]] = {}
     for r in sending:
         key = (r["heard"]["clients"], r["heard"]["of"])
-        names.setdefault(key, []).append(str(r.get("label") or r["method"]))
+        names.setdefault(key, []).append(label_of(r))
     if len(names) == 1:
         ((clients, of),) = names
         return f"{clients:,} of {of:,} clients heard per round"
@@ -116,161 +77,9 @@ def heard_note(rows: Rows) -> str:
     return f"clients heard per round: {'; '.join(parts)}"
 
 
-def _heard_notes(trained: Rows) -> list[str]:
-    note = heard_note(trained)
-    return [note] if note else []
-
-
-def _timing_notes(trained: Rows) -> list[str]:
-    """What a round and its time are, where they are not the usual ones."""
-    texts = {r["timing"]["text"] for r in trained if "timing" in r}
-    times = [r for r in trained if "time" in r]
-    many = len(times) > 1
-    notes = [
-        f"time {r['time']:.4g}, mean staleness {r['staleness']:.3g}"
-        + (f" ({r.get('label') or r['method']})" if many else "")
-        for r in times
-    ]
-    return [*sorted(texts), *notes]
-
-
-def _metric_notes(trained: Rows) -> list[str]:
-    """Which metrics are a mean over clients, and for how many clients one is not defined."""
-    notes = []
-    for name in metrics_of(trained):
-        summaries = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
-        if any(m.get("pooled_over") == "clients" for m in summaries):
-            notes.append(f"{name}: mean over clients, weighted by samples")
-        most = max(m.get("clients_undefined", 0) for m in summaries)
-        if most:
-            reason = next(m.get("undefined", "") for m in summaries)
-            notes.append(f"{name}: no value for {most:g} clients ({reason})")
-    return notes
-
-
-def _goal_notes(trained: Rows, goals: Goals) -> list[str]:
-    """What the signs in the columns of the goals mean; those that are there."""
-    missed_budget = (
-        "at the budget: its first evaluated round had sent more, "
-        "or its models had collapsed by then"
-    )
-    missed_target = "to the target: not reached in the rounds run"
-    notes = []
-    for goal, name, text in (
-        (goals.budget, "at_budget", missed_budget),
-        (goals.targeted, "to_target", missed_target),
-    ):
-        got = [r[goals.key(name)] for r in trained if goal and r.get(goals.key(name))]
-        missed = [g for g in got if g["mean"] is None]
-        if missed:
-            some = any(v is not None for g in missed for v in g["by_seed"])
-            notes.append(f"★ {text}" + ("; ★ 1 of 3: one of three seeds can" if some else ""))
-        if any(g["mean"] is not None and g.get("unspent") for g in got):
-            notes.append("† its rounds ended before the budget was spent")
-    if goals.count == "values" and (goals.budget or goals.targeted):
-        notes.append("values: 32-bit words, both directions, as the lp-proj paper counts")
-    return notes
-
-
-def _malicious_notes(rows: Rows, trained: Rows) -> list[str]:
-    if not any("malicious" in r for r in trained):
-        return []
-    everyone = "; the majority class is over all clients" if len(rows) > len(trained) else ""
-    return [
-        "malicious: the number of malicious clients; accuracy, variance and loss are those of "
-        f"the benign clients alone{everyone}"
-    ]
-
-
-def collapsed(row: dict[str, Any]) -> bool:
+def collapsed(row: Row) -> bool:
     """The models of some seed have collapsed: the figures of the row would mean nothing."""
     return any(row.get("collapsed") or [])
-
-
-def _collapse_notes(trained: Rows) -> list[str]:
-    notes = []
-    for r in filter(collapsed, trained):
-        seeds = zip(r["seeds"], r["collapsed"], strict=True)
-        several = len(r["seeds"]) > 1
-        when = [f"round {at}" + (f" (seed {seed})" if several else "") for seed, at in seeds if at]
-        notes.append(f"★ {r.get('label') or r['method']}: collapsed in {', '.join(when)}")
-    return notes
-
-
-def _best_notes(trained: Rows) -> list[str]:
-    """Beside the last round: the best one by validation data, where a run was told to look."""
-    notes = []
-    for r in trained:
-        if best := r.get("best_by_validation"):
-            rounds = ", ".join(map(str, best["rounds"]))
-            accuracy = "" if best["accuracy"] is None else f"accuracy {best['accuracy']:.4f}, "
-            notes.append(
-                f"{r.get('label') or r['method']}: the best round by validation data ({rounds}) "
-                f"had {accuracy}loss {best['loss']:.4f} on test data"
-            )
-    return notes
-
-
-def _degenerate_notes(trained: Rows) -> list[str]:
-    """Which methods are others with these settings on this model."""
-    return list(dict.fromkeys(r["equal_to"]["warning"] for r in trained if "equal_to" in r))
-
-
-def _projection_notes(trained: Rows) -> list[str]:
-    """What the projections of these results are like, each once."""
-    lines = (projection_line(r["projection"]) for r in trained if "projection" in r)
-    return list(dict.fromkeys(lines))
-
-
-def _statistics_notes(trained: Rows) -> list[str]:
-    """What was done with running statistics (BatchNorm), where a model has any."""
-    how = {r["statistics"]["how"]: r["statistics"]["numbers"] for r in trained if "statistics" in r}
-    names = {
-        kind: ", ".join(
-            r.get("label") or r["method"]
-            for r in trained
-            if r.get("statistics", {}).get("how") == kind
-        )
-        for kind in how
-    }
-    several = len(how) > 1
-    return [
-        f"running statistics: {kind} ({numbers} numbers of each model)"
-        + (f": {names[kind]}" if several else "")
-        for kind, numbers in how.items()
-    ]
-
-
-def _step_notes(trained: Rows) -> list[str]:
-    """The optimisers of the clients, where they are not plain SGD."""
-    words = {}
-    for r in trained:
-        run = r.get("settings", {}).get("run", {})
-        words[r.get("label") or r["method"]] = in_words(run)
-    different = set(words.values())
-    if different == {""}:
-        return []
-    if len(different) == 1:
-        return [f"clients step by {different.pop()}"]
-    return [f"{label}: clients step by {text or 'plain sgd'}" for label, text in words.items()]
-
-
-def _start_notes(trained: Rows) -> list[str]:
-    """Weights that models start at, and parameters that are constants; each said once."""
-    notes: dict[str, None] = {}
-    for r in trained:
-        settings = r.get("settings", {})
-        file = settings.get("pretrained")
-        if isinstance(file, dict):
-            digest = str(file.get("sha256"))[:12]
-            notes[f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)"] = None
-        frozen = settings.get("frozen")
-        if isinstance(frozen, list):
-            more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
-            notes[f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"] = (
-                None
-            )
-    return list(notes)
 
 
 def projection_line(p: dict[str, Any]) -> str:
@@ -288,21 +97,182 @@ def projection_line(p: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _inner_notes(trained: Rows) -> list[str]:
+# -- the rules: what is said of trained rows, and when ---------------------------------------------
+Rule = Callable[[Rows, Goals], Iterable[str]]
+
+
+def _measured(trained: Rows, _: Goals) -> Iterator[str]:
+    rounds = ", ".join(map(str, sorted({r["rounds"] for r in trained})))
+    seeds = trained[0]["seeds"]
+    many = "s" if len(seeds) > 1 else ""
+    metrics = [n for n in metrics_of(trained) if not _is_mean_over_clients(trained, n)]
+    *others, last = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
+    figures = f"{', '.join(others)} and {last}" if others else last
+    yield (
+        f"test data of each client, last round ({rounds}), "
+        f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
+        f"{figures} pooled over samples, variance over clients; "
+        "bytes of all clients and gradients per client, per seed"
+    )
+
+
+def _is_mean_over_clients(trained: Rows, metric: str) -> bool:
+    summaries = (r.get("metrics", {}).get(metric, {}) for r in trained)
+    return any(summary.get("pooled_over") == "clients" for summary in summaries)
+
+
+def _heard(trained: Rows, _: Goals) -> Iterator[str]:
+    if note := heard_note(trained):
+        yield note
+
+
+def _timing(trained: Rows, _: Goals) -> Iterator[str]:
+    """What a round and its time are, where they are not the usual ones."""
+    yield from sorted({r["timing"]["text"] for r in trained if "timing" in r})
+    times = [r for r in trained if "time" in r]
+    for r in times:
+        whose = f" ({label_of(r)})" if len(times) > 1 else ""
+        yield f"time {r['time']:.4g}, mean staleness {r['staleness']:.3g}{whose}"
+
+
+def _metrics(trained: Rows, _: Goals) -> Iterator[str]:
+    """Which metrics are a mean over clients, and for how many clients one is not defined."""
+    for name in metrics_of(trained):
+        summaries = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
+        if _is_mean_over_clients(trained, name):
+            yield f"{name}: mean over clients, weighted by samples"
+        if most := max(m.get("clients_undefined", 0) for m in summaries):
+            yield f"{name}: no value for {most:g} clients ({summaries[0].get('undefined', '')})"
+
+
+def _goals(trained: Rows, goals: Goals) -> Iterator[str]:
+    """What the signs in the columns of the goals mean; those that are there."""
+    missed_budget = (
+        "at the budget: its first evaluated round had sent more, "
+        "or its models had collapsed by then"
+    )
+    missed_target = "to the target: not reached in the rounds run"
+    for goal, name, text in (
+        (goals.budget, "at_budget", missed_budget),
+        (goals.targeted, "to_target", missed_target),
+    ):
+        outcomes = [r[goals.key(name)] for r in trained if goal and r.get(goals.key(name))]
+        if missed := [g for g in outcomes if g["mean"] is None]:
+            some = any(v is not None for g in missed for v in g["by_seed"])
+            yield f"★ {text}" + ("; ★ 1 of 3: one of three seeds can" if some else "")
+        if any(g["mean"] is not None and g.get("unspent") for g in outcomes):
+            yield "† its rounds ended before the budget was spent"
+    if goals.count == "values" and (goals.budget or goals.targeted):
+        yield "values: 32-bit words, both directions, as the lp-proj paper counts"
+
+
+def _malicious(trained: Rows, _: Goals) -> Iterator[str]:
+    if any("malicious" in r for r in trained):
+        yield (
+            "malicious: the number of malicious clients; accuracy, variance and loss are those of "
+            "the benign clients alone"
+        )
+
+
+def _collapses(trained: Rows, _: Goals) -> Iterator[str]:
+    for r in filter(collapsed, trained):
+        seeds = zip(r["seeds"], r["collapsed"], strict=True)
+        several = len(r["seeds"]) > 1
+        when = [f"round {at}" + (f" (seed {seed})" if several else "") for seed, at in seeds if at]
+        yield f"★ {label_of(r)}: collapsed in {', '.join(when)}"
+
+
+def _best_round(trained: Rows, _: Goals) -> Iterator[str]:
+    """Beside the last round: the best one by validation data, where a run was told to look."""
+    for r in trained:
+        if best := r.get("best_by_validation"):
+            rounds = ", ".join(map(str, best["rounds"]))
+            accuracy = "" if best["accuracy"] is None else f"accuracy {number(best['accuracy'])}, "
+            yield (
+                f"{label_of(r)}: the best round by validation data ({rounds}) "
+                f"had {accuracy}loss {number(best['loss'])} on test data"
+            )
+
+
+def _reductions(trained: Rows, _: Goals) -> Iterable[str]:
+    """Which methods are others with these settings on this model."""
+    return dict.fromkeys(r["equal_to"]["warning"] for r in trained if "equal_to" in r)
+
+
+def _projections(trained: Rows, _: Goals) -> Iterable[str]:
+    """What the projections of these results are like, each once."""
+    return dict.fromkeys(projection_line(r["projection"]) for r in trained if "projection" in r)
+
+
+def _statistics(trained: Rows, _: Goals) -> Iterator[str]:
+    """What was done with running statistics (BatchNorm), where a model has any."""
+    labels: dict[tuple[str, int], list[str]] = {}
+    for r in trained:
+        if facts := r.get("statistics"):
+            labels.setdefault((facts["how"], facts["numbers"]), []).append(label_of(r))
+    for (how, numbers), names in labels.items():
+        whose = f": {', '.join(names)}" if len(labels) > 1 else ""
+        yield f"running statistics: {how} ({numbers} numbers of each model){whose}"
+
+
+def _optimizers(trained: Rows, _: Goals) -> Iterator[str]:
+    """The optimisers of the clients, where they are not plain SGD."""
+    words = {label_of(r): in_words(r.get("settings", {}).get("run", {})) for r in trained}
+    different = set(words.values())
+    if len(different) > 1:
+        for label, text in words.items():
+            yield f"{label}: clients step by {text or 'plain sgd'}"
+    elif different != {""}:
+        yield f"clients step by {different.pop()}"
+
+
+def _starts(trained: Rows, _: Goals) -> Iterable[str]:
+    """Weights that models start at, and parameters that are constants; each said once."""
+    notes = []
+    for r in trained:
+        settings = r.get("settings", {})
+        file, frozen = settings.get("pretrained"), settings.get("frozen")
+        if isinstance(file, dict):
+            digest = str(file.get("sha256"))[:12]
+            notes.append(f"models start at {str(file.get('file'))[:80]} (SHA-256 {digest}...)")
+        if isinstance(frozen, list):
+            more = f" and {len(frozen) - 4} more" if len(frozen) > 4 else ""
+            notes.append(
+                f"frozen, neither trained nor sent: {', '.join(map(str, frozen[:4]))}{more}"
+            )
+    return dict.fromkeys(notes)
+
+
+def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
     """How many inner problems were solved to their accuracy, where a method has such.
 
     >>> counted = {"inner_problems": 2000, "inner_solved": 500}
-    >>> _inner_notes([{"label": "pfedme", "counted": counted}])
+    >>> list(_inner_problems([{"label": "pfedme", "counted": counted}], Goals()))
     ['pfedme: 25 % of its 2,000 inner problems were solved to ν within `steps`']
     """
-    return [
-        f"{r['label']}: {_percent(r['counted'])} of its {r['counted']['inner_problems']:,.0f} "
-        "inner problems were solved to ν within `steps`"
-        for r in trained
-        if r.get("counted", {}).get("inner_problems")
-    ]
+    for r in trained:
+        if many := r.get("counted", {}).get("inner_problems"):
+            share = 100 * r["counted"]["inner_solved"] / many
+            percent = f"{share:.0f}" if share in (0, 100) or 1 <= share <= 99 else f"{share:.2g}"
+            yield (
+                f"{r['label']}: {percent} % of its {count(many)} inner problems were solved to ν "
+                "within `steps`"
+            )
 
 
-def _percent(counted: dict[str, float]) -> str:
-    share = 100 * counted["inner_solved"] / counted["inner_problems"]
-    return f"{share:.0f} %" if share in (0, 100) or 1 <= share <= 99 else f"{share:.2g} %"
+RULES: tuple[Rule, ...] = (
+    _measured,
+    _heard,
+    _timing,
+    _metrics,
+    _goals,
+    _malicious,
+    _collapses,
+    _best_round,
+    _reductions,
+    _projections,
+    _statistics,
+    _optimizers,
+    _starts,
+    _inner_problems,
+)

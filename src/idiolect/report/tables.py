@@ -6,7 +6,6 @@ rich is imported where a table is made: `import idiolect` does not wait for it.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,21 @@ from ..host.baselines import trivial
 from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
 from ..task.losses import Loss
-from .captions import caption, collapsed, has_accuracy, main_figure, metrics_of
+from .captions import (
+    Row,
+    caption,
+    collapsed,
+    has_accuracy,
+    known,
+    label_of,
+    main_figure,
+    metrics_of,
+)
 from .format import count, goal, number, short_size, size
 from .targets import Goals
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-Row = dict[str, Any]  # the summary of a result
 
 
 def baseline_row(
@@ -150,7 +156,7 @@ def results_table(
     goals = goals or Goals()
     malicious = [MALICIOUS] if any("malicious" in r for r in rows) else []
     columns = [
-        Column("method", 0, _name, words=True, least=METHOD_WIDTH),
+        Column("method", 0, lambda r: shown(label_of(r), LONGEST), words=True, least=METHOD_WIDTH),
         *_before_goals(rows),
         *malicious,
         *_goal_columns(goals),
@@ -160,10 +166,6 @@ def results_table(
     heading = shown(title, LONGEST) if title else ""
     notes = [caption(rows, goals), *map(shown, also_notes(also, rows))]
     return fitted_table(columns, rows, width, heading, "\n".join(filter(None, notes)))
-
-
-def _name(r: Row) -> str:
-    return shown(r.get("label") or r["method"], LONGEST)
 
 
 def render(table: Table, width: int = 140) -> str:
@@ -203,7 +205,7 @@ def also_columns(names: Sequence[str], rows: Sequence[Row]) -> list[Column]:
     """The columns of these names."""
     columns: list[Column] = []
     if BEST_AFTER_20 in names:
-        figure = "accuracy" if any(_known(_best(r).get("accuracy")) for r in rows) else "loss"
+        figure = "accuracy" if any(known(_best(r).get("accuracy")) for r in rows) else "loss"
         spread = "variance" if figure == "accuracy" else "loss_variance"
         columns += [
             Column("best on test", 0, lambda r: number(_best(r).get(figure))),
@@ -241,27 +243,19 @@ def _fairness(row: Row) -> Row:
     return row.get("collaboration_fairness") or {}
 
 
-def _known(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
-
-
 def _rounds(rounds: Sequence[int | None] | None) -> str:
     return ", ".join("–" if r is None else str(r) for r in rounds) if rounds else "–"
 
 
 def _collaboration(row: Row) -> str:
     fairness = _fairness(row)
-    if not _known(fairness.get("mean")):
+    if not known(fairness.get("mean")):
         return "–"
     half = fairness.get("ci95")
-    return number(fairness["mean"]) + (f" ± {number(half)}" if _known(half) else "")
+    return number(fairness["mean"]) + (f" ± {number(half)}" if known(half) else "")
 
 
 # -- The table of `idiolect splits`: a row per part that could be personal --
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 WIDTH = 140
 EXPLAINED = (
     "train, valid: loss pooled over samples once the private part is fine-tuned (none: the shared "
