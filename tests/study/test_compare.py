@@ -353,7 +353,7 @@ def test_without_goals_nothing_is_added(capsys):
             "--target-value 0.5 --eval-every 0",
             "eval_every must be a whole number >= 1 with a target_value, got 0",
         ),
-        ("--count words", "invalid choice: 'words'"),
+        ("--count words", "count must be one of 'bytes', 'values', got 'words'"),
     ],
 )
 def test_goals_that_cannot_be_seen_are_refused(flags, says, capsys):

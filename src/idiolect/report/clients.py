@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.columns import LONGEST, Column, fitted_table
 from ..core.documents import plain
 from ..core.text import shown
-from .format import count, number
+from .format import count, number, signed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -162,10 +162,10 @@ class ClientsView:
             rank = 0 if at == 0 else 1 if s is self.served[-1] else 1 + at
             columns.append(_value_column(s.name if several else self.figure, s, rank))
         if self.served[0].gains:
-            columns.append(Column("gain over Local", 92, lambda r: _signed(r["gain"])))
+            columns.append(Column("gain over Local", 92, lambda r: signed(r["gain"])))
         if self.served[0].over_constant and not several:
             heading = f"over {self.constant}"
-            columns.append(Column(heading, 93, lambda r: _signed(r["over_constant"])))
+            columns.append(Column(heading, 93, lambda r: signed(r["over_constant"])))
         some = "" if len(rows) == len(self.ordered) else f"; {len(rows)} are shown"
         by = f" by {self.served[0].name}" if len(self.served) > 1 else ""
         title = f"clients from best to worst{by}{some}"
@@ -280,7 +280,3 @@ def _difference(values: Values, others: dict[str, Any], higher: bool) -> Values:
 
 def _sign(gain: float) -> int:
     return 0 if abs(gain) < 1e-9 else int(math.copysign(1, gain))
-
-
-def _signed(gain: float | None) -> str:
-    return "–" if gain is None else f"{gain:+.4f}"

@@ -36,6 +36,15 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1e7 else f"{value:.4e}"
 
 
+def signed(value: float | None) -> str:
+    """A difference, with its sign; a dash where there is none.
+
+    >>> signed(0.25), signed(-1.0), signed(None)
+    ('+0.2500', '-1.0000', '–')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:+.4f}"
+
+
 def count(value: float) -> str:
     """A whole number with its thousands apart.
 

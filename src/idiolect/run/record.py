@@ -16,6 +16,7 @@ from ..core.documents import expect, expect_fields, plain
 from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
+from ..report.format import number
 from ..report.targets import point
 from .directory import FORMAT
 from .summary import Figures, Summary
@@ -54,7 +55,7 @@ class SeedRecord:
 
     def __repr__(self) -> str:
         figures = self.final.get("test", {})
-        reached = f", accuracy {figures['accuracy']:.4f}" if figures else ""
+        reached = f", accuracy {number(figures['accuracy'])}" if figures else ""
         return (
             f"SeedRecord(seed {self.seed}, {self.rounds} rounds, {len(self.clients)} clients"
             f"{reached})"
@@ -160,8 +161,8 @@ class Record:
             expect_fields(saved, _hints(cls), _OPTIONAL)
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
-            for number, seed in enumerate(seed_rows):
-                expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{number}]")
+            for at, seed in enumerate(seed_rows):
+                expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

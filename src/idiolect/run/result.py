@@ -20,6 +20,7 @@ from ..core.types import Id
 from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
+from ..report.format import number
 from ..report.tables import render, results_table
 from ..server.roster import Roster
 from ..task.initial import constants
@@ -344,7 +345,7 @@ class Result:
         name = shown(self.record.data["name"], 40)
         label = shown(self.label, 80)
         many = "s" if len(figures) > 1 else ""
-        return f"Result({label!r}, {name!r}, {what} {mean:.4f}, {len(figures)} seed{many})"
+        return f"Result({label!r}, {name!r}, {what} {number(mean)}, {len(figures)} seed{many})"
 
     def __str__(self) -> str:
         notes = self.record.notes

@@ -29,6 +29,7 @@ from ..host.settings import HostSettings
 from ..methods import label_of
 from ..models import adapt
 from ..models.adapters import KINDS
+from ..report.format import number
 from ..report.progress import style_of
 from ..report.tables import render, splits_table
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
@@ -225,7 +226,7 @@ def _one(
     on, split, x0 = candidate.on(task, start)
     outcome = measure(on, split, x0, rates if len(split.w) else rates[:1])
     loss = float(outcome.loss["valid"].sum() / measure.data.sizes("valid")[measure.clients].sum())
-    tell(f"seed {measure.seed}: {candidate.name} ({place}), validation loss {loss:.4f}")
+    tell(f"seed {measure.seed}: {candidate.name} ({place}), validation loss {number(loss)}")
     return outcome
 
 
@@ -312,7 +313,7 @@ def choose(rows: list[dict[str, Any]], clients: int) -> tuple[str, list[str]]:
         reasons.append(_of_gradient(row, clients))
     if whole["gap"] < -whole["gap_error"]:
         reasons.append(
-            f"a separate model for each client does better still ({whole['valid_loss']:.4f}"
+            f"a separate model for each client does better still ({number(whole['valid_loss'])}"
             "): see finetune, ditto and local too"
         )
     return row["part"], reasons
@@ -327,12 +328,12 @@ def _recommended(row: dict[str, Any]) -> str:
 
 
 def _against(row: dict[str, Any], none: dict[str, Any], whole: dict[str, Any]) -> str:
-    mine = f"{row['valid_loss']:.4f}"
+    mine, shared, own = (number(r["valid_loss"]) for r in (row, none, whole))
     if not row["private"]:
-        return f"{mine}, against {whole['valid_loss']:.4f} with a model fine-tuned by each client"
+        return f"{mine}, against {own} with a model fine-tuned by each client"
     return (
-        f"{mine} once it is fine-tuned, against {none['valid_loss']:.4f} of the shared model and "
-        f"{whole['valid_loss']:.4f} of models fine-tuned as a whole"
+        f"{mine} once it is fine-tuned, against {shared} of the shared model and "
+        f"{own} of models fine-tuned as a whole"
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.knobs import SettingError, build
 from ..host.metrics import direction
+from ..report.format import number
 from ..run.callbacks import Moment
 from ..run.plan import Plan
 from ..run.settings import Settings
@@ -153,7 +154,7 @@ class Proposal:
             return "stopped early"
         mean = sum(figures) / len(figures)  # type: ignore[arg-type]
         study.tell(self.trial, mean)
-        return f"{mean:.4f}"
+        return number(mean)
 
     def row(self, criterion: Criterion) -> dict[str, Any]:
         """A row of the table, for a trial that was pruned or failed."""

@@ -19,7 +19,7 @@ from ...core.files import check_object, read_json, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
-from ...report.format import Figure
+from ...report.format import Figure, number
 from ...run.checkpoint import CheckpointError
 from ...run.interrupts import Interrupted
 from ...run.result import Result
@@ -203,7 +203,7 @@ class FlowerTask:
 
 def _line(rounds: int, figure: float) -> str:
     name = figure.name if isinstance(figure, Figure) else "accuracy"
-    result = f"{name} {figure:.4f}" if figure == figure else f"no site reported {name}"
+    result = f"{name} {number(figure)}" if figure == figure else f"no site reported {name}"
     return f"round {rounds} is done: {result}"
 
 

@@ -15,7 +15,7 @@ from ...core.text import shown
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
 from ...host.scores import summarise
-from ...report.format import count, number, size
+from ...report.format import count, number, signed, size
 from ...report.plots import advice_picture
 from ...task.losses import Loss
 from ..manifest import refuse_taken
@@ -119,7 +119,7 @@ class Advice:
         columns = [
             Column("candidate", 0, lambda r: shown(r["label"], LONGEST), words=True, least=14),
             Column(self.metric, 0, lambda r: number(r["value"])),
-            Column("gain over local", 1, lambda r: self._gain(r, "gain")),
+            Column("gain over local", 1, lambda r: signed(r["gain"])),
             Column("95 % interval", 2, self._interval),
             Column("bytes per round", 3, lambda r: "–" if r["bytes"] is None else _sent(r)),
             Column("step size ×", 4, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
@@ -128,13 +128,10 @@ class Advice:
         ]
         return fitted_table(columns, self.table, width, shown(self.title))
 
-    def _gain(self, row: dict[str, Any], key: str) -> str:
-        return "–" if row[key] is None else f"{row[key]:+.4f}"
-
     def _interval(self, row: dict[str, Any]) -> str:
         if row["low"] is None or not math.isfinite(row["low"]):
             return "–"
-        return f"{row['low']:+.4f} to {row['high']:+.4f}"
+        return f"{signed(row['low'])} to {signed(row['high'])}"
 
     def _clients(self, width: int) -> Table:
         clear = [c for c in self.clients if c.verdict != INCONCLUSIVE]
@@ -146,8 +143,8 @@ class Advice:
         columns = [
             Column("client", 0, lambda c: shown(c.client, LONGEST), words=True, least=14),
             Column("samples", 2, lambda c: count(c.samples)),
-            Column(f"gain by {shown(self.gains_of, 24)}", 0, lambda c: f"{c.gain:+.4f}"),
-            Column("± 95 %", 1, lambda c: f"{c.half:.4f}" if c.half < 1e9 else "–"),
+            Column(f"gain by {shown(self.gains_of, 24)}", 0, lambda c: signed(c.gain)),
+            Column("± 95 %", 1, lambda c: number(c.half) if c.half < 1e9 else "–"),
             Column("", 0, lambda c: c.verdict),
         ]
         what = "clients that clearly gain or lose" if clear else "clients; all are inconclusive"
