@@ -106,8 +106,8 @@ def _measured(trained: Rows, _: Goals) -> Iterator[str]:
     seeds = trained[0]["seeds"]
     many = "s" if len(seeds) > 1 else ""
     metrics = [n for n in metrics_of(trained) if not _is_mean_over_clients(trained, n)]
-    *others, last = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
-    figures = f"{', '.join(others)} and {last}" if others else last
+    names = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
+    figures = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     yield (
         f"test data of each client, last round ({rounds}), "
         f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
