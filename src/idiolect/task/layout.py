@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.knobs import SettingError
-from ..core.parts import Parts
+from ..core.parts import Parts, parts_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]  # one more than names: the last is d
     device: torch.device
-    parts: Parts = field(default=Parts(), compare=False)  # what words stand for
+    module: nn.Module | None = field(default=None, compare=False, repr=False)  # whose they are
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What words (input, head, block:2) stand for; searched for when a setting has one."""
+        return Parts() if self.module is None else parts_of(self.module, self.names)
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
         """Views of x[..., d] by parameter name."""

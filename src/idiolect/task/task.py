@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from ..core.knobs import SettingError
-from ..core.parts import parts_of
 from ..core.types import Tree, arguments
 from .batches import Batch
 from .buffers import Statistics
@@ -93,8 +92,7 @@ class Task:
         names, parameters = zip(*trained, strict=True)
         starts = tuple(accumulate((p.numel() for p in parameters), initial=0))
         shapes = tuple(p.shape for p in parameters)
-        parts = parts_of(self.module, names)
-        self.layout = Layout(names, shapes, starts, self.device, parts)
+        self.layout = Layout(names, shapes, starts, self.device, self.module)
         self.d = starts[-1]
         self.x0 = torch.cat([p.detach().flatten() for p in parameters])
         self.statistics = Statistics.of(self.module, self.buffers, self.x0)
