@@ -9,12 +9,21 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
-from idiolect.study.advise import text as words
-from idiolect.study.advise.client_tests import GAINS, INCONCLUSIVE, LOSES, client_gains
-from idiolect.study.advise.decide import Compared, alternative, decide
-from idiolect.study.advise.estimate import Gain, Held, satterthwaite
+from idiolect.study.advise import advice as words
+from idiolect.study.advise.estimate import (
+    GAINS,
+    INCONCLUSIVE,
+    LOSES,
+    Compared,
+    Gain,
+    HeldOutSamples,
+    alternative,
+    client_gains,
+    decide,
+    satterthwaite,
+)
 from idiolect.study.advise.heterogeneity import heterogeneity
-from idiolect.study.advise.holdout import Holdout
+from idiolect.study.advise.training import Holdout
 from idiolect_papers.closed_forms import logistic
 
 RNG = np.random.default_rng(0)
@@ -23,7 +32,7 @@ RNG = np.random.default_rng(0)
 # -- intervals -------------------------------------------------------------------------------------
 def test_with_many_clients_of_one_size_the_interval_is_a_t_interval_over_clients():
     each = RNG.normal(0.1, 1, (20, 7))
-    held = Held(np.repeat(np.arange(20), 7), 20, repeated=True)
+    held = HeldOutSamples(np.repeat(np.arange(20), 7), 20, repeated=True)
     gain = held.gain(each.reshape(1, -1))
     want = stats.ttest_1samp(each.mean(1), 0).confidence_interval()
     assert (gain.low, gain.high) == pytest.approx((want.low, want.high))
@@ -34,7 +43,7 @@ def test_with_many_clients_of_one_size_the_interval_is_a_t_interval_over_clients
 
 def test_with_few_clients_the_interval_is_over_the_samples_within_them():
     each = RNG.normal(0, 1, (3, 50)) + np.array([[-5], [0], [5]])  # clients differ much
-    held = Held(np.repeat(np.arange(3), 50), 3, repeated=True)
+    held = HeldOutSamples(np.repeat(np.arange(3), 50), 3, repeated=True)
     gain = held.gain(each.reshape(1, -1))
     within = each.var(1, ddof=1).sum() / 50 / 9
     assert gain.error == pytest.approx(math.sqrt(within)) and gain.freedom == 147
@@ -43,7 +52,7 @@ def test_with_few_clients_the_interval_is_over_the_samples_within_them():
 def test_what_changes_from_training_to_training_widens_the_interval():
     owner = np.repeat(np.arange(20), 7)
     each = RNG.normal(0, 1, 140)
-    held = Held(owner, 20, repeated=True)
+    held = HeldOutSamples(owner, 20, repeated=True)
     alike = held.gain(np.stack([each] * 3))
     shifted = held.gain(np.stack([each - 0.5, each, each + 0.5]))
     assert shifted.mean == pytest.approx(alike.mean)
@@ -58,13 +67,14 @@ def test_samples_of_other_folds_do_not_count_as_other_trainings():
         d[s, s::5] = RNG.normal(0, 1, 40)
     whole = np.nansum(d, axis=0)[None]
     errors = [
-        Held(owner, 20, repeated).gain(v).error for v, repeated in ((d, False), (whole, True))
+        HeldOutSamples(owner, 20, repeated).gain(v).error
+        for v, repeated in ((d, False), (whole, True))
     ]
     assert errors[0] < 1.3 * errors[1]
 
 
 def test_intervals_hold_what_they_promise():
-    held = Held(np.repeat(np.arange(15), 8), 15, repeated=True)
+    held = HeldOutSamples(np.repeat(np.arange(15), 8), 15, repeated=True)
     inside = 0
     for _ in range(400):
         d = 0.2 + RNG.normal(0, 0.3, 15).repeat(8) + RNG.normal(0, 1, 120)
@@ -74,9 +84,9 @@ def test_intervals_hold_what_they_promise():
 
 
 def test_a_handful_of_samples_tells_no_error_and_agreement_on_few_is_not_certainty():
-    few = Held(np.arange(12), 12, repeated=True, counted=True)
+    few = HeldOutSamples(np.arange(12), 12, repeated=True, counted=True)
     assert few.gain(np.zeros((1, 12))).freedom == 0
-    some = Held(np.repeat(np.arange(12), 2), 12, repeated=True, counted=True)
+    some = HeldOutSamples(np.repeat(np.arange(12), 2), 12, repeated=True, counted=True)
     assert some.gain(np.zeros((1, 24))).high > 0.05
 
 
@@ -91,14 +101,14 @@ def test_clients_who_gain_and_lose_are_called_and_the_others_are_not():
     owner = np.repeat(np.arange(4), 30)
     truth = np.array([0.8, 0.0, -0.8, 0.0]).repeat(30)
     d = truth + RNG.normal(0, 0.5, 120)
-    held = Held(owner, 4, repeated=True)
+    held = HeldOutSamples(owner, 4, repeated=True)
     found = client_gains(d[None], held, ("a", "b", "c", 7))
     assert [c.verdict for c in found] == [GAINS, INCONCLUSIVE, LOSES, INCONCLUSIVE]
     assert [c.client for c in found] == ["a", "b", "c", 7]
 
 
 def test_where_nobody_gains_or_loses_hardly_anyone_is_called():
-    held = Held(np.repeat(np.arange(50), 20), 50, repeated=True)
+    held = HeldOutSamples(np.repeat(np.arange(50), 20), 50, repeated=True)
     called = sum(
         c.verdict != INCONCLUSIVE
         for _ in range(10)
@@ -110,12 +120,12 @@ def test_where_nobody_gains_or_loses_hardly_anyone_is_called():
 def test_hits_are_called_by_the_exact_sign_test():
     d = np.zeros(40)
     d[:5], d[20:32] = 1, 1  # five samples better: p = 1/16; twelve: p < 0.001
-    held = Held(np.repeat([0, 1], 20), 2, repeated=True, counted=True)
+    held = HeldOutSamples(np.repeat([0, 1], 20), 2, repeated=True, counted=True)
     assert [c.verdict for c in client_gains(d[None], held, (0, 1))] == [INCONCLUSIVE, GAINS]
 
 
 def test_of_fewer_than_five_samples_nothing_is_said():
-    held = Held(np.repeat([0, 1], [4, 30]), 2, repeated=True)
+    held = HeldOutSamples(np.repeat([0, 1], [4, 30]), 2, repeated=True)
     found = client_gains(np.ones((1, 34)) + RNG.normal(0, 0.01, (1, 34)), held, (0, 1))
     assert found[0].verdict == INCONCLUSIVE and math.isinf(found[0].half)
     assert found[1].verdict == GAINS
@@ -154,7 +164,7 @@ def test_the_alternative_is_too_close_to_call_where_the_interval_holds_zero():
 def test_words_name_what_is_deployed_and_how_sure_it_is():
     gains = {"ditto": Gain(0.05, 0.01, 50)}
     decision = decide([Compared("ditto", gains["ditto"], 10.0)], 0.01)
-    said = " ".join(words.deploy(decision, gains, "accuracy", 0.01, folds=True))
+    said = " ".join(words.deployment(decision, gains, "accuracy", 0.01, folds=True))
     assert "Deploy ditto" in said and "+5.0 points" in said and "very sure" in said
 
 
@@ -229,7 +239,7 @@ def test_one_model_for_all_gives_way_to_a_personal_one_that_is_not_clearly_worse
 def test_intervals_that_hold_together_are_narrower_where_candidates_move_together():
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(30), 4)
-    held = Held(owner, 30, repeated=True)
+    held = HeldOutSamples(owner, 30, repeated=True)
     common = rng.normal(size=(1, 120))
     alike = [common + 0.1 * rng.normal(size=(1, 120)) for _ in range(3)]
     apart = [rng.normal(size=(1, 120)) for _ in range(3)]

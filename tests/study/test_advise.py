@@ -10,8 +10,7 @@ import torch
 import idiolect as il
 from helpers import classification, regression
 from idiolect.run.plan import Plan
-from idiolect.study.advise.holdout import FOLDS, Holdout
-from idiolect.study.advise.training import Candidate, Trainer
+from idiolect.study.advise.training import FOLDS, Candidate, Holdout, Trainer
 
 SMALL = {"quick": True, "gradients": 20, "progress": False, "threads": 1}
 FOLDS_OF_ALL = {"quick": True, "seeds": 5, "validation": "folds", "gradients": 60} | {
@@ -140,11 +139,11 @@ def test_a_sample_is_judged_by_the_step_size_that_the_other_half_chose():
     federation = classification((40,) * 3, valid=0.5)
     holdout = Holdout.of(federation, "given", 0)
     trainer = Trainer(linear(), holdout, {}, 0, 20, "loss", lambda name: None)
-    candidate = Candidate(Plan.of("local"), kept=[0, 1])
+    candidate = Candidate(Plan.of("local"), finalists=[0, 1])
     better = {0: holdout.half, 1: ~holdout.half}  # power 0 is better on half B
     for power in (0, 1):
         loss = np.where(better[power], 0.1, 0.9)
-        candidate.found[power, 0] = np.stack([loss * 0, loss])
+        candidate.outcomes[power, 0] = np.stack([loss * 0, loss])
     trainer.choose_steps(candidate, seeds=1)
     assert candidate.powers == (0, 1)
     assert candidate.scores(1, holdout.half)[1, 0].tolist() == [0.9] * holdout.samples

@@ -16,8 +16,8 @@ from ...report.console import OUT, literal, say
 from ...report.progress import Meter
 from ...run.plan import Plan
 from ...run.settings import Settings
+from ...study.advise.advise import AdviceOptions
 from ...study.advise.advise import advise as run_advise
-from ...study.advise.options import AdviceOptions
 from ...study.jobs import job_progress
 from ...study.manifest import SWEEP, TUNING
 from ...study.space import grid_of, is_compressor

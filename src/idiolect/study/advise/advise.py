@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 from torch import nn
 
-from ...core.knobs import SettingError, build
+from ...core.knobs import Knobs, SettingError, build, knob, refused_in
 from ...core.text import warnings_once
 from ...data.federation import Federation
 from ...method import Method
@@ -24,16 +24,96 @@ from ...run.run import run, torch_threads
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
 from ...task.task import Task
-from . import text as words
+from . import advice as words
 from .advice import Advice, Line, beaten_by_constant, candidate_line, constant_line, refuse_advice
-from .client_tests import client_gains
-from .decide import LOCAL, UNDECIDED, Compared, Decision, alternative, decide
-from .estimate import Gain, Held
+from .estimate import (
+    LOCAL,
+    UNDECIDED,
+    Compared,
+    Decision,
+    Gain,
+    HeldOutSamples,
+    alternative,
+    client_gains,
+    decide,
+)
 from .heterogeneity import Heterogeneity, heterogeneity
-from .holdout import GIVEN, Holdout
-from .options import ALWAYS, AdviceOptions, refuse
-from .text import remarks, settled
-from .training import FIRST, Candidate, Trainer
+from .training import FIRST, GIVEN, Candidate, Holdout, Trainer
+
+METRICS = ("accuracy", "loss")
+GRADIENTS = 500
+QUICK_GRADIENTS = 150
+SEEDS = 5
+QUICK_SEEDS = 2
+
+ALWAYS = ("local", "fedavg")  # in every table
+PERSONAL = ("finetune", "ditto", "lp-proj")  # personalised methods, by default
+QUICK_PERSONAL = ("finetune", "ditto")
+
+
+@dataclass(frozen=True)
+class AdviceOptions(Knobs):
+    """The compute spent on the advice, and the samples it is judged by."""
+
+    quick: bool = knob(
+        False,
+        f"a first answer: {QUICK_GRADIENTS} gradients, {QUICK_SEEDS} seeds and fewer candidates, "
+        "unless given",
+    )
+    gradients: int = knob(
+        0,
+        "gradients per client that every candidate may spend, in each training; "
+        f"0 = {GRADIENTS}, or {QUICK_GRADIENTS} with quick",
+        low=0,
+    )
+    tie: float = knob(
+        0.01,
+        "smallest gain worth federating for: absolute accuracy, or a fraction of Local's loss",
+        low=0,
+        below=1,
+    )
+    validation: str = knob(
+        "auto",
+        "samples to judge by: the validation samples as given, folds of the training and "
+        "validation samples, or auto: given where there are any",
+        choices=("auto", "given", "folds"),
+    )
+
+    @property
+    def budget(self) -> int:
+        """Gradients per client of one training."""
+        return self.gradients or (QUICK_GRADIENTS if self.quick else GRADIENTS)
+
+    @property
+    def seeds(self) -> int:
+        """Trainings of each candidate, unless given."""
+        return QUICK_SEEDS if self.quick else SEEDS
+
+    @property
+    def splits(self) -> int:
+        """Splits into halves that R^2 is estimated from."""
+        return 1 if self.quick else 3
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The candidates besides Local and FedAvg, unless given."""
+        return QUICK_PERSONAL if self.quick else PERSONAL
+
+
+def check_run_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of runs that have no meaning for advice."""
+    for name, reason in refused_in(Settings, "advise").items():
+        if name in settings:
+            raise SettingError(f"{name} must not be given to advise; {reason}")
+    metric = settings.get("metric", "")
+    if metric and metric not in METRICS:
+        raise SettingError(
+            f"metric must be accuracy or loss, which every sample has by itself, got {metric!r}"
+        )
+
+
+# -- the question ---------------------------------------------------------------------------------
+Report = Callable[[int, int, str], None]  # trainings done, about how many there are, what was done
 
 
 def advise(
@@ -74,249 +154,55 @@ def advise(
         )
     whole, note = read_task(task, read_federation(federation))
     options = AdviceOptions(quick, gradients, tie, validation)
-    user_settings = dict(settings)
-    refuse(user_settings)
-    run_settings = build(Settings, {"seeds": options.seeds, **user_settings}, "run")
+    common = dict(settings)
+    check_run_settings(common)
+    run_settings = build(Settings, {"seeds": options.seeds, **common}, "run")
     if directory is not None:
         refuse_advice(Path(directory))
-    rows = _rows(methods or options.personal)
-    metric = run_settings.metric or ("accuracy" if federation.classes else "loss")
+    plans = _plans(methods or options.personal)
     holdout = Holdout.of(federation, options.validation, run_settings.seed)
     with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
-        steps = TrainingCounter(report, len(rows), run_settings.seeds, options.splits)
-        work = Work(federation, whole, options, run_settings, user_settings, holdout, metric, steps)
-        advice = work.advice(rows, [note] if note else [])
+        counter = TrainingCounter(report, len(plans), run_settings.seeds, options.splits)
+        inquiry = Inquiry(
+            federation,
+            whole,
+            options,
+            run_settings,
+            common,
+            holdout,
+            counter,
+            notes=[note] if note else [],
+        )
+        advice = inquiry.answer(plans)
     if directory is not None:
         advice.save(directory)
     return advice
 
 
-def _rows(methods: Sequence[AnyMethod]) -> list[Plan]:
+def _plans(methods: Sequence[AnyMethod]) -> list[Plan]:
     """The candidates: Local and FedAvg at their defaults, and the others."""
     if isinstance(methods, str | Method | type):
         raise SettingError(f"methods must be a list of methods, got {methods!r}")
-    rows: dict[str, Plan] = {}
+    plans: dict[str, Plan] = {}
     for method in (*ALWAYS, *methods):
-        row = Plan.of(method)
-        if row.short_name == "dichotomy":
+        plan = Plan.of(method)
+        if plan.method == "dichotomy":
             raise SettingError(
                 "methods must not include dichotomy, which decides between fedavg and local by "
                 "validation data, as advise does"
             )
-        rows.setdefault(Candidate(row).label, row)
-    return list(rows.values())
+        plans.setdefault(Candidate(plan).label, plan)
+    return list(plans.values())
 
 
-# -- From candidates to advice: train, compare, decide, say --
-
-clock = time.monotonic
-Report = Callable[[int, int, str], None]  # trainings done, about how many there are, what was done
-
-
-@dataclass
-class Work:
-    """What the parts of an advice share."""
-
-    federation: Federation
-    task: Task
-    options: AdviceOptions
-    chosen: Settings
-    given: Mapping[str, Any]  # settings of the trainings, as given
-    holdout: Holdout
-    metric: str
-    steps: TrainingCounter
-    notes: list[str] = field(default_factory=list)
-    began: float = field(default_factory=clock)
-
-    def advice(self, rows: list[Plan], notes: list[str]) -> Advice:
-        """The whole way."""
-        self.notes = [*notes, *remarks(self.federation, self.holdout, self.chosen.seeds)]
-        already = settled(self.holdout, self.chosen.seeds)
-        if already:
-            choice, why = already
-            return self._advice(Decision(choice, float(choice == UNDECIDED)), why)
-        candidates = self._trained(rows)
-        values = {c.label: self._values(c) for c in candidates}
-        for label in [label for label, v in values.items() if np.isinf(v).any()]:
-            del values[label]
-            self.notes.append(f"{label} is left out: its models diverge under some seed")
-        if LOCAL not in values:
-            reason = "Cannot tell: Local's own models diverge at every step size that was tried."
-            return self._advice(Decision(UNDECIDED, 1.0), reason)
-        return self._judged([c for c in candidates if c.label in values], values)
-
-    # -- trainings -------------------------------------------------------------------------------
-    def _trained(self, rows: list[Plan]) -> list[Candidate]:
-        """Every candidate under every seed, but for those that cannot be run."""
-        apart = ("seed", "seeds", "threads")
-        trainer = Trainer(
-            self.task,
-            self.holdout,
-            {k: v for k, v in self.given.items() if k not in apart},
-            self.chosen.seed,
-            self.options.budget,
-            self.metric,
-            self.steps.add,
-        )
-        candidates = []
-        with finish_on_interrupt("finishing this training, then stopping") as interrupted:
-
-            def proceed() -> None:
-                if interrupted():
-                    raise interrupted.stop("stopped before the advice was complete")
-
-            for candidate in map(Candidate, rows):
-                try:
-                    trainer.price(candidate)
-                    candidates.append(candidate)
-                except SettingError as error:
-                    if candidate.name == LOCAL:
-                        raise
-                    self.notes.append(f"{candidate.label} is left out: {error}")
-            for candidate in candidates:
-                trainer.search_steps(candidate, proceed)
-                self.steps.set_step_sizes(len(candidate.tried), len(candidate.kept))
-            for seed in range(1, self.chosen.seeds):
-                for candidate in candidates:
-                    for power in candidate.kept:
-                        proceed()
-                        trainer.train(candidate, power, seed)
-            for candidate in candidates:
-                trainer.choose_steps(candidate, self.chosen.seeds)
-        return candidates
-
-    def _values(self, candidate: Candidate) -> np.ndarray:  # -> [seeds, n]
-        """What each held-out sample says, higher is better; -infinity where models diverge."""
-        hits, loss = candidate.scores(self.chosen.seeds, self.holdout.half)
-        lost = self.holdout.mask(self.chosen.seeds) & ~np.isfinite(loss)
-        return np.where(lost, -math.inf, hits if self.metric == "accuracy" else -loss)
-
-    # -- judgement -------------------------------------------------------------------------------
-    def _judged(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
-        alone = values[LOCAL]
-        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
-        samples = Held(self.holdout.owner, self.federation.clients, repeated, counted)
-        federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
-        level = samples.joint_level([values[label] - alone for label in federated])
-        gains = {label: samples.gain(values[label] - alone, level) for label in federated}
-        tie = self.options.tie
-        if self.metric == "loss":
-            tie *= abs(float(np.nanmean(alone)))
-
-        def worse(one: str, other: str) -> bool:
-            return samples.gain(values[one] - values[other]).high < 0
-
-        compared = [
-            Compared(c.label, gains[c.label], c.bytes, c.personal) for c in federated.values()
-        ]
-        decision = decide(compared, tie, worse)
-        table = self._table(candidates, values, gains, decision.choice)
-        if not federated:
-            why = "Cannot tell: no candidate that federates could be trained."
-            return self._advice(Decision(UNDECIDED, 1.0), why, tie=tie, table=table)
-        by = decision.choice
-        if by not in federated:
-            by = max(gains, key=lambda label: gains[label].mean)
-        lines = words.deploy(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
-        trained = int((self.holdout.data.sizes("train") > 0).sum())
-        clients_heard = self.chosen.sample or trained
-        candidate = federated[by]
-        lines.append(
-            words.cost(by, candidate.bytes_up, candidate.bytes_down, clients_heard, trained)
-        )
-        winner = ""
-        if "fedavg" in federated:
-            fedavg = samples.gain(values["fedavg"] - alone)
-            winner = alternative(fedavg)
-            lines.append(words.alternative(winner, fedavg, self.metric))
-        spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
-        if spread is not None:
-            lines.append(words.threshold(spread, winner))
-        clients = client_gains(values[by] - alone, samples, self.federation.ids)
-        lines.append(words.clients(clients, by))
-        return self._advice(
-            decision,
-            *lines,
-            alternative=winner,
-            tie=tie,
-            table=table,
-            clients=clients,
-            gains_of=by,
-            heterogeneity=spread,
-        )
-
-    def _table(
-        self,
-        candidates: list[Candidate],
-        values: dict[str, np.ndarray],
-        gains: dict[str, Gain],
-        choice: str,
-    ) -> list[Line]:
-        sign = 1 if self.metric == "accuracy" else -1
-        table = [
-            candidate_line(c, sign * float(np.nanmean(values[c.label])), gains.get(c.label))
-            for c in candidates
-        ]
-        loss = self.task.criterion
-        constant = constant_line(self.holdout, self.chosen.seeds, loss, self.metric)
-        if constant is None:
-            return table
-        remark = beaten_by_constant(table, constant, choice, self.metric)
-        self.notes += [remark] if remark else []
-        return [*table, constant]
-
-    def _heterogeneity(self, local: Candidate) -> Heterogeneity | None:
-        """R^2 against the threshold, from Local's models on halves of the clients' samples."""
-        s = self.chosen
-        needed = 2 * 8 * 4 * self.federation.clients * self.task.d
-        if needed > s.memory * 2**30:
-            text = f"R² is not estimated: it takes {needed / 2**30:.2g} GiB (the setting memory)"
-            self.notes.append(text)
-            return None
-        apart = ("seed", "seeds", "sample", "threads")
-        settings = {k: v for k, v in self.given.items() if k not in apart}
-        bound = self.task.under(s.numerics(s.seed))
-        method = local.method(local.power)
-        trained = []
-        for number in range(self.options.splits):
-            halves = self.holdout.halves(s.seed + number)
-            result = run(
-                method,
-                self.task,
-                halves,
-                **{**settings, "rounds": local.rounds, "eval_every": 0, "seed": s.seed},
-                progress=False,
-            )
-            rows = result.session().hosts[0].all_rows()["x"]
-            trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
-            self.steps.add("halves for R²")
-        estimate = heterogeneity(trained, bound, s.seed)
-        if estimate is None:
-            self.notes.append(
-                "R² is not estimated: it takes two clients with four training samples or more"
-            )
-        return estimate
-
-    def _advice(self, decision: Decision, *sentences: str, **more: Any) -> Advice:
-        f = self.federation
-        return Advice(
-            choice=decision.choice,
-            p=decision.p,
-            words=list(sentences),
-            notes=self.notes,
-            metric=self.metric,
-            title=f"{f.name}: {f.clients:,} clients, d = {self.task.d:,}",
-            settings={
-                "gradients": self.options.budget,
-                "quick": self.options.quick,
-                "tie": self.options.tie,
-                "validation": self.holdout.kind,
-                "seeds": self.chosen.seeds,
-                "run": {k: v for k, v in self.chosen.as_dict().items() if k in self.given},
-            },
-            seconds=clock() - self.began,
-            **more,
-        )
+@contextmanager
+def _reporting(progress: bool | Report | None) -> Iterator[Report | None]:
+    """What trainings are reported to: the user's function, a bar, or nothing."""
+    if progress is not None and callable(progress):
+        yield progress
+        return
+    with Meter(1, style_of(progress), "trainings", estimated=True) as meter:
+        yield lambda count, total, what: meter.update(count, what, total=total)
 
 
 class TrainingCounter:
@@ -339,11 +225,204 @@ class TrainingCounter:
             self.report(self.count, max(self.total, self.count), what)
 
 
-@contextmanager
-def _reporting(progress: bool | Report | None) -> Iterator[Report | None]:
-    """What trainings are reported to: the user's function, a bar, or nothing."""
-    if progress is not None and callable(progress):
-        yield progress
-        return
-    with Meter(1, style_of(progress), "trainings", estimated=True) as meter:
-        yield lambda count, total, what: meter.update(count, what, total=total)
+# -- from candidates to advice: train, compare, decide, say ----------------------------------------
+@dataclass
+class Inquiry:
+    """What the parts of an advice share."""
+
+    federation: Federation
+    task: Task
+    options: AdviceOptions
+    settings: Settings
+    user_settings: Mapping[str, Any]  # of the trainings, as the user gave them
+    holdout: Holdout
+    counter: TrainingCounter
+    notes: list[str]
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def metric(self) -> str:
+        return self.settings.metric or ("accuracy" if self.federation.classes else "loss")
+
+    def answer(self, plans: list[Plan]) -> Advice:
+        """The whole way."""
+        seeds = self.settings.seeds
+        self.notes += words.remarks(self.federation, self.holdout, seeds)
+        settled = words.settled(self.holdout, seeds)
+        if settled:
+            choice, reason = settled
+            return self._advice(Decision(choice, float(choice == UNDECIDED)), [reason])
+        candidates = self._train(plans)
+        values = {c.label: self._values(c) for c in candidates}
+        for label in [label for label, v in values.items() if np.isinf(v).any()]:
+            del values[label]
+            self.notes.append(f"{label} is left out: its models diverge under some seed")
+        if LOCAL not in values:
+            reason = "Cannot tell: Local's own models diverge at every step size that was tried."
+            return self._advice(Decision(UNDECIDED, 1.0), [reason])
+        return self._judge([c for c in candidates if c.label in values], values)
+
+    def _train(self, plans: list[Plan]) -> list[Candidate]:
+        """Every candidate under every seed, but for those that cannot be run."""
+        trainer = Trainer(
+            self.task,
+            self.holdout,
+            self._run_settings("seed", "seeds", "threads"),
+            self.settings.seed,
+            self.options.budget,
+            self.metric,
+            self.counter.add,
+        )
+        candidates = []
+        with finish_on_interrupt("finishing this training, then stopping") as interrupted:
+
+            def proceed() -> None:
+                if interrupted():
+                    raise interrupted.stop("stopped before the advice was complete")
+
+            for candidate in map(Candidate, plans):
+                try:
+                    trainer.price(candidate)
+                    candidates.append(candidate)
+                except SettingError as error:
+                    if candidate.name == LOCAL:
+                        raise
+                    self.notes.append(f"{candidate.label} is left out: {error}")
+            for candidate in candidates:
+                trainer.search_steps(candidate, proceed)
+                self.counter.set_step_sizes(len(candidate.grid), len(candidate.finalists))
+            for seed in range(1, self.settings.seeds):
+                for candidate in candidates:
+                    for power in candidate.finalists:
+                        proceed()
+                        trainer.train(candidate, power, seed)
+            for candidate in candidates:
+                trainer.choose_steps(candidate, self.settings.seeds)
+        return candidates
+
+    def _run_settings(self, *apart: str) -> dict[str, Any]:
+        return {name: v for name, v in self.user_settings.items() if name not in apart}
+
+    def _values(self, candidate: Candidate) -> np.ndarray:  # -> [seeds, n]
+        """What each held-out sample says, higher is better; -infinity where models diverge."""
+        hits, loss = candidate.scores(self.settings.seeds, self.holdout.half)
+        lost = self.holdout.mask(self.settings.seeds) & ~np.isfinite(loss)
+        return np.where(lost, -math.inf, hits if self.metric == "accuracy" else -loss)
+
+    def _judge(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
+        alone = values[LOCAL]
+        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
+        samples = HeldOutSamples(self.holdout.owner, self.federation.clients, repeated, counted)
+        federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
+        level = samples.joint_level([values[label] - alone for label in federated])
+        gains = {label: samples.gain(values[label] - alone, level) for label in federated}
+        tie = self.options.tie
+        if self.metric == "loss":
+            tie *= abs(float(np.nanmean(alone)))
+
+        def worse(one: str, other: str) -> bool:
+            return samples.gain(values[one] - values[other]).high < 0
+
+        compared = [
+            Compared(c.label, gains[c.label], c.bytes, c.personal) for c in federated.values()
+        ]
+        decision = decide(compared, tie, worse)
+        table = self._table(candidates, values, gains, decision.choice)
+        if not federated:
+            reason = "Cannot tell: no candidate that federates could be trained."
+            return self._advice(Decision(UNDECIDED, 1.0), [reason], tie=tie, table=table)
+        label = decision.choice
+        if label not in federated:
+            label = max(gains, key=lambda candidate: gains[candidate].mean)
+        sentences = words.deployment(decision, gains, self.metric, tie, not repeated)
+        training = int((self.holdout.data.sizes("train") > 0).sum())
+        clients_heard = self.settings.sample or training
+        sentences.append(words.cost(federated[label], clients_heard, training))
+        winner = ""
+        if "fedavg" in federated:
+            fedavg = samples.gain(values["fedavg"] - alone)
+            winner = alternative(fedavg)
+            sentences.append(words.one_model_or_alone(winner, fedavg, self.metric))
+        spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
+        if spread is not None:
+            sentences.append(words.threshold(spread, winner))
+        clients = client_gains(values[label] - alone, samples, self.federation.ids)
+        sentences.append(words.gains_of_clients(clients, label))
+        return self._advice(
+            decision,
+            sentences,
+            alternative=winner,
+            tie=tie,
+            table=table,
+            clients=clients,
+            gains_of=label,
+            heterogeneity=spread,
+        )
+
+    def _table(
+        self,
+        candidates: list[Candidate],
+        values: dict[str, np.ndarray],
+        gains: dict[str, Gain],
+        choice: str,
+    ) -> list[Line]:
+        sign = 1 if self.metric == "accuracy" else -1
+        table = [
+            candidate_line(c, sign * float(np.nanmean(values[c.label])), gains.get(c.label))
+            for c in candidates
+        ]
+        loss = self.task.criterion
+        constant = constant_line(self.holdout, self.settings.seeds, loss, self.metric)
+        if constant is None:
+            return table
+        remark = beaten_by_constant(table, constant, choice, self.metric)
+        self.notes += [remark] if remark else []
+        return [*table, constant]
+
+    def _heterogeneity(self, local: Candidate) -> Heterogeneity | None:
+        """R^2 against the threshold, from Local's models on halves of the clients' samples."""
+        s = self.settings
+        needed = 2 * 8 * 4 * self.federation.clients * self.task.d
+        if needed > s.memory * 2**30:
+            text = f"R² is not estimated: it takes {needed / 2**30:.2g} GiB (the setting memory)"
+            self.notes.append(text)
+            return None
+        bound = self.task.under(s.numerics(s.seed))
+        trained = []
+        for number in range(self.options.splits):
+            halves = self.holdout.halves(s.seed + number)
+            settings = self._run_settings("seed", "seeds", "sample", "threads")
+            settings |= {"rounds": local.rounds, "eval_every": 0, "seed": s.seed}
+            result = run(local.method(local.power), self.task, halves, progress=False, **settings)
+            rows = result.session().hosts[0].all_rows()["x"]
+            trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
+            self.counter.add("halves for R²")
+        estimate = heterogeneity(trained, bound, s.seed)
+        if estimate is None:
+            self.notes.append(
+                "R² is not estimated: it takes two clients with four training samples or more"
+            )
+        return estimate
+
+    def _advice(self, decision: Decision, sentences: list[str], **more: Any) -> Advice:
+        f = self.federation
+        return Advice(
+            choice=decision.choice,
+            p=decision.p,
+            words=sentences,
+            notes=self.notes,
+            metric=self.metric,
+            title=f"{f.name}: {f.clients:,} clients, d = {self.task.d:,}",
+            settings={
+                "gradients": self.options.budget,
+                "quick": self.options.quick,
+                "tie": self.options.tie,
+                "validation": self.holdout.kind,
+                "seeds": self.settings.seeds,
+                "run": {
+                    k: v for k, v in self.settings.as_dict().items() if k in self.user_settings
+                },
+            },
+            seconds=time.monotonic() - self.began,
+            **more,
+        )

@@ -1,4 +1,4 @@
-"""Gains of one candidate over another, with intervals over clients, samples and trainings.
+"""Gains of one candidate over another, with intervals; who gains; and what to deploy.
 
 The unit is a held-out sample's paired difference d[s, j] = value of one candidate minus value of
 the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. The gain is its mean
@@ -19,10 +19,13 @@ than HELD_OUT_SAMPLES show nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from ...data.read.ids import ClientId
 
 MANY = 10  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
@@ -68,7 +71,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOutSamples:
     """Whose the held-out samples are, and whether each is held out under every seed."""
 
     owner: np.ndarray  # int64[n]
@@ -225,3 +228,163 @@ def cumulative(x: float, freedom: float) -> float:
     from scipy.special import stdtr
 
     return float(stdtr(freedom, x))
+
+
+# -- who gains and who loses by federating, client by client ---------------------------------------
+# Each client has a paired test on its own held-out samples: Student's t on their differences, whose
+# variance includes that from training to training; where samples are right or wrong, also the exact
+# sign test on those that one of the two answers right, and the less certain of the two counts. Over
+# all clients the false discovery rate is held at 5 % (Benjamini and Hochberg 1995): of the clients
+# that are called, at most one in twenty is expected to be called wrongly.
+CLIENT_SAMPLES = 5  # held-out samples needed to judge a client
+GAINS = "gains"
+LOSES = "loses"
+INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class ClientGain:
+    """What federating does to one client."""
+
+    client: ClientId
+    samples: int  # held out
+    gain: float  # NaN without held-out samples
+    half: float  # half the 95 % interval; infinite with too few samples
+    verdict: str  # GAINS, LOSES or INCONCLUSIVE
+
+    def as_dict(self) -> dict[str, Any]:
+        low, high = self.gain - self.half, self.gain + self.half
+        return {
+            "client": self.client,
+            "samples": self.samples,
+            "gain": self.gain,
+            "low": low,
+            "high": high,
+            "verdict": self.verdict,
+        }
+
+
+def client_gains(
+    d: np.ndarray, samples: HeldOutSamples, ids: tuple[ClientId, ...]
+) -> list[ClientGain]:
+    """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
+    from scipy.special import bdtr, stdtr, stdtrit
+    from scipy.stats import false_discovery_control
+
+    ever_held_out = ~np.isnan(d).all(axis=0)
+    owner = samples.owner[ever_held_out]
+    each = np.nanmean(d[:, ever_held_out], axis=0) if ever_held_out.any() else np.zeros(0)
+    count, mean, variance = by_client(each, owner, samples.clients)
+    seeds = np.maximum(_seeds(d, samples), 1)
+    trainings = samples.training_variance(d) / seeds
+    enough = count >= CLIENT_SAMPLES
+    freedom = np.maximum(count - 1, 1)
+    error = np.sqrt(variance / np.maximum(count, 1) + trainings)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stdtr(freedom, -np.abs(mean) / error)
+    p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
+    if samples.counted:
+        better = np.bincount(owner[each > 0], minlength=samples.clients)
+        worse = np.bincount(owner[each < 0], minlength=samples.clients)
+        differ = better + worse
+        sign_test = np.minimum(1.0, 2 * bdtr(np.minimum(better, worse), differ, 0.5))
+        p = np.where(differ > 0, np.maximum(p, sign_test), 1.0)
+    called = np.zeros(samples.clients, dtype=bool)
+    if enough.any():
+        called[enough] = false_discovery_control(p[enough]) <= LEVEL
+    half = np.where(enough, stdtrit(freedom, 1 - LEVEL / 2) * error, math.inf)
+    return [
+        ClientGain(
+            ids[k],
+            int(count[k]),
+            float(mean[k]) if count[k] else math.nan,
+            float(half[k]),
+            (GAINS if mean[k] > 0 else LOSES) if called[k] else INCONCLUSIVE,
+        )
+        for k in range(samples.clients)
+    ]
+
+
+def _seeds(d: np.ndarray, samples: HeldOutSamples) -> np.ndarray:
+    """Under how many seeds each client had a sample held out."""
+    return sum(
+        (np.bincount(samples.owner[~np.isnan(row)], minlength=samples.clients) > 0 for row in d),
+        start=np.zeros(samples.clients, dtype=np.int64),
+    )
+
+
+# -- what to deploy --------------------------------------------------------------------------------
+# Every candidate that federates is compared with Local. `tie` is the smallest gain worth
+# federating for.
+#
+# 1. One or more gain clearly, and at least `tie`: federate. Of those whose gain is within `tie` of
+#    the largest, the one that sends fewest bytes per round; of those that send the same, the one
+#    whose gain is surest, by the lower end of its interval. Clearly means that the interval lies
+#    above 0; the intervals of all candidates hold together (`joint_level`), because the best of
+#    several is selected. One model for all gives way to a personal one that gains clearly, sends
+#    no more, and is not clearly worse: clients will train on the held-out samples too, which helps
+#    models of their own more than a shared one.
+# 2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by
+#    itself a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does
+#    not help.
+# 3. Otherwise the data do not decide: undecided.
+#
+# It also reports the alternative of Chen, Zheng, Long and Su: FedAvg or Local, whichever is clearly
+# better at 5 %, or too close to call.
+LOCAL = "local"
+UNDECIDED = "undecided"
+TOO_CLOSE = "too close to call"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A candidate that federates, against Local."""
+
+    label: str
+    gain: Gain  # over Local; its interval holds together with those of the others
+    bytes: float  # per round, both directions
+    personal: bool = True  # one model per client, or one for all
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The choice, and how sure it is."""
+
+    choice: str  # a candidate's label, "local" or "undecided"
+    p: float  # p-value of the deciding comparison
+    hopes: tuple[str, ...] = ()  # where undecided: the candidates that may gain
+
+
+def decide(
+    compared: Sequence[Compared],
+    tie: float,
+    worse: Callable[[str, str], bool] = lambda one, other: False,
+) -> Decision:
+    """The rule above; `tie` in the units of the gains.
+
+    `worse`: whether one candidate is clearly worse than another, by their labels.
+    """
+    able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
+    if able:
+        most = max(c.gain.mean for c in able)
+        choice = min(
+            (c for c in able if c.gain.mean >= most - tie),
+            key=lambda c: (c.bytes, -c.gain.low),
+        )
+        if not choice.personal:
+            own = [c for c in able if c.personal and c.bytes <= choice.bytes]
+            own = [c for c in own if not worse(c.label, choice.label)]
+            choice = max(own, key=lambda c: c.gain.low, default=choice)
+        together = LEVEL / choice.gain.level  # the equivalent number of independent comparisons
+        return Decision(choice.label, min(1.0, 2 * together * choice.gain.above(0.0)))
+    hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
+    if hopes:
+        return Decision(UNDECIDED, 1.0, hopes)
+    return Decision(LOCAL, max((c.gain.below(tie) for c in compared), default=1.0))
+
+
+def alternative(fedavg: Gain) -> str:
+    """FedAvg or Local, or too close to call, from FedAvg's gain over Local."""
+    if fedavg.low > 0:
+        return "fedavg"
+    return LOCAL if fedavg.high < 0 else TOO_CLOSE
